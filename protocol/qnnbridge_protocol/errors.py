@@ -1,0 +1,391 @@
+"""Every error that either side raises, on stable codes.
+
+::
+
+    BridgeError
+    ├── HostError                    the host process
+    │   ├── HostStartFailed          it did not come up
+    │   │   ├── HostNotFound         no interpreter that could be the host
+    │   │   ├── HandshakeFailed      it came up and did not say HELLO
+    │   │   └── VersionMismatch      no common protocol version
+    │   ├── HostCrashed              it ended while work was under way
+    │   ├── HostHung                 it neither ended nor answered
+    │   ├── BreakerOpen              it keeps dying; no new start for now
+    │   ├── StateLost                what lived in it is gone and cannot be made again
+    │   ├── ForkedClient             this process is a fork of the one that owns it
+    │   └── Closed                   the host or the session was closed by its owner
+    ├── WireError                    the byte stream
+    │   ├── ProtocolDesync           the peer sent what the protocol forbids
+    │   └── TooLarge                 a message over the agreed limits (nothing was sent)
+    ├── CallError                    one call
+    │   ├── DeadlineExceeded         also a TimeoutError; ``state`` says what became of the work
+    │   ├── Cancelled
+    │   ├── Busy                     more calls in flight than agreed
+    │   └── UnknownOperation         the host is older than this client
+    ├── OptionError                  also a ValueError: an unknown or ill-valued option
+    ├── ModelError                   one model
+    │   ├── PlacementRefused         nodes would run on the CPU and the session is strict
+    │   ├── ProviderUnavailable      the requested provider cannot be used on this host
+    │   ├── ModelChanged             the file is no longer what the session was made from
+    │   └── ModelQuarantined         the model killed the host too often
+    ├── OrtError                     what ONNX Runtime raised: its fifteen classes by their own names
+    │   └── DeviceReset, EPFail, EngineError, Fail, InvalidArgument, InvalidGraph, InvalidProtobuf,
+    │       ModelLoadCanceled, ModelLoaded, ModelRequiresCompilation, NoModel, NoSuchFile, NotFound,
+    │       NotImplemented, RuntimeException
+    └── RemoteError                  a Python exception of the host, also an instance of its builtin class
+        └── RemoteValueError, RemoteTypeError, RemoteRuntimeError, RemoteKeyError, RemoteIndexError,
+            RemoteMemoryError, RemoteOSError
+
+An error travels as a map (`to_wire`) and comes back through a closed table (`from_wire`): no class named by
+the wire is ever imported. This module imports nothing heavy, so that it works in a half-broken installation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+Retry = Literal["safe", "unsafe", "pointless"]
+
+
+class BridgeError(Exception):
+    """Base of all errors of qnnbridge.
+
+    Attributes:
+        message: what happened, one sentence.
+        cause: why, as far as known; ``None`` if the message says it all.
+        fix: what to do about it.
+        evidence: lines that prove the cause (log lines, exit codes), for a person to read.
+        details: facts for programs (numbers, names, paths); only msgpack types.
+        retry: whether the same call may succeed when it is repeated.
+    """
+
+    code: ClassVar[str] = "bridge.Error"
+    retry: Retry = "unsafe"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        cause: str | None = None,
+        fix: str | None = None,
+        evidence: Sequence[str] = (),
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.cause = cause
+        self.fix = fix
+        self.evidence: tuple[str, ...] = tuple(evidence)
+        self.details: dict[str, Any] = dict(details or {})
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.cause:
+            lines.append(f"  Cause: {self.cause}")
+        lines.extend(f"  Evidence: {line}" for line in self.evidence)
+        if self.fix:
+            lines.append(f"  Fix: {self.fix}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (from_wire, (self.to_wire(),))
+
+    def to_wire(self) -> dict[str, Any]:
+        """The error as a map of msgpack types."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "cause": self.cause,
+            "fix": self.fix,
+            "evidence": list(self.evidence),
+            "details": self.details,
+        }
+
+
+# --- the host process ------------------------------------------------------------------------------------
+
+
+class HostError(BridgeError):
+    code = "host.Error"
+
+
+class HostStartFailed(HostError):
+    code = "host.StartFailed"
+    retry = "safe"
+
+
+class HostNotFound(HostStartFailed):
+    code = "host.NotFound"
+    retry = "pointless"
+
+
+class HandshakeFailed(HostStartFailed):
+    code = "host.HandshakeFailed"
+    retry = "safe"
+
+
+class VersionMismatch(HostStartFailed):
+    code = "host.VersionMismatch"
+    retry = "pointless"
+
+
+class HostCrashed(HostError):
+    """The host process ended while it was needed. ``details`` holds the crash record (see `docs/errors.md`)."""
+
+    code = "host.Crashed"
+    retry = "safe"
+
+
+class HostHung(HostError):
+    code = "host.Hung"
+    retry = "safe"
+
+
+class BreakerOpen(HostError):
+    code = "host.BreakerOpen"
+    retry = "safe"
+
+
+class StateLost(HostError):
+    code = "host.StateLost"
+    retry = "pointless"
+
+
+class ForkedClient(HostError):
+    code = "host.ForkedClient"
+    retry = "pointless"
+
+
+class Closed(HostError):
+    code = "host.Closed"
+    retry = "pointless"
+
+
+# --- the byte stream -------------------------------------------------------------------------------------
+
+
+class WireError(BridgeError):
+    code = "wire.Error"
+
+
+class ProtocolDesync(WireError):
+    code = "wire.Desync"
+    retry = "safe"
+
+
+class TooLarge(WireError):
+    code = "wire.TooLarge"
+    retry = "pointless"
+
+
+# --- one call --------------------------------------------------------------------------------------------
+
+
+class CallError(BridgeError):
+    code = "call.Error"
+
+
+class DeadlineExceeded(CallError, TimeoutError):
+    """``details["state"]`` is what became of the work: not-started, stopped, finished or still-running."""
+
+    code = "call.DeadlineExceeded"
+
+    @property
+    def state(self) -> str:
+        return str(self.details.get("state", "still-running"))
+
+
+class Cancelled(CallError):
+    code = "call.Cancelled"
+
+
+class Busy(CallError):
+    code = "call.Busy"
+    retry = "safe"
+
+
+class UnknownOperation(CallError):
+    code = "call.UnknownOperation"
+    retry = "pointless"
+
+
+class OptionError(BridgeError, ValueError):
+    code = "option.Invalid"
+    retry = "pointless"
+
+
+# --- one model -------------------------------------------------------------------------------------------
+
+
+class ModelError(BridgeError):
+    code = "model.Error"
+
+
+class PlacementRefused(ModelError):
+    code = "model.PlacementRefused"
+    retry = "pointless"
+
+
+class ProviderUnavailable(ModelError):
+    code = "model.ProviderUnavailable"
+    retry = "pointless"
+
+
+class ModelChanged(ModelError):
+    code = "model.Changed"
+    retry = "pointless"
+
+
+class ModelQuarantined(ModelError):
+    code = "model.Quarantined"
+    retry = "pointless"
+
+
+# --- what ONNX Runtime raised ----------------------------------------------------------------------------
+
+
+class OrtError(BridgeError):
+    """An error of ONNX Runtime. The subclass carries the name of ONNX Runtime's own class."""
+
+    code = "ort.Error"
+
+
+class DeviceReset(OrtError):
+    code = "ort.DeviceReset"
+    retry = "safe"
+
+
+class EPFail(OrtError):
+    code = "ort.EPFail"
+
+
+class EngineError(OrtError):
+    code = "ort.EngineError"
+    retry = "safe"
+
+
+class Fail(OrtError):
+    code = "ort.Fail"
+
+
+class InvalidArgument(OrtError):
+    code = "ort.InvalidArgument"
+    retry = "pointless"
+
+
+class InvalidGraph(OrtError):
+    code = "ort.InvalidGraph"
+    retry = "pointless"
+
+
+class InvalidProtobuf(OrtError):
+    code = "ort.InvalidProtobuf"
+    retry = "pointless"
+
+
+class ModelLoadCanceled(OrtError):
+    code = "ort.ModelLoadCanceled"
+
+
+class ModelLoaded(OrtError):
+    code = "ort.ModelLoaded"
+
+
+class ModelRequiresCompilation(OrtError):
+    code = "ort.ModelRequiresCompilation"
+    retry = "pointless"
+
+
+class NoModel(OrtError):
+    code = "ort.NoModel"
+
+
+class NoSuchFile(OrtError):
+    code = "ort.NoSuchFile"
+    retry = "pointless"
+
+
+class NotFound(OrtError):
+    code = "ort.NotFound"
+
+
+class NotImplemented(OrtError):  # noqa: A001 - ONNX Runtime's own name
+    code = "ort.NotImplemented"
+    retry = "pointless"
+
+
+class RuntimeException(OrtError):
+    code = "ort.RuntimeException"
+
+
+# --- Python exceptions of the host -----------------------------------------------------------------------
+
+
+class RemoteError(BridgeError):
+    """A Python exception in the host that has no class of its own here. ``details["type"]`` names it."""
+
+    code = "py.Exception"
+
+
+class RemoteValueError(RemoteError, ValueError):
+    code = "py.ValueError"
+
+
+class RemoteTypeError(RemoteError, TypeError):
+    code = "py.TypeError"
+
+
+class RemoteRuntimeError(RemoteError, RuntimeError):
+    code = "py.RuntimeError"
+
+
+class RemoteKeyError(RemoteError, KeyError):
+    code = "py.KeyError"
+
+
+class RemoteIndexError(RemoteError, IndexError):
+    code = "py.IndexError"
+
+
+class RemoteMemoryError(RemoteError, MemoryError):
+    code = "py.MemoryError"
+
+
+class RemoteOSError(RemoteError, OSError):
+    code = "py.OSError"
+
+
+def _tree(root: type[BridgeError]) -> list[type[BridgeError]]:
+    return [root] + [cls for child in root.__subclasses__() for cls in _tree(child)]
+
+
+BY_CODE: Mapping[str, type[BridgeError]] = {cls.code: cls for cls in _tree(BridgeError)}
+"""The closed table of what may come over the wire."""
+
+ORT_ERRORS: Mapping[str, type[OrtError]] = {
+    cls.__name__: cls for cls in _tree(OrtError) if issubclass(cls, OrtError) and cls is not OrtError
+}
+"""ONNX Runtime's exception class name -> ours."""
+
+
+def from_wire(data: Mapping[str, Any]) -> BridgeError:
+    """The error that `to_wire` described. An unknown code becomes a plain `BridgeError` that keeps the code."""
+    code = str(data.get("code", ""))
+    details = data.get("details")
+    evidence = data.get("evidence")
+    cls = BY_CODE.get(code)
+    error = (cls or BridgeError)(
+        str(data.get("message", "")),
+        cause=_text(data.get("cause")),
+        fix=_text(data.get("fix")),
+        evidence=[str(line) for line in evidence] if isinstance(evidence, (list, tuple)) else (),
+        details=details if isinstance(details, Mapping) else None,
+    )
+    if cls is None:
+        error.details["code"] = code
+    return error
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

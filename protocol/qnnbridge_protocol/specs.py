@@ -1,0 +1,148 @@
+"""What a session is made from, and what is known of it: the shapes shared by the proxy and the host.
+
+Each class turns into a map of msgpack types and back. Unknown keys are ignored (an older peer), wrong types are
+a `ProtocolDesync`-worthy error raised as `TypeError`. Names of fields are those of ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+Fallback = Literal["error", "cpu"]
+T = TypeVar("T", bound="_Record")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Record:
+    def to_wire(self) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            out[field.name] = _plain(getattr(self, field.name))
+        return out
+
+    @classmethod
+    def from_wire(cls: type[T], data: Mapping[str, Any]) -> T:
+        known = {f.name for f in dataclasses.fields(cls)}
+        return cls(**{k: v for k, v in data.items() if k in known})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, _Record):
+        return value.to_wire()
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class ProviderSpec(_Record):
+    """One execution provider by its ONNX Runtime name, with its options as text."""
+
+    name: str
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionSpec(_Record):
+    """Everything that makes a session, apart from the model's bytes and initializer tensors.
+
+    model_path: absolute path on this machine, or ``None`` when the model travels as a buffer.
+    providers: in order of preference.
+    fallback: "error" refuses a session of which any node would run on the CPU though QNN was asked for.
+    options: attributes of ``onnxruntime.SessionOptions`` that the application set, by name; enums as integers.
+    config_entries: ``SessionOptions.add_session_config_entry`` pairs.
+    initializers: names of the initializers that travel as values, in order; `external_initializers` likewise.
+    """
+
+    model_path: str | None
+    providers: tuple[ProviderSpec, ...] = ()
+    fallback: Fallback = "error"
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    config_entries: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    free_dimensions_by_name: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    free_dimensions_by_denotation: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    initializers: tuple[str, ...] = ()
+    external_initializers: tuple[str, ...] = ()
+    custom_op_libraries: tuple[str, ...] = ()
+    disabled_optimizers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        providers = tuple(
+            p if isinstance(p, ProviderSpec) else ProviderSpec.from_wire(p) for p in self.providers
+        )
+        object.__setattr__(self, "providers", providers)
+        for name in ("initializers", "external_initializers", "custom_op_libraries", "disabled_optimizers"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSpec(_Record):
+    """What ``onnxruntime.RunOptions`` carries: attributes that were set, and config entries."""
+
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    config_entries: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeInfo(_Record):
+    """An input or output as ``onnxruntime.NodeArg`` shows it. A dimension is a number, a name or ``None``."""
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...] | None = ()
+
+    def __post_init__(self) -> None:
+        if self.shape is not None:
+            object.__setattr__(self, "shape", tuple(self.shape))
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement(_Record):
+    """Where the nodes of the optimized graph run, from ONNX Runtime's own graph assignment.
+
+    known: False where this ONNX Runtime cannot tell (before 1.24); the counts are then 0.
+    partitions: number of QNN subgraphs. cpu_list: ``[name, op_type]`` of each CPU node, at most 200.
+    simulator: the QNN device is the x86 HTP simulator, not an NPU. soc_model: the target it computes for.
+    cause: why nodes are on the CPU, one sentence, as far as known.
+    """
+
+    known: bool = True
+    qnn_nodes: int = 0
+    cpu_nodes: int = 0
+    other_nodes: int = 0
+    partitions: int = 0
+    cpu_list: tuple[tuple[str, str], ...] = ()
+    backend: str = ""
+    simulator: bool = False
+    soc_model: str | None = None
+    cause: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cpu_list", tuple((str(n), str(o)) for n, o in self.cpu_list))
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionInfo(_Record):
+    """What the host tells of a session that it created. Durations in seconds."""
+
+    inputs: tuple[NodeInfo, ...]
+    outputs: tuple[NodeInfo, ...]
+    overridable_initializers: tuple[NodeInfo, ...] = ()
+    modelmeta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    providers: tuple[str, ...] = ()
+    provider_options: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    placement: Placement = dataclasses.field(default_factory=Placement)
+    profiling_start_time_ns: int = 0
+    create_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "outputs", "overridable_initializers"):
+            nodes = tuple(n if isinstance(n, NodeInfo) else NodeInfo.from_wire(n) for n in getattr(self, name))
+            object.__setattr__(self, name, nodes)
+        object.__setattr__(self, "providers", tuple(self.providers))
+        if not isinstance(self.placement, Placement):
+            object.__setattr__(self, "placement", Placement.from_wire(self.placement))
