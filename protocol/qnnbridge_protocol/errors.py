@@ -103,7 +103,7 @@ class BridgeError(Exception):
         }
 
 
-# --- the host process ------------------------------------------------------------------------------------
+# --- the host process ------------------------------------------------------------------------------
 
 
 class HostError(BridgeError):
@@ -112,57 +112,57 @@ class HostError(BridgeError):
 
 class HostStartFailed(HostError):
     code = "host.StartFailed"
-    retry = "safe"
+    retry: Retry = "safe"
 
 
 class HostNotFound(HostStartFailed):
     code = "host.NotFound"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
 class HandshakeFailed(HostStartFailed):
     code = "host.HandshakeFailed"
-    retry = "safe"
+    retry: Retry = "safe"
 
 
 class VersionMismatch(HostStartFailed):
     code = "host.VersionMismatch"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
 class HostCrashed(HostError):
     """The host process ended while it was needed. ``details`` holds the crash record (see `docs/errors.md`)."""
 
     code = "host.Crashed"
-    retry = "safe"
+    retry: Retry = "safe"
 
 
 class HostHung(HostError):
     code = "host.Hung"
-    retry = "safe"
+    retry: Retry = "safe"
 
 
 class BreakerOpen(HostError):
     code = "host.BreakerOpen"
-    retry = "safe"
+    retry: Retry = "safe"
 
 
 class StateLost(HostError):
     code = "host.StateLost"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
 class ForkedClient(HostError):
     code = "host.ForkedClient"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
 class Closed(HostError):
     code = "host.Closed"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
-# --- the byte stream -------------------------------------------------------------------------------------
+# --- the byte stream ------------------------------------------------------------------------------------
 
 
 class WireError(BridgeError):
@@ -171,15 +171,15 @@ class WireError(BridgeError):
 
 class ProtocolDesync(WireError):
     code = "wire.Desync"
-    retry = "safe"
+    retry: Retry = "safe"
 
 
 class TooLarge(WireError):
     code = "wire.TooLarge"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
-# --- one call --------------------------------------------------------------------------------------------
+# --- one call -------------------------------------------------------------------------------------------
 
 
 class CallError(BridgeError):
@@ -202,20 +202,20 @@ class Cancelled(CallError):
 
 class Busy(CallError):
     code = "call.Busy"
-    retry = "safe"
+    retry: Retry = "safe"
 
 
 class UnknownOperation(CallError):
     code = "call.UnknownOperation"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
 class OptionError(BridgeError, ValueError):
     code = "option.Invalid"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
-# --- one model -------------------------------------------------------------------------------------------
+# --- one model ------------------------------------------------------------------------------------------
 
 
 class ModelError(BridgeError):
@@ -224,25 +224,25 @@ class ModelError(BridgeError):
 
 class PlacementRefused(ModelError):
     code = "model.PlacementRefused"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
 class ProviderUnavailable(ModelError):
     code = "model.ProviderUnavailable"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
 class ModelChanged(ModelError):
     code = "model.Changed"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
 class ModelQuarantined(ModelError):
     code = "model.Quarantined"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
-# --- what ONNX Runtime raised ----------------------------------------------------------------------------
+# --- what ONNX Runtime raised ---------------------------------------------------------------------------
 
 
 class OrtError(BridgeError):
@@ -253,7 +253,7 @@ class OrtError(BridgeError):
 
 class DeviceReset(OrtError):
     code = "ort.DeviceReset"
-    retry = "safe"
+    retry: Retry = "safe"
 
 
 class EPFail(OrtError):
@@ -262,7 +262,7 @@ class EPFail(OrtError):
 
 class EngineError(OrtError):
     code = "ort.EngineError"
-    retry = "safe"
+    retry: Retry = "safe"
 
 
 class Fail(OrtError):
@@ -271,17 +271,17 @@ class Fail(OrtError):
 
 class InvalidArgument(OrtError):
     code = "ort.InvalidArgument"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
 class InvalidGraph(OrtError):
     code = "ort.InvalidGraph"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
 class InvalidProtobuf(OrtError):
     code = "ort.InvalidProtobuf"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
 class ModelLoadCanceled(OrtError):
@@ -294,7 +294,7 @@ class ModelLoaded(OrtError):
 
 class ModelRequiresCompilation(OrtError):
     code = "ort.ModelRequiresCompilation"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
 class NoModel(OrtError):
@@ -303,7 +303,7 @@ class NoModel(OrtError):
 
 class NoSuchFile(OrtError):
     code = "ort.NoSuchFile"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
 class NotFound(OrtError):
@@ -312,14 +312,14 @@ class NotFound(OrtError):
 
 class NotImplemented(OrtError):  # noqa: A001 - ONNX Runtime's own name
     code = "ort.NotImplemented"
-    retry = "pointless"
+    retry: Retry = "pointless"
 
 
 class RuntimeException(OrtError):
     code = "ort.RuntimeException"
 
 
-# --- Python exceptions of the host -----------------------------------------------------------------------
+# --- Python exceptions of the host ----------------------------------------------------------------------
 
 
 class RemoteError(BridgeError):

@@ -53,9 +53,9 @@ class SessionSpec(_Record):
     model_path: absolute path on this machine, or ``None`` when the model travels as a buffer.
     providers: in order of preference.
     fallback: "error" refuses a session of which any node would run on the CPU though QNN was asked for.
-    options: attributes of ``onnxruntime.SessionOptions`` that the application set, by name; enums as integers.
+    options: attributes of ``onnxruntime.SessionOptions`` that the application set, by name; enums as numbers.
     config_entries: ``SessionOptions.add_session_config_entry`` pairs.
-    initializers: names of the initializers that travel as values, in order; `external_initializers` likewise.
+    initializers: names of the initializers that travel as values; `external_initializers` likewise.
     """
 
     model_path: str | None
@@ -71,9 +71,7 @@ class SessionSpec(_Record):
     disabled_optimizers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        providers = tuple(
-            p if isinstance(p, ProviderSpec) else ProviderSpec.from_wire(p) for p in self.providers
-        )
+        providers = tuple(p if isinstance(p, ProviderSpec) else ProviderSpec.from_wire(p) for p in self.providers)
         object.__setattr__(self, "providers", providers)
         for name in ("initializers", "external_initializers", "custom_op_libraries", "disabled_optimizers"):
             object.__setattr__(self, name, tuple(getattr(self, name)))

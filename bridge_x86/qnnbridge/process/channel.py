@@ -1,0 +1,314 @@
+"""Calls over one connection, from any number of threads, without a thread of its own.
+
+The caller writes its request itself. Of the callers that wait, one reads (it has the lead): it keeps its own
+answer, hands the others theirs, and on leaving wakes the next one. A lone caller never waits for another
+thread, which is three to twenty times quicker than a reader thread (`docs/performance.md`).
+
+Deadlines are points of `time.monotonic()`. A frame that could not be written whole before its deadline is
+finished by the next sender, so that one caller's deadline costs the others nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from qnnbridge_protocol.connection import Connection, Role
+from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
+from qnnbridge_protocol.errors import BridgeError, HostHung, ProtocolDesync, from_wire
+from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge_protocol.hello import Hello
+
+from qnnbridge._platform import wait_readable, wait_writable
+
+STALL_TIMEOUT_S = 60.0
+"""Silence in the middle of a frame. The host writes a frame in one go, so this means a stopped process."""
+
+CANCEL_TIMEOUT_S = 0.8
+"""How long a caller whose deadline has passed waits to hear what became of its work."""
+
+
+class ChannelFailed(Exception):
+    """The connection is of no use any more: the host is gone, hung, or talks nonsense (`reason`)."""
+
+    def __init__(self, reason: BridgeError | None = None) -> None:
+        super().__init__(str(reason or "end of stream"))
+        self.reason = reason
+
+
+class Deadline(Exception):
+    """The caller's time is up. ``state`` says what became of the work, ``request_id`` names it."""
+
+    def __init__(self, state: str) -> None:
+        super().__init__(state)
+        self.state = state
+
+
+class _Waiter:
+    __slots__ = ("answer", "wakeup")
+
+    def __init__(self) -> None:
+        self.answer: Frame | None = None
+        self.wakeup = threading.Lock()
+        self.wakeup.acquire()
+
+    def wake(self) -> None:
+        try:
+            self.wakeup.release()
+        except RuntimeError:
+            pass  # it has been woken already and did not look yet
+
+
+class Channel:
+    """See the module. All methods may be called from any thread."""
+
+    def __init__(self, write_fd: int, read_fd: int, hello: Hello) -> None:
+        self._connection = Connection(Role.CLIENT, hello)
+        self._reader = ByteReader(read_fd)
+        self._writer = ByteWriter(write_fd)
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._send_lock = threading.Lock()
+        self._lead = threading.Lock()
+        self._waiters: dict[int, _Waiter] = {}
+        self._failure: ChannelFailed | None = None
+        self._greeting: Frame | None = None
+        self._said_goodbye = False
+        self.phases: dict[int, str] = {}
+        """Request id -> the native step that the host said it is in; 0 is the host itself."""
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    @property
+    def peer(self) -> Hello:
+        """The host's introduction; after `greet`."""
+        assert self._connection.peer is not None
+        return self._connection.peer
+
+    @property
+    def preamble(self) -> bytes:
+        """What the host's process printed on its stdout before the protocol began."""
+        return self._connection.preamble
+
+    @property
+    def in_flight(self) -> list[int]:
+        return list(self._waiters)
+
+    def greet(self, deadline: float) -> None:
+        """Exchange HELLOs. Raises `VersionMismatch`, `ChannelFailed` or `Deadline`."""
+        with self._send_lock:
+            self._write(self._connection.send_hello(), deadline)
+        with self._lead:
+            while self._greeting is None:
+                self._read(deadline)
+        if self._greeting.kind is Kind.HELLO_ERR:
+            raise from_wire(self._greeting.header.get("error") or {})
+
+    def call(
+        self,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...] = (),
+        deadline: float | None = None,
+        on_sent: Callable[[int], None] | None = None,
+    ) -> Frame:
+        """Send a request and wait for its REPLY.
+
+        Raises the error that the host answered with, `Deadline` when the time is up (the work is cancelled as
+        far as that goes), `ChannelFailed` when the host is lost, `TooLarge` when nothing was sent.
+        """
+        request_id, waiter = self._ask(Kind.REQUEST, header, buffers, deadline)
+        if on_sent is not None:
+            on_sent(request_id)
+        try:
+            answer = self._await(waiter, deadline)
+        except Deadline:
+            raise Deadline(self._abandon(request_id, waiter)) from None
+        except BaseException:
+            # An interrupt of the caller: nobody waits any more, the host may stop working on it.
+            self._abandon(request_id, None)
+            raise
+        finally:
+            self.phases.pop(request_id, None)
+        if answer.kind is Kind.ERROR:
+            raise from_wire(answer.header.get("error") or {})
+        return answer
+
+    def ping(self, deadline: float) -> None:
+        """Ask for a sign of life. Its lack alone proves nothing: native code may hold the host's GIL."""
+        request_id, waiter = self._ask(Kind.PING, {}, (), deadline)
+        try:
+            self._await(waiter, deadline)
+        finally:
+            self._forget(request_id)
+
+    def cancel(self, request_id: int, deadline: float) -> str:
+        """Withdraw a request. Returns not-started, stopped, finished or still-running."""
+        cancel_id, waiter = self._ask(Kind.CANCEL, {"target": request_id}, (), deadline)
+        try:
+            return str(self._await(waiter, deadline).header.get("state"))
+        finally:
+            self._forget(cancel_id)
+
+    def goodbye(self, deadline: float) -> bool:
+        """Tell the host to finish what it has and leave. True if it said goodbye in time."""
+        try:
+            with self._send_lock:
+                self._write(self._connection.send(Frame(Kind.GOODBYE, 0, {})), deadline)
+            with self._lead:
+                while not self._said_goodbye:
+                    self._read(deadline)
+        except (ChannelFailed, Deadline, RuntimeError):
+            return self._said_goodbye
+        return True
+
+    def fail(self, reason: BridgeError | None) -> ChannelFailed:
+        """Nothing will come any more: every caller gets the failure. The first reason stays."""
+        if self._failure is None:
+            self._failure = ChannelFailed(reason)
+        for waiter in list(self._waiters.values()):
+            waiter.wake()
+        return self._failure
+
+    # --- asking ---
+
+    def _ask(
+        self, kind: Kind, header: dict[str, Any], buffers: tuple[Any, ...], deadline: float | None
+    ) -> tuple[int, _Waiter]:
+        waiter = _Waiter()
+        if not self._send_lock.acquire(timeout=_remaining(deadline)):
+            raise Deadline("not-started")
+        try:
+            if self._failure is not None:
+                raise self._failure
+            request_id, chunks = self._connection.ask(kind, header, buffers)
+            self._waiters[request_id] = waiter
+            try:
+                self._write(chunks, deadline)
+            except BaseException:
+                self._forget(request_id)
+                raise
+        finally:
+            self._send_lock.release()
+        return request_id, waiter
+
+    def _write(self, chunks: list[memoryview], deadline: float | None) -> None:
+        """Write the chunks. Holds the send lock; what is left at the deadline is written by the next sender."""
+        writer = self._writer
+        if writer.torn:
+            raise self.fail(_interrupted())
+        writer.add(chunks)
+        while writer.pending:
+            try:
+                writer.write_some()
+            except BlockingIOError:
+                limit = STALL_TIMEOUT_S if deadline is None else _remaining(deadline)
+                if not wait_writable(self._write_fd, limit):
+                    if deadline is None:
+                        raise self.fail(_stalled("take", limit)) from None
+                    raise Deadline("not-started") from None
+            except OSError:
+                raise self.fail(None) from None
+
+    def _abandon(self, request_id: int, waiter: _Waiter | None) -> str:
+        """Give an unanswered request up and tell the host. Returns what became of the work."""
+        try:
+            state = self.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
+        except (Deadline, ChannelFailed, BridgeError, RuntimeError):
+            state = "still-running"
+        if waiter is not None and waiter.answer is not None and state == "still-running":
+            state = "finished"
+        self._forget(request_id)
+        return state
+
+    def _forget(self, request_id: int) -> None:
+        self._waiters.pop(request_id, None)
+        self._connection.give_up(request_id)
+
+    # --- waiting ---
+
+    def _await(self, waiter: _Waiter, deadline: float | None) -> Frame:
+        while waiter.answer is None:
+            if self._failure is not None:
+                raise self._failure
+            if self._lead.acquire(blocking=False):
+                try:
+                    while waiter.answer is None and self._failure is None:
+                        self._read(deadline)
+                finally:
+                    self._lead.release()
+                    self._promote()
+            elif not waiter.wakeup.acquire(timeout=_remaining(deadline)):
+                raise Deadline("still-running")
+        return waiter.answer
+
+    def _promote(self) -> None:
+        """The lead is free: wake one that waits, so that somebody reads."""
+        for waiter in list(self._waiters.values()):
+            if waiter.answer is None:
+                waiter.wake()
+                return
+
+    def _read(self, deadline: float | None) -> None:
+        """Read once and hand out what came. Holds the lead."""
+        reader = self._reader
+        if reader.torn:
+            raise self.fail(_interrupted())
+        if self._failure is not None:
+            raise self._failure
+        if not reader.ready:
+            if deadline is not None:
+                if not wait_readable(self._read_fd, _remaining(deadline)):
+                    raise Deadline("still-running")
+            elif self._connection.mid_frame and not wait_readable(self._read_fd, STALL_TIMEOUT_S):
+                raise self.fail(_stalled("send", STALL_TIMEOUT_S))
+        try:
+            reader.read_into(self._connection.get_buffer(), self._received)
+        except ProtocolDesync as error:
+            raise self.fail(error) from None
+        except OSError:
+            raise self.fail(None) from None
+
+    def _received(self, count: int) -> None:
+        if not count:
+            self._connection.received_eof()
+            raise self.fail(None)
+        for frame in self._connection.received(count):
+            self._hand_out(frame)
+
+    def _hand_out(self, frame: Frame) -> None:
+        kind = frame.kind
+        if kind is Kind.PHASE:
+            self.phases[frame.request_id] = str(frame.header.get("phase"))
+        elif kind in (Kind.HELLO_OK, Kind.HELLO_ERR):
+            self._greeting = frame
+        elif kind is Kind.GOODBYE:
+            self._said_goodbye = True
+        else:
+            waiter = self._waiters.pop(frame.request_id, None)
+            if waiter is not None:
+                waiter.answer = frame
+                waiter.wake()
+
+
+def _remaining(deadline: float | None) -> float:
+    """Seconds left, -1 for ever: what `Lock.acquire` wants."""
+    return -1 if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _stalled(verb: str, seconds: float) -> HostHung:
+    return HostHung(
+        f"The host stopped in the middle of a message: it did not {verb} a byte for {seconds:g} s.",
+        cause="The host process is stopped (debugger, SIGSTOP, suspended) or the machine is out of memory.",
+        fix="Nothing to do: the host is ended and started again with the next call.",
+    )
+
+
+def _interrupted() -> ProtocolDesync:
+    return ProtocolDesync(
+        "The place in the stream was lost because Ctrl+C struck while a message was taken apart.",
+        fix="Nothing to do: the host is started again with the next call.",
+    )

@@ -1,0 +1,14 @@
+"""The host process: `python -I -u -X utf8 -m qnnbridge_host --parent PID`.
+
+The order of the first lines matters. The native QNN library prints on descriptor 1, so the descriptors that
+carry the protocol are taken away before anything else is imported.
+"""
+
+from qnnbridge_host import stdio_guard
+
+IN_FD, OUT_FD = stdio_guard.claim()
+
+if __name__ == "__main__":
+    from qnnbridge_host.main import main
+
+    main(IN_FD, OUT_FD)

@@ -1,0 +1,197 @@
+"""What each operation of the protocol does. `docs/protocol.md` lists the operations and their fields."""
+
+from __future__ import annotations
+
+import faulthandler
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from qnnbridge_host.requests import Request
+from qnnbridge_host.server import Answer
+from qnnbridge_protocol.errors import Closed, UnknownOperation
+from qnnbridge_protocol.frames import desync
+
+if TYPE_CHECKING:
+    from qnnbridge_host.engine import Engine, EngineSession
+
+NPU_LANE = "npu"
+CREATE_LANE = "create"
+WATCHDOG_GRACE_S = 5.0
+
+
+class HostHandlers:
+    """The sessions of one client, and the engine that makes them. Any thread."""
+
+    def __init__(self, load_engine: Callable[[Callable[[str], None]], Engine]) -> None:
+        self._load_engine = load_engine
+        self._engine: Engine | None = None
+        self._engine_error: BaseException | None = None
+        self._engine_loaded = threading.Event()
+        self._sessions: dict[int, EngineSession] = {}
+        self._ids = itertools.count(1)
+        self._started_at = time.monotonic()
+        self._operations: dict[str, Callable[[Request, Callable[[str], None]], Answer]] = {
+            "host.info": self._host_info,
+            "host.stats": self._host_stats,
+            "session.create": self._create,
+            "session.run": self._run,
+            "session.close": self._close_session,
+            "session.end_profiling": self._end_profiling,
+            "session.set_ep_dynamic_options": self._set_ep_dynamic_options,
+        }
+
+    # --- the engine ---
+
+    def start(self, tell_phase: Callable[[str], None]) -> None:
+        """Import ONNX Runtime while the application goes on."""
+        threading.Thread(target=self._load, args=(tell_phase,), name="qnnbridge loader", daemon=True).start()
+
+    def _load(self, tell_phase: Callable[[str], None]) -> None:
+        try:
+            self._engine = self._load_engine(tell_phase)
+            tell_phase("ready")
+        except BaseException as error:  # noqa: BLE001 - told to everyone who asks for the engine
+            self._engine_error = error
+        finally:
+            self._engine_loaded.set()
+
+    def _ready_engine(self) -> Engine:
+        self._engine_loaded.wait()
+        if self._engine_error is not None:
+            raise self._engine_error
+        assert self._engine is not None
+        return self._engine
+
+    # --- dispatch ---
+
+    def lane_of(self, request: Request) -> str | None:
+        if request.op == "session.create":
+            return CREATE_LANE
+        if request.op in ("session.run", "session.set_ep_dynamic_options"):
+            session = self._sessions.get(_session_id(request))
+            if session is not None and session.info.placement.qnn_nodes:
+                return NPU_LANE
+        return None
+
+    def handle(self, request: Request, enter: Callable[[str], None]) -> Answer:
+        operation = self._operations.get(str(request.op))
+        if operation is None:
+            raise UnknownOperation(
+                f"This host does not know the operation {request.op!r}.",
+                fix="Upgrade qnnbridge in the host's Python.",
+            )
+        return operation(request, enter)
+
+    def close(self) -> None:
+        for session in list(self._sessions.values()):
+            session.close()
+        self._sessions.clear()
+
+    # --- operations on the host ---
+
+    def _host_info(self, _request: Request, _enter: Callable[[str], None]) -> Answer:
+        engine = self._ready_engine()
+        return {"versions": engine.versions(), **engine.describe()}, ()
+
+    def _host_stats(self, _request: Request, _enter: Callable[[str], None]) -> Answer:
+        import psutil
+
+        process = psutil.Process()
+        return {
+            "rss_bytes": process.memory_info().rss,
+            "threads": process.num_threads(),
+            "sessions": len(self._sessions),
+            "uptime_seconds": time.monotonic() - self._started_at,
+        }, ()
+
+    # --- operations on a session ---
+
+    def _create(self, request: Request, enter: Callable[[str], None]) -> Answer:
+        from qnnbridge_protocol.values import decode
+
+        from qnnbridge_protocol.specs import SessionSpec
+
+        engine = self._ready_engine()
+        header = request.header
+        try:
+            spec = SessionSpec.from_wire(header["spec"])
+            values = [decode(item, request.buffers) for item in header.get("initializers", [])]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise desync(f"session.create without a proper description ({error})") from None
+        model = None
+        if spec.model_path is None:
+            model = request.buffers[header["model"]]
+        initializers = dict(zip((*spec.initializers, *spec.external_initializers), values, strict=True))
+        budget = header.get("budget_s")
+        mark("begin", request.id)
+        try:
+            # Only around calls that may hold the GIL: the dumper races with running frames (cpython 116008).
+            if budget and getattr(engine, "create_holds_gil", False):
+                faulthandler.dump_traceback_later(float(budget) + WATCHDOG_GRACE_S, exit=True)
+            session = engine.create_session(spec, model, initializers, enter)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            mark("end", request.id)
+        session_id = next(self._ids)
+        self._sessions[session_id] = session
+        return {"session": session_id, "info": session.info.to_wire()}, ()
+
+    def _run(self, request: Request, enter: Callable[[str], None]) -> Answer:
+        from qnnbridge_host.engine import StopHandle
+        from qnnbridge_protocol.values import Encoder, decode
+
+        from qnnbridge_protocol.specs import RunSpec
+
+        session = self._session(request)
+        header = request.header
+        feeds = {name: decode(item, request.buffers) for name, item in header["inputs"]}
+        options = header.get("options")
+        run = RunSpec.from_wire(options) if options is not None else None
+        request.stopper = stop = StopHandle()
+        enter("running")
+        outputs = session.run(header.get("outputs"), feeds, run, stop)
+        encoder = Encoder()
+        described = [encoder.add(value) for value in outputs]
+        return {"outputs": described}, tuple(encoder.buffers)
+
+    def _close_session(self, request: Request, _enter: Callable[[str], None]) -> Answer:
+        session = self._sessions.pop(_session_id(request), None)
+        if session is not None:
+            session.close()
+        return {}, ()
+
+    def _end_profiling(self, request: Request, _enter: Callable[[str], None]) -> Answer:
+        return {"file": self._session(request).end_profiling()}, ()
+
+    def _set_ep_dynamic_options(self, request: Request, _enter: Callable[[str], None]) -> Answer:
+        self._session(request).set_ep_dynamic_options(request.header["options"])
+        return {}, ()
+
+    def _session(self, request: Request) -> EngineSession:
+        session = self._sessions.get(_session_id(request))
+        if session is None:
+            raise Closed("The session is closed.", fix="Create a new one.")
+        return session
+
+
+def _session_id(request: Request) -> int:
+    session_id = request.header.get("session")
+    return session_id if type(session_id) is int else 0
+
+
+def mark(what: str, request_id: int) -> None:
+    """A line on stderr around native set-up: QNN tells the real cause of a failure nowhere else.
+
+    The application's side collects stderr and looks between the two lines.
+    """
+    try:
+        os.write(2, f"\n@qnnbridge {what} {request_id}\n".encode())
+    except OSError:
+        pass
+
+
+__all__ = ["HostHandlers", "mark"]

@@ -1,0 +1,121 @@
+"""The requests in flight: who waits for what, how far it is, and what it is doing natively.
+
+A native death takes the process, so the client must know beforehand which request was inside native code. A
+PHASE frame says so. A request that is alone in the host needs none (it is the only suspect); as soon as there
+are two, whatever is inside native code is declared, so the quick path of a single caller costs no extra frame.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Stoppable(Protocol):
+    def stop(self) -> None: ...
+
+
+class Request:
+    """One request of the client."""
+
+    __slots__ = (
+        "buffers",
+        "declared",
+        "done",
+        "failed",
+        "header",
+        "id",
+        "op",
+        "phase",
+        "started",
+        "stopper",
+        "withdrawn",
+    )
+
+    def __init__(self, request_id: int, header: dict[str, Any], buffers: tuple[Any, ...]) -> None:
+        self.id = request_id
+        self.op = header.get("op")
+        self.header = header
+        self.buffers = buffers
+        self.phase: str | None = None
+        self.declared = False
+        self.started = False
+        self.withdrawn = False
+        self.failed = False
+        self.done = threading.Event()
+        self.stopper: Stoppable | None = None
+
+
+class InFlight:
+    """All requests between their arrival and their answer. Any thread."""
+
+    def __init__(self, tell_phase: Callable[[int, str], None], limit: int) -> None:
+        self._tell_phase = tell_phase
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._requests: dict[int, Request] = {}
+        self._empty = threading.Condition(self._lock)
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add(self, request: Request) -> bool:
+        """False when there are too many already."""
+        with self._lock:
+            if len(self._requests) >= self._limit:
+                return False
+            others = [r for r in self._requests.values() if r.phase and not r.declared]
+            self._requests[request.id] = request
+            for other in others:
+                self._declare(other)
+        return True
+
+    def start(self, request: Request) -> bool:
+        """The request leaves its queue. False if it was withdrawn meanwhile."""
+        with self._lock:
+            request.started = not request.withdrawn
+            return request.started
+
+    def enter(self, request: Request, phase: str) -> None:
+        """`request` is about to enter native code."""
+        with self._lock:
+            request.phase = phase
+            request.declared = False
+            if phase != "running" or len(self._requests) > 1:
+                self._declare(request)
+
+    def finish(self, request: Request, *, failed: bool) -> None:
+        with self._lock:
+            request.phase = None
+            request.failed = failed
+            self._requests.pop(request.id, None)
+            if not self._requests:
+                self._empty.notify_all()
+        request.done.set()
+
+    def cancel(self, request_id: int, grace_s: float) -> str:
+        """not-started, stopped, finished or still-running: what became of the request within `grace_s`."""
+        with self._lock:
+            request = self._requests.get(request_id)
+            if request is None:
+                return "finished"
+            if not request.started:
+                request.withdrawn = True
+                return "not-started"
+            stopper = request.stopper
+        if stopper is not None:
+            stopper.stop()
+        if not request.done.wait(grace_s):
+            return "still-running"
+        return "stopped" if request.failed else "finished"
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until nothing is in flight."""
+        with self._empty:
+            return self._empty.wait_for(lambda: not self._requests, timeout_s)
+
+    def _declare(self, request: Request) -> None:
+        assert request.phase is not None
+        request.declared = True
+        self._tell_phase(request.id, request.phase)

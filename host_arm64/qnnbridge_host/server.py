@@ -1,0 +1,209 @@
+"""Reads requests from one connection and answers them, in any order.
+
+Threads: a pool of leader and followers. Exactly one thread, the leader, reads; with a request in its hand it
+gives the lead away and serves the request itself, so a lone request is never passed between threads. The
+leader never writes: a client that is itself busy writing always finds somebody reading, so the two can not
+block each other. Answers are written under one lock.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol
+
+from qnnbridge_host.lanes import Lane
+from qnnbridge_host.requests import InFlight, Request
+from qnnbridge_protocol.connection import Connection, Role
+from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Busy,
+    Cancelled,
+    ProtocolDesync,
+    RemoteError,
+    VersionMismatch,
+)
+from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge_protocol.hello import Hello
+
+CANCEL_GRACE_S = 0.3
+"""How long a cancel waits to see what it achieved."""
+
+DRAIN_TIMEOUT_S = 10.0
+"""After GOODBYE; the client kills earlier if it is in a hurry."""
+
+EXIT_OK = 0
+EXIT_PROTOCOL = 3
+
+Answer = tuple[dict[str, Any], tuple[Any, ...]]
+
+
+class Handlers(Protocol):
+    """What the requests mean."""
+
+    def start(self, tell_phase: Callable[[str], None]) -> None:
+        """The client is there: begin to load what is slow to load."""
+
+    def lane_of(self, request: Request) -> str | None:
+        """The lane a request has to wait in, or ``None``."""
+
+    def handle(self, request: Request, enter: Callable[[str], None]) -> Answer:
+        """Do it. `enter` is called before each native step."""
+
+    def close(self) -> None:
+        """Release all sessions."""
+
+
+class Server:
+    """Serves one client over a pair of descriptors, then ends the process."""
+
+    def __init__(self, in_fd: int, out_fd: int, hello: Hello, handlers: Handlers) -> None:
+        self._reader = ByteReader(in_fd)
+        self._writer = ByteWriter(out_fd)
+        self._connection = Connection(Role.HOST, hello)
+        self._handlers = handlers
+        self._write_lock = threading.Lock()
+        self._lead = threading.Lock()
+        self._frames: list[Frame] = []
+        self._idle = 0
+        self._lanes: dict[str, Lane[Request]] = {}
+        self._in_flight = InFlight(self._tell_phase, hello.limits.max_in_flight)
+
+    def run(self) -> NoReturn:
+        """Greet, serve until the client leaves, exit the process without running native destructors at exit."""
+        self._greet()
+        self._handlers.start(lambda phase: self._tell_phase(0, phase))
+        self._work()
+        raise AssertionError("unreachable: _work only ends with the process")
+
+    # --- reading ---
+
+    def _greet(self) -> None:
+        frame = self._next_frame()
+        assert frame.kind is Kind.HELLO
+        try:
+            chunks = self._connection.accept_hello()
+        except VersionMismatch as error:
+            self._write(self._connection.refuse_hello(error.to_wire()))
+            leave(EXIT_PROTOCOL)
+        self._write(chunks)
+
+    def _work(self) -> None:
+        while True:
+            self._idle += 1
+            with self._lead:
+                self._idle -= 1
+                frame = self._next_frame()
+                if frame.kind is Kind.GOODBYE:
+                    self._say_goodbye()
+                if not self._idle:
+                    threading.Thread(target=self._work, name="qnnbridge worker", daemon=True).start()
+            self._take(frame)
+
+    def _next_frame(self) -> Frame:
+        while not self._frames:
+            try:
+                self._reader.read_into(self._connection.get_buffer(), self._received)
+            except OSError:
+                leave(EXIT_OK)
+            except ProtocolDesync as error:
+                print(f"qnnbridge host: {error}", file=sys.stderr, flush=True)
+                leave(EXIT_PROTOCOL)
+        return self._frames.pop()
+
+    def _received(self, count: int) -> None:
+        if not count:
+            leave(EXIT_OK)
+        self._frames = self._connection.received(count)[::-1]
+
+    def _say_goodbye(self) -> NoReturn:
+        """The client leaves: what is under way is finished and answered first."""
+        self._in_flight.drain(DRAIN_TIMEOUT_S)
+        self._send(Frame(Kind.GOODBYE, 0, {}))
+        self._handlers.close()
+        leave(EXIT_OK)
+
+    # --- serving ---
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind is Kind.PING:
+            self._send(Frame(Kind.PONG, frame.request_id, {}))
+        elif frame.kind is Kind.CANCEL:
+            target = frame.header.get("target")
+            state = self._in_flight.cancel(target if type(target) is int else 0, CANCEL_GRACE_S)
+            self._send(Frame(Kind.REPLY, frame.request_id, {"state": state}))
+        else:
+            self._accept(Request(frame.request_id, frame.header, frame.buffers))
+
+    def _accept(self, request: Request) -> None:
+        if not self._in_flight.add(request):
+            limit = self._connection.hello.limits.max_in_flight
+            self._send_error(request, Busy(f"{limit} requests are in flight already.", fix="Call again later."))
+            return
+        name = self._handlers.lane_of(request)
+        if name is None:
+            self._serve(request)
+        else:
+            # setdefault: two threads may meet a new lane at once.
+            self._lanes.setdefault(name, Lane(self._serve)).submit(request)
+
+    def _serve(self, request: Request) -> None:
+        failed = True
+        try:
+            if not self._in_flight.start(request):
+                raise Cancelled("The request was cancelled before it started.")
+            header, buffers = self._handlers.handle(request, lambda phase: self._in_flight.enter(request, phase))
+            self._send(Frame(Kind.REPLY, request.id, header, buffers))
+            failed = False
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises belongs to its caller
+            self._send_error(request, error)
+        finally:
+            self._in_flight.finish(request, failed=failed)
+
+    # --- writing ---
+
+    def _tell_phase(self, request_id: int, phase: str) -> None:
+        self._send(Frame(Kind.PHASE, request_id, {"phase": phase}))
+
+    def _send_error(self, request: Request, error: BaseException) -> None:
+        self._send(Frame(Kind.ERROR, request.id, {"error": describe(error).to_wire()}))
+
+    def _send(self, frame: Frame) -> None:
+        with self._write_lock:
+            self._write(self._connection.send(frame))
+
+    def _write(self, chunks: list[memoryview]) -> None:
+        try:
+            self._writer.write_all(chunks)
+        except OSError:
+            leave(EXIT_OK)
+
+
+def describe(error: BaseException) -> BridgeError:
+    """Any exception as one that can travel."""
+    if isinstance(error, BridgeError):
+        return error
+    kind = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - an exception whose own text fails must not end the host
+        text = "(its message cannot be shown)"
+    return RemoteError(f"{kind} in the host: {text}", details={"type": kind})
+
+
+def leave(code: int) -> NoReturn:
+    """End the process now.
+
+    Not `sys.exit`: a daemon thread inside native code at interpreter exit aborts the process (measured with the
+    QNN libraries: "terminate called without an active exception").
+    """
+    try:
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+__all__ = ["EXIT_OK", "EXIT_PROTOCOL", "Answer", "Handlers", "Server", "describe", "leave"]

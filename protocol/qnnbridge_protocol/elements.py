@@ -1,0 +1,265 @@
+"""The ONNX type system as far as values need it: element types, their layout in memory, and type texts.
+
+Owns the table of element types (`LAYOUTS`), the byte count of a tensor (`measure`, `nbytes`) and the parser of
+ONNX Runtime's type texts (`from_ort_type`). Everything here is a pure function or an immutable table, so any
+thread may use it.
+
+What always holds:
+
+- numbers are those of ``onnx.TensorProto.DataType``;
+- byte counts are Python integers, so nothing overflows, and nothing over `MAX_TENSOR_BYTES` is accepted;
+- importing this module loads numpy and nothing else. Arrays of ml_dtypes are recognised by the name of their
+  dtype: such an array can only exist where ml_dtypes is already loaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from qnnbridge_protocol import errors
+
+MAX_RANK = 64
+"""Most dimensions a tensor may have (numpy's own limit; before numpy 2 it is 32)."""
+
+MAX_TENSOR_BYTES = 2**62
+"""Most bytes, and most elements, of one tensor. Below numpy's limit, so that no shape that passes is refused there."""
+
+MAX_DEPTH = 16
+"""How deep values and types may be nested."""
+
+
+class ElementType(enum.IntEnum):
+    """The element type of a tensor, by its number in ONNX."""
+
+    FLOAT = 1
+    UINT8 = 2
+    INT8 = 3
+    UINT16 = 4
+    INT16 = 5
+    INT32 = 6
+    INT64 = 7
+    STRING = 8
+    BOOL = 9
+    FLOAT16 = 10
+    DOUBLE = 11
+    UINT32 = 12
+    UINT64 = 13
+    COMPLEX64 = 14
+    COMPLEX128 = 15
+    BFLOAT16 = 16
+    FLOAT8E4M3FN = 17
+    FLOAT8E4M3FNUZ = 18
+    FLOAT8E5M2 = 19
+    FLOAT8E5M2FNUZ = 20
+    UINT4 = 21
+    INT4 = 22
+    FLOAT4E2M1 = 23
+    FLOAT8E8M0 = 24
+    UINT2 = 25
+    INT2 = 26
+    FLOAT6E2M3 = 27
+    FLOAT6E3M2 = 28
+
+    @property
+    def text(self) -> str:
+        """The name in ONNX Runtime's type texts: ``float`` in ``tensor(float)``."""
+        return self.name.lower()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """How elements lie in memory.
+
+    bits: per element in a dense buffer; for strings the size of a pointer, which bounds the count only.
+    storage: dtype of the array that holds the bytes, little-endian. One byte for all packed types.
+    named: numpy itself has the type, so a plain array says it all.
+    ml_name: its name in ml_dtypes, where numpy has none.
+    """
+
+    bits: int
+    storage: np.dtype[Any]
+    named: bool = True
+    ml_name: str | None = None
+
+    @property
+    def packed(self) -> bool:
+        """Several elements share a byte."""
+        return self.bits < 8
+
+
+def _plain(code: str) -> Layout:
+    dtype = np.dtype(code)
+    return Layout(bits=8 * dtype.itemsize, storage=dtype)
+
+
+def _raw(bits: int, ml_name: str) -> Layout:
+    return Layout(bits=bits, storage=np.dtype("<u2" if bits == 16 else "u1"), named=False, ml_name=ml_name)
+
+
+LAYOUTS: Mapping[ElementType, Layout] = {
+    ElementType.FLOAT: _plain("<f4"),
+    ElementType.UINT8: _plain("u1"),
+    ElementType.INT8: _plain("i1"),
+    ElementType.UINT16: _plain("<u2"),
+    ElementType.INT16: _plain("<i2"),
+    ElementType.INT32: _plain("<i4"),
+    ElementType.INT64: _plain("<i8"),
+    ElementType.STRING: Layout(bits=64, storage=np.dtype(object)),
+    ElementType.BOOL: _plain("?"),
+    ElementType.FLOAT16: _plain("<f2"),
+    ElementType.DOUBLE: _plain("<f8"),
+    ElementType.UINT32: _plain("<u4"),
+    ElementType.UINT64: _plain("<u8"),
+    ElementType.COMPLEX64: _plain("<c8"),
+    ElementType.COMPLEX128: _plain("<c16"),
+    ElementType.BFLOAT16: _raw(16, "bfloat16"),
+    ElementType.FLOAT8E4M3FN: _raw(8, "float8_e4m3fn"),
+    ElementType.FLOAT8E4M3FNUZ: _raw(8, "float8_e4m3fnuz"),
+    ElementType.FLOAT8E5M2: _raw(8, "float8_e5m2"),
+    ElementType.FLOAT8E5M2FNUZ: _raw(8, "float8_e5m2fnuz"),
+    ElementType.UINT4: _raw(4, "uint4"),
+    ElementType.INT4: _raw(4, "int4"),
+    ElementType.FLOAT4E2M1: _raw(4, "float4_e2m1fn"),
+    ElementType.FLOAT8E8M0: _raw(8, "float8_e8m0fnu"),
+    ElementType.UINT2: _raw(2, "uint2"),
+    ElementType.INT2: _raw(2, "int2"),
+    ElementType.FLOAT6E2M3: _raw(6, "float6_e2m3fn"),
+    ElementType.FLOAT6E3M2: _raw(6, "float6_e3m2fn"),
+}
+
+_BY_DTYPE: Mapping[np.dtype[Any], ElementType] = {
+    dtype: element
+    for element, layout in LAYOUTS.items()
+    if layout.named and element is not ElementType.STRING
+    for dtype in (layout.storage, layout.storage.newbyteorder())
+}
+_BY_ML_NAME: Mapping[str, ElementType] = {
+    layout.ml_name: element for element, layout in LAYOUTS.items() if layout.ml_name is not None
+}
+
+
+def numpy_dtype(element: ElementType) -> np.dtype[Any]:
+    """The dtype of the array that holds such a tensor: numpy's own, or that of the raw bytes (`Typed.data`)."""
+    return LAYOUTS[element].storage
+
+
+def element_of(dtype: np.dtype[Any]) -> ElementType | None:
+    """The ONNX type that a dtype means, or ``None``. Any byte order; also dtypes of ml_dtypes."""
+    found = _BY_DTYPE.get(dtype)
+    if found is not None:
+        return found
+    if dtype.kind in "OUST":
+        return ElementType.STRING
+    # A dtype that an extension module registered. Its name is that of its scalar class.
+    return _BY_ML_NAME.get(dtype.name) if dtype.isbuiltin == 2 else None
+
+
+def measure(bits: int, shape: Sequence[int]) -> tuple[int, int]:
+    """Elements and bytes of a dense tensor; `ValueError` for what no array can be.
+
+    Dimensions of zero do not excuse the others: numpy refuses a shape whose other dimensions overflow.
+    """
+    if len(shape) > MAX_RANK:
+        raise ValueError(f"{len(shape)} dimensions, at most {MAX_RANK} are possible")
+    count, empty = 1, False
+    for dim in shape:
+        if dim > 0:
+            count *= dim
+        elif dim == 0:
+            empty = True
+        else:
+            raise ValueError(f"a dimension is negative: {dim}")
+    size = (count * bits + 7) >> 3
+    if count > MAX_TENSOR_BYTES or size > MAX_TENSOR_BYTES:
+        raise ValueError("more than 2**62 bytes")
+    return (0, 0) if empty else (count, size)
+
+
+def nbytes(element: ElementType, shape: Sequence[int]) -> int:
+    """Bytes of the dense buffer of such a tensor. Strings have no such number."""
+    if element is ElementType.STRING:
+        raise errors.InvalidArgument("A string tensor has no byte count that follows from its shape.")
+    try:
+        return measure(LAYOUTS[element].bits, [operator.index(dim) for dim in shape])[1]
+    except (ValueError, TypeError) as error:
+        raise errors.InvalidArgument(
+            f"No {element.text} tensor can have the shape {tuple(shape)!r:.200}.", cause=str(error)
+        ) from None
+
+
+# --- type texts ------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ValueType:
+    """A type as a model declares it. ``str()`` gives ONNX Runtime's text back.
+
+    element: of a tensor or sparse tensor. key: of a map. item: what a sequence or optional holds, or a map's values.
+    """
+
+    kind: Literal["tensor", "sparse", "sequence", "map", "optional"]
+    element: ElementType | None = None
+    key: ElementType | None = None
+    item: ValueType | None = None
+
+    def __str__(self) -> str:
+        name = _KIND_TEXTS[self.kind]
+        if self.element is not None:
+            return f"{name}({self.element.text})"
+        if self.key is not None:
+            return f"{name}({self.key.text},{self.item})"
+        return f"{name}({self.item})"
+
+
+_KIND_TEXTS = {"tensor": "tensor", "sparse": "sparse_tensor", "sequence": "seq", "map": "map", "optional": "optional"}
+_ELEMENTS_BY_TEXT = {element.text: element for element in ElementType}
+
+
+@functools.lru_cache(maxsize=1024)
+def from_ort_type(text: str) -> ValueType:
+    """Parse ``NodeArg.type``: ``tensor(float)``, ``seq(map(int64,tensor(float)))``, ``optional(...)``.
+
+    Raises `errors.NotImplemented` for a type that this version does not know (an opaque type, for one).
+    """
+    return _parse(text, text, MAX_DEPTH)
+
+
+def _parse(text: str, whole: str, depth: int) -> ValueType:
+    name, bracket, rest = text.strip().partition("(")
+    if not bracket or not rest.endswith(")") or depth <= 0:
+        raise _unknown_type(whole)
+    inner = rest[:-1]
+    if name == "tensor":
+        return ValueType("tensor", element=_element(inner, whole))
+    if name == "sparse_tensor":
+        return ValueType("sparse", element=_element(inner, whole))
+    if name == "seq":
+        return ValueType("sequence", item=_parse(inner, whole, depth - 1))
+    if name == "optional":
+        return ValueType("optional", item=_parse(inner, whole, depth - 1))
+    if name == "map":
+        key, _, item = inner.partition(",")
+        return ValueType("map", key=_element(key, whole), item=_parse(item, whole, depth - 1))
+    raise _unknown_type(whole)
+
+
+def _element(text: str, whole: str) -> ElementType:
+    found = _ELEMENTS_BY_TEXT.get(text.strip())
+    if found is None:
+        raise _unknown_type(whole)
+    return found
+
+
+def _unknown_type(text: str) -> errors.NotImplemented:
+    return errors.NotImplemented(
+        f"The type {text!r:.200} cannot be carried between the application and the host.",
+        cause="qnnbridge knows dense and sparse tensors of ONNX element types, sequences, maps and optionals.",
+        fix="Change the model so that this input or output has one of those types, or update qnnbridge.",
+    )

@@ -1,0 +1,141 @@
+"""The frame: a prefix of 40 bytes, a msgpack header, raw buffers.
+
+::
+
+    offset size  field
+    0      4     magic 89 4E 50 42; the first byte is not ASCII, so printed text can never look like a frame
+    4      1     wire version
+    5      1     kind
+    6      2     flags (none are defined in version 1)
+    8      8     request id; 0 = the connection itself
+    16     4     header bytes
+    20     4     buffer count
+    24     8     body bytes, with the padding between buffers
+    32     4     CRC-32 of prefix[0:32] and header
+    36     4     zero
+
+All numbers are little-endian. The prefix never changes, in no version, so that two strangers can at least tell
+each other why they cannot talk. If there are buffers, zero bytes pad the header so that the first buffer starts
+at a multiple of 64 from the start of the frame; each further one starts at a multiple of 64 from the first.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from typing import Any, NamedTuple
+
+from qnnbridge_protocol.errors import ProtocolDesync
+from qnnbridge_protocol.limits import EVIDENCE_BYTES, MAX_HELLO_BYTES, Limits
+
+MAGIC = b"\x89NPB"
+WIRE_VERSION = 1
+ALIGNMENT = 64
+PREFIX = struct.Struct("<4sBBHQIIQII")
+PREFIX_BYTES = PREFIX.size
+_CHECKED_BYTES = 32
+
+
+class Kind(enum.IntEnum):
+    """What a frame is. `connection.py` says who may send which, and when."""
+
+    HELLO = 1
+    HELLO_OK = 2
+    HELLO_ERR = 3
+    REQUEST = 4
+    REPLY = 5
+    ERROR = 6
+    CANCEL = 7
+    PHASE = 8
+    EVENT = 9
+    PING = 10
+    PONG = 11
+    GOODBYE = 12
+
+
+HELLO_KINDS = frozenset((Kind.HELLO, Kind.HELLO_OK, Kind.HELLO_ERR))
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+class Prefix(NamedTuple):
+    """A prefix whose every number has been checked against the limits."""
+
+    wire_version: int
+    kind: Kind
+    request_id: int
+    header_bytes: int
+    buffer_count: int
+    body_bytes: int
+    crc: int
+
+
+class Frame(NamedTuple):
+    """One message. ``buffers`` are C-contiguous and travel outside of the header."""
+
+    kind: Kind
+    request_id: int
+    header: dict[str, Any]
+    buffers: tuple[Any, ...] = ()
+
+
+def aligned(offset: int) -> int:
+    """The next multiple of `ALIGNMENT`."""
+    return (offset + ALIGNMENT - 1) & -ALIGNMENT
+
+
+def pack_prefix(kind: Kind, request_id: int, header: bytes, buffer_count: int, body_bytes: int) -> bytes:
+    """The 40 bytes that announce a frame."""
+    draft = PREFIX.pack(MAGIC, WIRE_VERSION, kind, 0, request_id, len(header), buffer_count, body_bytes, 0, 0)
+    crc = zlib.crc32(header, zlib.crc32(draft[:_CHECKED_BYTES]))
+    return draft[:_CHECKED_BYTES] + struct.pack("<II", crc, 0)
+
+
+def parse_prefix(data: bytes | bytearray | memoryview, limits: Limits) -> Prefix:
+    """Check the first 40 bytes of `data`. Raises `ProtocolDesync`; nothing has been allocated by then."""
+    magic, version, kind_number, flags, request_id, header_bytes, count, body_bytes, crc, zero = PREFIX.unpack_from(
+        data
+    )
+    if magic != MAGIC:
+        raise desync("the stream does not continue with a frame", data)
+    kind = _KINDS.get(kind_number)
+    if kind is None:
+        raise desync(f"frame of unknown kind {kind_number}", data)
+    if version != WIRE_VERSION and kind not in HELLO_KINDS:
+        raise desync(f"frame of wire version {version}, agreed was {WIRE_VERSION}", data)
+    if flags or zero:
+        raise desync(f"flags {flags:#x} and reserved bytes {zero:#x} must be zero", data)
+    max_header = MAX_HELLO_BYTES if kind in HELLO_KINDS else limits.max_header
+    if header_bytes > max_header:
+        raise desync(f"header of {header_bytes} bytes, allowed are {max_header}", data)
+    if kind in HELLO_KINDS and (count or request_id):
+        raise desync("a HELLO has no buffers and no request id", data)
+    if count > limits.max_buffers:
+        raise desync(f"{count} buffers, allowed are {limits.max_buffers}", data)
+    if body_bytes > limits.max_body:
+        raise desync(f"body of {body_bytes} bytes, allowed are {limits.max_body}", data)
+    if body_bytes and not count:
+        raise desync(f"body of {body_bytes} bytes without a buffer", data)
+    return Prefix(version, kind, request_id, header_bytes, count, body_bytes, crc)
+
+
+def check_crc(prefix: bytes | bytearray | memoryview, header: bytes | bytearray | memoryview, crc: int) -> None:
+    """Raises `ProtocolDesync` if prefix and header are not what was written."""
+    if zlib.crc32(header, zlib.crc32(bytes(prefix[:_CHECKED_BYTES]))) != crc:
+        raise desync("checksum of prefix and header is wrong", prefix)
+
+
+def desync(reason: str, data: bytes | bytearray | memoryview = b"") -> ProtocolDesync:
+    """The error for a stream that breaks the rules, with the bytes that show it."""
+    head = bytes(data[:EVIDENCE_BYTES])
+    return ProtocolDesync(
+        f"The other side broke the protocol: {reason}.",
+        cause="The two sides are of different builds, or something else writes to the same pipe.",
+        fix="Install the same qnnbridge version on both sides; see the evidence for foreign output.",
+        evidence=[f"next bytes: {head.hex(' ', 4)}", f"as text: {_printable(head)}"] if head else (),
+        details={"bytes": head},
+    )
+
+
+def _printable(data: bytes) -> str:
+    return "".join(chr(b) if 32 <= b < 127 else "." for b in data)

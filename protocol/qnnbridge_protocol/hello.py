@@ -1,0 +1,106 @@
+"""HELLO: what each side says of itself first, and what the two agree on.
+
+Nothing heavy is imported before it, so that a version conflict costs a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol.errors import VersionMismatch
+from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.limits import Limits
+
+API_VERSIONS = (1, 1)
+"""Lowest and highest version of the operations that this build speaks. Only additions inside a version."""
+
+FEATURES: frozenset[str] = frozenset({"phase", "cancel"})
+"""Named abilities. What both sides have is used; an unknown name is ignored."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hello:
+    """One side's introduction.
+
+    machine: of the process, from its own executable (``platform.machine()`` lies under emulation).
+    pid: the real one; a virtual environment's launcher on Windows has another.
+    versions: of onnxruntime, onnxruntime_qnn, qnn_sdk and so on, as far as known without importing them.
+    """
+
+    api: tuple[int, int] = API_VERSIONS
+    features: frozenset[str] = FEATURES
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    qnnbridge: str = __version__
+    pid: int = 0
+    machine: str = ""
+    python: str = ""
+    executable: str = ""
+    platform: str = ""
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "api": list(self.api),
+            "features": sorted(self.features),
+            "limits": self.limits.to_wire(),
+            "qnnbridge": self.qnnbridge,
+            "pid": self.pid,
+            "machine": self.machine,
+            "python": self.python,
+            "executable": self.executable,
+            "platform": self.platform,
+            "versions": dict(self.versions),
+        }
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Hello:
+        """A peer's HELLO. Raises `ProtocolDesync` when it is none."""
+        api, features, versions = data.get("api"), data.get("features", []), data.get("versions", {})
+        if not (type(api) is list and len(api) == 2 and all(type(v) is int for v in api) and api[0] <= api[1]):
+            raise desync(f"HELLO without a version range ({api!r})")
+        if type(features) is not list or type(versions) is not dict or type(data.get("limits")) is not dict:
+            raise desync("HELLO with fields of wrong types")
+        try:
+            limits = Limits.from_wire(data["limits"])
+        except ValueError as error:
+            raise desync(f"HELLO with bad limits: {error}") from None
+        pid = data.get("pid", 0)
+        return cls(
+            api=(api[0], api[1]),
+            features=frozenset(str(f) for f in features),
+            limits=limits,
+            qnnbridge=str(data.get("qnnbridge", "?")),
+            pid=pid if type(pid) is int else 0,
+            machine=str(data.get("machine", "")),
+            python=str(data.get("python", "")),
+            executable=str(data.get("executable", "")),
+            platform=str(data.get("platform", "")),
+            versions={str(k): str(v) for k, v in versions.items()},
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """What both sides keep to from HELLO on."""
+
+    api: int
+    features: frozenset[str]
+    limits: Limits
+
+
+def negotiate(client: Hello, host: Hello) -> Agreement:
+    """Highest common version, common features, smaller limits. Raises `VersionMismatch` naming both sides."""
+    low, high = max(client.api[0], host.api[0]), min(client.api[1], host.api[1])
+    if low > high:
+        older = "application side" if client.api[1] < host.api[0] else "host"
+        raise VersionMismatch(
+            f"The application side (qnnbridge {client.qnnbridge}, protocol {client.api[0]} to {client.api[1]}) "
+            f"and the host (qnnbridge {host.qnnbridge}, protocol {host.api[0]} to {host.api[1]}) "
+            "have no protocol version in common.",
+            fix=f"Upgrade the {older}: python -m pip install --upgrade qnnbridge (with its own Python).",
+            details={"client": client.qnnbridge, "host": host.qnnbridge, "older": older},
+        )
+    return Agreement(high, client.features & host.features, client.limits.common(host.limits))

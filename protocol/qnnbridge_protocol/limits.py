@@ -1,0 +1,58 @@
+"""The numbers that bound what a peer may send. Both sides announce theirs in HELLO; the smaller one holds.
+
+Every number is checked before anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+MIB = 1024 * 1024
+
+MAX_HELLO_BYTES = 64 * 1024
+"""A HELLO names versions and features; 64 KiB is a hundred times what it needs."""
+
+MAX_PREAMBLE_BYTES = 64 * 1024
+"""Text that site hooks and banners may print before the host's HELLO."""
+
+MAX_DEPTH = 16
+"""Nesting of a header: a sequence of maps of optionals needs 6."""
+
+EVIDENCE_BYTES = 256
+"""How much of a broken stream is kept to show what it was."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What one side accepts.
+
+    max_header: bytes of a msgpack header. A thousand outputs with long names fit in 1 MiB; 4 MiB leaves room
+        for sequences of many small tensors.
+    max_buffers: out-of-band buffers of one message.
+    max_body: bytes of all buffers of one message, padding included.
+    max_in_flight: requests that wait for their reply on one connection.
+    """
+
+    max_header: int = 4 * MIB
+    max_buffers: int = 65_536
+    max_body: int = 2048 * MIB
+    max_in_flight: int = 64
+
+    def common(self, other: Limits) -> Limits:
+        """The limits that both sides keep."""
+        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self))
+        return Limits(*(min(pair) for pair in pairs))
+
+    def to_wire(self) -> dict[str, int]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Limits:
+        """Limits of a peer. A limit that this version does not know is ignored, a missing one is ours."""
+        names = {f.name for f in dataclasses.fields(cls)}
+        given = {k: v for k, v in data.items() if k in names}
+        if any(type(v) is not int or v < 1 for v in given.values()):
+            raise ValueError(f"limits must be positive integers, got {given!r}")
+        return cls(**given)
