@@ -29,10 +29,11 @@ MAX_RANK = 64
 """Most dimensions a tensor may have (numpy's own limit; before numpy 2 it is 32)."""
 
 MAX_TENSOR_BYTES = 2**62
-"""Most bytes, and most elements, of one tensor. Below numpy's limit, so that no shape that passes is refused there."""
+"""Most bytes, and most elements, of one tensor. Below numpy's limit, so numpy refuses no shape that passes."""
 
-MAX_DEPTH = 16
-"""How deep values and types may be nested."""
+MAX_DEPTH = 8
+"""How deep values and types may be nested. ONNX Runtime has no value deeper than 3; a descriptor of this depth and
+the levels of the header around it stay below the nesting that a header may have (16)."""
 
 
 class ElementType(enum.IntEnum):
@@ -201,7 +202,7 @@ def nbytes(element: ElementType, shape: Sequence[int]) -> int:
 class ValueType:
     """A type as a model declares it. ``str()`` gives ONNX Runtime's text back.
 
-    element: of a tensor or sparse tensor. key: of a map. item: what a sequence or optional holds, or a map's values.
+    element: of a tensor or sparse tensor. key: of a map. item: what a sequence, an optional or a map holds.
     """
 
     kind: Literal["tensor", "sparse", "sequence", "map", "optional"]
@@ -218,7 +219,13 @@ class ValueType:
         return f"{name}({self.item})"
 
 
-_KIND_TEXTS = {"tensor": "tensor", "sparse": "sparse_tensor", "sequence": "seq", "map": "map", "optional": "optional"}
+_KIND_TEXTS = {
+    "tensor": "tensor",
+    "sparse": "sparse_tensor",
+    "sequence": "seq",
+    "map": "map",
+    "optional": "optional",
+}
 _ELEMENTS_BY_TEXT = {element.text: element for element in ElementType}
 
 

@@ -32,7 +32,6 @@ def decode(data: bytes | bytearray | memoryview) -> dict[str, Any]:
             use_list=True,
             object_pairs_hook=_unique,
             ext_hook=_refuse_ext,
-            max_buffer_size=len(data),
         )
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException, msgpack.StackError) as error:
         # UnicodeDecodeError and msgpack's own errors are ValueErrors.
@@ -58,6 +57,7 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     out = dict(pairs)
     if len(out) != len(pairs):
         raise ValueError("duplicate key")
+    "".join(out)  # TypeError for a key of bytes, which msgpack's strict_map_key lets through
     return out
 
 

@@ -6,6 +6,7 @@ one is the size of the second buffer. Every string is valid UTF-8 by itself, so 
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def encode_strings(array: Array) -> tuple[Array, Array]:
             fix="Send them in several calls.",
         )
     offsets = np.zeros(len(texts) + 1, _OFFSET)
-    np.cumsum(lengths, out=offsets[1:], dtype=np.int64, casting="unsafe")
+    offsets[1:] = np.cumsum(lengths)
     return offsets.view(np.uint8), np.frombuffer(blob, np.uint8)
 
 
@@ -54,7 +55,7 @@ def _texts(array: Array) -> list[Any]:
             ) from None
     try:
         texts: list[Any] = array.reshape(-1).tolist()
-    except ValueError as error:  # a U array may hold numbers beyond Unicode
+    except (ValueError, SystemError) as error:  # a U array may hold numbers beyond Unicode; numpy's class varies
         raise errors.InvalidArgument("The array holds text that is not Unicode.", cause=str(error)) from None
     return texts
 
@@ -85,9 +86,9 @@ def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
     ends = np.ndarray((count + 1,), _OFFSET, offsets)
     if ends[0] != 0 or ends[-1] != blob.nbytes or bool((ends[1:] < ends[:-1]).any()):
         raise ValueError("string offsets do not rise from 0 to the size of the text")
-    raw = memoryview(blob).cast("B").tobytes() if blob.nbytes else b""
+    raw = bytes(blob)
     edges = ends.tolist()
-    pairs = zip(edges, edges[1:])
+    pairs = itertools.pairwise(edges)
     if raw.isascii():
         text = raw.decode("ascii")
         return [text[start:end] for start, end in pairs]

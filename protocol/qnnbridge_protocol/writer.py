@@ -6,8 +6,8 @@ from typing import Any
 
 from qnnbridge_protocol import header as headers
 from qnnbridge_protocol.errors import TooLarge
-from qnnbridge_protocol.frames import PREFIX_BYTES, Frame, aligned, pack_prefix
-from qnnbridge_protocol.limits import Limits
+from qnnbridge_protocol.frames import HELLO_KINDS, PREFIX_BYTES, Frame, aligned, pack_prefix
+from qnnbridge_protocol.limits import MAX_HELLO_BYTES, Limits
 
 _ZEROS = bytes(64)
 
@@ -28,8 +28,9 @@ def write_frame(frame: Frame, limits: Limits) -> list[memoryview]:
                 fix="Send fewer tensors in one call.",
             )
     header = headers.encode(fields)
-    if len(header) > limits.max_header:
-        raise headers.too_large("A message header", len(header), limits.max_header)
+    max_header = MAX_HELLO_BYTES if frame.kind in HELLO_KINDS else limits.max_header
+    if len(header) > max_header:
+        raise headers.too_large("A message header", len(header), max_header)
     body = 0
     for view in views:
         body = aligned(body) + view.nbytes

@@ -3,15 +3,16 @@
 Raw descriptors only: a buffered `sys.stdin` aborts the interpreter at exit when a thread waits in it
 (`_enter_buffered_busy`), and a descriptor of one's own survives whatever happens to `sys.stdin`.
 
-A Ctrl+C may strike between any two bytecodes. The counts that the kernel returns are therefore stored within
-the same C call that made the system call (`deque.extend(map(...))`), so that an interrupt while waiting loses
+A Ctrl+C may strike between any two bytecodes. A reader stores the count that the kernel returns within the
+same C call that made the system call (`deque.extend(map(...))`), so that an interrupt while it waits loses
 nothing. Only the microseconds in which a count is worked into the state are not safe; `torn` tells that one
-struck there, and that the stream's place is lost.
+struck there, and that the place in the stream is lost.
 """
 
 from __future__ import annotations
 
 import collections
+import errno
 import io
 import os
 from collections.abc import Callable, Iterable
@@ -40,11 +41,17 @@ class ByteReader:
         return bool(self._counts)
 
     def read_into(self, buffer: memoryview, use: Callable[[int], T]) -> T:
-        """Wait for bytes, then ``use(count)``; the count is 0 at end of file."""
+        """Wait for bytes, then ``use(count)``; the count is 0 at end of file.
+
+        Raises `BlockingIOError` on a non-blocking descriptor that has nothing yet.
+        """
         if not self._counts:
             self._counts.extend(map(self._file.readinto, (buffer,)))
+        if self._counts[0] is None:
+            self._counts.popleft()
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self.torn = True
-        result = use(self._counts[0] or 0)
+        result = use(self._counts[0])
         self._counts.popleft()
         self.torn = False
         return result
@@ -53,10 +60,10 @@ class ByteReader:
 class ByteWriter:
     """Writes chunks in order; what could not be written yet is kept. One thread at a time."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, write: Callable[[list[memoryview]], int]) -> None:
+        """`write` puts some bytes of the chunks on their way and returns how many; see `blocking_write`."""
+        self._write = write
         self._rest: list[memoryview] = []  # last first
-        self._counts: collections.deque[int] = collections.deque()
         self.torn = False
 
     @property
@@ -65,27 +72,29 @@ class ByteWriter:
         return bool(self._rest)
 
     def add(self, chunks: Iterable[memoryview]) -> None:
-        """Put chunks behind what is pending. Their memory must not change until they are written."""
+        """Put chunks behind what is pending. Their memory is read when it is written, not now."""
         self._rest[:0] = [chunk for chunk in chunks if chunk.nbytes][::-1]
 
     def write_some(self) -> None:
-        """One system call. Raises `BlockingIOError` on a full non-blocking pipe, `OSError` on a broken one."""
-        if not self._counts:
-            if hasattr(os, "writev"):
-                self._counts.extend(map(os.writev, (self._fd,), (self._rest[: -_MAX_CHUNKS - 1 : -1],)))
-            else:
-                chunk = self._rest[-1][:_MAX_PLAIN_WRITE_BYTES]
-                self._counts.extend(map(os.write, (self._fd,), (chunk,)))
+        """One call of `write`. What it raises comes through; an `OSError` means that nothing was written."""
         self.torn = True
-        self._drop(self._counts[0])
-        self._counts.popleft()
+        try:
+            count = self._write(self._rest[: -_MAX_CHUNKS - 1 : -1])
+        except OSError:
+            self.torn = False
+            raise
+        self._drop(count)
         self.torn = False
 
     def write_all(self, chunks: Iterable[memoryview]) -> None:
-        """Write everything; blocks."""
+        """Write everything."""
         self.add(chunks)
         while self._rest:
             self.write_some()
+
+    def discard(self) -> None:
+        """Forget what is pending: the stream is lost anyway, the memory is not."""
+        self._rest.clear()
 
     def _drop(self, count: int) -> None:
         while count:
@@ -95,3 +104,10 @@ class ByteWriter:
                 return
             count -= chunk.nbytes
             self._rest.pop()
+
+
+def blocking_write(fd: int) -> Callable[[list[memoryview]], int]:
+    """What a `ByteWriter` needs for a blocking descriptor: a gathering write where there is one."""
+    if hasattr(os, "writev"):
+        return lambda chunks: os.writev(fd, chunks)
+    return lambda chunks: os.write(fd, chunks[0][:_MAX_PLAIN_WRITE_BYTES])
