@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol
 from qnnbridge_host.lanes import Lane
 from qnnbridge_host.requests import InFlight, Request
 from qnnbridge_protocol.connection import Connection, Role
-from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
+from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import (
     BridgeError,
     Busy,
@@ -62,7 +62,7 @@ class Server:
 
     def __init__(self, in_fd: int, out_fd: int, hello: Hello, handlers: Handlers) -> None:
         self._reader = ByteReader(in_fd)
-        self._writer = ByteWriter(out_fd)
+        self._writer = ByteWriter(blocking_write(out_fd))
         self._connection = Connection(Role.HOST, hello)
         self._handlers = handlers
         self._write_lock = threading.Lock()

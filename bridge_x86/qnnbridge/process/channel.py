@@ -10,18 +10,19 @@ finished by the next sender, so that one caller's deadline costs the others noth
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from qnnbridge_protocol.connection import Connection, Role
+from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
 from qnnbridge_protocol.errors import BridgeError, HostHung, ProtocolDesync, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Hello
 
-from qnnbridge._platform import wait_readable, wait_writable
+from qnnbridge._platform import wait_readable, write_some
 
 STALL_TIMEOUT_S = 60.0
 """Silence in the middle of a frame. The host writes a frame in one go, so this means a stopped process."""
@@ -46,11 +47,35 @@ class Deadline(Exception):
         self.state = state
 
 
-class _Waiter:
-    __slots__ = ("answer", "wakeup")
+class ChannelRetired(Exception):
+    """The connection is being closed in good order; nothing was sent. Ask its successor."""
 
-    def __init__(self) -> None:
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """What a request is about, for the case that the host does not survive it."""
+
+    op: str
+    model: str = ""
+    fingerprint: str = ""
+    options_hash: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lost:
+    """A request that was open when the connection failed. `phase` is what the host declared for it, if anything."""
+
+    request_id: int
+    note: Note
+    phase: str | None
+
+
+class _Waiter:
+    __slots__ = ("answer", "note", "wakeup")
+
+    def __init__(self, note: Note) -> None:
         self.answer: Frame | None = None
+        self.note = note
         self.wakeup = threading.Lock()
         self.wakeup.acquire()
 
@@ -67,17 +92,21 @@ class Channel:
     def __init__(self, write_fd: int, read_fd: int, hello: Hello) -> None:
         self._connection = Connection(Role.CLIENT, hello)
         self._reader = ByteReader(read_fd)
-        self._writer = ByteWriter(write_fd)
+        self._writer = ByteWriter(lambda chunks: write_some(write_fd, chunks, self._write_timeout_s))
+        self._write_timeout_s = STALL_TIMEOUT_S
+        self._stuck_since: float | None = None
         self._read_fd = read_fd
-        self._write_fd = write_fd
         self._send_lock = threading.Lock()
         self._lead = threading.Lock()
         self._waiters: dict[int, _Waiter] = {}
         self._failure: ChannelFailed | None = None
         self._greeting: Frame | None = None
         self._said_goodbye = False
+        self._idle: threading.Event | None = None
         self.phases: dict[int, str] = {}
         """Request id -> the native step that the host said it is in; 0 is the host itself."""
+        self.lost: tuple[Lost, ...] = ()
+        """What was open when the connection failed, oldest first."""
 
     @property
     def failed(self) -> bool:
@@ -95,8 +124,9 @@ class Channel:
         return self._connection.preamble
 
     @property
-    def in_flight(self) -> list[int]:
-        return list(self._waiters)
+    def in_flight(self) -> int:
+        """Requests that wait for their answer."""
+        return len(self._waiters)
 
     def greet(self, deadline: float) -> None:
         """Exchange HELLOs. Raises `VersionMismatch`, `ChannelFailed` or `Deadline`."""
@@ -113,6 +143,7 @@ class Channel:
         header: dict[str, Any],
         buffers: tuple[Any, ...] = (),
         deadline: float | None = None,
+        note: Note | None = None,
         on_sent: Callable[[int], None] | None = None,
     ) -> Frame:
         """Send a request and wait for its REPLY.
@@ -120,7 +151,7 @@ class Channel:
         Raises the error that the host answered with, `Deadline` when the time is up (the work is cancelled as
         far as that goes), `ChannelFailed` when the host is lost, `TooLarge` when nothing was sent.
         """
-        request_id, waiter = self._ask(Kind.REQUEST, header, buffers, deadline)
+        request_id, waiter = self._ask(Kind.REQUEST, header, buffers, deadline, note)
         if on_sent is not None:
             on_sent(request_id)
         try:
@@ -169,21 +200,49 @@ class Channel:
         """Nothing will come any more: every caller gets the failure. The first reason stays."""
         if self._failure is None:
             self._failure = ChannelFailed(reason)
+            self.lost = tuple(
+                Lost(request_id, waiter.note, self.phases.get(request_id))
+                for request_id, waiter in sorted(self._waiters.items())
+                if waiter.note.op
+            )
         for waiter in list(self._waiters.values()):
             waiter.wake()
+        if self._idle is not None:
+            self._idle.set()
         return self._failure
+
+    def wait_idle(self, deadline: float) -> bool:
+        """Wait until no request is open. True if none is."""
+        self._idle = threading.Event()
+        while self._waiters and not self.failed:
+            if not self._idle.wait(_remaining(deadline)):
+                return False
+            self._idle.clear()
+        return not self._waiters
+
+    def release(self) -> None:
+        """Forget the bytes of requests that were never written whole."""
+        with self._send_lock:
+            self._writer.discard()
 
     # --- asking ---
 
     def _ask(
-        self, kind: Kind, header: dict[str, Any], buffers: tuple[Any, ...], deadline: float | None
+        self,
+        kind: Kind,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...],
+        deadline: float | None,
+        note: Note | None = None,
     ) -> tuple[int, _Waiter]:
-        waiter = _Waiter()
+        waiter = _Waiter(note or _UNNOTED)
         if not self._send_lock.acquire(timeout=_remaining(deadline)):
             raise Deadline("not-started")
         try:
             if self._failure is not None:
                 raise self._failure
+            if self._connection.state is not State.READY:
+                raise ChannelRetired
             request_id, chunks = self._connection.ask(kind, header, buffers)
             self._waiters[request_id] = waiter
             try:
@@ -202,13 +261,17 @@ class Channel:
             raise self.fail(_interrupted())
         writer.add(chunks)
         while writer.pending:
+            self._write_timeout_s = min(STALL_TIMEOUT_S, _remaining(deadline, STALL_TIMEOUT_S))
             try:
                 writer.write_some()
-            except BlockingIOError:
-                limit = STALL_TIMEOUT_S if deadline is None else _remaining(deadline)
-                if not wait_writable(self._write_fd, limit):
-                    if deadline is None:
-                        raise self.fail(_stalled("take", limit)) from None
+                self._stuck_since = None
+            except TimeoutError:
+                # Short deadlines of many callers add up: it is the host that does not read, not the caller.
+                now = time.monotonic()
+                self._stuck_since = self._stuck_since or now - self._write_timeout_s
+                if now - self._stuck_since >= STALL_TIMEOUT_S:
+                    raise self.fail(_stalled("take", STALL_TIMEOUT_S)) from None
+                if deadline is not None and now >= deadline:
                     raise Deadline("not-started") from None
             except OSError:
                 raise self.fail(None) from None
@@ -217,7 +280,7 @@ class Channel:
         """Give an unanswered request up and tell the host. Returns what became of the work."""
         try:
             state = self.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
-        except (Deadline, ChannelFailed, BridgeError, RuntimeError):
+        except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
             state = "still-running"
         if waiter is not None and waiter.answer is not None and state == "still-running":
             state = "finished"
@@ -225,8 +288,14 @@ class Channel:
         return state
 
     def _forget(self, request_id: int) -> None:
-        self._waiters.pop(request_id, None)
+        self._take_waiter(request_id)
         self._connection.give_up(request_id)
+
+    def _take_waiter(self, request_id: int) -> _Waiter | None:
+        waiter = self._waiters.pop(request_id, None)
+        if self._idle is not None and not self._waiters:
+            self._idle.set()
+        return waiter
 
     # --- waiting ---
 
@@ -288,15 +357,18 @@ class Channel:
         elif kind is Kind.GOODBYE:
             self._said_goodbye = True
         else:
-            waiter = self._waiters.pop(frame.request_id, None)
+            waiter = self._take_waiter(frame.request_id)
             if waiter is not None:
                 waiter.answer = frame
                 waiter.wake()
 
 
-def _remaining(deadline: float | None) -> float:
-    """Seconds left, -1 for ever: what `Lock.acquire` wants."""
-    return -1 if deadline is None else max(0.0, deadline - time.monotonic())
+_UNNOTED = Note("")
+
+
+def _remaining(deadline: float | None, forever: float = -1) -> float:
+    """Seconds left; without a deadline `forever`, by default what `Lock.acquire` takes for it."""
+    return forever if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def _stalled(verb: str, seconds: float) -> HostHung:

@@ -1,0 +1,276 @@
+"""Child processes on Linux.
+
+Always holds: a child is the leader of a session of its own, so that Ctrl+C in the terminal does not reach it and
+everything it starts can be killed with it; it inherits three descriptors and nothing else; it is started by one
+thread that lives as long as this process, because Linux sends the parent-death signal when the *thread* that
+started the child ends.
+
+Threads: callers hand their order to the spawner thread and wait. A `PosixChild` may be used from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+
+from qnnbridge._platform._fds import OwnedFds
+from qnnbridge._platform._start_errors import start_failed
+from qnnbridge._platform._types import ChildProcess
+from qnnbridge_protocol.errors import ForkedClient, HostStartFailed
+
+assert sys.platform != "win32"
+
+from qnnbridge._platform._posix_pipes import enlarge_pipe, poll_fd  # noqa: E402 - type checkers find it empty on Windows
+
+_log = logging.getLogger("qnnbridge.process")
+
+EXIT_UNKNOWN = 255
+"""Somebody else collected the exit code (a SIGCHLD handler, SIGCHLD ignored). asyncio says the same."""
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.05
+_ABANDON_TIMEOUT_S = 2.0
+
+
+def native_machine() -> str:
+    """The machine's name as the kernel tells it."""
+    return os.uname().machine
+
+
+class PosixChild:
+    """See `ChildProcess`.
+
+    The exit code is collected here and nowhere else. Until then the process id is certain to be the child's,
+    so it is only ever signalled before.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stdio: tuple[int, int, int]) -> None:
+        self.pid = process.pid
+        self.stdin_fd, self.stdout_fd, self.stderr_fd = stdio
+        self._process = process
+        self._fds = fds
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._exit_code: int | None = None
+
+    def poll(self) -> int | None:
+        self._refuse_fork()
+        with self._lock:
+            if self._exit_code is None:
+                self._exit_code = self._collect()
+            return self._exit_code
+
+    def wait(self, timeout_s: float | None) -> int | None:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        code = self.poll()
+        if code is not None:
+            return code
+        with self._lock:
+            watch = None if self._exit_code is not None else _watch(self.pid)
+        if watch is None:
+            return self._wait_by_asking(deadline)
+        try:
+            while (code := self.poll()) is None:
+                left_s = None if deadline is None else deadline - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    return None
+                poll_fd(watch, select.POLLIN, left_s)
+        finally:
+            os.close(watch)
+        return code
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM, group=False)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL, group=True)
+
+    def close(self) -> None:
+        if self._owner == os.getpid():
+            self.stdin_fd = self.stdout_fd = self.stderr_fd = -1
+            self._fds.close_all()
+
+    def _collect(self) -> int | None:
+        try:
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            _log.warning("the exit code of process %d was collected by another part of this program", self.pid)
+            self._process.returncode = EXIT_UNKNOWN
+            return EXIT_UNKNOWN
+        if ended is None:
+            return None
+        # What the host left behind goes with it. Only now: as long as the exit code is not collected, no other
+        # process and no other group can have got this number.
+        _kill_group(self.pid)
+        _, status = os.waitpid(self.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        self._process.returncode = code  # or Popen would call the process a forgotten one
+        return code
+
+    def _signal(self, number: signal.Signals, *, group: bool) -> None:
+        if self._owner != os.getpid():
+            return
+        with self._lock:
+            if self._exit_code is not None:
+                return
+            if group:
+                _kill_group(self.pid)
+            else:
+                os.kill(self.pid, number)
+
+    def _wait_by_asking(self, deadline: float | None) -> int | None:
+        """Without pidfd (before Linux 5.3, other systems) there is nothing to block on but waitpid itself."""
+        pause_s = _FIRST_WAIT_S
+        while (code := self.poll()) is None:
+            if deadline is not None:
+                pause_s = min(pause_s, deadline - time.monotonic())
+                if pause_s <= 0:
+                    return None
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_WAIT_S)
+        return code
+
+    def _refuse_fork(self) -> None:
+        if self._owner != os.getpid():
+            raise ForkedClient(
+                f"Process {self.pid} belongs to process {self._owner}, of which this process is a fork.",
+                fix="Start a host of its own in each process.",
+            )
+
+
+class PosixSpawner:
+    """See `Spawner`. One per process; in a fork of its process it refuses to work."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
+        if self._owner != os.getpid():
+            raise ForkedClient(
+                "This process is a fork of the one that starts the host.",
+                fix="Start a host of its own in each process.",
+            )
+        self._start_thread()
+        child: Future[PosixChild] = Future()
+        try:
+            self._orders.put((list(argv), dict(env), cwd, child))
+            return child.result()
+        except OSError as error:
+            raise start_failed(argv[0], cwd, error, native_machine()) from error
+        except BaseException:  # Ctrl+C, or what a signal handler of the application raises
+            child.add_done_callback(_abandon)
+            raise
+
+    def _start_thread(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            thread = threading.Thread(
+                target=_spawn_for_ever, args=(self._orders,), name="qnnbridge-spawner", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:  # the interpreter is shutting down, or the limit of threads
+                raise HostStartFailed(
+                    "No thread can be started that would start the host.", cause=str(error)
+                ) from error
+            self._thread = thread
+
+
+_Order = tuple[list[str], dict[str, str], "str | None", "Future[PosixChild]"]
+
+
+def _spawn_for_ever(orders: queue.SimpleQueue[_Order]) -> None:
+    while True:
+        argv, env, cwd, child = orders.get()
+        try:
+            child.set_result(_spawn(argv, env, cwd))
+        except BaseException as error:  # noqa: BLE001 - handed to the caller; this thread must not end
+            child.set_exception(error)
+        del child  # or the last child would live until the next order
+
+
+def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
+    fds = OwnedFds()
+    try:
+        child_stdin, our_stdin = fds.pipe()
+        our_stdout, child_stdout = fds.pipe()
+        our_stderr, child_stderr = fds.pipe()
+        enlarge_pipe(our_stdin)
+        enlarge_pipe(our_stdout)
+        # Of this end only: the two ends of a pipe are separate open files.
+        os.set_blocking(our_stdin, False)
+        process = subprocess.Popen(
+            argv,
+            stdin=child_stdin,
+            stdout=child_stdout,
+            stderr=child_stderr,
+            env=env,
+            cwd=cwd,
+            close_fds=True,
+            start_new_session=True,
+        )
+        for fd in (child_stdin, child_stdout, child_stderr):
+            fds.close(fd)
+        return PosixChild(process, fds, (our_stdin, our_stdout, our_stderr))
+    except BaseException:
+        fds.close_all()
+        raise
+
+
+def _abandon(order: Future[PosixChild]) -> None:
+    """The caller was interrupted while its child was being started. Runs in the spawner thread."""
+    if order.exception() is None:
+        child = order.result()
+        child.kill()
+        child.wait(_ABANDON_TIMEOUT_S)
+        child.close()
+
+
+def _kill_group(leader: int) -> None:
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # nobody left; or (macOS) only zombies left
+
+
+def _watch(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends, where the system has that."""
+    if sys.platform == "linux":
+        try:
+            return os.pidfd_open(pid)
+        except OSError:
+            return None  # before Linux 5.3, or forbidden by a sandbox
+    return None
+
+
+_spawner: PosixSpawner | None = None
+_spawner_lock = threading.Lock()
+
+
+def default_spawner() -> PosixSpawner:
+    """The spawner of this process. A fork gets one of its own, for hosts that it starts itself."""
+    global _spawner
+    with _spawner_lock:
+        if _spawner is None:
+            _spawner = PosixSpawner()
+        return _spawner
+
+
+def _forget_spawner() -> None:
+    global _spawner, _spawner_lock
+    _spawner, _spawner_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_spawner)

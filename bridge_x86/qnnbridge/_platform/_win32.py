@@ -1,0 +1,253 @@
+"""Child processes on Windows.
+
+Always holds: a child and all that it starts are in one job, which ends them when its handle is closed, however
+this process ends; the child inherits three pipe handles and nothing else; it has no window, is out of reach of
+Ctrl+C in this process' console, and crashes without a dialog.
+
+Threads: any. Waiting is done on the process handle, never on a process id, and exit code 259 is an exit code.
+"""
+
+from __future__ import annotations
+
+import _winapi
+import contextlib
+import logging
+import msvcrt
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from qnnbridge._platform import _win32_api as api
+from qnnbridge._platform._fds import OwnedFds
+from qnnbridge._platform._start_errors import start_failed
+from qnnbridge._platform._types import ChildProcess
+from qnnbridge._platform._win32_pipes import BUFFER_BYTES, stop_writing
+
+assert sys.platform == "win32"
+
+_log = logging.getLogger("qnnbridge.process")
+
+KILLED_EXIT_CODE = 1
+"""What TerminateProcess gives elsewhere too (Popen.kill, taskkill)."""
+
+_CREATE_SUSPENDED = 0x4
+_CTRL_C_INTERVAL_S = 0.1
+_ERROR_MODE = api.SEM_FAILCRITICALERRORS | api.SEM_NOGPFAULTERRORBOX | api.SEM_NOOPENFILEERRORBOX
+
+
+class WindowsChild:
+    """See `ChildProcess`. Owns the handles of the process and of its job."""
+
+    def __init__(self, pid: int, process: int, job: int | None, fds: OwnedFds, stdio: tuple[int, int, int]) -> None:
+        self.pid = pid
+        self.stdin_fd, self.stdout_fd, self.stderr_fd = stdio
+        self._process: int | None = process
+        self._job = job
+        self._fds = fds
+        self._lock = threading.Lock()
+        self._exit_code: int | None = None
+
+    def poll(self) -> int | None:
+        return self._wait_ms(0)
+
+    def wait(self, timeout_s: float | None) -> int | None:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            # In slices: Ctrl+C does not interrupt the wait itself.
+            left_s = _CTRL_C_INTERVAL_S if deadline is None else deadline - time.monotonic()
+            code = self._wait_ms(int(min(max(left_s, 0.0), _CTRL_C_INTERVAL_S) * 1000) + (left_s > 0))
+            if code is not None or left_s <= 0:
+                return code
+            if self._process is None:
+                return None  # closed; the end was not seen
+
+    def terminate(self) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        with self._lock:
+            self._kill()
+
+    def close(self) -> None:
+        stdio = (self.stdin_fd, self.stdout_fd, self.stderr_fd)
+        self.stdin_fd = self.stdout_fd = self.stderr_fd = -1
+        with self._lock:
+            if self._process is not None:
+                if self._exit_code is None:
+                    self._exit_code = _exit_code(self._process, 0)
+                self._kill()
+                _winapi.CloseHandle(self._process)
+                self._process = None
+            if self._job is not None:
+                _winapi.CloseHandle(self._job)
+                self._job = None
+        if stdio[0] != -1:
+            stop_writing(stdio[0])
+            # Closing a descriptor waits for the thread that reads from it; a host that hangs in a driver
+            # keeps its end of the pipe open even when it has been killed.
+            for fd in stdio:
+                api.cancel_io(msvcrt.get_osfhandle(fd))
+        self._fds.close_all()
+
+    def _wait_ms(self, milliseconds: int) -> int | None:
+        with self._lock:
+            if self._exit_code is not None or self._process is None:
+                return self._exit_code
+            # A handle of our own: another thread may close the child meanwhile.
+            process = _duplicate(self._process)
+        try:
+            code = _exit_code(process, milliseconds)
+        finally:
+            _winapi.CloseHandle(process)
+        if code is not None:
+            self._exit_code = code
+        return code
+
+    def _kill(self) -> None:
+        try:
+            if self._job is not None:
+                api.terminate_job(self._job, KILLED_EXIT_CODE)
+            elif self._process is not None and self._exit_code is None:
+                _winapi.TerminateProcess(self._process, KILLED_EXIT_CODE)
+        except OSError as error:
+            # Access denied is what a process that is ending already says.
+            _log.debug("process %d could not be killed: %s", self.pid, error)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class WindowsSpawner:
+    """See `Spawner`."""
+
+    def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
+        try:
+            return _spawn(argv, env, cwd)
+        except OSError as error:
+            raise start_failed(argv[0], cwd, error, api.native_machine()) from error
+
+
+def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> WindowsChild:
+    fds = OwnedFds()
+    job = _create_job()
+    theirs: list[int] = []
+    process = thread = None
+    try:
+        child_stdin, our_stdin = _winapi.CreatePipe(None, BUFFER_BYTES)
+        theirs.append(child_stdin)
+        stdin_fd = fds.adopt(msvcrt.open_osfhandle(our_stdin, os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT))
+        stdout_fd, child_stdout = _read_pipe(fds)
+        theirs.append(child_stdout)
+        stderr_fd, child_stderr = _read_pipe(fds)
+        theirs.append(child_stderr)
+        with _no_dialogs():
+            process, thread, pid = _create_process(argv, env, cwd, theirs)
+        if job is not None:
+            job = _assign(job, process)
+        api.resume_thread(thread)
+        child = WindowsChild(pid, process, job, fds, (stdin_fd, stdout_fd, stderr_fd))
+        process = job = None
+        return child
+    except BaseException:
+        if process is not None:
+            _winapi.TerminateProcess(process, KILLED_EXIT_CODE)  # it may still be suspended
+        fds.close_all()
+        raise
+    finally:
+        for handle in (*theirs, thread, process, job):
+            if handle is not None:
+                _winapi.CloseHandle(handle)
+
+
+def _read_pipe(fds: OwnedFds) -> tuple[int, int]:
+    """Our descriptor to read from, and the handle that the child writes to."""
+    ours, theirs = _winapi.CreatePipe(None, BUFFER_BYTES)
+    return fds.adopt(msvcrt.open_osfhandle(ours, os.O_RDONLY | os.O_BINARY | os.O_NOINHERIT)), theirs
+
+
+def _create_process(
+    argv: Sequence[str], env: Mapping[str, str], cwd: str | None, stdio: Sequence[int]
+) -> tuple[int, int, int]:
+    """Handles of process and first thread, and the process id. The thread is suspended.
+
+    Not subprocess.Popen, which closes the thread's handle: the child has to be in its job before it runs, since a
+    virtual environment's python.exe starts the real interpreter at once.
+    """
+    for handle in stdio:
+        os.set_handle_inheritable(handle, True)
+    startup = subprocess.STARTUPINFO(
+        dwFlags=subprocess.STARTF_USESTDHANDLES,
+        hStdInput=stdio[0],
+        hStdOutput=stdio[1],
+        hStdError=stdio[2],
+        lpAttributeList={"handle_list": list(stdio)},
+    )
+    flags = subprocess.CREATE_NO_WINDOW | _CREATE_SUSPENDED
+    process, thread, pid, _ = _winapi.CreateProcess(
+        None,
+        subprocess.list2cmdline(argv),
+        None,
+        None,
+        True,
+        flags,
+        dict(env),
+        cwd,
+        startup,
+    )
+    return process, thread, pid
+
+
+def _create_job() -> int | None:
+    try:
+        return api.create_job()
+    except OSError as error:
+        _log.warning("no job object for the host (%s): what it starts may outlive it", error)
+        return None
+
+
+def _assign(job: int, process: int) -> int | None:
+    try:
+        api.assign_to_job(job, process)
+    except OSError as error:
+        # This process is in a job that allows no nested one.
+        _log.warning("the host cannot be put in a job (%s): what it starts may outlive it", error)
+        _winapi.CloseHandle(job)
+        return None
+    return job
+
+
+def _exit_code(process: int, milliseconds: int) -> int | None:
+    if _winapi.WaitForSingleObject(process, milliseconds) != _winapi.WAIT_OBJECT_0:
+        return None
+    return _winapi.GetExitCodeProcess(process)
+
+
+def _duplicate(handle: int) -> int:
+    us = _winapi.GetCurrentProcess()
+    return _winapi.DuplicateHandle(us, handle, us, 0, False, _winapi.DUPLICATE_SAME_ACCESS)
+
+
+_error_mode_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def _no_dialogs() -> Iterator[None]:
+    """A child inherits the error mode: without dialogs even for a DLL that is missing before its first line."""
+    with _error_mode_lock:
+        before = api.set_error_mode(_ERROR_MODE)
+        api.set_error_mode(before | _ERROR_MODE)
+        try:
+            yield
+        finally:
+            api.set_error_mode(before)
+
+
+_spawner = WindowsSpawner()
+
+
+def default_spawner() -> WindowsSpawner:
+    """The spawner of this process."""
+    return _spawner

@@ -1,0 +1,165 @@
+"""The few functions of Windows that Python does not offer, with their types. No policy here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from ctypes import wintypes
+
+assert sys.platform == "win32"
+
+SEM_FAILCRITICALERRORS = 0x0001
+SEM_NOGPFAULTERRORBOX = 0x0002
+SEM_NOOPENFILEERRORBOX = 0x8000
+
+_JOB_EXTENDED_LIMITS = 9
+_JOB_DIE_ON_UNHANDLED_EXCEPTION = 0x0400
+_JOB_KILL_ON_CLOSE = 0x2000
+
+_FILE_PIPE_LOCAL_INFORMATION = 24
+
+_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
+_ntdll = ctypes.WinDLL("ntdll")
+
+
+class _BasicLimits(ctypes.Structure):
+    _fields_ = (
+        ("PerProcessUserTimeLimit", ctypes.c_int64),
+        ("PerJobUserTimeLimit", ctypes.c_int64),
+        ("LimitFlags", wintypes.DWORD),
+        ("MinimumWorkingSetSize", ctypes.c_size_t),
+        ("MaximumWorkingSetSize", ctypes.c_size_t),
+        ("ActiveProcessLimit", wintypes.DWORD),
+        ("Affinity", ctypes.c_size_t),
+        ("PriorityClass", wintypes.DWORD),
+        ("SchedulingClass", wintypes.DWORD),
+    )
+
+
+class _ExtendedLimits(ctypes.Structure):
+    _fields_ = (
+        ("BasicLimitInformation", _BasicLimits),
+        ("IoInfo", ctypes.c_uint64 * 6),
+        ("ProcessMemoryLimit", ctypes.c_size_t),
+        ("JobMemoryLimit", ctypes.c_size_t),
+        ("PeakProcessMemoryUsed", ctypes.c_size_t),
+        ("PeakJobMemoryUsed", ctypes.c_size_t),
+    )
+
+
+class _PipeLocalInformation(ctypes.Structure):
+    _fields_ = (
+        ("NamedPipeType", wintypes.ULONG),
+        ("NamedPipeConfiguration", wintypes.ULONG),
+        ("MaximumInstances", wintypes.ULONG),
+        ("CurrentInstances", wintypes.ULONG),
+        ("InboundQuota", wintypes.ULONG),
+        ("ReadDataAvailable", wintypes.ULONG),
+        ("OutboundQuota", wintypes.ULONG),
+        ("WriteQuotaAvailable", wintypes.ULONG),
+        ("NamedPipeState", wintypes.ULONG),
+        ("NamedPipeEnd", wintypes.ULONG),
+    )
+
+
+class _IoStatus(ctypes.Structure):
+    _fields_ = (("Status", ctypes.c_void_p), ("Information", ctypes.c_void_p))
+
+
+_kernel32.CreateJobObjectW.argtypes = (ctypes.c_void_p, wintypes.LPCWSTR)
+_kernel32.CreateJobObjectW.restype = wintypes.HANDLE
+_kernel32.SetInformationJobObject.argtypes = (wintypes.HANDLE, ctypes.c_int, ctypes.c_void_p, wintypes.DWORD)
+_kernel32.AssignProcessToJobObject.argtypes = (wintypes.HANDLE, wintypes.HANDLE)
+_kernel32.TerminateJobObject.argtypes = (wintypes.HANDLE, wintypes.UINT)
+_kernel32.ResumeThread.argtypes = (wintypes.HANDLE,)
+_kernel32.ResumeThread.restype = wintypes.DWORD
+_kernel32.SetErrorMode.argtypes = (wintypes.UINT,)
+_kernel32.SetErrorMode.restype = wintypes.UINT
+_kernel32.CancelIoEx.argtypes = (wintypes.HANDLE, ctypes.c_void_p)
+_kernel32.GetCurrentProcess.restype = wintypes.HANDLE
+_ntdll.NtQueryInformationFile.argtypes = (
+    wintypes.HANDLE,
+    ctypes.POINTER(_IoStatus),
+    ctypes.c_void_p,
+    wintypes.ULONG,
+    ctypes.c_int,
+)
+
+
+def _last_error() -> OSError:
+    return ctypes.WinError(ctypes.get_last_error())
+
+
+def create_job() -> int:
+    """A job that ends all its processes when its last handle is closed, and shows no dialog when one crashes."""
+    job: int | None = _kernel32.CreateJobObjectW(None, None)
+    if not job:
+        raise _last_error()
+    limits = _ExtendedLimits()
+    limits.BasicLimitInformation.LimitFlags = _JOB_KILL_ON_CLOSE | _JOB_DIE_ON_UNHANDLED_EXCEPTION
+    if not _kernel32.SetInformationJobObject(
+        job, _JOB_EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)
+    ):
+        raise _last_error()
+    return job
+
+
+def assign_to_job(job: int, process: int) -> None:
+    if not _kernel32.AssignProcessToJobObject(job, process):
+        raise _last_error()
+
+
+def terminate_job(job: int, exit_code: int) -> None:
+    if not _kernel32.TerminateJobObject(job, exit_code):
+        raise _last_error()
+
+
+def resume_thread(thread: int) -> None:
+    if _kernel32.ResumeThread(thread) == 0xFFFFFFFF:
+        raise _last_error()
+
+
+def set_error_mode(mode: int) -> int:
+    """Returns the mode that was."""
+    return int(_kernel32.SetErrorMode(mode))
+
+
+def cancel_io(file: int) -> None:
+    """Make the system calls on this handle that threads of this process are blocked in fail."""
+    _kernel32.CancelIoEx(file, None)
+
+
+def write_quota(pipe: int) -> int:
+    """How many bytes can be written to the pipe without waiting; 0 if that is not known (Wine never knows)."""
+    status, information = _IoStatus(), _PipeLocalInformation()
+    result = _ntdll.NtQueryInformationFile(
+        pipe,
+        ctypes.byref(status),
+        ctypes.byref(information),
+        ctypes.sizeof(information),
+        _FILE_PIPE_LOCAL_INFORMATION,
+    )
+    return int(information.WriteQuotaAvailable) if result == 0 else 0
+
+
+_MACHINES = {0x014C: "x86", 0x8664: "x64", 0xAA64: "ARM64"}
+_MACHINES_BY_NAME = {"X86": "x86", "AMD64": "x64", "ARM64": "ARM64"}
+
+
+def native_machine() -> str:
+    """What the computer really is. Emulation hides it from everything but this function of Windows."""
+    try:
+        is_wow64_process2 = _kernel32.IsWow64Process2
+    except AttributeError:  # before Windows 10 1709
+        name = os.environ.get("PROCESSOR_ARCHITEW6432") or os.environ.get("PROCESSOR_ARCHITECTURE", "")
+        return _MACHINES_BY_NAME.get(name.upper(), name)
+    process, native = wintypes.USHORT(), wintypes.USHORT()
+    is_wow64_process2.argtypes = (
+        wintypes.HANDLE,
+        ctypes.POINTER(wintypes.USHORT),
+        ctypes.POINTER(wintypes.USHORT),
+    )
+    if not is_wow64_process2(_kernel32.GetCurrentProcess(), ctypes.byref(process), ctypes.byref(native)):
+        raise _last_error()
+    return _MACHINES.get(native.value, hex(native.value))

@@ -1,0 +1,199 @@
+"""Waiting for and writing to pipes on Windows, where a pipe can be neither polled nor written to in part.
+
+A write that could block is done by a thread per pipe from a buffer of its own: a caller whose time is up then
+knows exactly which bytes are on their way. (A cancelled system call does not tell.)
+
+Threads: any; one writer at a time per pipe.
+"""
+
+from __future__ import annotations
+
+import _winapi
+import errno
+import msvcrt
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+from qnnbridge._platform import _win32_api as api
+
+assert sys.platform == "win32"
+
+BUFFER_BYTES = 1 << 20
+_JOIN_BYTES = 1 << 16
+"""Up to this size, copying chunks together is cheaper than a system call for each."""
+
+_SPIN_S = 0.0005
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.008
+_CTRL_C_INTERVAL_S = 0.1
+
+
+def enlarge_pipe(fd: int) -> None:
+    """Nothing to do: a pipe's size is fixed when it is made, and the spawner makes them large."""
+
+
+def wait_readable(fd: int, timeout_s: float | None) -> bool:
+    """Whether a read would return at once: data, end of file or an error. Waits for at most the given time.
+
+    A pipe can only be asked. It is asked without pause for half a millisecond (a quick answer is worth that), then
+    at growing intervals of 1 to 8 ms. Sleeping, unlike a blocking read, lets Ctrl+C through.
+    """
+    pipe = msvcrt.get_osfhandle(fd)
+    start = time.monotonic()
+    pause_s = 0.0
+    while True:
+        try:
+            if _winapi.PeekNamedPipe(pipe, 0)[0]:
+                return True
+        except OSError:
+            return True  # broken pipe: the end of file
+        waited_s = time.monotonic() - start
+        if timeout_s is not None and waited_s >= timeout_s:
+            return False
+        if waited_s > _SPIN_S:
+            pause_s = min(max(pause_s * 1.5, _FIRST_WAIT_S), _LONGEST_WAIT_S)
+            if timeout_s is not None:
+                pause_s = min(pause_s, timeout_s - waited_s)
+        time.sleep(pause_s)
+
+
+def let_ctrl_c_through(fd: int) -> None:
+    """To be called before a read that may block for ever: Ctrl+C does not interrupt that, only the main thread
+    gets it, and so only the main thread has to wait in another way."""
+    if threading.current_thread() is threading.main_thread():
+        wait_readable(fd, None)
+
+
+def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -> int:
+    """Take as much as fits of the chunks, in order, and say how many bytes that was.
+
+    Raises `TimeoutError` if nothing could be taken in time, `BrokenPipeError` if the reader is gone. Only for
+    descriptors of a `ChildProcess`, which stops the pipe's thread when it is closed.
+    """
+    with _writers_lock:
+        writer = _writers.get(fd)
+        if writer is None:
+            writer = _writers[fd] = _PipeWriter(fd)
+    return writer.take(chunks, timeout_s)
+
+
+def stop_writing(fd: int) -> None:
+    """The descriptor is about to be closed. Does not wait for a write that is under way."""
+    with _writers_lock:
+        writer = _writers.pop(fd, None)
+    if writer is not None:
+        writer.stop()
+
+
+class _PipeWriter:
+    """The state of one pipe's write end. Has a descriptor of its own, closed by the thread when it ends."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = os.dup(fd)
+        self._pipe = msvcrt.get_osfhandle(self._fd)
+        self._condition = threading.Condition()
+        self._buffer: bytearray | None = None
+        self._taken = 0  # bytes in the buffer that the thread has still to write
+        self._stopped = False
+        self._error: OSError | None = None
+
+    def take(self, chunks: Sequence[memoryview], timeout_s: float | None) -> int:
+        flat = [chunk.cast("B") for chunk in chunks if chunk.nbytes]
+        if not flat:
+            return 0
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._condition:
+            self._await_thread(deadline)
+            first = _joined(flat)
+            # The number counts a read that the other side waits in as room taken, so it errs on the safe side.
+            if api.write_quota(self._pipe) >= len(first):
+                return _write(self._fd, first)
+            return self._hand_over(flat)
+
+    def stop(self) -> None:
+        with self._condition:
+            self._stopped = True
+            if self._buffer is None:
+                os.close(self._fd)
+            self._condition.notify_all()
+
+    def _await_thread(self, deadline: float | None) -> None:
+        """Until the thread has written what it has. In slices, because Ctrl+C does not interrupt a wait here."""
+        while self._taken and not self._stopped:
+            left_s = _CTRL_C_INTERVAL_S if deadline is None else deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("the other side did not read in time")
+            self._condition.wait(min(left_s, _CTRL_C_INTERVAL_S))
+        if self._error is not None:
+            raise self._error
+        if self._stopped:
+            raise BrokenPipeError(errno.EPIPE, "the pipe was closed")
+
+    def _hand_over(self, chunks: Sequence[memoryview]) -> int:
+        if self._buffer is None:
+            self._buffer = bytearray(BUFFER_BYTES)
+            thread = threading.Thread(target=self._run, name="qnnbridge-pipe-writer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the interpreter is shutting down
+                self._buffer = None
+                raise BrokenPipeError(errno.EPIPE, str(error)) from error
+        taken = 0
+        for chunk in chunks:
+            piece = chunk[: BUFFER_BYTES - taken]
+            self._buffer[taken : taken + len(piece)] = piece
+            taken += len(piece)
+            if taken == BUFFER_BYTES:
+                break
+        self._taken = taken
+        self._condition.notify_all()
+        return taken
+
+    def _run(self) -> None:
+        assert self._buffer is not None
+        buffer = memoryview(self._buffer)
+        try:
+            while True:
+                with self._condition:
+                    while not self._taken and not self._stopped:
+                        self._condition.wait()
+                    if self._stopped:
+                        return
+                    rest = buffer[: self._taken]
+                error: OSError | None = None
+                try:
+                    while rest:
+                        rest = rest[_write(self._fd, rest) :]
+                except OSError as failure:
+                    error = failure
+                with self._condition:
+                    self._taken = 0
+                    self._error = error
+                    self._condition.notify_all()
+        finally:
+            os.close(self._fd)
+
+
+def _joined(chunks: Sequence[memoryview]) -> memoryview:
+    """The first chunks in one, if they are small; otherwise the first."""
+    count = size = 0
+    for chunk in chunks:
+        if size + len(chunk) > _JOIN_BYTES:
+            break
+        count, size = count + 1, size + len(chunk)
+    return memoryview(b"".join(chunks[:count])) if count > 1 else chunks[0]
+
+
+def _write(fd: int, piece: memoryview) -> int:
+    try:
+        return os.write(fd, piece)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # what the C runtime makes of ERROR_NO_DATA: the reader is gone
+            raise BrokenPipeError(errno.EPIPE, "the reader of the pipe is gone") from error
+        raise
+
+
+_writers: dict[int, _PipeWriter] = {}
+_writers_lock = threading.Lock()

@@ -1,0 +1,155 @@
+"""Every error of qnnbridge, and the bridge between them and the classes of a real onnxruntime.
+
+The tree is drawn in `qnnbridge_protocol.errors`. If the application has imported onnxruntime, what ONNX Runtime
+raised in the host is raised here as an instance of both classes (`as_onnxruntime`), so that ``except`` clauses
+written for onnxruntime work. onnxruntime itself is never imported here.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from qnnbridge_protocol.errors import (
+    BreakerOpen,
+    BridgeError,
+    Busy,
+    CallError,
+    Cancelled,
+    Closed,
+    DeadlineExceeded,
+    DeviceReset,
+    EngineError,
+    EPFail,
+    Fail,
+    ForkedClient,
+    HandshakeFailed,
+    HostCrashed,
+    HostError,
+    HostHung,
+    HostNotFound,
+    HostStartFailed,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    ModelChanged,
+    ModelError,
+    ModelLoadCanceled,
+    ModelLoaded,
+    ModelQuarantined,
+    ModelRequiresCompilation,
+    NoModel,
+    NoSuchFile,
+    NotFound,
+    NotImplemented,  # noqa: A004 - ONNX Runtime's own name
+    OptionError,
+    OrtError,
+    PlacementRefused,
+    ProtocolDesync,
+    ProviderUnavailable,
+    RemoteError,
+    RemoteIndexError,
+    RemoteKeyError,
+    RemoteMemoryError,
+    RemoteOSError,
+    RemoteRuntimeError,
+    RemoteTypeError,
+    RemoteValueError,
+    RuntimeException,
+    StateLost,
+    TooLarge,
+    UnknownOperation,
+    VersionMismatch,
+    WireError,
+)
+
+__all__ = [
+    "BreakerOpen",
+    "BridgeError",
+    "Busy",
+    "CallError",
+    "Cancelled",
+    "Closed",
+    "DeadlineExceeded",
+    "DeviceReset",
+    "EPFail",
+    "EngineError",
+    "Fail",
+    "ForkedClient",
+    "HandshakeFailed",
+    "HostCrashed",
+    "HostError",
+    "HostHung",
+    "HostNotFound",
+    "HostStartFailed",
+    "InvalidArgument",
+    "InvalidGraph",
+    "InvalidProtobuf",
+    "ModelChanged",
+    "ModelError",
+    "ModelLoadCanceled",
+    "ModelLoaded",
+    "ModelQuarantined",
+    "ModelRequiresCompilation",
+    "NoModel",
+    "NoSuchFile",
+    "NotFound",
+    "NotImplemented",
+    "OptionError",
+    "OrtError",
+    "PlacementRefused",
+    "ProtocolDesync",
+    "ProviderUnavailable",
+    "RemoteError",
+    "RemoteIndexError",
+    "RemoteKeyError",
+    "RemoteMemoryError",
+    "RemoteOSError",
+    "RemoteRuntimeError",
+    "RemoteTypeError",
+    "RemoteValueError",
+    "RuntimeException",
+    "StateLost",
+    "TooLarge",
+    "UnknownOperation",
+    "VersionMismatch",
+    "WireError",
+    "as_onnxruntime",
+]
+
+_ORT_MODULE = "onnxruntime.capi.onnxruntime_pybind11_state"
+
+
+def as_onnxruntime(error: BridgeError) -> BridgeError:
+    """The error to raise in the application: also an instance of onnxruntime's class of the same name, if there is
+    one and the application has it imported; else `error` itself. Pickled, it is plainly ours."""
+    module = sys.modules.get(_ORT_MODULE)
+    if module is None or not isinstance(error, OrtError):
+        return error
+    cls = _both(type(error), module)
+    if cls is type(error):
+        return error
+    twin: BridgeError = cls.__new__(cls, *error.args)
+    twin.args = error.args
+    twin.__dict__.update(error.__dict__)  # notes included: they live there
+    twin.__cause__, twin.__context__ = error.__cause__, error.__context__
+    twin.__suppress_context__ = error.__suppress_context__
+    return twin.with_traceback(error.__traceback__)
+
+
+_twins: dict[tuple[str, int], type[OrtError]] = {}
+# By our class's name and onnxruntime's class. Made at most once per pair, so that `type(e) is type(f)` holds; two
+# threads that make the same at once is harmless: setdefault keeps one.
+
+
+def _both(cls: type[OrtError], module: ModuleType) -> type[OrtError]:
+    theirs: Any = getattr(module, cls.__name__, None)
+    if not (isinstance(theirs, type) and issubclass(theirs, Exception)) or issubclass(cls, theirs):
+        return cls
+    key = (cls.__name__, id(theirs))
+    found = _twins.get(key)
+    if found is None:
+        body = {"__module__": cls.__module__, "__doc__": cls.__doc__}
+        found = _twins.setdefault(key, type(cls.__name__, (cls, theirs), body))
+    return found

@@ -1,0 +1,188 @@
+"""One input (or output) of a model as a rule for what may be there, and ONNX Runtime's words for what may not.
+
+Pure functions on immutable rules; any thread. Classes and texts of the errors are those that ONNX Runtime raises
+for the same mistake (measured, and compared with it in the tests); what is added is the way out, in ``fix``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, element_of, from_ort_type
+from qnnbridge_protocol.sparse import Sparse
+from qnnbridge_protocol.typed import Typed
+
+Role = Literal["input", "output"]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+INVALID_ARGUMENT = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : "
+
+# ONNX Runtime has these numbers and no tensors of them.
+_COMPLEX = frozenset({ElementType.COMPLEX64, ElementType.COMPLEX128})
+
+# Numbers by which ONNX Runtime's messages call the kinds (onnxruntime's ONNXType).
+_KIND_NUMBERS = {"map": 1, "tensor": 2, "sequence": 3, "sparse": 4, "optional": 5}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """What one input takes.
+
+    declared: the type as the model has it. inner: the same without ``optional``.
+    dtype: the one numpy dtype that fits a tensor; ``None`` where that is not a matter of identity (strings, types
+        without a numpy name) or the input is no tensor.
+    shape: ``None`` per dimension that is free; ``None`` altogether where every shape fits. A scalar is such a case:
+        ONNX Runtime shows an unknown shape and no dimensions alike, and checks neither.
+    exact: `shape`, if no dimension is free.
+    required: it must be fed.
+    role: what the messages call it.
+    """
+
+    name: str
+    declared: ValueType
+    inner: ValueType
+    dtype: np.dtype[Any] | None
+    shape: tuple[int | None, ...] | None
+    exact: tuple[int, ...] | None
+    required: bool
+    role: Role = "input"
+
+
+@functools.lru_cache(maxsize=4096)
+def make_rule(
+    name: str, type_text: str, dims: tuple[int | str | None, ...], overridable: bool = False, role: Role = "input"
+) -> Rule:
+    """The rule for an input or output with this declaration. Raises `errors.NotImplemented` for an unknown type."""
+    declared = from_ort_type(type_text)
+    inner = declared.item if declared.kind == "optional" and declared.item is not None else declared
+    dtype = None
+    if inner.kind == "tensor" and inner.element not in (None, ElementType.STRING):
+        layout = LAYOUTS[inner.element]
+        dtype = layout.storage if layout.named else None
+    shape = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in dims) or None
+    fixed = tuple(dim for dim in shape or () if dim is not None)
+    return Rule(
+        name=name,
+        declared=declared,
+        inner=inner,
+        dtype=dtype,
+        shape=shape,
+        exact=fixed if shape is not None and len(fixed) == len(shape) else None,
+        required=declared.kind != "optional" and not overridable,
+        role=role,
+    )
+
+
+def shape_fits(rule: Rule, shape: Sequence[int]) -> bool:
+    """Whether a tensor of this shape may be fed. Dimensions of one name need not agree; the model itself tells."""
+    want = rule.shape
+    if want is None:
+        return True
+    if len(want) != len(shape):
+        return False
+    return all(w is None or w == got for w, got in zip(want, shape, strict=True))
+
+
+def check_shape(rule: Rule, shape: Sequence[int]) -> None:
+    if shape_fits(rule, shape):
+        return
+    want = rule.shape or ()
+    shown = tuple("?" if dim is None else dim for dim in want)
+    if len(want) != len(shape):
+        raise errors.InvalidArgument(
+            f"{INVALID_ARGUMENT}Invalid rank for {rule.role}: {rule.name} Got: {len(shape)} Expected: {len(want)} "
+            "Please fix either the inputs/outputs or the model.",
+            fix=f"The shape given is {tuple(shape)}; the model takes {_shape_text(shown)}.",
+        )
+    wrong = "".join(
+        f"\n index: {index} Got: {got} Expected: {w}"
+        for index, (w, got) in enumerate(zip(want, shape, strict=True))
+        if w is not None and w != got
+    )
+    raise errors.InvalidArgument(
+        f"{INVALID_ARGUMENT}Got invalid dimensions for {rule.role}: {rule.name} for the following indices{wrong}"
+        "\n Please fix either the inputs/outputs or the model.",
+        fix=f"The shape given is {tuple(shape)}; the model takes {_shape_text(shown)}.",
+    )
+
+
+def check_tensor(rule: Rule, value: Array | Typed) -> None:
+    """Element type, then shape: ONNX Runtime's order."""
+    if rule.inner.kind != "tensor":
+        raise wrong_kind(rule, "a tensor")
+    element = element_of(value.dtype) if isinstance(value, np.ndarray) else value.element_type
+    if element is None or (element in _COMPLEX and element is not rule.inner.element):
+        raise unsupported(rule, value)
+    if element is not rule.inner.element:
+        raise wrong_element(rule, f"tensor({element.text})", f"tensor({_element_text(rule)})")
+    check_shape(rule, value.shape)
+
+
+def check_sparse(rule: Rule, value: Sparse) -> None:
+    if rule.inner.kind != "sparse":
+        raise wrong_kind(rule, "a sparse tensor")
+    element = element_of(value.values.dtype)
+    if element is not rule.inner.element:
+        given = value.values.dtype if element is None else element.text
+        raise wrong_element(rule, f"sparse_tensor({given})", str(rule.inner))
+    check_shape(rule, value.dense_shape)
+
+
+# --- refusals --------------------------------------------------------------------------------------------
+
+
+def wrong_kind(rule: Rule, given: str) -> errors.InvalidArgument:
+    number = _KIND_NUMBERS[rule.declared.kind]
+    return errors.InvalidArgument(
+        f"{INVALID_ARGUMENT}{rule.role} with name: '{rule.name}' expected to be of type: {number} but received "
+        f"{given}",
+        fix=f"The model takes {rule.declared}.",
+    )
+
+
+def wrong_element(rule: Rule, actual: str, expected: str) -> errors.InvalidArgument:
+    fix = f"{rule.role.capitalize()} {rule.name!r} is {rule.declared}."
+    if rule.dtype is not None:
+        fix += f" Convert the array: value.astype(numpy.{rule.dtype.name})."
+    return errors.InvalidArgument(
+        f"{INVALID_ARGUMENT}Unexpected {rule.role} data type. Actual: ({actual}) , expected: ({expected})",
+        fix=fix,
+    )
+
+
+def unsupported(rule: Rule, value: Array | Typed) -> errors.RemoteRuntimeError:
+    """A numpy type that ONNX has not (or that ONNX Runtime takes nowhere)."""
+    dtype = value.dtype if isinstance(value, np.ndarray) else value.data.dtype
+    return errors.RemoteRuntimeError(
+        f"Numpy_type {dtype.num} can't be converted to MLDataType.",
+        cause=f"The array for input {rule.name!r} is of dtype {dtype}.",
+        fix=f"The model takes {rule.declared}.",
+    )
+
+
+def unable(rule: Rule, value: object) -> errors.RemoteRuntimeError:
+    """Something that is no value at all."""
+    return errors.RemoteRuntimeError(
+        f"Unable to handle object of type {type(value)}",
+        cause=f"It was given for input {rule.name!r}.",
+        fix=f"The model takes {rule.declared}: pass a {_python_form(rule)}.",
+    )
+
+
+def _python_form(rule: Rule) -> str:
+    kinds = {"tensor": "numpy array", "sparse": "SparseTensor", "sequence": "list of numpy arrays", "map": "dict"}
+    return kinds.get(rule.inner.kind, "value of that type")
+
+
+def _element_text(rule: Rule) -> str:
+    return rule.inner.element.text if rule.inner.element is not None else "?"
+
+
+def _shape_text(shape: tuple[Any, ...]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"

@@ -1,0 +1,283 @@
+"""`Host`: the ARM64 process behind the sessions, as the application sees it."""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import dataclasses
+import os
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
+from qnnbridge_protocol.frames import Frame
+from qnnbridge_protocol.limits import Limits
+
+from qnnbridge._platform import default_spawner
+from qnnbridge.diagnosis.reports import CrashReports
+from qnnbridge.launch.command import host_command, host_environment
+from qnnbridge.launch.interpreter import HostInterpreter, find_host
+from qnnbridge.process.channel import ChannelFailed, ChannelRetired, Deadline, Note
+from qnnbridge.process.host_process import HostProcess, Launch
+from qnnbridge.supervision.blame import Blame
+from qnnbridge.supervision.investigation import Investigator
+from qnnbridge.supervision.quarantine import Quarantine
+from qnnbridge.supervision.recycling import RecycleAfter, Recycler
+from qnnbridge.supervision.restart_policy import RestartPolicy
+from qnnbridge.supervision.solo import SoloGate
+from qnnbridge.supervision.supervisor import Supervisor
+
+START_TIMEOUT_S = 60.0
+INFO_TIMEOUT_S = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class HostInfo:
+    """What the host says of itself.
+
+    machine: architecture of the host's process. startup_seconds: from its start to its HELLO.
+    versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, as far as installed.
+    providers: execution providers that ONNX Runtime has there. devices: QNN devices, as ONNX Runtime lists them.
+    simulator: whether QNN computes on the x86 simulator; ``None`` without QNN.
+    """
+
+    pid: int
+    machine: str
+    python: str
+    executable: str
+    qnnbridge: str
+    platform: str
+    generation: int
+    startup_seconds: float
+    versions: Mapping[str, str]
+    providers: tuple[str, ...] = ()
+    devices: tuple[Mapping[str, Any], ...] = ()
+    simulator: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class HostStats:
+    """What has happened so far.
+
+    generation: how often the host was started. crashes: deaths that nobody asked for. retried_calls: calls that
+    were repeated in the next generation. last_crash: text of the last crash.
+    """
+
+    generation: int
+    running: bool
+    crashes: int
+    planned_restarts: int
+    retried_calls: int
+    calls_in_flight: int
+    last_crash: str | None
+
+
+class Host:
+    """A host process that many sessions and threads share. Started at first use, or by `start`.
+
+    Args:
+        python: the ARM64 interpreter that has ``qnnbridge[host]``. Default: ``QNNBRIDGE_HOST_PYTHON``, then the
+            configuration file, then on Windows an ARM64 Python from the registry, then the running interpreter.
+        env: environment variables to add to the host's, or to replace there.
+        cwd: the host's working folder; default the application's.
+        start_timeout: seconds until its HELLO.
+        limits: sizes of messages.
+        restart: when and how often a dead host is started again.
+        recycle: when a host that has grown is replaced by a fresh one, between two calls; default never.
+
+    Raises `HostNotFound` at first use if there is no interpreter that could be the host.
+    """
+
+    def __init__(
+        self,
+        python: str | os.PathLike[str] | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        start_timeout: float = START_TIMEOUT_S,
+        limits: Limits | None = None,
+        restart: RestartPolicy | None = None,
+        recycle: RecycleAfter | None = None,
+        _command: list[str] | None = None,
+    ) -> None:
+        self._python = python
+        self._env = dict(env or {})
+        self._cwd = os.fspath(cwd) if cwd is not None else None
+        self._start_timeout = start_timeout
+        self._limits = limits or Limits()
+        self._command = _command
+        self.interpreter: HostInterpreter | None = None
+        """The interpreter that was chosen; ``None`` before the first start."""
+        blame = Blame()
+        self._quarantine = Quarantine()
+        self.supervisor = Supervisor(
+            self._launch,
+            default_spawner(),
+            restart or RestartPolicy(),
+            Investigator(blame, self._quarantine, CrashReports()),
+            blame,
+        )
+        self._solo = SoloGate(blame)
+        self.recycler = Recycler(recycle or RecycleAfter())
+        self._unreleased: collections.deque[tuple[int, int]] = collections.deque()
+        self._info: HostInfo | None = None
+        _open_hosts.add(self)
+
+    # --- life ---
+
+    def start(self, timeout: float | None = None) -> None:
+        """Start the process now, so that the first session need not wait for it."""
+        self._process(None if timeout is None else time.monotonic() + timeout)
+
+    def close(self) -> None:
+        """End the process. Sessions in it cannot be used any more. Idempotent; takes at most a few seconds."""
+        self.supervisor.close()
+        _open_hosts.discard(self)
+
+    def restart(self) -> None:
+        """Replace the process by a new one, without losing a call: sessions are made again when they are used."""
+        process = self.supervisor.running
+        if process is not None:
+            self.supervisor.retire(process)
+
+    def __enter__(self) -> Host:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- facts ---
+
+    @property
+    def info(self) -> HostInfo:
+        """Facts about the host; starts it and waits until ONNX Runtime is loaded there."""
+        process = self._process(time.monotonic() + self._start_timeout)
+        if self._info is None or self._info.generation != process.generation:
+            told = self.call({"op": "host.info"}, timeout=INFO_TIMEOUT_S).header
+            peer = process.peer
+            self._info = HostInfo(
+                pid=peer.pid,
+                machine=peer.machine,
+                python=peer.python,
+                executable=peer.executable,
+                qnnbridge=peer.qnnbridge,
+                platform=peer.platform,
+                generation=process.generation,
+                startup_seconds=(process.ready_at or process.started_at) - process.started_at,
+                versions={**peer.versions, **told.get("versions", {})},
+                providers=tuple(told.get("providers", ())),
+                devices=tuple(told.get("devices", ())),
+                simulator=told.get("simulator"),
+            )
+        return self._info
+
+    @property
+    def stats(self) -> HostStats:
+        """Counters of this side; does not start the host."""
+        counters = self.supervisor.counters
+        process = self.supervisor.running
+        return HostStats(
+            generation=counters.generation,
+            running=process is not None,
+            crashes=counters.crashes,
+            planned_restarts=counters.planned_restarts,
+            retried_calls=counters.retried_calls,
+            calls_in_flight=process.channel.in_flight if process is not None else 0,
+            last_crash=str(counters.last_crash) if counters.last_crash is not None else None,
+        )
+
+    def ping(self, timeout: float = 5.0) -> float:
+        """Seconds of a round trip. Raises `DeadlineExceeded`, which alone does not mean that the host is ill."""
+        deadline = time.monotonic() + timeout
+        process = self._process(deadline)
+        begin = time.perf_counter()
+        try:
+            process.channel.ping(deadline)
+        except Deadline:
+            raise DeadlineExceeded(f"No sign of life from the host within {timeout:g} s.") from None
+        except ChannelFailed as failure:
+            raise self.supervisor.lost(process, failure) from None
+        return time.perf_counter() - begin
+
+    # --- for the sessions ---
+
+    def call(self, header: dict[str, Any], timeout: float | None = None) -> Frame:
+        """An operation on the host itself; repeated once if the host dies meanwhile."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for last in (False, True):
+            process = self._process(deadline)
+            try:
+                return process.call(header, deadline=deadline, note=Note(str(header.get("op"))))
+            except Deadline:
+                raise DeadlineExceeded(f"The host did not answer within {timeout:g} s.") from None
+            except ChannelRetired:
+                continue
+            except ChannelFailed as failure:
+                error = self.supervisor.lost(process, failure)
+                if last or error.retry == "pointless":
+                    raise error from None
+        raise AssertionError("unreachable")
+
+    def gate(self, note: Note, deadline: float | None) -> AbstractContextManager[None]:
+        """Around a call that enters native code: suspects of a crash are run alone."""
+        return self._solo.enter(note, deadline)
+
+    def check_quarantine(self, note: Note) -> None:
+        """Raises `ModelQuarantined`."""
+        self._quarantine.check(note.fingerprint, note.options_hash)
+
+    def before_call(self, process: HostProcess) -> None:
+        """Between calls: release what finalizers left behind, replace a host that has grown too large."""
+        while self._unreleased:
+            generation, session_id = self._unreleased.popleft()
+            if generation == process.generation:
+                try:
+                    process.call({"op": "session.close", "session": session_id}, deadline=time.monotonic() + 2.0)
+                except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
+                    break
+        if self.recycler.is_due(process.generation, process.pid):
+            self.supervisor.retire(process)
+
+    def release_later(self, generation: int, session_id: int) -> None:
+        """From a finalizer, which must neither lock nor block."""
+        self._unreleased.append((generation, session_id))
+
+    def _process(self, deadline: float | None) -> HostProcess:
+        return self.supervisor.process(deadline)
+
+    def _launch(self) -> Launch:
+        if self._command is None:
+            self.interpreter = find_host(self._python)
+            argv = host_command(self.interpreter.path)
+        else:
+            argv = self._command
+        return Launch(argv, host_environment(self._env), self._cwd, self._limits, self._start_timeout)
+
+
+_open_hosts: weakref.WeakSet[Host] = weakref.WeakSet()
+_default: Host | None = None
+_default_lock = threading.Lock()
+
+
+def default_host() -> Host:
+    """The host of sessions that name none; one per process."""
+    global _default
+    with _default_lock:
+        if _default is None or _default.supervisor.closed or _default.supervisor.foreign:
+            _default = Host()
+        return _default
+
+
+@atexit.register
+def _close_all() -> None:
+    for host in list(_open_hosts):
+        with contextlib.suppress(Exception):
+            host.close()

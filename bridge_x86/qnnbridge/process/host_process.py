@@ -1,0 +1,147 @@
+"""One generation of the host: start, handshake, calls, end.
+
+A `HostProcess` never comes back from the dead; the supervisor replaces it by the next generation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from qnnbridge_protocol.errors import BridgeError, HandshakeFailed
+from qnnbridge_protocol.frames import Frame
+from qnnbridge_protocol.hello import Hello
+from qnnbridge_protocol.limits import Limits
+
+from qnnbridge._platform import ChildProcess, Spawner
+from qnnbridge.launch.stderr import StderrCollector
+from qnnbridge.process.channel import Channel, ChannelFailed, Deadline, Note
+
+EXIT_WAIT_S = 5.0
+"""From the end of the host's output to the end of its process."""
+
+DRAIN_TIMEOUT_S = 2.0
+STDIN_CLOSED_TIMEOUT_S = 2.0
+TERMINATE_TIMEOUT_S = 1.0
+KILL_TIMEOUT_S = 2.0
+STDERR_TIMEOUT_S = 1.0
+"""From the end of the process to the end of its stderr: a grandchild may keep it open."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How a host is started."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str | None
+    limits: Limits
+    timeout_s: float
+
+
+class HostProcess:
+    """See the module. Any thread may call; `close` may be called at any time, any number of times."""
+
+    def __init__(self, launch: Launch, spawner: Spawner, generation: int) -> None:
+        self.generation = generation
+        self.started_at = time.monotonic()
+        self.ready_at: float | None = None
+        self.killed_because: str | None = None
+        """Why we ended it ourselves; ``None`` if it ended by itself."""
+        self.rungs: list[str] = []
+        """The steps that it took to end it."""
+        self.retiring = False
+        self._child: ChildProcess = spawner.spawn(launch.argv, launch.env, launch.cwd)
+        self.stderr = StderrCollector(self._child.stderr_fd)
+        hello = Hello(
+            limits=launch.limits,
+            pid=os.getpid(),
+            python="{}.{}.{}".format(*sys.version_info[:3]),
+            platform=sys.platform,
+        )
+        self.channel = Channel(self._child.stdin_fd, self._child.stdout_fd, hello)
+
+    @property
+    def pid(self) -> int:
+        """Of the process that we started; the host says its own in `peer`."""
+        return self._child.pid
+
+    @property
+    def peer(self) -> Hello:
+        return self.channel.peer
+
+    @property
+    def usable(self) -> bool:
+        return not (self.channel.failed or self.retiring)
+
+    def greet(self, timeout_s: float) -> None:
+        """The handshake. Raises `ChannelFailed` if the process ended, `HandshakeFailed`, `VersionMismatch`."""
+        try:
+            self.channel.greet(time.monotonic() + timeout_s)
+        except Deadline:
+            preamble = self.channel.preamble[:200]
+            self.kill("it did not say HELLO")
+            raise HandshakeFailed(
+                f"The host did not say HELLO within {timeout_s:g} s.",
+                cause="It is not a qnnbridge host, it waits for something, or the machine is very busy.",
+                evidence=[f"printed instead: {preamble!r}"] if preamble else (),
+                fix="Check the host interpreter; raise Host(start_timeout=...) on a slow machine.",
+            ) from None
+        self.ready_at = time.monotonic()
+
+    def call(
+        self,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...] = (),
+        deadline: float | None = None,
+        note: Note | None = None,
+        on_sent: Callable[[int], None] | None = None,
+    ) -> Frame:
+        """See `Channel.call`."""
+        return self.channel.call(header, buffers, deadline, note, on_sent)
+
+    def exit_code(self, timeout_s: float = EXIT_WAIT_S) -> int | None:
+        """The raw exit code (32 bit unsigned on Windows, minus the signal on POSIX), ``None`` while it lives."""
+        return self._child.wait(timeout_s)
+
+    def kill(self, because: str) -> None:
+        """End it now. Whoever waits for an answer gets `ChannelFailed`."""
+        if self.killed_because is None:
+            self.killed_because = because
+        self._child.kill()
+
+    def close(self, *, reason: BridgeError | None = None) -> None:
+        """End it in good order, or less good, within a bounded time; release all descriptors."""
+        if not self.channel.failed and self._child.poll() is None:
+            said = self.channel.goodbye(time.monotonic() + DRAIN_TIMEOUT_S)
+            self.rungs.append("goodbye" if said else "goodbye unanswered")
+        self.channel.fail(reason)
+        self.killed_because = self.killed_because or "it was closed"
+        self._descend()
+        self.stderr.drain(STDERR_TIMEOUT_S)
+        self.channel.release()
+        self._child.close()
+        self.stderr.close()
+
+    def _descend(self) -> None:
+        """The ladder: each rung has its time, and is recorded."""
+        if self._child.wait(STDIN_CLOSED_TIMEOUT_S if "goodbye" in self.rungs else 0) is not None:
+            return
+        for name, act, seconds in (
+            ("terminate", self._child.terminate, TERMINATE_TIMEOUT_S),
+            ("kill", self._child.kill, KILL_TIMEOUT_S),
+        ):
+            self.rungs.append(name)
+            with contextlib.suppress(OSError):
+                act()
+            if self._child.wait(seconds) is not None:
+                return
+        self.rungs.append("abandoned")
+
+
+__all__ = ["ChannelFailed", "Deadline", "HostProcess", "Launch", "Note"]

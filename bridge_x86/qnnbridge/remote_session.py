@@ -1,0 +1,263 @@
+"""A session that lives in the host, and survives it.
+
+The client keeps what the session was made from. When the host has been replaced by its next generation, the
+session is made again there by the first call that needs it, after a look whether the model is still the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostHung
+from qnnbridge_protocol.frames import Frame
+from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.value_types import ValueType
+from qnnbridge_protocol.values import Encoder, decode
+
+from qnnbridge.diagnosis.ort_log import enrich_from_stderr
+from qnnbridge.errors import as_onnxruntime
+from qnnbridge.model_source import ModelSource
+from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline, Note
+
+if TYPE_CHECKING:
+    from qnnbridge.host import Host
+    from qnnbridge.process.host_process import HostProcess
+    from qnnbridge.run_options import RunOptions
+
+OnDeadline = Literal["raise", "kill"]
+
+LOG_TIMEOUT_S = 1.0
+"""How long to wait for the host's log lines of a failed creation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """All that a session is made from."""
+
+    source: ModelSource
+    spec: SessionSpec
+    initializers: Sequence[Any] = ()
+
+    @property
+    def options_hash(self) -> str:
+        """Of everything but the model, so that a change of options is another case."""
+        spec = dataclasses.replace(self.spec, model_path=None).to_wire()
+        return hashlib.sha256(json.dumps(spec, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+class RemoteSession:
+    """See the module. Any thread may call."""
+
+    def __init__(self, host: Host, manifest: Manifest, *, retry: int, timeout_s: float | None) -> None:
+        self.host = host
+        self.manifest = manifest
+        self.retry = retry
+        self.timeout_s = timeout_s
+        self.info: SessionInfo
+        self._note = Note(
+            "session.run", manifest.source.label, manifest.source.fingerprint, manifest.options_hash
+        )
+        self._create_note = dataclasses.replace(self._note, op="session.create")
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._id = 0
+        self._closed = False
+
+    @property
+    def generation(self) -> int:
+        """Of the host in which the session lives, or last lived."""
+        return self._generation
+
+    def open(self, timeout_s: float | None) -> SessionInfo:
+        """Make the session. Raises what the host raises, with the cause from its log."""
+        self._survive(lambda process, deadline: self._id_in(process, deadline), timeout_s, self.retry)
+        return self.info
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        feeds: Sequence[tuple[str, Any, ValueType | None]],
+        options: RunSpec | None,
+        *,
+        timeout_s: float | None,
+        retry: int,
+        on_deadline: OnDeadline,
+        stop: RunOptions | None = None,
+    ) -> list[Any]:
+        """Run the model; values in, values out. Setting `stop.terminate` from another thread stops the run."""
+        encoder = Encoder()
+        inputs = [[name, encoder.add(value, kind)] for name, value, kind in feeds]
+        header: dict[str, Any] = {"op": "session.run", "outputs": output_names, "inputs": inputs}
+        if options is not None:
+            header["options"] = options.to_wire()
+        frame = self._call(header, tuple(encoder.buffers), timeout_s, retry, on_deadline, stop)
+        return [decode(item, frame.buffers) for item in frame.header["outputs"]]
+
+    def end_profiling(self) -> str:
+        return str(self._call({"op": "session.end_profiling"}, retry=0).header["file"])
+
+    def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
+        self._call({"op": "session.set_ep_dynamic_options", "options": options})
+
+    def close(self) -> None:
+        """Release the session in the host. Idempotent; never blocks for long."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        process = self.host.supervisor.running
+        if process is not None and process.generation == self._generation:
+            try:
+                process.call({"op": "session.close", "session": self._id}, deadline=time.monotonic() + 2.0)
+            except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
+                pass  # it is gone, or will be with the host
+
+    def forget(self) -> None:
+        """The application dropped the session: release it with the next call. Safe in a finalizer."""
+        if not self._closed and self._id:
+            self.host.release_later(self._generation, self._id)
+
+    # --- calls ---
+
+    def _call(
+        self,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...] = (),
+        timeout_s: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+        stop: RunOptions | None = None,
+    ) -> Frame:
+        def attempt(process: HostProcess, deadline: float | None) -> Frame:
+            request = {**header, "session": self._id_in(process, deadline)}
+            with self.host.gate(self._note, deadline), _Stop(stop, process) as on_sent:
+                return process.call(request, buffers, deadline, self._note, on_sent)
+
+        if self._closed:
+            raise Closed("The session is closed.", fix="Create a new one.")
+        result = self._survive(attempt, timeout_s, self.retry if retry is None else retry, on_deadline)
+        self.host.supervisor.good_reply()
+        return result
+
+    def _survive(self, attempt: Any, timeout_s: float | None, retry: int, on_deadline: OnDeadline = "raise") -> Any:
+        """Do `attempt` in a living host; again in the next one if that dies meanwhile, `retry` times."""
+        supervisor = self.host.supervisor
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self.host.check_quarantine(self._note)
+            process = supervisor.process(deadline)
+            self.host.before_call(process)
+            try:
+                return attempt(process, deadline)
+            except ChannelRetired:
+                continue
+            except ChannelFailed as failure:
+                error = supervisor.lost(process, failure)
+                if retry <= 0 or error.retry == "pointless":
+                    raise error from None
+                retry -= 1
+                supervisor.counters.retried_calls += 1
+            except Deadline as late:
+                raise self._too_late(process, late, timeout_s, on_deadline) from None
+            except BridgeError as error:
+                raise as_onnxruntime(error) from None
+
+    def _too_late(
+        self, process: HostProcess, late: Deadline, timeout_s: float | None, on_deadline: OnDeadline
+    ) -> DeadlineExceeded:
+        state = late.state
+        if on_deadline == "kill" and state == "still-running":
+            reason = HostHung(
+                f"The host was ended: {self._note.model} ran past its deadline of {timeout_s:g} s.",
+                details={"model": self._note.model},
+            )
+            process.kill("a call ran past its deadline (on_deadline='kill')")
+            process.channel.fail(reason)
+            state = "stopped"
+        return DeadlineExceeded(
+            f"{self._note.model}: no answer within {timeout_s:g} s (the work is {state}).",
+            cause="A call cannot be interrupted inside of a QNN partition." if state == "still-running" else None,
+            fix="Wait longer, or give on_deadline='kill' to end the host (other calls are replayed)."
+            if state == "still-running"
+            else None,
+            details={"state": state, "model": self._note.model},
+        )
+
+    # --- making the session ---
+
+    def _id_in(self, process: HostProcess, deadline: float | None) -> int:
+        """The session's number in this generation; makes the session there if it is not yet."""
+        if process.generation == self._generation:
+            return self._id
+        if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
+            raise Deadline("not-started")
+        try:
+            if process.generation != self._generation:
+                if self._generation:
+                    self.manifest.source.check_unchanged()
+                self._create(process, deadline)
+            return self._id
+        finally:
+            self._lock.release()
+
+    def _create(self, process: HostProcess, deadline: float | None) -> None:
+        manifest = self.manifest
+        encoder = Encoder()
+        header: dict[str, Any] = {
+            "op": "session.create",
+            "spec": manifest.spec.to_wire(),
+            "initializers": [encoder.add(value) for value in manifest.initializers],
+        }
+        buffers = tuple(encoder.buffers)
+        if manifest.source.data is not None:
+            header["model"] = len(buffers)
+            buffers += (manifest.source.data,)
+        if deadline is not None:
+            header["budget_s"] = max(1.0, deadline - time.monotonic())
+        request_id: list[int] = []
+        try:
+            with self.host.gate(self._create_note, deadline):
+                frame = process.call(header, buffers, deadline, self._create_note, request_id.append)
+        except BridgeError as error:
+            raise enrich_from_stderr(error, process.stderr, request_id, LOG_TIMEOUT_S) from None
+        process.stderr.forget(request_id)
+        self.info = SessionInfo.from_wire(frame.header["info"])
+        self._id = int(frame.header["session"])
+        self._generation = process.generation
+        self.host.recycler.created(process.generation)
+
+
+class _Stop:
+    """While a run is under way, hands ``RunOptions.terminate = True`` on to the host."""
+
+    def __init__(self, options: RunOptions | None, process: HostProcess) -> None:
+        self._options = options
+        self._process = process
+        self._request_id = 0
+        self._remove: Callable[[], None] | None = None
+
+    def __enter__(self) -> Callable[[int], None] | None:
+        if self._options is None:
+            return None
+        self._remove = self._options.add_terminate_listener(self._on_terminate)
+        return self._on_sent
+
+    def __exit__(self, *_: object) -> None:
+        if self._remove is not None:
+            self._remove()
+
+    def _on_sent(self, request_id: int) -> None:
+        self._request_id = request_id
+
+    def _on_terminate(self, terminate: bool) -> None:
+        if terminate and self._request_id:
+            try:
+                self._process.channel.cancel(self._request_id, time.monotonic() + CANCEL_TIMEOUT_S)
+            except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
+                pass  # the run itself reports what happened

@@ -1,0 +1,345 @@
+"""`InferenceSession`: the proxy with the interface of ``onnxruntime.InferenceSession``.
+
+Names, argument order, defaults and error classes are ONNX Runtime's. What is added is keyword-only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument
+from qnnbridge_protocol.specs import Fallback, Placement, RunSpec, SessionSpec
+
+from qnnbridge.errors import as_onnxruntime
+from qnnbridge.feeds import check_feeds
+from qnnbridge.host import Host, default_host
+from qnnbridge.io_binding import IOBinding
+from qnnbridge.model_source import ModelSource
+from qnnbridge.node import ModelMetadata, NodeArg
+from qnnbridge.options import RunOptions, SessionOptions, coerce_run_options, coerce_session_options
+from qnnbridge.ort_value import OrtValue
+from qnnbridge.outputs import to_application
+from qnnbridge.providers import ProviderArgument, choose_fallback, normalize_providers
+from qnnbridge.remote_session import Manifest, OnDeadline, RemoteSession
+
+ASYNC_THREADS = 4
+"""Threads for `run_async` of one session; the NPU works on one call at a time anyway."""
+
+
+class CpuFallbackWarning(UserWarning):
+    """A session that asked for QNN runs on the CPU, as its ``fallback`` allows."""
+
+
+class InferenceSession:
+    """A model, ready to run in the host process.
+
+    Args:
+        path_or_bytes: the model's file, or its bytes.
+        sess_options: `SessionOptions`.
+        providers: execution providers in order of preference, names or (name, options) pairs.
+            Default: QNN alone.
+        provider_options: options for each of `providers`, if those are names.
+        host: the host process to use; default one that all sessions of this process share.
+        fallback: "error" (default) refuses the session if a node would not run on QNN. "cpu" lets ONNX Runtime
+            put such nodes on the CPU; listing ``CPUExecutionProvider`` behind QNN means the same. `placement`
+            tells what came of it.
+        timeout: seconds for the creation, and the default for calls. Default: none, since compiling can take
+            minutes.
+        retry: how often a call is repeated in a new host when the host dies under it.
+        enable_fallback, disabled_optimizers: as in ONNX Runtime; fallback behind the application's back stays
+            off whatever `enable_fallback` says.
+
+    Raises the errors of `qnnbridge.errors`; those that ONNX Runtime raised are also instances of its classes if
+    the application has it imported.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions | Any = None,
+        providers: Sequence[ProviderArgument] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        host: Host | None = None,
+        fallback: Fallback | None = None,
+        timeout: float | None = None,
+        retry: int = 1,
+        enable_fallback: int | bool = 0,
+        disabled_optimizers: Sequence[str] | None = None,
+    ) -> None:
+        try:
+            options = coerce_session_options(sess_options, providers_given=providers is not None)
+            parts = options.to_spec_parts()
+            specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
+            parts.pop("providers", None)
+            source = ModelSource.open(path_or_bytes)
+            spec = SessionSpec(
+                model_path=source.path,
+                providers=specs,
+                fallback=choose_fallback(specs, fallback),
+                disabled_optimizers=tuple(disabled_optimizers or ()),
+                **parts,
+            )
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+        self._options = options
+        self._timeout = timeout
+        self._executor: ThreadPoolExecutor | None = None
+        self._executor_lock = threading.Lock()
+        self._open(Manifest(source, spec, tuple(options.initializer_values().values())), host or default_host(), retry)
+
+    def _open(self, manifest: Manifest, host: Host, retry: int) -> None:
+        self._remote = RemoteSession(host, manifest, retry=retry, timeout_s=self._timeout)
+        info = self._remote.open(self._timeout)
+        self._inputs = [NodeArg(node) for node in info.inputs]
+        self._outputs = [NodeArg(node) for node in info.outputs]
+        self._overridable = [NodeArg(node) for node in info.overridable_initializers]
+        self._output_names = [node.name for node in self._outputs]
+        placement = info.placement
+        if manifest.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
+            warnings.warn(
+                f"{manifest.source.label} runs on the CPU: no node of it could be placed on QNN"
+                + (f" ({placement.cause})" if placement.cause else ""),
+                CpuFallbackWarning,
+                stacklevel=3,
+            )
+
+    # --- running ---
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+    ) -> list[Any]:
+        """Run the model and return the outputs, in the order of `output_names` (all if ``None`` or empty).
+
+        Args:
+            timeout: seconds; default that of the session. When they are over `DeadlineExceeded` is raised at
+                most one second later; its ``state`` says whether the work still goes on in the host.
+            retry: repetitions if the host dies; default that of the session.
+            on_deadline: "kill" ends the host when the work still goes on; other calls are repeated in the next.
+        """
+        values = self.run_values(
+            output_names, input_feed, run_options, timeout=timeout, retry=retry, on_deadline=on_deadline
+        )
+        return [to_application(value) for value in values]
+
+    def run_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+    ) -> list[Any]:
+        """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
+        try:
+            feeds = check_feeds(self._inputs, input_feed, overridable=self._overridable)
+            names = self._check_outputs(output_names)
+            spec, options = self._run_spec(run_options)
+            return self._remote.run(
+                names,
+                feeds,
+                spec,
+                timeout_s=self._timeout if timeout is None else timeout,
+                retry=self._remote.retry if retry is None else retry,
+                on_deadline=on_deadline,
+                stop=options,
+            )
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | Any = None,
+    ) -> None:
+        """Run in the background and call ``callback(results, user_data, error_text)`` from another thread."""
+        with self._executor_lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(ASYNC_THREADS, thread_name_prefix="qnnbridge run_async")
+
+        def work() -> None:
+            try:
+                results, error = self.run(output_names, input_feed, run_options), ""
+            except Exception as failure:  # noqa: BLE001 - the callback is told
+                results, error = [], str(failure)
+            callback(results, user_data, error)
+
+        self._executor.submit(work)
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | Any = None,
+    ) -> list[OrtValue]:
+        """Like `run`, with `OrtValue` in and out."""
+        feed = {name: value.value for name, value in input_dict_ort_values.items()}
+        return [OrtValue(value) for value in self.run_values(output_names, feed, run_options)]
+
+    def io_binding(self) -> IOBinding:
+        """An empty binding for `run_with_iobinding`."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | Any = None) -> None:
+        """Run with bound inputs; results go into the bound outputs."""
+        iobinding.run(run_options)
+
+    def _check_outputs(self, output_names: Sequence[str] | None) -> list[str] | None:
+        if not output_names:
+            return None
+        names = list(output_names)
+        for name in names:
+            if name not in self._output_names:
+                raise InvalidArgument(
+                    f"[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Invalid output name:{name}",
+                    fix=f"The model's outputs are {', '.join(self._output_names)}.",
+                )
+        return names
+
+    @staticmethod
+    def _run_spec(run_options: Any) -> tuple[RunSpec | None, RunOptions | None]:
+        if run_options is None:
+            return None, None
+        options = coerce_run_options(run_options)
+        return options.to_spec(), options
+
+    # --- facts ---
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Name, type and shape of each input."""
+        return list(self._inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Name, type and shape of each output."""
+        return list(self._outputs)
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Initializers that may be given as inputs."""
+        return list(self._overridable)
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model file says of itself."""
+        return ModelMetadata(self._remote.info.modelmeta)
+
+    def get_providers(self) -> list[str]:
+        """The session's execution providers. Which of them has the nodes: see `placement`."""
+        return list(self._remote.info.providers)
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """The options of each provider, with the defaults that the host filled in."""
+        return {name: dict(options) for name, options in self._remote.info.provider_options.items()}
+
+    def get_session_options(self) -> SessionOptions:
+        return self._options
+
+    @property
+    def placement(self) -> Placement:
+        """How many nodes run on QNN and how many on the CPU, and why."""
+        return self._remote.info.placement
+
+    @property
+    def generation(self) -> int:
+        """How many host processes it took to keep this session alive."""
+        return self._remote.generation
+
+    @property
+    def host(self) -> Host:
+        return self._remote.host
+
+    # --- settings and life ---
+
+    def set_providers(
+        self,
+        providers: Sequence[ProviderArgument] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Make the session again with other providers."""
+        old = self._remote
+        specs = normalize_providers(providers, provider_options)
+        spec = dataclasses.replace(old.manifest.spec, providers=specs, fallback=choose_fallback(specs, None))
+        self._open(dataclasses.replace(old.manifest, spec=spec), old.host, old.retry)
+        old.close()
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Change settings of the execution provider between runs (``ep.dynamic.workload_type``)."""
+        try:
+            self._remote.set_ep_dynamic_options(dict(options))
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+
+    def disable_fallback(self) -> None:
+        """Nothing to do: ONNX Runtime's retry on the CPU is always off."""
+
+    def enable_fallback(self) -> None:
+        """Refused: a fallback that nobody sees is what this project exists to prevent."""
+        warnings.warn(
+            "enable_fallback() does nothing: give fallback='cpu' to InferenceSession, and look at placement.",
+            CpuFallbackWarning,
+            stacklevel=2,
+        )
+
+    def end_profiling(self) -> str:
+        """Stop profiling; the path of the result file."""
+        return self._remote.end_profiling()
+
+    def get_profiling_start_time_ns(self) -> int:
+        """Nanoseconds, on the host's clock."""
+        return self._remote.info.profiling_start_time_ns
+
+    def close(self) -> None:
+        """Release the session in the host. Idempotent."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True)
+        self._remote.close()
+
+    def __enter__(self) -> InferenceSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        remote = getattr(self, "_remote", None)
+        if remote is not None:
+            remote.forget()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, a session is what it was made from; unpickled, it is made again in that process' own host."""
+        return _remake, (self._remote.manifest, self._remote.retry, self._timeout)
+
+
+def _remake(manifest: Manifest, retry: int, timeout: float | None) -> InferenceSession:
+    session = InferenceSession.__new__(InferenceSession)
+    session._options = SessionOptions()
+    session._timeout = timeout
+    session._executor = None
+    session._executor_lock = threading.Lock()
+    session._open(manifest, default_host(), retry)
+    return session
+
+
+Session = InferenceSession
+"""ONNX Runtime's base class; some applications annotate with it."""
+
+__all__ = ["CpuFallbackWarning", "InferenceSession", "Session"]

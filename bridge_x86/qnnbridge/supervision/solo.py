@@ -1,0 +1,53 @@
+"""Runs suspects alone, so that a second death has one suspect only.
+
+Nothing is counted as long as there is no suspect: the gate then costs one attribute look-up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+from qnnbridge.process.channel import Deadline, Note
+from qnnbridge.supervision.blame import Blame
+
+
+class SoloGate:
+    """Calls of suspects exclude all others; the others run together. Any thread."""
+
+    def __init__(self, blame: Blame) -> None:
+        self._blame = blame
+        self._changed = threading.Condition()
+        self._together = 0
+        self._alone = False
+
+    @contextlib.contextmanager
+    def enter(self, note: Note, deadline: float | None) -> Iterator[None]:
+        """Around one call. Raises `Deadline` if its turn does not come in time."""
+        if not self._blame.active:
+            yield
+            return
+        alone = self._blame.must_run_alone(note.fingerprint)
+        with self._changed:
+            self._wait(alone, deadline)
+            self._alone = alone
+            self._together += not alone
+        try:
+            yield
+        finally:
+            with self._changed:
+                if alone:
+                    self._alone = False
+                else:
+                    self._together -= 1
+                self._changed.notify_all()
+
+    def _wait(self, alone: bool, deadline: float | None) -> None:
+        def free() -> bool:
+            return not self._alone and not (alone and self._together)
+
+        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not self._changed.wait_for(free, timeout):
+            raise Deadline("not-started")

@@ -1,0 +1,211 @@
+"""Keeps one host alive: starts it when it is needed, tells how it died, starts the next generation.
+
+There is no thread of its own. The caller that needs a host starts it (others wait for the same start), the
+callers that see a death share one investigation of it. Waiting is bounded by the caller's deadline.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from qnnbridge.supervision.blame import Blame
+from qnnbridge.supervision.investigation import Investigator
+from qnnbridge.supervision.restart_policy import RestartPolicy
+
+from qnnbridge._platform import Spawner
+from qnnbridge.process.channel import ChannelFailed
+from qnnbridge.process.host_process import HostProcess, Launch
+from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, ForkedClient, HostCrashed, HostError
+
+_log = logging.getLogger("qnnbridge.supervisor")
+
+RETIRE_TIMEOUT_S = 30.0
+"""A planned restart waits this long for calls under way before it ends the host under them (they are replayed)."""
+
+
+@dataclasses.dataclass
+class Counters:
+    """What happened so far; see `qnnbridge.HostStats`."""
+
+    generation: int = 0
+    crashes: int = 0
+    planned_restarts: int = 0
+    retried_calls: int = 0
+    last_crash: HostCrashed | None = None
+
+
+class Supervisor:
+    """See the module. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        make_launch: Callable[[], Launch],
+        spawner: Spawner,
+        policy: RestartPolicy,
+        investigator: Investigator,
+        blame: Blame,
+    ) -> None:
+        self._make_launch = make_launch
+        self._launch: Launch | None = None
+        self._spawner = spawner
+        self._policy = policy
+        self._investigator = investigator
+        self.blame = blame
+        self.counters = Counters()
+        self._owner_pid = os.getpid()
+        self._process: HostProcess | None = None
+        self._start_lock = threading.Lock()
+        self._death_lock = threading.Lock()
+        self._deaths: dict[int, HostError] = {}
+        self._closed = threading.Event()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def foreign(self) -> bool:
+        """Whether this process is a fork of the one that owns the host."""
+        return self._owner_pid != os.getpid()
+
+    @property
+    def running(self) -> HostProcess | None:
+        """The generation that takes calls, if there is one."""
+        process = self._process
+        return process if process is not None and process.usable else None
+
+    def process(self, deadline: float | None) -> HostProcess:
+        """A generation that takes calls; starts one if need be.
+
+        Raises `HostStartFailed`, `BreakerOpen`, `Closed`, `ForkedClient`, `DeadlineExceeded`.
+        """
+        process = self._process
+        if process is not None and process.usable and self._owner_pid == os.getpid():
+            return process
+        self._check_owner()
+        if not self._start_lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
+            raise _too_late()
+        try:
+            if self._closed.is_set():
+                raise Closed("The host was closed.", fix="Create a new qnnbridge.Host.")
+            process = self._process
+            if process is None or not process.usable:
+                process = self._process = self._next_generation(process, deadline)
+            return process
+        finally:
+            self._start_lock.release()
+
+    def lost(self, process: HostProcess, failure: ChannelFailed) -> HostError:
+        """Why `process` ended. The first caller finds out, the others get the same error."""
+        with self._death_lock:
+            error = self._deaths.get(process.generation)
+            if error is None:
+                error = self._investigate(process, failure)
+                self._deaths[process.generation] = error
+        return error
+
+    def good_reply(self) -> None:
+        """A call was answered well."""
+        self._policy.on_good_reply()
+
+    def retire(self, process: HostProcess) -> None:
+        """A planned restart: calls under way are finished first, new ones go to the next generation."""
+        with self._start_lock:
+            if self._process is not process or not process.usable:
+                return
+            self.counters.planned_restarts += 1
+            process.retiring = True
+            until = time.monotonic() + RETIRE_TIMEOUT_S
+            process.channel.wait_idle(until)
+            process.close()
+            self._process = None
+
+    def close(self) -> None:
+        """End the host. Calls under way get `Closed`. Idempotent; bounded in time."""
+        self._closed.set()
+        if self._owner_pid != os.getpid():
+            return
+        with self._start_lock:
+            process, self._process = self._process, None
+            if process is not None:
+                process.close(reason=Closed("The host was closed while the call was under way."))
+
+    # --- starting ---
+
+    def _next_generation(self, before: HostProcess | None, deadline: float | None) -> HostProcess:
+        if before is not None:
+            self._bury(before)
+        start = self._policy.next_start()
+        if start.delay_s:
+            if deadline is not None and time.monotonic() + start.delay_s > deadline:
+                raise _too_late()
+            if self._closed.wait(start.delay_s):
+                raise Closed("The host was closed.")
+        if self._launch is None:
+            self._launch = self._make_launch()
+        launch = self._launch
+        self._policy.on_start()
+        self.counters.generation += 1
+        generation = self.counters.generation
+        process = None
+        try:
+            process = HostProcess(launch, self._spawner, generation)
+            process.greet(launch.timeout_s)
+        except ChannelFailed as failure:
+            assert process is not None
+            error = self.lost(process, failure)
+            self._bury(process)
+            raise error from None
+        except BaseException as error:
+            if process is not None:
+                process.close()
+            if isinstance(error, BridgeError):
+                self._policy.on_death(None, curable=error.retry != "pointless")
+            raise
+        self._policy.on_ready()
+        if process.channel.preamble:
+            _log.warning("the host printed before its HELLO: %r", process.channel.preamble[:200])
+        _log.info("host generation %d is ready: pid %d, %s", generation, process.peer.pid, process.peer.executable)
+        return process
+
+    def _bury(self, process: HostProcess) -> None:
+        """Release what a dead generation holds; make sure it is dead, and that its death was looked into."""
+        if process.channel.failed:
+            self.lost(process, ChannelFailed())
+        process.close()
+        for generation in [g for g in self._deaths if g < process.generation - 8]:
+            del self._deaths[generation]
+
+    # --- deaths ---
+
+    def _investigate(self, process: HostProcess, failure: ChannelFailed) -> HostError:
+        if isinstance(failure.reason, Closed):
+            return failure.reason
+        error = self._investigator.investigate(process, failure)
+        if isinstance(error, HostCrashed):
+            self.counters.crashes += 1
+            self.counters.last_crash = error
+        self._policy.on_death(self._investigator.exit_status(process), curable=error.retry != "pointless")
+        _log.warning("%s", error)
+        return error
+
+    def _check_owner(self) -> None:
+        if self._owner_pid != os.getpid():
+            raise ForkedClient(
+                f"This process is a fork of process {self._owner_pid}, which owns the host.",
+                cause="Pipes cannot be shared by two processes.",
+                fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
+            )
+
+
+def _too_late() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "The time of the call was over before the host was ready.",
+        fix="Give it more time, or start the host ahead with Host.start().",
+        details={"state": "not-started"},
+    )

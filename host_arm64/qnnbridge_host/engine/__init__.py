@@ -1,0 +1,114 @@
+"""The part of the host that knows ONNX Runtime.
+
+This module holds what the server sees of it: two protocols, the handle that stops a run, and `load_engine`.
+Importing it imports neither ONNX Runtime nor numpy. All errors leave the engine as classes of
+`qnnbridge_protocol.errors`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from qnnbridge_host.engine.distributions import Installed, installed
+from qnnbridge_host.engine.stop import StopHandle
+from qnnbridge_protocol.errors import ProviderUnavailable
+from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge_host.engine.providers import QnnAdapter
+
+__all__ = ["Engine", "EngineSession", "StopHandle", "load_engine"]
+
+
+class EngineSession(Protocol):
+    """A session. `run` may be called by several threads at once."""
+
+    info: SessionInfo
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        feeds: Mapping[str, Any],
+        run: RunSpec | None = None,
+        stop: StopHandle | None = None,
+    ) -> list[Any]:
+        """The values of the outputs named, or of all. The caller declares the phase ``running`` itself."""
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None: ...
+
+    def end_profiling(self) -> str: ...
+
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    """Makes sessions. Any thread."""
+
+    create_holds_gil: bool
+
+    def versions(self) -> dict[str, str]: ...
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def create_session(
+        self,
+        spec: SessionSpec,
+        model: Any | None,
+        initializers: Mapping[str, Any],
+        on_phase: Callable[[str], None],
+    ) -> EngineSession:
+        """`on_phase` is called before each native step, on the calling thread, and not after this returns."""
+
+
+def load_engine(on_phase: Callable[[str], None] = lambda phase: None) -> Engine:
+    """Import ONNX Runtime and make QNN ready, whichever generation of onnxruntime-qnn is installed.
+
+    Without a usable QNN the engine still has the CPU; a session that asks for QNN is then told what is missing.
+    """
+    found = installed()
+    on_phase("importing")
+    try:
+        import onnxruntime as ort
+    except Exception as error:
+        raise _no_runtime(found, error) from error
+    from qnnbridge_host.engine.common import OrtEngine
+
+    if hasattr(ort, "disable_telemetry_events"):
+        ort.disable_telemetry_events()
+    return OrtEngine(ort, _adapter(ort, found, on_phase), found)
+
+
+def _adapter(ort: Any, found: Installed, on_phase: Callable[[str], None]) -> QnnAdapter:
+    from qnnbridge_host.engine import builtin, plugin
+    from qnnbridge_host.engine.providers import NoQnn
+
+    if found.generation == "plugin":
+        return plugin.load(ort, found, on_phase)
+    if found.generation == "builtin":
+        return builtin.load(ort.get_available_providers(), found)
+    if found.onnxruntime_qnn:
+        cause, verb = found.problem, "Reinstall"
+    else:
+        cause, verb = f"onnxruntime-qnn is not installed in {sys.executable}.", "Install"
+    return NoQnn(
+        ProviderUnavailable(
+            "QNN is not available on this host.",
+            cause=cause,
+            fix=f"{verb} it there: `python -m pip install 'qnnbridge[host]'`.",
+        )
+    )
+
+
+def _no_runtime(found: Installed, error: Exception) -> ProviderUnavailable:
+    missing = found.onnxruntime is None
+    return ProviderUnavailable(
+        f"The host's Python ({sys.executable}) cannot import onnxruntime.",
+        cause=f"{type(error).__name__}: {error}",
+        fix="Install it there: `python -m pip install 'qnnbridge[host]'`."
+        if missing
+        else "Reinstall onnxruntime for the architecture of that Python. On Windows it also needs the Microsoft "
+        "Visual C++ Redistributable of that architecture.",
+        details={"onnxruntime": found.onnxruntime},
+    )

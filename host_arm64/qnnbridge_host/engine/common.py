@@ -1,0 +1,195 @@
+"""The engine: makes sessions of ONNX Runtime, the same way for both generations of onnxruntime-qnn.
+
+What always holds: ONNX Runtime's own fallbacks are off, so nothing moves to the CPU behind anyone's back; a strict
+session either has every node on QNN or does not come into being, and then the error says which nodes and why.
+Immutable after construction; several threads may create sessions at once.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from qnnbridge_host.engine import placement, providers, session_options
+from qnnbridge_host.engine.config_keys import DISABLE_COMPILE, DISABLE_CPU_FALLBACK
+from qnnbridge_host.engine.distributions import Installed, parse_version
+from qnnbridge_host.engine.ort_errors import is_cpu_fallback_refusal, translate
+from qnnbridge_host.engine.ort_hints import Circumstances
+from qnnbridge_host.engine.ort_session import OrtSession
+from qnnbridge_host.engine.providers import Choice, QnnAdapter
+from qnnbridge_host.engine.qnn_options import PROVIDER
+from qnnbridge_host.engine.session_options import Tensors
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
+from qnnbridge_protocol.specs import NodeInfo, SessionInfo, SessionSpec
+
+_CREATION_RELEASES_GIL_SINCE = (1, 31)
+"""Before 1.31 the native part of session creation holds the GIL (onnxruntime 27063)."""
+
+
+class OrtEngine:
+    """ONNX Runtime with one way to reach QNN."""
+
+    def __init__(self, ort: Any, qnn: QnnAdapter, found: Installed) -> None:
+        self._ort = ort
+        self._qnn = qnn
+        self._found = found
+        self._records = hasattr(ort.InferenceSession, "get_provider_graph_assignment_info")
+        self.create_holds_gil = parse_version(ort.__version__) < _CREATION_RELEASES_GIL_SINCE
+
+    def versions(self) -> dict[str, str]:
+        """Of everything that a result depends on."""
+        import numpy as np
+
+        versions = {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "onnxruntime": str(self._ort.__version__),
+            "onnxruntime_qnn": self._found.onnxruntime_qnn,
+            "qnn_sdk": self._found.qnn_sdk,
+        }
+        return {name: version for name, version in versions.items() if version}
+
+    def describe(self) -> dict[str, Any]:
+        """What this host offers: ``providers``, ``qnn_devices``, ``simulator``, and why QNN is not there if it is
+        not (``qnn_problem``)."""
+        problem = None
+        try:
+            self._qnn.require()
+        except BridgeError as error:
+            problem = error.to_wire()
+        return {
+            "providers": list(self._ort.get_available_providers()),
+            "qnn_devices": self._qnn.devices(),
+            "qnn_problem": problem,
+            "qnn_generation": self._found.generation,
+            "library_folder": self._qnn.library_folder,
+            "simulator": self._qnn.simulator,
+        }
+
+    def create_session(
+        self,
+        spec: SessionSpec,
+        model: bytes | bytearray | memoryview | Any | None,
+        initializers: Mapping[str, Any],
+        on_phase: Callable[[str], None],
+    ) -> OrtSession:
+        """A session, or an error that says why not.
+
+        model: the model itself (anything with the buffer interface), or ``None`` to load ``spec.model_path``.
+        initializers: values by name, for those that `spec` announces.
+        on_phase: called before each native step with ``creating`` or ``compiling``.
+        """
+        source = _source(spec, model)
+        choice = providers.choose(spec, self._ort.get_available_providers(), self._qnn, records=self._records)
+        circumstances = Circumstances(
+            model_path=spec.model_path if isinstance(source, str) else None,
+            soc_model=choice.target.soc_model if choice.target else None,
+            simulator=bool(choice.target and choice.target.simulator),
+        )
+        on_phase("creating")
+        started = time.perf_counter()
+        try:
+            tensors = session_options.make_tensors(self._ort, spec, initializers)
+            session = self._make(spec, source, choice, choice.entries, tensors, on_phase)
+            info = self._info(session, choice, time.perf_counter() - started)
+        except Exception as error:
+            if choice.strict and is_cpu_fallback_refusal(error):
+                raise self._refused(spec, source, choice, tensors, on_phase) from error
+            raise translate(error, circumstances) from error
+        return OrtSession(self._ort, session, info, circumstances, self._qnn.version, tensors)
+
+    def _make(
+        self,
+        spec: SessionSpec,
+        source: str | bytes,
+        choice: Choice,
+        entries: Mapping[str, str],
+        tensors: Tensors,
+        on_phase: Callable[[str], None],
+    ) -> Any:
+        options = session_options.build(self._ort, spec, entries, tensors)
+        named: list[tuple[str, dict[str, str]]] = []
+        if choice.qnn is None:
+            named.extend(choice.others)
+        else:
+            assert choice.target is not None
+            named.extend(self._qnn.attach(options, dict(choice.qnn), choice.target.backend))
+            if named:
+                named.extend(choice.others)
+            else:
+                for name, given in choice.others:
+                    options.add_provider(name, given)
+            if entries.get(DISABLE_COMPILE) != "1":
+                on_phase("compiling")
+        keywords: dict[str, Any] = {"enable_fallback": 0}
+        if spec.disabled_optimizers:
+            keywords["disabled_optimizers"] = list(spec.disabled_optimizers)
+        session = self._ort.InferenceSession(source, options, providers=named or None, **keywords)
+        session.disable_fallback()
+        if getattr(session, "_model_bytes", None) is not None:
+            # Kept only for the fallback that is switched off; a model can be gigabytes.
+            session._model_bytes = None
+        return session
+
+    def _refused(
+        self,
+        spec: SessionSpec,
+        source: str | bytes,
+        choice: Choice,
+        tensors: Tensors,
+        on_phase: Callable[[str], None],
+    ) -> PlacementRefused:
+        """ONNX Runtime says only that some node is not on QNN. Make the session again with the CPU allowed and
+        everything logged, look where the nodes are, and throw it away."""
+        name = os.path.basename(source) if isinstance(source, str) else "the model"
+        second, entries = session_options.without_side_effects(spec, choice.entries)
+        entries[DISABLE_CPU_FALLBACK] = "0"
+        assert choice.qnn is not None
+        # A strict session keeps quantization at the graph's edges on QNN; without this the CPU would get it here.
+        qnn = {"offload_graph_io_quantization": "0", **choice.qnn}
+        try:
+            allowed = Choice(qnn, choice.others, entries, choice.target, strict=False)
+            session = self._make(second, source, allowed, entries, tensors, on_phase)
+            return placement.refusal(name, placement.read(session, choice.target), placement.inputs(session))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the refusal is what the caller must hear
+            return placement.refusal(name, None, (), translate(error))
+
+    def _info(self, session: Any, choice: Choice, seconds: float) -> SessionInfo:
+        meta = session.get_modelmeta()
+        options = {str(name): dict(given) for name, given in session.get_provider_options().items()}
+        if choice.qnn is not None:
+            options[PROVIDER] = {**choice.qnn, **options.get(PROVIDER, {})}
+        return SessionInfo(
+            inputs=placement.inputs(session),
+            outputs=_nodes(session.get_outputs()),
+            overridable_initializers=_nodes(session.get_overridable_initializers()),
+            modelmeta={
+                "producer_name": meta.producer_name,
+                "graph_name": meta.graph_name,
+                "domain": meta.domain,
+                "description": meta.description,
+                "graph_description": meta.graph_description,
+                "version": int(meta.version),
+                "custom_metadata_map": dict(meta.custom_metadata_map),
+            },
+            providers=tuple(session.get_providers()),
+            provider_options=options,
+            placement=placement.read(session, choice.target),
+            profiling_start_time_ns=int(session.get_profiling_start_time_ns()),
+            create_seconds=seconds,
+        )
+
+
+def _nodes(nodes: Any) -> tuple[NodeInfo, ...]:
+    return tuple(NodeInfo(node.name, node.type, tuple(node.shape)) for node in nodes)
+
+
+def _source(spec: SessionSpec, model: Any) -> str | bytes:
+    if model is not None:
+        return bytes(memoryview(model))
+    if spec.model_path is None:
+        raise InvalidArgument("There is neither a model path nor a model.")
+    return spec.model_path

@@ -1,0 +1,194 @@
+"""What is installed in this interpreter, told without importing any of it.
+
+The host says in HELLO which ONNX Runtime and which QNN it has, before it imports anything heavy. So the names of
+the ``*.dist-info`` folders and two small text files are read; that takes a few milliseconds at most. It also
+decides which of the two generations of onnxruntime-qnn is in use:
+
+- 1.x *is* ONNX Runtime with the QNN provider built in: it fills ``onnxruntime/`` and must not be installed beside
+  plain onnxruntime, because both write the same folder and the later one wins;
+- 2.x is a plugin beside plain onnxruntime, in ``onnxruntime_qnn/``.
+
+Pure functions of the file system; any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+Generation = Literal["builtin", "plugin"]
+
+QNN_DISTRIBUTION = "onnxruntime-qnn"
+RUNTIMES = frozenset(
+    {QNN_DISTRIBUTION, "onnxruntime"}
+    | {
+        f"onnxruntime-{kind}"
+        for kind in [
+            "azure",
+            "directml",
+            "gpu",
+            "migraphx",
+            "openvino",
+            "rocm",
+            "silicon",
+            "training",
+            "vitisai",
+            "winml",
+        ]
+    }
+    | {f"ort-nightly{kind}" for kind in ("", "-directml", "-gpu", "-qnn")}
+)
+"""Distributions that bring the module ``onnxruntime``."""
+
+_DIST_INFO = re.compile(r"^(?P<name>[a-z0-9]+(?:[._-][a-z]+)*)-(?P<version>\d[^-]*)\.dist-info$", re.IGNORECASE)
+_ASSIGNMENT = re.compile(r"""^(?P<name>\w+)\s*=\s*['"](?P<value>[^'"]*)['"]""", re.MULTILINE)
+_SMALL_FILE_BYTES = 64 * 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Installed:
+    """The distributions that matter to the host.
+
+    distributions: normalised name -> version, the first of each name on the path (that is the one imported).
+    generation: how QNN is provided, or ``None`` if it is not (or is not usable, see `problem`).
+    onnxruntime: version of the module ``onnxruntime``, which ever distribution it came from.
+    qnn_sdk: version of the QNN SDK inside, where the package says it (2.x does).
+    qnn_folder: where the QNN libraries of a built-in provider are (2.x finds its own).
+    problem: what is wrong with the installation, a sentence; ``None`` if nothing is.
+    """
+
+    distributions: dict[str, str]
+    generation: Generation | None = None
+    onnxruntime: str | None = None
+    onnxruntime_qnn: str | None = None
+    qnn_sdk: str | None = None
+    qnn_folder: str | None = None
+    problem: str | None = None
+
+
+def installed(paths: Sequence[str] | None = None) -> Installed:
+    """Look at the folders of ``sys.path`` (or those given)."""
+    folders = [folder for folder in (sys.path if paths is None else paths) if folder]
+    distributions: dict[str, str] = {}
+    for name, version in _distributions(folders):
+        distributions.setdefault(name, version)
+    qnn = distributions.get(QNN_DISTRIBUTION)
+    module, plugin = _folder_of(folders, "onnxruntime"), _folder_of(folders, "onnxruntime_qnn")
+    capi = os.path.join(module, "capi") if module else None
+    built = _build_info(capi) if capi else {}
+    runtime = built.get("__version__") or _runtime_version(distributions)
+    if qnn is None:
+        return Installed(distributions, onnxruntime=runtime)
+    if _is_plugin(qnn):
+        info = _build_info(plugin) if plugin else {}
+        return Installed(
+            distributions,
+            "plugin" if plugin and module else None,
+            runtime,
+            qnn,
+            info.get("qnn_version"),
+            problem=_plugin_problem(qnn, plugin, module),
+        )
+    overwritten = _overwriter(distributions, built, capi)
+    return Installed(
+        distributions,
+        "builtin" if capi and not overwritten else None,
+        runtime if overwritten else built.get("__version__") or qnn,
+        qnn,
+        qnn_folder=None if overwritten else capi,
+        problem=_builtin_problem(qnn, capi, overwritten),
+    )
+
+
+def installed_versions(paths: Sequence[str] | None = None) -> dict[str, str]:
+    """What HELLO carries: onnxruntime, onnxruntime_qnn, qnn_sdk, numpy; what is missing is left out."""
+    found = installed(paths)
+    versions = {
+        "onnxruntime": found.onnxruntime,
+        "onnxruntime_qnn": found.onnxruntime_qnn,
+        "qnn_sdk": found.qnn_sdk,
+        "numpy": found.distributions.get("numpy"),
+    }
+    return {name: version for name, version in versions.items() if version}
+
+
+def parse_version(text: str | None) -> tuple[int, ...]:
+    """``"1.24.1"`` -> ``(1, 24, 1)``; what does not start with a number gives ``()``."""
+    match = re.match(r"\d+(?:\.\d+)*", text or "")
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+
+def _distributions(folders: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for folder in folders:
+        try:
+            names = os.listdir(folder)
+        except OSError:  # not a folder (a zip), or gone
+            continue
+        for entry in names:
+            match = _DIST_INFO.match(entry)
+            name = re.sub(r"[._-]+", "-", match["name"]).lower() if match else ""
+            if match and (name in RUNTIMES or name == "numpy"):
+                yield name, match["version"]
+
+
+def _folder_of(folders: Sequence[str], package: str) -> str | None:
+    for folder in folders:
+        path = os.path.join(folder, package)
+        if os.path.isfile(os.path.join(path, "__init__.py")):
+            return path
+    return None
+
+
+def _build_info(folder: str) -> dict[str, str]:
+    """The string constants of ``build_and_package_info.py``, read as text."""
+    try:
+        with open(os.path.join(folder, "build_and_package_info.py"), encoding="utf-8", errors="replace") as file:
+            return dict(_ASSIGNMENT.findall(file.read(_SMALL_FILE_BYTES)))
+    except OSError:  # 1.20 has no such file
+        return {}
+
+
+def _is_plugin(version: str) -> bool:
+    return parse_version(version) >= (2,)
+
+
+def _runtime_version(distributions: dict[str, str]) -> str | None:
+    for name, version in distributions.items():
+        if name not in (QNN_DISTRIBUTION, "numpy"):
+            return version
+    return None
+
+
+def _overwriter(distributions: dict[str, str], built: dict[str, str], capi: str | None) -> str | None:
+    """The distribution that has overwritten the module of onnxruntime-qnn 1.x."""
+    others = [name for name in distributions if name not in (QNN_DISTRIBUTION, "numpy")]
+    name = built.get("package_name")
+    if name is not None:
+        return None if name == QNN_DISTRIBUTION else name
+    # No file that says it (1.20): the QNN libraries tell.
+    if others and capi and not os.path.exists(os.path.join(capi, "QnnHtp.dll")):
+        return others[0]
+    return None
+
+
+def _plugin_problem(version: str, plugin: str | None, module: str | None) -> str | None:
+    if plugin is None:
+        return f"onnxruntime-qnn {version} is listed as installed, but its module onnxruntime_qnn is missing."
+    if module is None:
+        return f"onnxruntime-qnn {version} is a plugin for onnxruntime, and onnxruntime is not installed."
+    return None
+
+
+def _builtin_problem(version: str, capi: str | None, overwritten: str | None) -> str | None:
+    if capi is None:
+        return f"onnxruntime-qnn {version} is listed as installed, but its module onnxruntime is missing."
+    if overwritten:
+        return (
+            f"onnxruntime-qnn {version} and {overwritten} are both installed and share the folder onnxruntime; "
+            f"{overwritten} came last and has replaced the QNN build."
+        )
+    return None

@@ -1,0 +1,178 @@
+"""What an error text of ONNX Runtime or QNN really means, where the text itself misleads or says too little.
+
+Each rule was seen on onnxruntime 1.24 to 1.31 with onnxruntime-qnn 2.7. Rules add a cause and a fix; they never
+change the text. Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable
+
+from qnnbridge_host.engine import soc
+
+_GIT_LFS = b"version https://git-lfs"
+_V73 = 73
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the rules may know of the call.
+
+    soc_model: the chip that the session computes for, if one was said. simulator: it runs on the HTP simulator.
+    """
+
+    model_path: str | None = None
+    soc_model: str | None = None
+    simulator: bool = False
+
+
+Text = str | Callable[[Circumstances], str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    pattern: re.Pattern[str]
+    cause: Text
+    fix: Text | None = None
+
+
+def hint(text: str, circumstances: Circumstances) -> tuple[str | None, str | None]:
+    """Cause and fix for an error text, as far as known."""
+    if "INVALID_PROTOBUF" in text or "Protobuf parsing failed" in text:
+        return _not_a_model(circumstances.model_path)
+    for rule in _RULES:
+        if rule.pattern.search(text):
+            return _say(rule.cause, circumstances), None if rule.fix is None else _say(rule.fix, circumstances)
+    return None, None
+
+
+def _say(text: Text, circumstances: Circumstances) -> str:
+    return text if isinstance(text, str) else text(circumstances)
+
+
+def _not_a_model(path: str | None) -> tuple[str | None, str | None]:
+    if path is None:
+        return None, None
+    try:
+        if os.path.isdir(path):
+            return f"{path} is a folder.", "Give the path of the .onnx file in it."
+        with open(path, "rb") as file:
+            head = file.read(len(_GIT_LFS))
+    except OSError:
+        return None, None
+    if not head:
+        return f"{path} is empty.", "Copy or download the model again."
+    if head == _GIT_LFS:
+        return f"{path} is a Git LFS pointer, not the model itself.", "Fetch the file with `git lfs pull`."
+    return f"{path} is not an ONNX model, or it is cut off.", "Copy or download the model again."
+
+
+def _finalize_cause(circumstances: Circumstances) -> str:
+    cause = "QNN reports memory, but in practice an operator or a data type cannot be placed on this chip"
+    if circumstances.soc_model:
+        return f"{cause} (soc_model={soc.label(circumstances.soc_model)})."
+    return f"{cause}, and no soc_model was given."
+
+
+def _finalize_fix(circumstances: Circumstances) -> str:
+    chips = soc.parse(circumstances.soc_model) if circumstances.soc_model else ()
+    archs = [soc.arch_of(chip) for chip in chips]
+    if not chips or any(arch is not None and arch < _V73 for arch in archs):
+        return (
+            "Set the provider option soc_model to the chip that the model is for, for example 60 (X Elite). "
+            "Chips before HTP V73 cannot run most float operators; quantize the model for them."
+        )
+    return (
+        "Create the session with log_severity_level=0: QNN names the operator in lines with <E>. "
+        "Then change or quantize it, or run the model on the CPU provider."
+    )
+
+
+def _blob_fix(circumstances: Circumstances) -> str:
+    if circumstances.soc_model:
+        return (
+            f"Compile it again for soc_model={soc.label(circumstances.soc_model)} with this onnxruntime-qnn, "
+            "or give the soc_model that it was compiled for."
+        )
+    return "Compile the model again with this onnxruntime-qnn, on or for this machine."
+
+
+def _rule(pattern: str, cause: Text, fix: Text | None = None) -> Rule:
+    return Rule(re.compile(pattern), cause, fix)
+
+
+_RULES: tuple[Rule, ...] = (
+    _rule(r"Failed to finalize QNN graph.*(?:MEM_ALLOC|Code: 1002)", _finalize_cause, _finalize_fix),
+    _rule(
+        r"was inserted using the NHWC format as requested by .* but was not selected by that EP",
+        "QNN asked for this operator in channels-last layout and then refused it (its log names the reason, mostly "
+        "error code 3110: a data type, rank or attribute that the chip does not support). ONNX Runtime cannot give "
+        "it back to the CPU after that, whatever fallback is allowed.",
+        "Change or quantize the operator so that QNN takes it (weights must be initializers, not Constant nodes), "
+        "or run the model on the CPU provider.",
+    ),
+    _rule(
+        r"Dynamic shape is not supported",
+        "QNN needs fixed dimensions, and an input of the model has dimensions that are not.",
+        "Fix them with add_free_dimension_override_by_name or in the model.",
+    ),
+    _rule(
+        r"contextCreateFromBinary failed",
+        "The compiled model (context binary) is damaged, or was compiled for another chip or another QNN version.",
+        _blob_fix,
+    ),
+    _rule(
+        r"Failed to get context binary info",
+        "The file with the compiled model is cut off, changed or no context binary (often a Git LFS pointer).",
+        "Copy it again or compile the model again.",
+    ),
+    _rule(
+        r"Empty cache file encountered",
+        "The file with the compiled model is empty.",
+        "Copy it again or compile the model again.",
+    ),
+    _rule(
+        r"file path in ep_cache_context does not exist",
+        "This model is compiled, and the .bin file that it names is not beside it.",
+        "Keep the .onnx file and its .bin file together, under the names they were made with.",
+    ),
+    _rule(
+        r"EPContext node generated by 'QNNExecutionProvider' is not compatible",
+        "The model is compiled for QNN, and in this session QNN is not there: it was not asked for, or its backend "
+        "or libQnnSystem could not be loaded.",
+        "Ask for QNNExecutionProvider; if you did, look at the log for the reason.",
+    ),
+    _rule(
+        r"Having zero graph inputs is not supported",
+        "QNN cannot run a graph that has no inputs.",
+        "Run this model on the CPU provider.",
+    ),
+    _rule(
+        r"Need to specify a CSV file via provider option profiling_file_path",
+        "profiling_level needs a file to write to.",
+        "Set the provider option profiling_file_path too.",
+    ),
+    _rule(
+        r"since the file .* exists already",
+        "ONNX Runtime never overwrites a compiled model.",
+        "Remove the file, or give another ep.context_file_path.",
+    ),
+    _rule(
+        r"Unknown exception occurred while creating QNN EP",
+        "A provider option has a value that QNN cannot use on this machine (enable_htp_shared_memory_allocator "
+        "needs the library libcdsprpc of the NPU driver).",
+        "Leave out the provider options that are not needed.",
+    ),
+    _rule(
+        r"QNN graph execute error.*Code: 1100|QNN graph execute error.*ERROR_GENERAL",
+        "QNN names no reason. An index out of range (Gather) does this; the log line before it says more.",
+    ),
+    _rule(
+        r"NPU crashed|SSR detected",
+        "The NPU's own processor crashed and was restarted by the driver; what was loaded into it is gone.",
+        "Create the session again.",
+    ),
+)

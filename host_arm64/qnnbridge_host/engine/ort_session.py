@@ -1,0 +1,116 @@
+"""One session of ONNX Runtime: runs it, and translates values and errors on the way.
+
+A call does what it does in one process, with two exceptions that are the point: nothing falls back to the CPU, and
+outputs of element types that numpy lacks are returned instead of refused. ONNX Runtime's sessions may be run by
+several threads at once, and so may these; `close` does not disturb a run that is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qnnbridge_host.engine import ort_values, qnn_checks
+from qnnbridge_host.engine.ort_errors import translate
+from qnnbridge_host.engine.ort_hints import Circumstances
+from qnnbridge_host.engine.run_options import Adapters, build
+from qnnbridge_host.engine.stop import StopHandle
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.specs import RunSpec, SessionInfo
+
+
+class OrtSession:
+    """The engine's session.
+
+    kept: what must live as long as the session (initializers that it borrows).
+    """
+
+    def __init__(
+        self,
+        ort: Any,
+        session: Any,
+        info: SessionInfo,
+        circumstances: Circumstances,
+        qnn_version: tuple[int, ...],
+        kept: object,
+    ) -> None:
+        self.info = info
+        self._ort = ort
+        # One object, so that a run keeps both alive although the session is closed meanwhile.
+        self._native: tuple[Any, object] | None = (session, kept)
+        self._circumstances = circumstances
+        self._qnn_version = qnn_version
+        self._adapters = Adapters(ort)
+        self._output_names = [node.name for node in info.outputs]
+        self._unreadable = {node.name for node in info.outputs if ort_values.typed_element(node.type)}
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        feeds: Mapping[str, Any],
+        run: RunSpec | None = None,
+        stop: StopHandle | None = None,
+    ) -> list[Any]:
+        """The outputs named (all of them if none is), in that order."""
+        native = self._alive()
+        try:
+            options = None
+            if run is not None:
+                options = build(self._ort, run, self._adapters, self._qnn_version)
+            elif stop is not None:
+                options = self._ort.RunOptions()
+            if stop is None:
+                return self._run(native[0], output_names, feeds, options)
+            stop.attach(options)
+            try:
+                return self._run(native[0], output_names, feeds, options)
+            finally:
+                stop.detach()
+        except Exception as error:
+            raise translate(error, self._circumstances) from error
+
+    def _run(
+        self, session: Any, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: Any
+    ) -> list[Any]:
+        names = list(output_names) if output_names else self._output_names
+        if self._unreadable and not self._unreadable.isdisjoint(names):
+            given = ort_values.feeds_as_ort_values(self._ort, feeds)
+            return [
+                ort_values.result_of_ort_value(value)
+                for value in session.run_with_ort_values(names, given, options)
+            ]
+        taken = {name: ort_values.feed(self._ort, value) for name, value in feeds.items()}
+        return [ort_values.result(value) for value in session.run(names, taken, options)]
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Change the provider's behaviour while the session lives."""
+        native = self._alive()
+        checked = qnn_checks.dynamic_options(options, self._qnn_version)
+        set_options = getattr(native[0], "set_ep_dynamic_options", None)
+        if set_options is None:
+            raise errors.NotImplemented(
+                f"onnxruntime {self._ort.__version__} has no set_ep_dynamic_options.",
+                fix="Install onnxruntime 1.24 or newer in the host's Python.",
+            )
+        try:
+            set_options(checked)
+        except Exception as error:
+            raise translate(error, self._circumstances) from error
+
+    def end_profiling(self) -> str:
+        """Stop profiling; the path of the file, as ONNX Runtime tells it."""
+        native = self._alive()
+        try:
+            return str(native[0].end_profiling())
+        except Exception as error:
+            raise translate(error, self._circumstances) from error
+
+    def close(self) -> None:
+        """Let go of the session. Its memory is freed when the last run in it ends."""
+        self._native = None
+
+    def _alive(self) -> tuple[Any, object]:
+        native = self._native
+        if native is None:
+            raise errors.Closed("This session is closed.", fix="Create a new one.")
+        return native

@@ -1,0 +1,143 @@
+"""Between the wire's values and what ONNX Runtime's Python takes and gives.
+
+Plain arrays, lists, dicts and ``None`` are the same on both sides and are not touched, so a call does exactly what
+it does in one process. Only what ONNX Runtime's Python has no array for is converted: `Typed` (bfloat16, float8
+and sub-byte types) and `Sparse`. Bits are never changed. Stateless; any thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, from_ort_type
+from qnnbridge_protocol.sparse import Sparse
+from qnnbridge_protocol.typed import Typed
+
+
+def typed_element(ort_type: str) -> ElementType | None:
+    """The element type of a dense tensor that ONNX Runtime cannot return as a numpy array, else ``None``."""
+    try:
+        parsed: ValueType = from_ort_type(ort_type)
+    except errors.NotImplemented:
+        return None
+    if parsed.kind == "optional" and parsed.item is not None:
+        parsed = parsed.item
+    if parsed.kind != "tensor" or parsed.element is None or LAYOUTS[parsed.element].named:
+        return None
+    return parsed.element
+
+
+def feed(ort: Any, value: Any) -> Any:
+    """A value in the form that ``InferenceSession.run`` takes as an input."""
+    if isinstance(value, Typed):
+        return typed_to_ort(ort, value)
+    if isinstance(value, Sparse):
+        return sparse_to_ort(ort, value)
+    if isinstance(value, list) and any(isinstance(item, (Typed, Sparse)) for item in value):
+        raise errors.NotImplemented(
+            "A sequence of bfloat16, float8, sub-byte or sparse tensors cannot be an input.",
+            cause="ONNX Runtime's Python has no way to make one.",
+        )
+    return value
+
+
+def feeds_as_ort_values(ort: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """All inputs as OrtValue, for a run of which an output cannot be a numpy array."""
+    values = {}
+    for name, value in feeds.items():
+        if value is None:
+            continue  # an empty optional: ONNX Runtime takes it as not given
+        values[name] = to_ort_value(ort, value, name)
+    return values
+
+
+def to_ort_value(ort: Any, value: Any, name: str) -> Any:
+    """A tensor as an OrtValue. It may borrow the value's memory and keeps it alive."""
+    value = feed(ort, value)
+    if isinstance(value, np.ndarray):
+        return ort.OrtValue.ortvalue_from_numpy(np.asarray(value, order="C"))
+    if isinstance(value, (list, dict)):
+        raise errors.NotImplemented(
+            f"{name!r} is a sequence or a map, which cannot be made into an OrtValue.",
+            cause="ONNX Runtime's Python has no way to make one, and the call needs it because an output has an "
+            "element type that numpy does not have.",
+        )
+    return value
+
+
+def typed_to_ort(ort: Any, value: Typed) -> Any:
+    """An OrtValue of a type that numpy has no name for."""
+    if not LAYOUTS[value.element_type].packed:
+        # Borrows the bytes.
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            np.asarray(value.data, order="C"), int(value.element_type)
+        )
+    # A packed array has another shape than its tensor, so let ONNX Runtime allocate and copy the bytes over.
+    made = ort.OrtValue.ortvalue_from_shape_and_type(list(value.shape), int(value.element_type))
+    data = np.asarray(value.data, order="C")
+    if made.tensor_size_in_bytes() != data.nbytes:
+        raise errors.NotImplemented(
+            f"This ONNX Runtime stores {value.element_type.text} in {made.tensor_size_in_bytes()} bytes where "
+            f"{data.nbytes} were expected."
+        )
+    if data.nbytes:
+        ctypes.memmove(made.data_ptr(), data.ctypes.data, data.nbytes)
+    return made
+
+
+def sparse_to_ort(ort: Any, value: Sparse) -> Any:
+    """An OrtValue with a sparse tensor. ONNX Runtime trusts the indices; `Sparse` has checked them."""
+    shape = np.asarray(value.dense_shape, dtype=np.int64)
+    values = np.asarray(value.values, order="C")
+    parts = [np.asarray(part, dtype=np.int64, order="C") for part in value.indices]
+    cpu = ort.OrtDevice.make("cpu", 0)
+    make = (
+        ort.SparseTensor.sparse_coo_from_numpy if value.format == "coo" else ort.SparseTensor.sparse_csr_from_numpy
+    )
+    return ort.OrtValue.ort_value_from_sparse_tensor(make(shape, values, *parts, cpu))
+
+
+def result(value: Any) -> Any:
+    """An output of ``InferenceSession.run`` as a value of the wire."""
+    if isinstance(value, (np.ndarray, list, dict)) or value is None:
+        return value
+    if type(value).__name__ == "SparseTensor":
+        return _sparse(value)
+    return value
+
+
+def result_of_ort_value(value: Any) -> Any:
+    """An output of ``run_with_ort_values`` as a value of the wire."""
+    if not value.has_value():
+        return None
+    if value.is_sparse_tensor():
+        return _sparse(value.as_sparse_tensor())
+    if not value.is_tensor():
+        raise errors.NotImplemented(
+            "An output that is a sequence or a map cannot be returned together with one of an element type that "
+            "numpy does not have.",
+            fix="Ask for these outputs in separate calls.",
+        )
+    element = ElementType(value.element_type())
+    if LAYOUTS[element].named:
+        return value.numpy()
+    size, shape = value.tensor_size_in_bytes(), tuple(value.shape())
+    raw = bytearray(ctypes.string_at(value.data_ptr(), size)) if size else bytearray()
+    return Typed(np.frombuffer(raw, dtype=LAYOUTS[element].storage), element, shape)
+
+
+def _sparse(tensor: Any) -> Sparse:
+    # The native class and the Python class around it differ: an attribute there is a method here.
+    native = tensor._get_c_tensor() if hasattr(tensor, "_get_c_tensor") else tensor
+    kind, shape, values = str(native.format), tuple(int(d) for d in native.dense_shape()), native.values()
+    if kind.endswith("ORT_SPARSE_COO"):
+        return Sparse(np.array(values), shape, "coo", (np.array(native.get_coo_data().indices()),))
+    if kind.endswith("ORT_SPARSE_CSRC"):
+        view = native.get_csrc_data()
+        return Sparse(np.array(values), shape, "csr", (np.array(view.inner()), np.array(view.outer())))
+    raise errors.NotImplemented(f"A sparse tensor in the format {kind} cannot be carried to the application.")

@@ -1,0 +1,171 @@
+"""Where the nodes of a session run, and the refusal of a session that would not run where it was asked to.
+
+``get_providers()`` proves nothing: a session lists QNN although every node is on the CPU. Only ONNX Runtime's own
+graph assignment tells, node by node, since 1.24. Pure functions on a session that nobody runs yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qnnbridge_host.engine.qnn_options import BACKENDS_WITHOUT_RESULTS, PROVIDER
+from qnnbridge_protocol.errors import BridgeError, PlacementRefused
+from qnnbridge_protocol.specs import NodeInfo, Placement
+
+CPU_PROVIDER = "CPUExecutionProvider"
+MAX_CPU_LIST = 200
+_NAMED_NODES = 10
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """What the QNN part of a session computes with: backend type, NPU or simulator, the chip if one was said."""
+
+    backend: str
+    simulator: bool
+    soc_model: str | None = None
+
+
+def read(session: Any, target: Target | None) -> Placement:
+    """The placement of a session. ``known`` is False where this ONNX Runtime cannot tell."""
+    base = Placement(known=False)
+    if target is not None:
+        base = dataclasses.replace(
+            base,
+            backend=target.backend,
+            simulator=target.simulator,
+            soc_model=target.soc_model,
+            cause=BACKENDS_WITHOUT_RESULTS.get(target.backend),
+        )
+    assignment = _assignment(session)
+    if assignment is None:
+        return base
+    qnn = cpu = other = partitions = 0
+    on_cpu: list[tuple[str, str]] = []
+    for subgraph in assignment:
+        nodes = subgraph.get_nodes()
+        if subgraph.ep_name == PROVIDER:
+            partitions += 1
+            qnn += len(nodes)
+        elif subgraph.ep_name == CPU_PROVIDER:
+            cpu += len(nodes)
+            on_cpu += [(node.name, node.op_type) for node in nodes[: MAX_CPU_LIST - len(on_cpu)]]
+        else:
+            other += len(nodes)
+    placed = dataclasses.replace(
+        base,
+        known=True,
+        qnn_nodes=qnn,
+        cpu_nodes=cpu,
+        other_nodes=other,
+        partitions=partitions,
+        cpu_list=tuple(on_cpu),
+    )
+    if target is not None and cpu and placed.cause is None:
+        placed = dataclasses.replace(placed, cause=_cause(placed, inputs(session)))
+    return placed
+
+
+def inputs(session: Any) -> tuple[NodeInfo, ...]:
+    """The inputs as the session sees them, free dimension overrides applied."""
+    return tuple(NodeInfo(node.name, node.type, tuple(node.shape)) for node in session.get_inputs())
+
+
+def refusal(
+    model: str,
+    placement: Placement | None,
+    model_inputs: Sequence[NodeInfo],
+    second_error: BridgeError | None = None,
+) -> PlacementRefused:
+    """The error for a strict session that ONNX Runtime refused.
+
+    placement, model_inputs: of the same model with fallback allowed, if it could be made; else `second_error` says
+    why not.
+    """
+    free = dynamic_dimensions(model_inputs)
+    if placement is None or not placement.known or not placement.cpu_nodes:
+        message = f"Some nodes of {model} would run on the CPU, and this session forbids it."
+        cause = second_error.cause or second_error.message if second_error else None
+    elif placement.qnn_nodes == 0:
+        message = (
+            f"No node of {model} can run on the NPU ({_total(placement)} nodes), and this session forbids the CPU."
+        )
+        cause = _cause(placement, model_inputs)
+    else:
+        message = (
+            f"{placement.cpu_nodes} of {_total(placement)} nodes of {model} would run on the CPU, and this session "
+            "forbids it."
+        )
+        cause = _cause(placement, model_inputs)
+    details: dict[str, Any] = {"dynamic_inputs": {name: list(dims) for name, dims in free.items()}}
+    if placement is not None and placement.known:
+        details |= {
+            "qnn_nodes": placement.qnn_nodes,
+            "cpu_nodes": placement.cpu_nodes,
+            "cpu_list": [list(node) for node in placement.cpu_list],
+        }
+    if second_error is not None:
+        details["with_fallback"] = second_error.message
+    return PlacementRefused(message, cause=cause, fix=_fix(free), details=details)
+
+
+def dynamic_dimensions(model_inputs: Sequence[NodeInfo]) -> dict[str, tuple[str, ...]]:
+    """Input name -> its dimensions that have no number: their names, or their positions (``axis 0``)."""
+    found = {}
+    for node in model_inputs:
+        free = tuple(
+            dim if isinstance(dim, str) and dim else f"axis {axis}"
+            for axis, dim in enumerate(node.shape or ())
+            if not isinstance(dim, int) or dim < 0
+        )
+        if free:
+            found[node.name] = free
+    return found
+
+
+def _assignment(session: Any) -> Sequence[Any] | None:
+    ask = getattr(session, "get_provider_graph_assignment_info", None)
+    if ask is None:  # before 1.24
+        return None
+    try:
+        found: Sequence[Any] = ask()
+    except Exception:  # noqa: BLE001 - recording was switched off by the application's own session entry
+        return None
+    return found
+
+
+def _total(placement: Placement) -> int:
+    return placement.qnn_nodes + placement.cpu_nodes + placement.other_nodes
+
+
+def _cause(placement: Placement, model_inputs: Sequence[NodeInfo]) -> str:
+    free = dynamic_dimensions(model_inputs)
+    if free:
+        dims = "; ".join(f"input {name!r}: {', '.join(dims)}" for name, dims in free.items())
+        return f"QNN needs fixed dimensions, and these have no fixed size: {dims}."
+    shown = [f"{op} ({name})" if name else op for name, op in placement.cpu_list[:_NAMED_NODES]]
+    more = placement.cpu_nodes - len(shown)
+    listed = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    if placement.qnn_nodes:
+        return f"QNN does not support these nodes as they are: {listed}."
+    return f"QNN took none of these nodes: {listed}. Either it supports none of them, or its backend did not start."
+
+
+def _fix(free: Mapping[str, Sequence[str]]) -> str:
+    allow = "To let such nodes run on the CPU, create the session with fallback='cpu'."
+    if not free:
+        return f"Change or quantize these nodes so that QNN takes them. {allow}"
+    axes = [dim for dims in free.values() for dim in dims]
+    # One override sets every axis of that name, so a name that an input uses twice ("?" is one) is no handle.
+    names = [dim for dim in dict.fromkeys(axes) if all(_is_handle(dim, dims) for dims in free.values())]
+    how = ", ".join(f"add_free_dimension_override_by_name({name!r}, SIZE)" for name in names)
+    if how and set(axes) == set(names):
+        return f"Fix the dimensions: {how}, or export the model with fixed shapes. {allow}"
+    partly = f" (those with a name can be fixed in the session options: {how})" if how else ""
+    return f"Export the model with fixed shapes{partly}. {allow}"
+
+
+def _is_handle(dim: str, dims: Sequence[str]) -> bool:
+    return not dim.startswith("axis ") and dims.count(dim) <= 1

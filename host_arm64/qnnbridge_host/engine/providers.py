@@ -1,0 +1,166 @@
+"""Chooses the execution providers of a session, and what each of them is told.
+
+The rules: nothing asked for means QNN; with QNN the session is strict unless the application says otherwise; QNN's
+options are checked and completed (backend library, and on the simulator the chip); a provider that this host does
+not have is an error, never a silent CPU. The seam to the two generations of onnxruntime-qnn is `QnnAdapter`.
+Immutable results, pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from qnnbridge_host.engine import qnn_checks, soc
+from qnnbridge_host.engine.config_keys import DISABLE_CPU_FALLBACK, RECORD_ASSIGNMENT
+from qnnbridge_host.engine.placement import CPU_PROVIDER, Target
+from qnnbridge_host.engine.qnn_options import PROVIDER, SESSION_PREFIX
+from qnnbridge_protocol.errors import OptionError, ProviderUnavailable
+from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
+
+Providers = Sequence[tuple[str, dict[str, str]]]
+
+
+class QnnAdapter(Protocol):
+    """How QNN is reached in this process."""
+
+    @property
+    def simulator(self) -> bool:
+        """There is no NPU: QNN computes on the HTP simulator."""
+
+    @property
+    def library_folder(self) -> str | None:
+        """Where the backend libraries are."""
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Of onnxruntime-qnn."""
+
+    def require(self) -> None:
+        """Raise `ProviderUnavailable` if QNN cannot be used."""
+
+    def devices(self) -> list[dict[str, Any]]:
+        """The QNN devices, for people and programs."""
+
+    def attach(self, session_options: Any, options: dict[str, str], backend: str) -> Providers:
+        """Put QNN first into the session. Returns what must be named in the ``providers`` argument, if anything."""
+
+
+class NoQnn:
+    """QNN cannot be used in this process; `reason` says why."""
+
+    simulator = False
+    library_folder: str | None = None
+    version: tuple[int, ...] = ()
+
+    def __init__(self, reason: ProviderUnavailable) -> None:
+        self.reason = reason
+
+    def require(self) -> None:
+        raise ProviderUnavailable(
+            self.reason.message, cause=self.reason.cause, fix=self.reason.fix, details=self.reason.details
+        )
+
+    def devices(self) -> list[dict[str, Any]]:
+        return []
+
+    def attach(self, session_options: Any, options: dict[str, str], backend: str) -> Providers:
+        self.require()
+        return ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """What a session is made with.
+
+    qnn: QNN's options, checked and complete, or ``None`` for a session without QNN.
+    others: the providers after QNN, by name, with their options; the CPU is never named beside QNN (ONNX Runtime
+        adds it by itself, and refuses a strict session that names it).
+    entries: the session's configuration entries, without those that are QNN options by another name.
+    strict: a node on the CPU is an error.
+    """
+
+    qnn: dict[str, str] | None
+    others: tuple[tuple[str, dict[str, str]], ...]
+    entries: dict[str, str]
+    target: Target | None
+    strict: bool
+
+
+def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, records: bool) -> Choice:
+    """Decide on providers and configuration entries.
+
+    available: what ONNX Runtime was built with or has registered. records: it can record the graph assignment.
+    """
+    asked = _unique(spec.providers) or [ProviderSpec(PROVIDER)]
+    entries = {str(key): str(value) for key, value in spec.config_entries.items()}
+    if records:
+        entries.setdefault(RECORD_ASSIGNMENT, "1")
+    names = [provider.name for provider in asked]
+    for name in names:
+        if name != PROVIDER and name not in available:
+            raise _unknown(name, available, qnn)
+    if PROVIDER not in names:
+        others = tuple((p.name, {str(k): str(v) for k, v in p.options.items()}) for p in asked)
+        return Choice(None, others, entries, None, strict=False)
+    qnn.require()
+    if CPU_PROVIDER in names[: names.index(PROVIDER)]:
+        raise OptionError(
+            "CPUExecutionProvider comes before QNNExecutionProvider.",
+            cause="The first provider takes every node it can, and the CPU takes all of them.",
+            fix="Name QNNExecutionProvider first, or only CPUExecutionProvider.",
+        )
+    by_entry = {
+        key[len(SESSION_PREFIX) :]: entries.pop(key) for key in list(entries) if key.startswith(SESSION_PREFIX)
+    }
+    given = _merged(by_entry, next(p for p in asked if p.name == PROVIDER).options)
+    options = qnn_checks.provider_options(given, entries, library_folder=qnn.library_folder, version=qnn.version)
+    options = _complete(options, qnn)
+    strict = spec.fallback == "error"
+    if strict:
+        entries.setdefault(DISABLE_CPU_FALLBACK, "1")
+    target = Target(qnn_checks.backend_of(options), qnn.simulator, options.get("soc_model"))
+    others = tuple(
+        (p.name, {str(k): str(v) for k, v in p.options.items()})
+        for p in asked
+        if p.name not in (PROVIDER, CPU_PROVIDER)
+    )
+    return Choice(options, others, entries, target, strict)
+
+
+def _unique(providers: Sequence[ProviderSpec]) -> list[ProviderSpec]:
+    """The first of each name; ONNX Runtime ignores the others too."""
+    return list({provider.name: provider for provider in reversed(providers)}.values())[::-1]
+
+
+def _merged(by_entry: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
+    for name in by_entry.keys() & options.keys():
+        if str(options[name]) != by_entry[name]:
+            raise OptionError(
+                f"QNN option {name!r} is given twice: {options[name]!r} as provider option and {by_entry[name]!r} "
+                f"as session entry {SESSION_PREFIX + name!r}.",
+                fix="Give it once.",
+                details={"option": name},
+            )
+    return {**by_entry, **options}
+
+
+def _complete(options: dict[str, str], qnn: QnnAdapter) -> dict[str, str]:
+    if "backend_path" not in options and "backend_type" not in options:
+        path = qnn_checks.backend_library("htp", qnn.library_folder)
+        if path is not None:
+            options = {"backend_path": path, **options}
+    if qnn.simulator and qnn_checks.backend_of(options) in ("htp", "saver", "ir"):
+        chip = soc.for_simulator(options.get("soc_model"), options.get("htp_arch"))
+        options = {**options, "soc_model": chip}
+    return options
+
+
+def _unknown(name: str, available: Sequence[str], qnn: QnnAdapter) -> ProviderUnavailable:
+    usable = [other for other in available if other != PROVIDER or not isinstance(qnn, NoQnn)]
+    return ProviderUnavailable(
+        f"The host has no execution provider {name!r}.",
+        fix=f"Use one of {', '.join(usable)}.",
+        details={"provider": name, "available": list(usable)},
+    )

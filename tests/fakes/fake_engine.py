@@ -1,0 +1,155 @@
+"""An engine that does what the model says. For injecting faults; results are checked with the real engine.
+
+The "model" is JSON: ``{"scale": 2.0, "npu": true, "on_create": ["sleep:0.1"], "on_run": ["segv"], "once": FILE}``.
+A session has one input ``x`` and one output ``y = x * scale`` (float32, any shape). Actions happen in order,
+before the result. With ``once`` they happen only while FILE does not exist, and it is made before they do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.specs import NodeInfo, Placement, RunSpec, SessionInfo, SessionSpec
+
+
+class BadText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("this exception cannot say what it is")
+
+
+def act(action: str, stop: Any = None) -> None:
+    name, _, value = action.partition(":")
+    if name == "segv":
+        faulthandler._sigsegv()
+    elif name == "abort":
+        print("terminate called after throwing an instance of 'std::invalid_argument'", file=sys.stderr)
+        print("  what():  stoul", file=sys.stderr, flush=True)
+        os.abort()
+    elif name == "signal":
+        os.kill(os.getpid(), int(value))
+        time.sleep(60)
+    elif name == "exit":
+        os._exit(int(value))
+    elif name == "sleep":
+        time.sleep(float(value))
+    elif name == "stoppable":
+        if stop is not None and stop.event.wait(float(value)):
+            raise errors.Fail("[ONNXRuntimeError] : 1 : FAIL : Exiting due to terminate flag being set to true.")
+    elif name == "hold_gil":
+        # PyDLL keeps the GIL: nothing else in this process moves meanwhile.
+        ctypes.PyDLL(None).usleep(int(float(value) * 1_000_000))
+    elif name == "stop_process":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif name == "print":
+        print(value, flush=True)
+        libc = ctypes.CDLL(None)
+        libc.puts(b"native " + value.encode())
+        libc.fflush(None)
+        os.write(1, b"raw " + value.encode() + b"\n")
+        os.system(f"echo child {value}")
+    elif name == "stderr":
+        os.write(2, b"\xff" * int(value))
+    elif name == "raise":
+        raise errors.BY_CODE[value]("scripted error")
+    elif name == "exception":
+        raise {
+            "SystemExit": SystemExit(3),
+            "KeyboardInterrupt": KeyboardInterrupt(),
+            "MemoryError": MemoryError(),
+            "RecursionError": RecursionError(),
+            "BadText": BadText(),
+        }[value]
+    elif name == "grow":
+        _kept.append(np.ones(int(value) * 131072))
+    else:
+        raise AssertionError(f"unknown action {action}")
+
+
+_kept: list[Any] = []
+
+
+class TerminateFlag:
+    """Stands in for ``onnxruntime.RunOptions``: assigning `terminate` sets an event."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "terminate" and value:
+            self.event.set()
+
+
+class FakeSession:
+    def __init__(self, script: Mapping[str, Any], spec: SessionSpec) -> None:
+        self.script = script
+        on_npu = bool(script.get("npu", True)) and not any(p.name == "CPUExecutionProvider" for p in spec.providers[:1])
+        node = NodeInfo("x", "tensor(float)", ("n",))
+        self.info = SessionInfo(
+            inputs=(node,),
+            outputs=(NodeInfo("y", "tensor(float)", ("n",)),),
+            providers=("QNNExecutionProvider",) if on_npu else ("CPUExecutionProvider",),
+            placement=Placement(qnn_nodes=int(on_npu), cpu_nodes=int(not on_npu), partitions=int(on_npu), backend="fake"),
+        )
+
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run: RunSpec | None, stop: Any = None
+    ) -> list[Any]:
+        terminate = TerminateFlag()
+        if stop is not None:
+            stop.attach(terminate)
+        perform(self.script, "on_run", terminate)
+        return [feeds["x"] * np.float32(self.script.get("scale", 2.0))]
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        pass
+
+    def end_profiling(self) -> str:
+        return "profile.json"
+
+    def close(self) -> None:
+        for action in self.script.get("on_close", ()):
+            act(action)
+
+
+class FakeEngine:
+    create_holds_gil = True
+
+    def versions(self) -> dict[str, str]:
+        return {"onnxruntime": "0.0-fake", "onnxruntime_qnn": "0.0-fake", "qnn_sdk": "0.0-fake"}
+
+    def describe(self) -> dict[str, Any]:
+        return {"providers": ["QNNExecutionProvider", "CPUExecutionProvider"], "devices": [], "simulator": True}
+
+    def create_session(
+        self, spec: SessionSpec, model: Any, initializers: Mapping[str, Any], on_phase: Callable[[str], None]
+    ) -> FakeSession:
+        if spec.model_path is not None:
+            with open(spec.model_path, "rb") as file:
+                model = file.read()
+        script = json.loads(bytes(model))
+        on_phase("creating")
+        perform(script, "on_create")
+        return FakeSession(script, spec)
+
+
+def perform(script: Mapping[str, Any], when: str, stop: Any = None) -> None:
+    once = script.get("once")
+    if once and script.get(when):
+        try:
+            os.close(os.open(once, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return
+    for action in script.get(when, ()):
+        act(action, stop)

@@ -1,0 +1,28 @@
+"""The host process with the scripted engine: `python tests/fakes/fake_host.py [--import ACTION] --parent PID`."""
+
+import sys
+
+from qnnbridge_host import stdio_guard
+
+IN_FD, OUT_FD = stdio_guard.claim()
+
+if __name__ == "__main__":
+    import os
+
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    from qnnbridge_host.main import main
+
+    from tests.fakes.fake_engine import FakeEngine, act
+
+    before = [a.removeprefix("--first=") for a in sys.argv[1:] if a.startswith("--first=")]
+    on_import = [a.removeprefix("--import=") for a in sys.argv[1:] if a.startswith("--import=")]
+
+    def load_engine(on_phase):
+        on_phase("importing")
+        for action in on_import:
+            act(action)
+        return FakeEngine()
+
+    for action in before:
+        act(action)
+    main(IN_FD, OUT_FD, [a for a in sys.argv[1:] if not a.startswith(("--first=", "--import="))], load_engine)
