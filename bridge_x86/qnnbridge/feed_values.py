@@ -212,7 +212,8 @@ def _from_iterable(rule: Rule, value: Any) -> list[Any]:
         raise _not_dictionaries(rule, value)
     item = rule.inner.item
     if rule.inner.kind != "sequence" or item is None or item.kind != "map":
-        raise wrong_element(rule, "(seq(map))", f"({rule.inner})")
+        key = _key_kind(next(iter(items[0]), 0)) or ElementType.INT64
+        raise wrong_element(rule, f"(seq(map({key.text},tensor(float))))", f"({rule.inner})")
     return items
 
 

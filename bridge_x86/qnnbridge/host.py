@@ -115,13 +115,11 @@ class Host:
         self.interpreter: HostInterpreter | None = None
         """The interpreter that was chosen; ``None`` before the first start."""
         blame = Blame()
-        self._quarantine = Quarantine()
         self.supervisor = Supervisor(
             self._launch,
             default_spawner(),
             restart or RestartPolicy(),
-            Investigator(blame, self._quarantine, CrashReports()),
-            blame,
+            Investigator(blame, Quarantine(), CrashReports()),
         )
         self._solo = SoloGate(blame)
         self.recycler = Recycler(recycle or RecycleAfter())
@@ -229,10 +227,6 @@ class Host:
     def gate(self, note: Note, deadline: float | None) -> AbstractContextManager[None]:
         """Around a call that enters native code: suspects of a crash are run alone."""
         return self._solo.enter(note, deadline)
-
-    def check_quarantine(self, note: Note) -> None:
-        """Raises `ModelQuarantined`."""
-        self._quarantine.check(note.fingerprint, note.options_hash)
 
     def before_call(self, process: HostProcess) -> None:
         """Between calls: release what finalizers left behind, replace a host that has grown too large."""

@@ -88,9 +88,12 @@ class HasFields:
 def as_bool(name: str, value: Any) -> bool:
     if value is None:
         return False
-    if isinstance(value, bool) or hasattr(type(value), "__bool__"):
+    if not hasattr(type(value), "__bool__"):
+        raise wrong_type(name, value, "True or False")
+    try:
         return bool(value)
-    raise wrong_type(name, value, "True or False")
+    except (TypeError, ValueError):  # an array of several elements
+        raise wrong_type(name, value, "True or False") from None
 
 
 def as_int32(name: str, value: Any) -> int:
@@ -144,7 +147,7 @@ def as_enum(cls: type[E]) -> Callable[[str, Any], E]:
             except ValueError:
                 pass
         error = wrong_type(name, value, f"a {cls.__name__}")
-        names = [f"{cls.__name__}.{member.name}" for member in cls if member == value]
+        names = [f"{cls.__name__}.{member.name}" for member in cls if isinstance(value, int) and member == value]
         error.fix = f"Write {names[0]}." if names else f"One of: {', '.join(cls.__members__)}."
         raise error
 

@@ -90,6 +90,8 @@ class OrtValue:
         if not isinstance(onnx_element_type, (int, np.integer)):
             raise errors.RemoteTypeError(f"onnx_element_type must be an int, not {onnx_element_type!r:.100}.")
         element = _element(onnx_element_type)
+        if element is ElementType.STRING:
+            raise errors.RemoteRuntimeError(_NO_STRINGS)
         item_bytes = (LAYOUTS[element].bits + 7) // 8
         if data.dtype.hasobject or data.dtype.itemsize != item_bytes:
             raise errors.RemoteRuntimeError(

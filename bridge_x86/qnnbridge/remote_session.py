@@ -12,13 +12,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostHung
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
-from qnnbridge_protocol.value_types import ValueType
-from qnnbridge_protocol.values import Encoder, decode
+from qnnbridge_protocol.elements import ValueType
+from qnnbridge_protocol.values import Decoder, Encoder
 
 from qnnbridge.diagnosis.ort_log import enrich_from_stderr
 from qnnbridge.errors import as_onnxruntime
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from qnnbridge.run_options import RunOptions
 
 OnDeadline = Literal["raise", "kill"]
+T = TypeVar("T")
 
 LOG_TIMEOUT_S = 1.0
 """How long to wait for the host's log lines of a failed creation."""
@@ -97,7 +98,10 @@ class RemoteSession:
         if options is not None:
             header["options"] = options.to_wire()
         frame = self._call(header, tuple(encoder.buffers), timeout_s, retry, on_deadline, stop)
-        return [decode(item, frame.buffers) for item in frame.header["outputs"]]
+        decoder = Decoder(frame.buffers)
+        outputs = [decoder.value(item) for item in frame.header["outputs"]]
+        decoder.finish()
+        return outputs
 
     def end_profiling(self) -> str:
         return str(self._call({"op": "session.end_profiling"}, retry=0).header["file"])
@@ -142,16 +146,24 @@ class RemoteSession:
         if self._closed:
             raise Closed("The session is closed.", fix="Create a new one.")
         result = self._survive(attempt, timeout_s, self.retry if retry is None else retry, on_deadline)
-        self.host.supervisor.good_reply()
+        self.host.supervisor.good_reply(self._note, "running")
         return result
 
-    def _survive(self, attempt: Any, timeout_s: float | None, retry: int, on_deadline: OnDeadline = "raise") -> Any:
+    def _survive(
+        self,
+        attempt: Callable[[HostProcess, float | None], T],
+        timeout_s: float | None,
+        retry: int,
+        on_deadline: OnDeadline = "raise",
+    ) -> T:
         """Do `attempt` in a living host; again in the next one if that dies meanwhile, `retry` times."""
         supervisor = self.host.supervisor
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            self.host.check_quarantine(self._note)
+            # Before: a known poison must not cost a start of the host. Behind: the first HELLO tells the versions.
+            supervisor.check_quarantine(self._note)
             process = supervisor.process(deadline)
+            supervisor.check_quarantine(self._note)
             self.host.before_call(process)
             try:
                 return attempt(process, deadline)
@@ -214,9 +226,9 @@ class RemoteSession:
             "spec": manifest.spec.to_wire(),
             "initializers": [encoder.add(value) for value in manifest.initializers],
         }
-        buffers = tuple(encoder.buffers)
+        buffers: tuple[Any, ...] = tuple(encoder.buffers)
         if manifest.source.data is not None:
-            header["model"] = len(buffers)
+            # Behind the tensors.
             buffers += (manifest.source.data,)
         if deadline is not None:
             header["budget_s"] = max(1.0, deadline - time.monotonic())
@@ -226,11 +238,12 @@ class RemoteSession:
                 frame = process.call(header, buffers, deadline, self._create_note, request_id.append)
         except BridgeError as error:
             raise enrich_from_stderr(error, process.stderr, request_id, LOG_TIMEOUT_S) from None
-        process.stderr.forget(request_id)
+        process.stderr.forget(request_id[-1])
         self.info = SessionInfo.from_wire(frame.header["info"])
         self._id = int(frame.header["session"])
         self._generation = process.generation
         self.host.recycler.created(process.generation)
+        self.host.supervisor.good_reply(self._create_note, "creating")
 
 
 class _Stop:

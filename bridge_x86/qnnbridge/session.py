@@ -18,7 +18,7 @@ from qnnbridge_protocol.errors import BridgeError, InvalidArgument
 from qnnbridge_protocol.specs import Fallback, Placement, RunSpec, SessionSpec
 
 from qnnbridge.errors import as_onnxruntime
-from qnnbridge.feeds import check_feeds
+from qnnbridge.feeds import FeedChecker
 from qnnbridge.host import Host, default_host
 from qnnbridge.io_binding import IOBinding
 from qnnbridge.model_source import ModelSource
@@ -101,6 +101,7 @@ class InferenceSession:
         self._inputs = [NodeArg(node) for node in info.inputs]
         self._outputs = [NodeArg(node) for node in info.outputs]
         self._overridable = [NodeArg(node) for node in info.overridable_initializers]
+        self._checker = FeedChecker(info.inputs, info.overridable_initializers)
         self._output_names = [node.name for node in self._outputs]
         placement = info.placement
         if manifest.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
@@ -148,7 +149,7 @@ class InferenceSession:
     ) -> list[Any]:
         """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
         try:
-            feeds = check_feeds(self._inputs, input_feed, overridable=self._overridable)
+            feeds = self._checker.check(input_feed)
             names = self._check_outputs(output_names)
             spec, options = self._run_spec(run_options)
             return self._remote.run(

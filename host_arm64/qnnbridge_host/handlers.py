@@ -111,7 +111,7 @@ class HostHandlers:
     # --- operations on a session ---
 
     def _create(self, request: Request, enter: Callable[[str], None]) -> Answer:
-        from qnnbridge_protocol.values import decode
+        from qnnbridge_protocol.values import Decoder
 
         from qnnbridge_protocol.specs import SessionSpec
 
@@ -119,12 +119,14 @@ class HostHandlers:
         header = request.header
         try:
             spec = SessionSpec.from_wire(header["spec"])
-            values = [decode(item, request.buffers) for item in header.get("initializers", [])]
-        except (KeyError, TypeError, AttributeError) as error:
+            # A model that travels as bytes is the last buffer, behind the tensors.
+            count = len(request.buffers) - (spec.model_path is None)
+            model = request.buffers[count] if spec.model_path is None else None
+            decoder = Decoder(request.buffers[:count])
+            values = [decoder.value(item) for item in header.get("initializers", [])]
+            decoder.finish()
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a proper description ({error})") from None
-        model = None
-        if spec.model_path is None:
-            model = request.buffers[header["model"]]
         initializers = dict(zip((*spec.initializers, *spec.external_initializers), values, strict=True))
         budget = header.get("budget_s")
         mark("begin", request.id)
@@ -142,13 +144,15 @@ class HostHandlers:
 
     def _run(self, request: Request, enter: Callable[[str], None]) -> Answer:
         from qnnbridge_host.engine import StopHandle
-        from qnnbridge_protocol.values import Encoder, decode
+        from qnnbridge_protocol.values import Decoder, Encoder
 
         from qnnbridge_protocol.specs import RunSpec
 
         session = self._session(request)
         header = request.header
-        feeds = {name: decode(item, request.buffers) for name, item in header["inputs"]}
+        decoder = Decoder(request.buffers)
+        feeds = {name: decoder.value(item) for name, item in header["inputs"]}
+        decoder.finish()
         options = header.get("options")
         run = RunSpec.from_wire(options) if options is not None else None
         request.stopper = stop = StopHandle()

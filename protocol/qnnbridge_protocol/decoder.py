@@ -43,8 +43,6 @@ class Decoder:
         """The value; `errors.ProtocolDesync` if the descriptor or a buffer is not what the protocol allows."""
         try:
             return self._value(descriptor, 1)
-        except errors.ProtocolDesync:
-            raise
         except (ValueError, OverflowError, errors.InvalidArgument) as error:
             cause = error.cause if isinstance(error, errors.InvalidArgument) else str(error)
             raise _desync(descriptor, cause or str(error)) from None

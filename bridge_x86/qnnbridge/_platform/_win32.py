@@ -24,9 +24,10 @@ from qnnbridge._platform import _win32_api as api
 from qnnbridge._platform._fds import OwnedFds
 from qnnbridge._platform._start_errors import start_failed
 from qnnbridge._platform._types import ChildProcess
-from qnnbridge._platform._win32_pipes import BUFFER_BYTES, stop_writing
 
 assert sys.platform == "win32"
+
+from qnnbridge._platform._win32_pipes import BUFFER_BYTES, stop_writing  # noqa: E402 - type checkers find it empty on Linux
 
 _log = logging.getLogger("qnnbridge.process")
 
@@ -193,7 +194,7 @@ def _create_process(
         None,
         True,
         flags,
-        dict(env),
+        {name.upper(): value for name, value in env.items()},  # or "Path" and "PATH" would both be there
         cwd,
         startup,
     )

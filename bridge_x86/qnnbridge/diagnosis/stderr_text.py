@@ -29,7 +29,10 @@ _PREFIX = re.compile(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line without its time stamp. severity: V, I, W, E or F, empty for a line that is not ONNX Runtime's."""
+    """A line without its time stamp.
+
+    severity: V, I, W, E or F, empty for a line that is not ONNX Runtime's. place: the function that wrote it.
+    """
 
     text: str
     severity: str = ""
@@ -52,8 +55,8 @@ def parse_line(line: str) -> LogLine:
     match = _PREFIX.match(line)
     if match is None:
         return LogLine(line)
-    place = match.group("place").rsplit("::", 1)[-1]
-    return LogLine(line[match.end() :], match.group("severity"), place)
+    place = match.group("place").rsplit(" ", 1)[-1].rsplit("::", 1)[-1]
+    return LogLine(line[match.end() :].lstrip(" "), match.group("severity"), place)
 
 
 def shorten(text: str, limit: int = MAX_LINE) -> str:

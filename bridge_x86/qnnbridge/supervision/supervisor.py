@@ -13,12 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from qnnbridge.supervision.blame import Blame
 from qnnbridge.supervision.investigation import Investigator
 from qnnbridge.supervision.restart_policy import RestartPolicy
 
 from qnnbridge._platform import Spawner
-from qnnbridge.process.channel import ChannelFailed
+from qnnbridge.process.channel import ChannelFailed, Note
 from qnnbridge.process.host_process import HostProcess, Launch
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, ForkedClient, HostCrashed, HostError
 
@@ -48,14 +47,12 @@ class Supervisor:
         spawner: Spawner,
         policy: RestartPolicy,
         investigator: Investigator,
-        blame: Blame,
     ) -> None:
         self._make_launch = make_launch
         self._launch: Launch | None = None
         self._spawner = spawner
         self._policy = policy
         self._investigator = investigator
-        self.blame = blame
         self.counters = Counters()
         self._owner_pid = os.getpid()
         self._process: HostProcess | None = None
@@ -109,9 +106,14 @@ class Supervisor:
                 self._deaths[process.generation] = error
         return error
 
-    def good_reply(self) -> None:
-        """A call was answered well."""
+    def good_reply(self, note: Note, phase: str) -> None:
+        """A call was answered well: the host is worth its start, and the model is not to blame for that moment."""
         self._policy.on_good_reply()
+        self._investigator.on_good_reply(note, phase)
+
+    def check_quarantine(self, note: Note) -> None:
+        """Raises `ModelQuarantined`."""
+        self._investigator.check_quarantine(note)
 
     def retire(self, process: HostProcess) -> None:
         """A planned restart: calls under way are finished first, new ones go to the next generation."""
@@ -165,9 +167,10 @@ class Supervisor:
             if process is not None:
                 process.close()
             if isinstance(error, BridgeError):
-                self._policy.on_death(None, curable=error.retry != "pointless")
+                self._policy.on_death(None, curable=error.retry != "pointless", error=error)
             raise
         self._policy.on_ready()
+        self._investigator.on_ready(process)
         if process.channel.preamble:
             _log.warning("the host printed before its HELLO: %r", process.channel.preamble[:200])
         _log.info("host generation %d is ready: pid %d, %s", generation, process.peer.pid, process.peer.executable)
@@ -186,11 +189,12 @@ class Supervisor:
     def _investigate(self, process: HostProcess, failure: ChannelFailed) -> HostError:
         if isinstance(failure.reason, Closed):
             return failure.reason
-        error = self._investigator.investigate(process, failure)
+        finding = self._investigator.investigate(process, failure)
+        error = finding.error
         if isinstance(error, HostCrashed):
             self.counters.crashes += 1
             self.counters.last_crash = error
-        self._policy.on_death(self._investigator.exit_status(process), curable=error.retry != "pointless")
+        self._policy.on_death(finding.status, curable=error.retry != "pointless", error=error)
         _log.warning("%s", error)
         return error
 

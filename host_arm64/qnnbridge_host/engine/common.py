@@ -53,8 +53,11 @@ class OrtEngine:
         return {name: version for name, version in versions.items() if version}
 
     def describe(self) -> dict[str, Any]:
-        """What this host offers: ``providers``, ``qnn_devices``, ``simulator``, and why QNN is not there if it is
-        not (``qnn_problem``)."""
+        """What this host offers.
+
+        ``providers``; ``devices`` of QNN; ``simulator``, ``None`` without QNN; ``qnn_problem``, the error that a
+        session would get if it asked for QNN, as a map.
+        """
         problem = None
         try:
             self._qnn.require()
@@ -62,11 +65,11 @@ class OrtEngine:
             problem = error.to_wire()
         return {
             "providers": list(self._ort.get_available_providers()),
-            "qnn_devices": self._qnn.devices(),
+            "devices": self._qnn.devices(),
             "qnn_problem": problem,
             "qnn_generation": self._found.generation,
             "library_folder": self._qnn.library_folder,
-            "simulator": self._qnn.simulator,
+            "simulator": None if problem else self._qnn.simulator,
         }
 
     def create_session(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qnnbridge_protocol import errors
-from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, from_ort_type
+from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, from_ort_type, nbytes
 from qnnbridge_protocol.sparse import Sparse
 from qnnbridge_protocol.typed import Typed
 
@@ -67,6 +67,9 @@ def to_ort_value(ort: Any, value: Any, name: str) -> Any:
             cause="ONNX Runtime's Python has no way to make one, and the call needs it because an output has an "
             "element type that numpy does not have.",
         )
+    if not isinstance(value, ort.OrtValue):
+        # What InferenceSession.run says of such an object.
+        raise RuntimeError(f"Unable to handle object of type {type(value)}")
     return value
 
 
@@ -80,12 +83,7 @@ def typed_to_ort(ort: Any, value: Typed) -> Any:
     # A packed array has another shape than its tensor, so let ONNX Runtime allocate and copy the bytes over.
     made = ort.OrtValue.ortvalue_from_shape_and_type(list(value.shape), int(value.element_type))
     data = np.asarray(value.data, order="C")
-    if made.tensor_size_in_bytes() != data.nbytes:
-        raise errors.NotImplemented(
-            f"This ONNX Runtime stores {value.element_type.text} in {made.tensor_size_in_bytes()} bytes where "
-            f"{data.nbytes} were expected."
-        )
-    if data.nbytes:
+    if _checked_size(made, value.element_type, value.shape):
         ctypes.memmove(made.data_ptr(), data.ctypes.data, data.nbytes)
     return made
 
@@ -126,9 +124,21 @@ def result_of_ort_value(value: Any) -> Any:
     element = ElementType(value.element_type())
     if LAYOUTS[element].named:
         return value.numpy()
-    size, shape = value.tensor_size_in_bytes(), tuple(value.shape())
+    shape = tuple(value.shape())
+    size = _checked_size(value, element, shape)
     raw = bytearray(ctypes.string_at(value.data_ptr(), size)) if size else bytearray()
     return Typed(np.frombuffer(raw, dtype=LAYOUTS[element].storage), element, shape)
+
+
+def _checked_size(value: Any, element: ElementType, shape: tuple[int, ...]) -> int:
+    """Bytes of the tensor in an OrtValue, before its memory is touched directly."""
+    expected = nbytes(element, shape)
+    tell = getattr(value, "tensor_size_in_bytes", None)  # not before 1.23
+    if tell is not None and tell() != expected:
+        raise errors.NotImplemented(
+            f"This ONNX Runtime stores {element.text} of shape {shape} in {tell()} bytes; expected were {expected}."
+        )
+    return expected
 
 
 def _sparse(tensor: Any) -> Sparse:

@@ -1,0 +1,267 @@
+"""What is known of a host's death, and what it most likely means.
+
+A `CrashRecord` is evidence only: it is collected by the supervisor and never changed. `diagnose` draws the
+conclusions by the rules of `death_rules` and `ort_log`, best first; `to_error` puts them into the exception that
+the caller gets. Pure functions; no tensor data is ever part of a record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from qnnbridge.diagnosis.death_rules import DEATH_RULES, DeathRule
+from qnnbridge.diagnosis.exit_status import ExitStatus
+from qnnbridge.diagnosis.ort_log import explain_lines
+from qnnbridge.diagnosis.rules import HINT, SYMPTOM
+from qnnbridge.diagnosis.stderr_text import shorten
+from qnnbridge_protocol.errors import HostCrashed, HostStartFailed
+
+NATIVE_PHASES: Final = frozenset(("importing", "registering", "creating", "compiling", "running"))
+"""The steps that the host declares before it enters native code."""
+
+OUR_KILL: Final = 100
+FROM_EXIT_CODE: Final = 10
+MAX_EVIDENCE: Final = 3
+MAX_DIAGNOSES: Final = 5
+
+_WHILE: Final = {
+    "starting": "before it was ready",
+    "importing": "while importing ONNX Runtime",
+    "registering": "while loading the QNN execution provider",
+    "creating": "while creating a session of {models}",
+    "compiling": "while compiling {models}",
+    "running": "while running {models}",
+    "idle": "while no call was under way",
+    "closing": "while it was closing",
+}
+
+_FATAL = re.compile(r"^(?:Fatal Python error|Windows fatal exception): .+")
+_FRAME = re.compile(r'^  File "(?:.*[/\\])?(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)')
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x")
+_TERMINATE = re.compile(r"^(?:terminate called .+|libc\+\+abi: terminating .+|thread '.*' panicked at .+)")
+_WHAT = re.compile(r"^\s+what\(\):\s*(?P<what>.*)")
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InFlight:
+    """A request that was open when the host died. phase: what the host had declared for it, ``None`` if queued."""
+
+    request_id: int
+    op: str
+    model: str = ""
+    fingerprint: str = ""
+    options_hash: str = ""
+    phase: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CrashRecord:
+    """The evidence.
+
+    exit: ``None`` if the code could not be had. host_phase: what the host as a whole was doing; of a request it is
+    in `in_flight`. stderr_head, stderr_tail: both ends, as text. killed_because: why we ended it ourselves.
+    versions, application_versions: of the host and of this side. last_frames: headers of the last messages.
+    """
+
+    exit: ExitStatus | None
+    host_phase: str = "idle"
+    generation: int = 0
+    uptime_s: float = 0.0
+    in_flight: tuple[InFlight, ...] = ()
+    stderr_head: str = ""
+    stderr_tail: str = ""
+    ready: bool = True
+    killed_because: str | None = None
+    interpreter: str = ""
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    application_versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    last_frames: tuple[str, ...] = ()
+
+    @property
+    def suspects(self) -> tuple[InFlight, ...]:
+        """The requests that were inside native code: only these can have killed it."""
+        return tuple(call for call in self.in_flight if call.phase in NATIVE_PHASES)
+
+    @property
+    def phase(self) -> str:
+        suspects = self.suspects
+        return str(suspects[0].phase) if suspects else self.host_phase
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the suspected models, each once."""
+        return tuple(dict.fromkeys(call.model or call.fingerprint[:12] for call in self.suspects))
+
+    @property
+    def lines(self) -> list[str]:
+        return f"{self.stderr_head}\n{self.stderr_tail}".splitlines()
+
+    @property
+    def terminate_line(self) -> str | None:
+        """How the C++ runtime said good-bye, with the exception's text."""
+        said: str | None = None
+        for line in self.lines:
+            if _TERMINATE.match(line):
+                said = line.strip()
+            elif said is not None and (what := _WHAT.match(line)):
+                said = f"{said}: {what.group('what').strip()}"
+        return said
+
+    @property
+    def python_stack(self) -> tuple[str, ...]:
+        """What faulthandler printed: its title, then the frames of the thread that died, innermost first."""
+        title = ""
+        frames: list[str] = []
+        inside = False
+        for line in self.lines:
+            if _FATAL.match(line):
+                title, frames, inside = line.strip(), [], False
+            elif title and _THREAD.match(line):
+                inside = True
+            elif inside and _FRAME.match(line):
+                frames.append(line.strip())
+            elif inside and not line.strip():
+                break
+        return (title, *frames) if title else ()
+
+    def to_json(self) -> dict[str, Any]:
+        out = dataclasses.asdict(self)
+        out["exit"] = _exit_json(self.exit)
+        out |= {
+            "phase": self.phase,
+            "models": list(self.models),
+            "suspects": [dataclasses.asdict(call) for call in self.suspects],
+            "terminate_line": self.terminate_line,
+            "python_stack": list(self.python_stack),
+            "in_flight": [dataclasses.asdict(call) for call in self.in_flight],
+            "last_frames": list(self.last_frames),
+            "versions": dict(self.versions),
+            "application_versions": dict(self.application_versions),
+        }
+        return out
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One explanation. weight: how sure it is, to compare with the others. curable: whether a restart may help."""
+
+    cause: str
+    fix: str
+    evidence: tuple[str, ...]
+    weight: int
+    curable: bool
+
+
+def diagnose(record: CrashRecord) -> list[Diagnosis]:
+    """The likely causes, best first; never empty."""
+    if record.killed_because is not None:
+        cause = f"qnnbridge ended it: {record.killed_because}."
+        return [Diagnosis(cause, "", _evidence(record), OUR_KILL, True)]
+    found = [diagnosis for rule in DEATH_RULES if (diagnosis := _apply(rule, record)) is not None]
+    curable = record.exit is None or record.exit.code.curable
+    # An earlier failure that was survived leaves its lines too, so a log line alone is a symptom at most.
+    found += [
+        Diagnosis(finding.cause, finding.fix, finding.evidence, min(finding.weight, SYMPTOM) - 1, curable)
+        for finding in explain_lines(record.lines)
+        if finding.weight > HINT
+    ]
+    if record.exit is None:
+        found.append(Diagnosis("Its exit code could not be read.", "Look at stderr.", _evidence(record), 0, True))
+    else:
+        code = record.exit.code
+        cause = f"{code.name}: {code.meaning}."
+        found.append(Diagnosis(cause, code.advice, _evidence(record), FROM_EXIT_CODE, curable))
+    return sorted(found, key=lambda diagnosis: -diagnosis.weight)[:MAX_DIAGNOSES]
+
+
+def to_error(record: CrashRecord, report_path: str | None = None) -> HostCrashed | HostStartFailed:
+    """The exception for the callers: `HostStartFailed` before the host was ready, `HostCrashed` after."""
+    diagnoses = diagnose(record)
+    best = diagnoses[0]
+    models = " and ".join(record.models) or "a model"
+    doing = _WHILE.get(record.phase, f"in phase {record.phase}").format(models=models)
+    code = f"exit code {record.exit.describe()}" if record.exit is not None else "exit code unknown"
+    details = details_of(record, diagnoses, report_path)
+    evidence = (*best.evidence, f"crash report: {report_path}") if report_path else best.evidence
+    kind = HostCrashed if record.ready else HostStartFailed
+    error = kind(
+        f"The QNN host process ended {doing}: {code}.",
+        cause=best.cause,
+        fix=best.fix or None,
+        evidence=evidence,
+        details=details,
+    )
+    if not best.curable:
+        error.retry = "pointless"
+    return error
+
+
+def details_of(record: CrashRecord, diagnoses: list[Diagnosis], report_path: str | None) -> dict[str, Any]:
+    """The record as data for programs: what `HostCrashed.details` holds."""
+    return {
+        **record.to_json(),
+        "diagnoses": [{"cause": d.cause, "fix": d.fix, "evidence": list(d.evidence)} for d in diagnoses],
+        "report": report_path,
+    }
+
+
+def _apply(rule: DeathRule, record: CrashRecord) -> Diagnosis | None:
+    code = record.exit.code if record.exit is not None else None
+    if rule.faults and (code is None or code.fault not in rule.faults):
+        return None
+    if rule.phases and record.phase not in rule.phases:
+        return None
+    if rule.ops and not any(call.op in rule.ops for call in record.in_flight):
+        return None
+    if rule.silent and _speaks(record):
+        return None
+    words = {"signal": code.name if code is not None else ""}
+    evidence = _evidence(record)
+    if rule.line is not None:
+        matches = [(line, match) for line in record.lines if (match := rule.line.search(line))]
+        if not matches:
+            return None
+        line, match = matches[-1]
+        words |= {key: value.strip() for key, value in match.groupdict(default="").items()}
+        said = shorten(line.split("what():")[-1])
+        if not any(said in known for known in evidence):
+            evidence = (said, *evidence)
+    curable = rule.curable if rule.curable is not None else code is None or code.curable
+    return Diagnosis(rule.cause.format(**words), rule.fix, evidence[:MAX_EVIDENCE], rule.weight, curable)
+
+
+def _speaks(record: CrashRecord) -> bool:
+    return record.terminate_line is not None or any(_TRACEBACK.match(line) for line in record.lines)
+
+
+def _evidence(record: CrashRecord) -> tuple[str, ...]:
+    """What the dying process said itself."""
+    said = [record.terminate_line] if record.terminate_line else []
+    stack = record.python_stack
+    if stack:
+        innermost = _FRAME.match("  " + stack[1]) if len(stack) > 1 else None
+        place = " in {function} ({file}:{line})".format(**innermost.groupdict()) if innermost else ""
+        said.append(stack[0] + place)
+    return tuple(shorten(line) for line in said)
+
+
+def _exit_json(status: ExitStatus | None) -> dict[str, Any] | None:
+    if status is None:
+        return None
+    code = status.code
+    return {
+        "number": status.number,
+        "unsigned": status.unsigned,
+        "signed": status.signed,
+        "hex": status.hex,
+        "signal": status.signal,
+        "name": code.name,
+        "kind": code.kind,
+        "meaning": code.meaning,
+        "advice": code.advice,
+        "platform": status.platform,
+    }

@@ -1,0 +1,143 @@
+"""Looks into a host's death: collects the evidence, names the cause, writes the report, books the blame."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import sys
+import time
+
+from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol.errors import HostError, HostHung
+
+from qnnbridge.diagnosis.crash import CrashRecord, InFlight, to_error
+from qnnbridge.diagnosis.exit_status import ExitStatus
+from qnnbridge.diagnosis.reports import CrashReports
+from qnnbridge.diagnosis.stderr_text import decode_stderr
+from qnnbridge.process.channel import ChannelFailed, Lost, Note
+from qnnbridge.process.host_process import EXIT_WAIT_S, STDERR_TIMEOUT_S, HostProcess
+from qnnbridge.supervision.blame import Blame, NativeCall, Why
+from qnnbridge.supervision.quarantine import Quarantine
+
+VERSIONS_THAT_MATTER = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
+"""A model that kills a host of these versions may be harmless with others."""
+
+NOT_BUSY = (None, "ready")
+"""What the host declares for itself when it waits for work."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """error: for the callers. status: how the process ended, ``None`` if that could not be had."""
+
+    error: HostError
+    status: ExitStatus | None
+
+
+class Investigator:
+    """See the module. One investigation at a time (the supervisor's lock)."""
+
+    def __init__(self, blame: Blame, quarantine: Quarantine, reports: CrashReports) -> None:
+        self._blame = blame
+        self._quarantine = quarantine
+        self._reports = reports
+
+    def on_ready(self, process: HostProcess) -> None:
+        """A generation said HELLO: the quarantine is that of its versions."""
+        versions = process.peer.versions
+        self._quarantine.versions = ", ".join(f"{k} {versions[k]}" for k in VERSIONS_THAT_MATTER if k in versions)
+
+    def check_quarantine(self, note: Note) -> None:
+        """Raises `ModelQuarantined`."""
+        self._quarantine.check(note.fingerprint, note.options_hash)
+
+    def on_good_reply(self, note: Note, phase: str) -> None:
+        """A model came out of native code unharmed."""
+        for points in self._blame.on_good_reply(_native_call(note, phase)):
+            self._quarantine.add(points)
+
+    def investigate(self, process: HostProcess, failure: ChannelFailed) -> Finding:
+        """Why the connection to `process` failed. Ends the process if it is still there."""
+        if failure.reason is not None:
+            # It talks nonsense or does not move: it is of no use any more.
+            process.kill(failure.reason.message)
+        raw = process.exit_code(EXIT_WAIT_S)
+        if raw is None:
+            process.kill("it closed its output and did not end")
+            raw = process.exit_code(EXIT_WAIT_S)
+        process.stderr.drain(STDERR_TIMEOUT_S)
+        status = None if raw is None else ExitStatus(raw, "win32" if sys.platform == "win32" else "posix")
+        record = self._record(process, status)
+        report = self._reports.write(record)
+        self._book(record, failure, report)
+        if isinstance(failure.reason, HostError):
+            error: HostError = failure.reason
+            error.details.setdefault("report", str(report) if report else None)
+        else:
+            error = to_error(record, str(report) if report else None)
+            if failure.reason is not None:
+                error.cause = failure.reason.message
+                error.evidence = failure.reason.evidence
+        error.details.setdefault("generation", process.generation)
+        return Finding(error, status)
+
+    def _record(self, process: HostProcess, status: ExitStatus | None) -> CrashRecord:
+        channel = process.channel
+        lost = _with_implied_phase(channel.lost)
+        host_phase = channel.phases.get(0)
+        ready = process.ready_at is not None
+        if host_phase in NOT_BUSY:
+            host_phase = "idle" if ready else "starting"
+        return CrashRecord(
+            exit=status,
+            host_phase=str(host_phase),
+            generation=process.generation,
+            uptime_s=time.monotonic() - process.started_at,
+            in_flight=tuple(
+                InFlight(
+                    one.request_id,
+                    one.note.op,
+                    one.note.model,
+                    one.note.fingerprint,
+                    one.note.options_hash,
+                    one.phase,
+                )
+                for one in lost
+            ),
+            stderr_head=decode_stderr(process.stderr.head()),
+            stderr_tail=decode_stderr(process.stderr.tail()),
+            ready=ready,
+            killed_because=process.killed_because,
+            interpreter=process.peer.executable if ready else "",
+            versions={**process.peer.versions, "qnnbridge": process.peer.qnnbridge} if ready else {},
+            application_versions={"qnnbridge": __version__, "python": platform.python_version()},
+        )
+
+    def _book(self, record: CrashRecord, failure: ChannelFailed, report: object) -> None:
+        suspects = [
+            NativeCall(call.fingerprint, call.options_hash, str(call.phase), call.model) for call in record.suspects
+        ]
+        why: Why = "died"
+        if record.killed_because is not None:
+            why = "hung" if isinstance(failure.reason, HostHung) else "ended-by-us"
+        for points in self._blame.on_death(record.exit, suspects, why):
+            text = record.exit.describe() if record.exit is not None else ""
+            account = self._quarantine.add(points, exit_text=text, report=str(report) if report else None)
+            if account is not None:
+                self._blame.forget(points.call.fingerprint)
+
+
+def _native_call(note: Note, phase: str) -> NativeCall:
+    return NativeCall(note.fingerprint, note.options_hash, phase, note.model)
+
+
+def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
+    """A run that is alone in the host declares nothing (ADR 0003): then the oldest one is inside native code."""
+    if any(one.phase for one in lost):
+        return lost
+    out = list(lost)
+    for index, one in enumerate(out):
+        if one.note.op == "session.run":
+            out[index] = dataclasses.replace(one, phase="running")
+            break
+    return tuple(out)

@@ -1,0 +1,68 @@
+"""Watching the parent and crashing quietly on Windows."""
+
+from __future__ import annotations
+
+import ctypes
+import msvcrt
+import sys
+from ctypes import wintypes
+
+assert sys.platform == "win32"
+
+_SYNCHRONIZE = 0x00100000
+_QUERY_LIMITED_INFORMATION = 0x1000
+_INFINITE = 0xFFFFFFFF
+_ERROR_INVALID_PARAMETER = 87  # what OpenProcess says of a process id that nobody has
+
+_WRITE_ABORT_MSG, _CALL_REPORTFAULT = 1, 2
+
+_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
+_kernel32.OpenProcess.argtypes = (wintypes.DWORD, wintypes.BOOL, wintypes.DWORD)
+_kernel32.OpenProcess.restype = wintypes.HANDLE
+_kernel32.WaitForSingleObject.argtypes = (wintypes.HANDLE, wintypes.DWORD)
+_kernel32.GetCurrentProcess.restype = wintypes.HANDLE
+_kernel32.GetProcessTimes.argtypes = (wintypes.HANDLE, *[ctypes.POINTER(wintypes.FILETIME)] * 4)
+
+
+def error_dialogs_off() -> None:
+    """A crash ends the process at once: no dialog, and no error reporting that holds it for seconds."""
+    mode = msvcrt.SEM_FAILCRITICALERRORS | msvcrt.SEM_NOGPFAULTERRORBOX | msvcrt.SEM_NOOPENFILEERRORBOX
+    msvcrt.SetErrorMode(mode)
+    try:
+        ctypes.CDLL("ucrtbase")._set_abort_behavior(0, _WRITE_ABORT_MSG | _CALL_REPORTFAULT)
+    except (OSError, AttributeError):
+        pass  # another C runtime
+    # The checks of a debug build of Python open windows; a release build has no such function.
+    set_report_mode = getattr(msvcrt, "CrtSetReportMode", None)
+    if set_report_mode is not None:
+        for kind in (0, 1, 2):  # warnings, errors, assertions
+            set_report_mode(kind, 0)
+
+
+class ParentHandle:
+    """A process to wait for. Raises `ProcessLookupError` if it is gone already."""
+
+    means: tuple[str, ...] = ("handle",)
+
+    def __init__(self, pid: int) -> None:
+        handle = _kernel32.OpenProcess(_SYNCHRONIZE | _QUERY_LIMITED_INFORMATION, False, pid)
+        if not handle:
+            code = ctypes.get_last_error()
+            if code == _ERROR_INVALID_PARAMETER:
+                raise ProcessLookupError(f"process {pid} is gone")
+            raise ctypes.WinError(code)
+        self._handle = handle
+        # Windows gives process ids away again at once: nobody's parent is younger than itself.
+        if _created(handle) > _created(_kernel32.GetCurrentProcess()):
+            raise ProcessLookupError(f"process {pid} is gone and its number belongs to another one")
+
+    def wait(self) -> None:
+        """Until the process has ended."""
+        _kernel32.WaitForSingleObject(self._handle, _INFINITE)
+
+
+def _created(process: int) -> int:
+    times = [wintypes.FILETIME() for _ in range(4)]
+    if not _kernel32.GetProcessTimes(process, *map(ctypes.byref, times)):
+        return 0
+    return int(times[0].dwHighDateTime) << 32 | int(times[0].dwLowDateTime)

@@ -1,0 +1,31 @@
+"""Standard streams on Windows. Imported before everything else, so it uses built-in modules only."""
+
+import _winapi
+import ctypes
+import msvcrt
+import os
+import sys
+
+assert sys.platform == "win32"
+
+_STD_HANDLES = {0: -10, 1: -11, 2: -12}
+
+
+def make_binary(*fds: int) -> None:
+    """No translation of line ends."""
+    for fd in fds:
+        msvcrt.setmode(fd, os.O_BINARY)
+
+
+def set_standard_handles() -> None:
+    """Tell Windows what the descriptors 0, 1 and 2 are now.
+
+    Libraries with a C runtime of their own take their standard streams from there when they are loaded.
+    """
+    us = _winapi.GetCurrentProcess()
+    set_std_handle = ctypes.WinDLL("kernel32").SetStdHandle
+    set_std_handle.argtypes = (ctypes.c_uint32, ctypes.c_void_p)
+    for fd, name in _STD_HANDLES.items():
+        # A duplicate that is never closed: the descriptor's own handle may be closed and its number used again.
+        handle = _winapi.DuplicateHandle(us, msvcrt.get_osfhandle(fd), us, 0, False, _winapi.DUPLICATE_SAME_ACCESS)
+        set_std_handle(name & 0xFFFFFFFF, handle)

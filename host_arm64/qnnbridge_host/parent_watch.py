@@ -1,0 +1,50 @@
+"""Ends the host when its application is gone, however that went.
+
+End of input is not enough: a fork of the application may hold the pipe's other end. So a thread waits for the
+application's process, and on Linux the kernel is asked to kill the host as well: that works even while native code
+holds the GIL. On Windows the application's job object does the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+if sys.platform == "win32":
+    from qnnbridge_host._platform._win32 import ParentHandle, error_dialogs_off
+else:
+    from qnnbridge_host._platform._posix import ParentHandle, error_dialogs_off
+
+_log = logging.getLogger("qnnbridge_host.parent")
+
+__all__ = ["arm", "error_dialogs_off"]
+
+
+def _leave() -> None:
+    os._exit(0)
+
+
+def arm(parent_pid: int, on_parent_gone: Callable[[], object] = _leave) -> tuple[str, ...]:
+    """Watch the process that the host belongs to; calls `on_parent_gone` from a thread, or now if it is too late.
+
+    Says by what means: "pdeathsig" (the kernel kills), "pidfd", "handle", "polling" (the thread waits). Without
+    any, only the end of input is left.
+    """
+    try:
+        parent = ParentHandle(parent_pid)
+    except ProcessLookupError:
+        on_parent_gone()
+        return ()
+    except OSError as error:
+        _log.warning("process %d cannot be watched (%s); the host ends with its input", parent_pid, error)
+        return ()
+
+    def watch() -> None:
+        parent.wait()
+        on_parent_gone()
+
+    threading.Thread(target=watch, name="qnnbridge-parent-watch", daemon=True).start()
+    return parent.means

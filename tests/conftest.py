@@ -1,0 +1,170 @@
+"""What holds for every test: it leaves no process and no temporary file behind, and nothing in the user's home.
+
+Where everything is installed (QNNBRIDGE_REQUIRE_LABS=1, as in CI) a test that is skipped fails.
+
+The guards look at the real process table and the real temporary folder. They are quick (2 ms a test), so they
+are on for all tests; `no_leaks` also counts file descriptors and is asked for by name, because counting needs a
+garbage collection. Tests run one after another in the main thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+PROCESS_GRACE_S = 5.0
+"""A host may need this long to see that its application is done with it (the promise in the README)."""
+
+OWN_FOLDERS = ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR")
+USER_FOLDERS = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "LOCALAPPDATA", "APPDATA")
+FROM_THE_USER = ("QNNBRIDGE_HOST_PYTHON", "QNNBRIDGE_CONFIG", "QNNBRIDGE_DEBUG")
+
+
+def _processes() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid}: {' '.join(process.cmdline()) or process.name()} ({process.status()})"
+    except psutil.Error:
+        return f"{process.pid}: gone"
+
+
+def _belongs_to(process: psutil.Process, folder: str) -> bool:
+    try:
+        return bool(process.environ().get("TMPDIR") == folder)
+    except (psutil.Error, OSError):
+        return False
+
+
+def _end(processes: list[psutil.Process]) -> str:
+    """Ends what should have ended by itself, so that one bad test does not spoil the next; tells what it was."""
+    description = "\n".join(map(_describe, processes))
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(processes, timeout=PROCESS_GRACE_S)
+    return description
+
+
+def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if os.environ.get("QNNBRIDGE_REQUIRE_LABS") != "1" or not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    report.outcome = "failed"
+    report.longrepr = f"{reason}\nQNNBRIDGE_REQUIRE_LABS=1 says that everything is there and nothing may be skipped."
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _forbid_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _forbid_skip(report)
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A temporary folder for this run alone: other programs of the machine cannot disturb the guards.
+
+    At the very end it also finds processes that were orphaned, which are no children any more: they inherited it.
+    """
+    folder = tmp_path_factory.mktemp("tmp")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", str(folder))
+        for name in (*OWN_FOLDERS, *USER_FOLDERS):
+            patch.setenv(name, str(tmp_path_factory.mktemp("home") / name.lower()))
+        for name in FROM_THE_USER:
+            patch.delenv(name, raising=False)
+        yield folder
+    heirs = [p for p in psutil.process_iter() if p.pid != os.getpid() and _belongs_to(p, str(folder))]
+    _, alive = psutil.wait_procs(heirs, timeout=PROCESS_GRACE_S)
+    if alive:
+        pytest.fail("processes outlived the tests:\n" + _end(alive))
+
+
+@pytest.fixture(autouse=True)
+def state_of_its_own(
+    request: pytest.FixtureRequest, private_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """State and cache of a test start empty. The folders do not exist yet: making them is the product's job."""
+    own = private_temporary_folder / f"state-{abs(hash(request.node.nodeid)):x}"
+    for name in OWN_FOLDERS:
+        monkeypatch.setenv(name, str(own / name.lower()))
+
+
+@pytest.fixture(autouse=True)
+def no_process_left_behind() -> Iterator[None]:
+    """No more child processes after the test than before it. A shared host may have been replaced by a new one."""
+    before = _processes()
+    yield
+    if "qnnbridge.host" in sys.modules:
+        # It is meant to live as long as its process, which for a test means: as long as the test.
+        sys.modules["qnnbridge.host"].default_host().close()
+    after = _processes()
+    added, gone = after - before, before - after
+    if len(added) > len(gone):
+        _, alive = psutil.wait_procs(list(added), timeout=PROCESS_GRACE_S)
+        if len(alive) > len(gone):
+            pytest.fail("processes left behind:\n" + _end(alive))
+
+
+@pytest.fixture(autouse=True)
+def no_temporary_file_left_behind(private_temporary_folder: Path) -> Iterator[None]:
+    def ours() -> set[str]:
+        return {entry.name for entry in private_temporary_folder.glob("*qnnbridge*")}
+
+    before = ours()
+    yield
+    left = ours() - before
+    assert not left, f"temporary files left behind: {sorted(left)}"
+
+
+class LeakGuard:
+    """Counts what this process holds open. `allowed_growth` is for tests that keep something on purpose."""
+
+    def __init__(self) -> None:
+        self.allowed_growth = 0
+        self._before = self._open()
+
+    @staticmethod
+    def _open() -> dict[str, str]:
+        gc.collect()
+        listing = Path("/proc/self/fd")
+        if not listing.is_dir():  # Windows: handles have no names that anybody could list
+            return {str(n): "handle" for n in range(psutil.Process().num_handles())}
+        found = {}
+        for entry in os.listdir(listing):
+            with contextlib.suppress(OSError):  # the descriptor of this very listing is gone by now
+                found[entry] = os.readlink(listing / entry)
+        return found
+
+    def check(self) -> None:
+        after = self._open()
+        new = {fd: name for fd, name in after.items() if self._before.get(fd) != name}
+        growth = len(after) - len(self._before)
+        assert growth <= self.allowed_growth, f"{growth} more open files than before the test; new ones: {new}"
+
+
+@pytest.fixture
+def no_leaks() -> Iterator[LeakGuard]:
+    """Fails the test that requests it if it leaves more files open than there were."""
+    guard = LeakGuard()
+    yield guard
+    guard.check()

@@ -1,0 +1,59 @@
+"""Fixtures of the labs: interpreters that a test can hand to `qnnbridge.Host` or start a program with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from labs import WindowsLab, demand
+
+HOST_VERSIONS = ("3.11", "3.12", "3.13")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.lab)
+
+
+@pytest.fixture(scope="session")
+def arm64_python() -> str:
+    """An emulated ARM64 machine without an NPU."""
+    return str(demand("arm64/python-arm64", "setup_arm64.sh"))
+
+
+@pytest.fixture(scope="session")
+def arm64_python_fake_npu() -> str:
+    """The same machine with a device node that makes the real QNN provider report an NPU, which cannot start."""
+    return str(demand("arm64/python-arm64-fake-npu", "setup_arm64.sh"))
+
+
+@pytest.fixture(scope="session")
+def arm64_python_broken() -> str:
+    """The same machine, on which `import onnxruntime` ends the process by SIGSEGV."""
+    return str(demand("arm64/python-arm64-broken", "setup_arm64.sh"))
+
+
+@pytest.fixture(scope="session")
+def windows_python() -> Iterator[WindowsLab]:
+    """A Windows x64 machine with the QNN simulator."""
+    lab = WindowsLab(demand("windows/python-win", "setup_windows.sh").parent)
+    lab.start()
+    yield lab
+    lab.stop()
+
+
+@pytest.fixture(scope="session")
+def python310() -> Path:
+    """Python 3.10 with the base install: an application's side, no onnxruntime."""
+    return demand("pythons/py310/bin/python", "setup_pythons.sh")
+
+
+@pytest.fixture(scope="session")
+def host_pythons() -> Mapping[str, str]:
+    """Interpreters that can be hosts, by version."""
+    return {
+        version: str(demand(f"pythons/py{version.replace('.', '')}/bin/python", "setup_pythons.sh"))
+        for version in HOST_VERSIONS
+    }

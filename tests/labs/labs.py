@@ -1,0 +1,95 @@
+"""Where the labs are and how a program runs in them. See README.md beside this file.
+
+A lab that is absent makes its tests skip with a word; with QNNBRIDGE_REQUIRE_LABS=1, as CI has it, they fail.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parents[1]
+PROGRAM_TIMEOUT_S = 90.0
+
+
+def lab_folder() -> Path:
+    return Path(os.environ.get("QNNBRIDGE_LAB_DIR") or CHECKOUT / ".lab")
+
+
+def demand(path: str, script: str) -> Path:
+    """The path of something in a lab, if the lab is there."""
+    wanted = lab_folder() / path
+    if wanted.exists():
+        return wanted
+    target = lab_folder() / path.split("/")[0]
+    word = f"lab absent: {wanted} (set it up with: bash tests/labs/{script} {target})"
+    if os.environ.get("QNNBRIDGE_REQUIRE_LABS") == "1":
+        pytest.fail(word, pytrace=False)
+    pytest.skip(word)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Program:
+    """What a finished program left."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    def json(self) -> dict[str, Any]:
+        """The last line of its output, which is how the programs of the labs report."""
+        assert self.returncode == 0, f"exit code {self.returncode}\n{self.stdout}\n{self.stderr}"
+        report = json.loads(self.stdout.strip().splitlines()[-1])
+        assert isinstance(report, dict)
+        return report
+
+
+def run_program(python: Path, *arguments: str | Path, timeout_s: float = PROGRAM_TIMEOUT_S) -> Program:
+    """Runs a program with pipes as its standard streams (a Windows program must not get files)."""
+    command = [str(python), *map(str, arguments)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
+    # Under Windows the native library writes UTF-16 among other text to stderr.
+    return Program(
+        done.returncode, done.stdout.decode("utf-8"), done.stderr.replace(b"\0", b"").decode("utf-8", "replace")
+    )
+
+
+class WindowsLab:
+    """The Windows Python under Wine. Its Wine server runs from the first test that needs it to the last.
+
+    Without a server that stays, each program would start one and the reader of its output would wait seconds
+    for the server, which inherits the pipe. Only this lab's own server is ended.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.python = folder / "python-win"
+        self._server = folder / "wineserver"
+
+    def start(self) -> None:
+        subprocess.run([self._server, "-p"], check=True, stdin=subprocess.DEVNULL, timeout=60)
+        # The first process starts Wine's services, which keep its streams; so give it none.
+        nothing = subprocess.DEVNULL
+        subprocess.run(
+            [self.python, "-c", ""], check=True, stdin=nothing, stdout=nothing, stderr=nothing, timeout=60
+        )
+
+    def stop(self) -> None:
+        subprocess.run([self._server, "-k"], check=False, stdin=subprocess.DEVNULL, timeout=60)
+        subprocess.run([self._server, "-w"], check=True, stdin=subprocess.DEVNULL, timeout=60)
+
+    def run(self, script: Path, *arguments: str | Path, timeout_s: float = PROGRAM_TIMEOUT_S) -> Program:
+        """Runs a script. Arguments that are `Path`s are turned into Windows paths."""
+        native = [windows_path(a) if isinstance(a, Path) else a for a in arguments]
+        return run_program(self.python, windows_path(script), *native, timeout_s=timeout_s)
+
+
+def windows_path(path: Path) -> str:
+    """How a Windows program under Wine sees a file of this machine."""
+    return "Z:" + str(path.resolve()).replace("/", "\\")

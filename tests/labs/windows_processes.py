@@ -1,0 +1,480 @@
+"""What only Windows can show about processes and pipes; run by the Windows Python, prints one JSON object.
+
+Each function looks at one fact and returns it; `test_windows_processes.py` says what it has to be.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("protocol", "bridge_x86", "host_arm64", "tools")]
+sys.path[:0] = ROOTS
+
+import psutil  # noqa: E402
+from qnnbridge._platform import (  # noqa: E402
+    ChildProcess,
+    default_spawner,
+    native_machine,
+    registered_pythons,
+    wait_readable,
+    write_some,
+)
+from qnnbridge.launch.interpreter import find_host  # noqa: E402
+from qnnbridge.launch.machine import executable_machine, process_machine  # noqa: E402
+from qnnbridge.launch.stderr import StderrCollector  # noqa: E402
+from qnnbridge_protocol.errors import BridgeError  # noqa: E402
+
+TIMEOUT_S = 20.0
+FACTS: dict[str, Callable[[], Any]] = {}
+
+
+def fact(function: Callable[[], Any]) -> Callable[[], Any]:
+    FACTS[function.__name__] = function
+    return function
+
+
+def start(code: str, *arguments: str) -> ChildProcess:
+    prologue = f"import sys, os\nsys.path[:0] = {ROOTS!r}\n"
+    argv = [sys.executable, "-I", "-u", "-X", "utf8", "-X", "faulthandler", "-c", prologue + code, *arguments]
+    return default_spawner().spawn(argv, dict(os.environ), None)
+
+
+def read_all(fd: int) -> bytes:
+    parts = []
+    while wait_readable(fd, TIMEOUT_S):
+        try:
+            data = os.read(fd, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        parts.append(data)
+    return b"".join(parts)
+
+
+def say(child: ChildProcess, text: bytes) -> None:
+    rest = memoryview(text)
+    while rest:
+        rest = rest[write_some(child.stdin_fd, [rest], TIMEOUT_S) :]
+
+
+# --- start and end -------------------------------------------------------------------------------------------
+
+
+@fact
+def echo() -> Any:
+    child = start("print(sys.stdin.buffer.readline().decode().strip() * 2)")
+    say(child, b"abc\n")
+    answer, code = read_all(child.stdout_fd).decode().strip(), child.wait(TIMEOUT_S)
+    child.close()
+    child.close()
+    return [answer, code]
+
+
+@fact
+def exit_codes() -> Any:
+    ways = {
+        "access violation": "import faulthandler; faulthandler._read_null()",
+        "fast fail": "import ctypes; ctypes.WinDLL('ntdll').RtlExitUserProcess(0xC0000409 - (1 << 32))",
+        "still active": "os._exit(259)",
+        "exception": "raise ValueError",
+        "fine": "",
+    }
+    codes = {}
+    for name, code in ways.items():
+        child = start(code)
+        codes[name] = [child.wait(TIMEOUT_S), child.poll()]
+        child.close()
+    return codes
+
+
+@fact
+def killed() -> Any:
+    child = start("sys.stdin.read()")
+    running = child.poll()
+    timed_out = child.wait(0.05)
+    child.kill()
+    return [running, timed_out, child.wait(TIMEOUT_S), child.close()]
+
+
+def ended(pid: int) -> bool:
+    try:
+        psutil.Process(pid).wait(TIMEOUT_S)
+    except psutil.NoSuchProcess:
+        pass
+    except psutil.TimeoutExpired:
+        return False
+    return True
+
+
+GRANDCHILD = (
+    "import subprocess\n"
+    "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], stdin=subprocess.DEVNULL)\n"
+    "print(p.pid)\n"
+    "sys.stdin.read()\n"
+)
+
+
+@fact
+def kill_takes_grandchildren_along() -> Any:
+    child = start(GRANDCHILD)
+    wait_readable(child.stdout_fd, TIMEOUT_S)
+    grandchild = int(os.read(child.stdout_fd, 100))
+    child.kill()
+    gone = [ended(child.pid), ended(grandchild)]
+    child.close()
+    return gone
+
+
+@fact
+def close_ends_a_child_that_is_alive() -> Any:
+    child = start(GRANDCHILD)
+    wait_readable(child.stdout_fd, TIMEOUT_S)
+    grandchild = int(os.read(child.stdout_fd, 100))
+    child.close()
+    return [ended(child.pid), ended(grandchild)]
+
+
+@fact
+def application_killed() -> Any:
+    """The job of a killed application ends its child, which watches nothing itself."""
+    code = (
+        "from qnnbridge._platform import default_spawner\n"
+        "child = default_spawner().spawn([sys.executable, '-c', 'import time; time.sleep(60)'], os.environ, None)\n"
+        "print(child.pid)\n"
+        "sys.stdin.read()\n"
+    )
+    application = subprocess.Popen(
+        [sys.executable, "-c", f"import sys, os\nsys.path[:0] = {ROOTS!r}\n{code}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert application.stdout is not None
+    child = int(application.stdout.readline())
+    alive = psutil.pid_exists(child)
+    application.kill()
+    application.wait()
+    gone = ended(child)
+    application.communicate()
+    return [alive, gone]
+
+
+@fact
+def start_errors() -> Any:
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder, "text.exe")
+        text.write_text("not a program")
+        for name, argv, cwd in (
+            ("missing", [str(Path(folder, "nothing.exe"))], None),
+            ("not a program", [str(text)], None),
+            ("no folder", [sys.executable], str(Path(folder, "nothing"))),
+        ):
+            try:
+                default_spawner().spawn(argv, dict(os.environ), cwd).close()
+            except BridgeError as error:
+                found[name] = [type(error).__name__, error.cause, error.evidence]
+    return found
+
+
+@fact
+def inherits_three_handles_only() -> Any:
+    """An inheritable file of ours that is open while the child starts; the child tries its handle's number."""
+    with tempfile.TemporaryFile() as file:
+        import msvcrt
+
+        handle = msvcrt.get_osfhandle(file.fileno())
+        os.set_handle_inheritable(handle, True)
+        code = "import _winapi\ntry: print(_winapi.GetFileType(int(sys.argv[1])))\nexcept OSError as e: print('none')"
+        child = start(code, str(handle))
+        answer = read_all(child.stdout_fd).decode().strip()
+        child.close()
+    return answer
+
+
+@fact
+def error_mode_of_the_child() -> Any:
+    child = start("import msvcrt; print(msvcrt.GetErrorMode())")
+    answer = int(read_all(child.stdout_fd))
+    child.close()
+    import msvcrt
+
+    return [answer & 0x8003, msvcrt.GetErrorMode() & 0x0002]
+
+
+@fact
+def environment_names_in_any_case() -> Any:
+    argv = [sys.executable, "-c", "import os; print(os.environ['QNNBRIDGE_T'], os.environ['PATH'] != '')"]
+    child = default_spawner().spawn(argv, {**os.environ, "QNNBRIDGE_T": "1", "qnnbridge_t": "2"}, None)
+    answer = read_all(child.stdout_fd).decode().split()
+    child.close()
+    return answer
+
+
+# --- pipes ---------------------------------------------------------------------------------------------------
+
+
+@fact
+def waiting_for_output() -> Any:
+    child = start("sys.stdin.readline(); print('x'); sys.stdout.flush(); sys.stdin.readline()")
+    before = wait_readable(child.stdout_fd, 0.05)
+    say(child, b"\n")
+    after = wait_readable(child.stdout_fd, TIMEOUT_S)
+    os.read(child.stdout_fd, 100)
+    child.kill()
+    at_end = wait_readable(child.stdout_fd, TIMEOUT_S)
+    child.close()
+    return [before, after, at_end]
+
+
+@fact
+def writing_to_a_child_that_does_not_read() -> Any:
+    """What was taken before the time-out is exactly what arrives."""
+    child = start(
+        "import hashlib\n"
+        "sys.stderr.readable()\n"
+        "import msvcrt, time\n"
+        "print('up'); sys.stdout.flush()\n"
+        "import _winapi\n"
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+        "data = b''\n"
+        "while len(data) < int(open(sys.argv[1]).read()): data += os.read(0, 65536)\n"
+        "print(len(data), hashlib.sha256(data).hexdigest())\n",
+        flag := str(Path(tempfile.gettempdir(), f"flag-{os.getpid()}")),
+    )
+    wait_readable(child.stdout_fd, TIMEOUT_S)
+    os.read(child.stdout_fd, 100)
+    block = os.urandom(1 << 20)
+    sent = bytearray()
+    timed_out = False
+    while not timed_out and len(sent) < 16 << 20:
+        piece = memoryview(block)[len(sent) % 4096 :]
+        try:
+            sent += piece[: write_some(child.stdin_fd, [piece[:1000], piece[1000:]], 0.3)]
+        except TimeoutError:
+            timed_out = True
+    Path(flag + ".new").write_text(str(len(sent)))
+    os.replace(flag + ".new", flag)
+    import hashlib
+
+    length, digest = read_all(child.stdout_fd).decode().split()
+    child.close()
+    os.remove(flag)
+    return [timed_out, int(length) == len(sent), digest == hashlib.sha256(sent).hexdigest()]
+
+
+@fact
+def writing_to_a_child_that_is_gone() -> Any:
+    child = start("")
+    child.wait(TIMEOUT_S)
+    try:
+        for _ in range(8):
+            write_some(child.stdin_fd, [memoryview(bytes(1 << 20))], 1.0)
+    except BrokenPipeError as error:
+        return type(error).__name__
+    finally:
+        child.close()
+    return "no error"
+
+
+@fact
+def closing_under_a_blocked_reader_and_writer() -> Any:
+    child = start("import time; time.sleep(60)")
+
+    def read() -> None:
+        try:
+            os.read(child.stdout_fd, 1)
+        except OSError:
+            pass
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        for _ in range(8):
+            write_some(child.stdin_fd, [memoryview(bytes(1 << 20))], 0.2)
+    except TimeoutError:
+        pass
+    begin = time.monotonic()
+    child.close()
+    quick = time.monotonic() - begin < 5
+    reader.join(TIMEOUT_S)
+    writers = [t for t in threading.enumerate() if t.name == "qnnbridge-pipe-writer"]
+    for thread in writers:
+        thread.join(TIMEOUT_S)
+    return [quick, reader.is_alive(), any(thread.is_alive() for thread in writers)]
+
+
+@fact
+def collected_stderr() -> Any:
+    child = start(
+        "os.write(2, b'@qnnbridge begin 5\\r\\n')\n"
+        "os.write(2, 'wide \\u00e4\\r\\n'.encode('utf-16-le'))\n"
+        "os.write(2, b'@qnnbridge end 5\\r\\n')\n"
+        "import faulthandler; faulthandler._read_null()\n"
+    )
+    collector = StderrCollector(child.stderr_fd)
+    section = collector.section(5, TIMEOUT_S).decode("utf-16-le")
+    child.wait(TIMEOUT_S)
+    child.close()
+    drained = collector.drain(TIMEOUT_S)
+    collector.close()
+    return [section, drained, "access violation" in collector.head().decode(errors="replace")]
+
+
+@fact
+def handles_are_given_back() -> Any:
+    def once() -> None:
+        child = start("")
+        collector = StderrCollector(child.stderr_fd)
+        say(child, b"x" * 10)
+        child.wait(TIMEOUT_S)
+        collector.drain(TIMEOUT_S)
+        child.close()
+        collector.close()
+
+    once()
+    before = psutil.Process().num_handles()
+    for _ in range(3):
+        once()
+    return psutil.Process().num_handles() - before
+
+
+# --- the host's side -----------------------------------------------------------------------------------------
+
+GUARDED = """
+from qnnbridge_host import stdio_guard
+in_fd, out_fd = stdio_guard.claim()
+assert stdio_guard.claim() == (in_fd, out_fd)
+import ctypes, subprocess
+from ctypes import wintypes
+print("a print")
+ctypes.CDLL("ucrtbase").puts(b"a puts")
+ctypes.CDLL("ucrtbase").fflush(None)
+subprocess.run([sys.executable, "-c", "print('a child')"], stdin=subprocess.DEVNULL)
+kernel32 = ctypes.WinDLL("kernel32")
+kernel32.GetStdHandle.restype = wintypes.HANDLE
+kernel32.WriteFile.argtypes = (
+    wintypes.HANDLE, ctypes.c_char_p, wintypes.DWORD, ctypes.POINTER(wintypes.DWORD), ctypes.c_void_p
+)
+kernel32.WriteFile(kernel32.GetStdHandle(-11 & 0xFFFFFFFF), b"a handle\\n", 9, ctypes.byref(wintypes.DWORD()), None)
+assert sys.stdin.read() == ""
+os.write(out_fd, b"\\x89\\n\\r\\n" + os.read(in_fd, 100))
+"""
+
+
+@fact
+def guarded_streams() -> Any:
+    child = start(GUARDED)
+    collector = StderrCollector(child.stderr_fd)
+    say(child, b"\x1a\r\n")
+    wire = read_all(child.stdout_fd)
+    code = child.wait(TIMEOUT_S)
+    collector.drain(TIMEOUT_S)
+    child.close()
+    said = collector.head().decode(errors="replace")
+    return [wire.hex(), code, [word for word in ("print", "puts", "child", "handle") if f"a {word}" in said]]
+
+
+@fact
+def parent_watch() -> Any:
+    """A process outside of any job, that watches another one which is not its parent."""
+    watched = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    child = start(
+        "from qnnbridge_host import parent_watch\n"
+        "import os, time\n"
+        "parent_watch.error_dialogs_off()\n"
+        "print(parent_watch.arm(int(sys.argv[1]), lambda: os._exit(77)), flush=True)\n"
+        "time.sleep(60)\n",
+        str(watched.pid),
+    )
+    means = ""
+    if wait_readable(child.stdout_fd, TIMEOUT_S):
+        means = os.read(child.stdout_fd, 100).decode().strip()
+    alive = child.poll() is None
+    watched.kill()
+    watched.communicate()
+    code = child.wait(TIMEOUT_S)
+    child.close()
+    late = start(
+        "from qnnbridge_host import parent_watch\nparent_watch.arm(int(sys.argv[1]), lambda: os._exit(78))",
+        str(watched.pid),
+    )
+    too_late = late.wait(TIMEOUT_S)
+    late.close()
+    return [means, alive, code, too_late]
+
+
+# --- machines and the registry -------------------------------------------------------------------------------
+
+
+@fact
+def machines() -> Any:
+    return [native_machine(), process_machine(), executable_machine(sys.executable)]
+
+
+@fact
+def registry() -> Any:
+    import winreg
+
+    path = r"Software\Python\QnnbridgeTest"
+    try:
+        with winreg.CreateKey(winreg.HKEY_CURRENT_USER, path + r"\3.13-arm64") as key:
+            winreg.SetValueEx(key, "SysVersion", 0, winreg.REG_SZ, "3.13")
+            with winreg.CreateKey(key, "InstallPath") as install:
+                winreg.SetValueEx(install, "", 0, winreg.REG_SZ, "C:\\Python313-arm64\\")
+        return [
+            [p.launcher_tag, list(p.version), p.executable]
+            for p in registered_pythons()
+            if p.company == "QnnbridgeTest"
+        ]
+    finally:
+        for name in (r"\3.13-arm64\InstallPath", r"\3.13-arm64", ""):
+            winreg.DeleteKey(winreg.HKEY_CURRENT_USER, path + name)
+
+
+@fact
+def wrong_interpreters() -> Any:
+    refused = {}
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "python.bat")
+        script.write_text("@echo off")
+        stub = Path(folder, "WindowsApps", "python.exe")
+        stub.parent.mkdir()
+        stub.touch()
+        for name, path in (("script", script), ("store", stub), ("folder", Path(folder))):
+            try:
+                find_host(path)
+            except BridgeError as error:
+                refused[name] = error.message.replace(str(path), "PATH").replace(repr(str(path)), "PATH")
+    return refused
+
+
+def main() -> None:
+    # Every fact in one process: starting Python costs most of the time. One that fails does not hide the others.
+    wanted = sys.argv[1:] or list(FACTS)
+    report: dict[str, Any] = {}
+    for name in wanted:
+        try:
+            report[name] = FACTS[name]()
+        except BaseException:
+            report[name] = traceback.format_exc()
+    print(json.dumps(report))
+    sys.stdout.flush()
+    # Wine: the C runtime's clean-up may wait for threads that read from pipes.
+    ctypes.WinDLL("kernel32").ExitProcess(0)
+
+
+main()

@@ -1,0 +1,142 @@
+"""The command itself: help, usage errors, terminals that cannot show everything, Ctrl+C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from qnnbridge_tools.cli import app
+
+COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, **environment},
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("command", [[], ["demo"], ["run"], ["explain"], ["crashes"], ["quarantine"]])
+def test_every_command_has_help(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "--help" in result.output
+    for line in result.output.splitlines():
+        assert line.isascii(), line
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = ("numpy", "onnx", "onnxruntime", "qnnbridge", "msgpack", "psutil")
+    code = (
+        "import sys; from qnnbridge_tools.cli import main; sys.argv = ['qnnbridge', '--help']; main();"
+        f"print('imported:', *sorted(set(sys.modules) & set({heavy!r})))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "imported:"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bogus"],
+        ["run"],
+        ["run", "m.onnx", "--repeat", "0"],
+        ["run", "m.onnx", "--repeat", "many"],
+        ["run", "m.onnx", "--fallback", "maybe"],
+        ["run", "m.onnx", "--provider", "gpu"],
+        ["run", "m.onnx", "--seed", "-1"],
+        ["explain"],
+        ["demo", "--bogus"],
+    ],
+)
+def test_wrong_usage_ends_with_2_and_an_error_on_stderr(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert "Error" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "none.onnx"], "There is no model file none.onnx."),
+        (["run", __file__, "--input", "x"], "not of the form NAME=FILE.npy"),
+        (["run", __file__, "--dim", "x=0"], "a size of at least 1"),
+        (["run", __file__, "--provider-option", "x"], "not of the form KEY=VALUE"),
+        (["run", __file__, "--input", "x=none.npy"], "There is no file none.npy."),
+    ],
+)
+def test_bad_input_is_refused_before_a_host_is_started(arguments: list[str], told: str) -> None:
+    result = run(*arguments, QNNBRIDGE_HOST_PYTHON="/no/such/python")
+    assert result.returncode == 2, result.stderr
+    assert told in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_with_json_a_refused_command_still_prints_one_document() -> None:
+    result = run("run", "none.onnx", "--json")
+    assert result.returncode == 2
+    assert json.loads(result.stdout)["error"]["code"] == "ort.NoSuchFile"
+
+
+def test_a_name_that_the_terminal_cannot_show_is_escaped() -> None:
+    result = run("run", "日本.onnx", PYTHONIOENCODING="cp1252", PYTHONUTF8="0")
+    assert result.returncode == 2
+    assert r"There is no model file \u65e5\u672c.onnx." in result.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a named pipe in the file system")
+def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
+    model, pipe = tmp_path / "m.onnx", tmp_path / "x.npy"
+    model.write_bytes(b"")
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [*COMMAND, "run", str(model), "--input", f"x={pipe}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    def unblock() -> None:
+        process.wait()
+        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))  # else a command that fails early would hang the test
+
+    threading.Thread(target=unblock, daemon=True).start()
+    with pipe.open("wb"):  # returns when the command has the other end open: it waits for the array now
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert err == "Interrupted.\n"
+    assert out == ""
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    """`qnnbridge ... | head -1` ends without a stack trace."""
+    np.save(tmp_path / "x.npy", np.zeros(1))
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        result = subprocess.run(
+            [*COMMAND, "--help"], stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    finally:
+        os.close(write_end)
+    assert "Traceback" not in result.stderr

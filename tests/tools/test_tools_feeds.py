@@ -1,0 +1,128 @@
+"""Inputs from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qnnbridge_protocol.elements import ElementType
+from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.specs import NodeInfo
+from qnnbridge_protocol.typed import Typed
+from qnnbridge_tools.arguments import Dimensions, InputFile, read_dimensions
+from qnnbridge_tools.feeds import Feed, complete, load
+
+X = NodeInfo("x", "tensor(float)", (2, 3))
+Y = NodeInfo("y", "tensor(int64)", ("n",))
+
+
+def test_arrays_come_from_files_and_keys_of_archives(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(3))
+    np.savez(tmp_path / "b.npz", first=np.zeros(2), second=np.ones(2))
+    np.savez(tmp_path / "c.npz", only=np.full(2, 7))
+    one, two, three = load(
+        [
+            InputFile("x", tmp_path / "a.npy"),
+            InputFile("y", tmp_path / "b.npz", "second"),
+            InputFile("z", tmp_path / "c.npz"),
+        ],
+        None,
+    )
+    assert one.value.tolist() == [0, 1, 2]
+    assert two.value.tolist() == [1, 1]
+    assert two.source.endswith("b.npz:second")
+    assert three.value.tolist() == [7, 7]
+
+
+def test_an_archive_gives_all_its_arrays_by_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "all.npz", **{"x": np.zeros(2), "y:0": np.ones(2)})
+    assert {feed.name: feed.value.tolist() for feed in load([], tmp_path / "all.npz")} == {
+        "x": [0, 0],
+        "y:0": [1, 1],
+    }
+
+
+def test_a_name_in_a_file_and_in_the_archive_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(1))
+    np.savez(tmp_path / "all.npz", x=np.zeros(1))
+    with pytest.raises(OptionError, match='"x" is given by --input'):
+        load([InputFile("x", tmp_path / "a.npy")], tmp_path / "all.npz")
+
+
+def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([print], dtype=object), allow_pickle=True)
+    np.savez(tmp_path / "b.npz", x=np.array([print], dtype=object))
+    for file in (InputFile("x", tmp_path / "a.npy"), InputFile("x", tmp_path / "b.npz", "x")):
+        with pytest.raises(OptionError, match="cannot be read as a numpy array"):
+            load([file], None)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x93NUMPY\x01\x00\xff\xff", b"PK\x03\x04 no archive"])
+def test_a_file_that_is_no_array_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(content)
+    with pytest.raises(OptionError, match="cannot be read as a numpy array"):
+        load([InputFile("x", path)], None)
+
+
+def test_a_header_that_promises_more_than_the_file_holds_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros(2))
+    path.write_bytes(path.read_bytes().replace(b"(2,)", b"(9,)"))
+    with pytest.raises(OptionError, match="cannot be read as a numpy array"):
+        load([InputFile("x", path)], None)
+
+
+def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="There is no file"):
+        load([InputFile("x", tmp_path / "none.npy")], None)
+    with pytest.raises(OptionError, match="cannot be read"):
+        load([InputFile("x", tmp_path)], None)
+
+
+def test_an_archive_with_several_arrays_needs_a_key(tmp_path: Path) -> None:
+    path = tmp_path / "b.npz"
+    np.savez(path, first=np.zeros(1), second=np.zeros(1))
+    with pytest.raises(OptionError, match="holds 2 arrays") as caught:
+        load([InputFile("x", path)], None)
+    assert ":KEY" in str(caught.value.fix)
+    with pytest.raises(OptionError, match='holds no array "third", but first, second'):
+        load([InputFile("x", path, "third")], None)
+
+
+def test_inputs_that_no_file_gives_are_made_up_when_asked() -> None:
+    loaded = [Feed("x", np.zeros((2, 3), np.float32), "x.npy")]
+    x, y = complete([X, Y], loaded, read_dimensions(["n=4"]), seed=3)
+    assert x.source == "x.npy"
+    assert y.source == "random, seed 3"
+    assert y.value.shape == (4,)
+
+
+def test_a_missing_input_is_an_error_that_names_both_ways_out() -> None:
+    with pytest.raises(OptionError, match="No value for inputs x, y") as caught:
+        complete([X, Y], [], Dimensions(), seed=None)
+    assert "--input x=FILE.npy" in str(caught.value.fix)
+    assert "--random" in str(caught.value.fix)
+
+
+def test_raw_bits_become_the_type_that_a_file_cannot_name() -> None:
+    declared = [NodeInfo("b", "tensor(bfloat16)", ("n",)), NodeInfo("q", "tensor(int4)", (3,))]
+    loaded = [Feed("b", np.zeros(5, np.uint16), "b.npy"), Feed("q", np.zeros(2, np.uint8), "q.npy")]
+    b, q = complete(declared, loaded, Dimensions(), seed=None)
+    assert isinstance(b.value, Typed)
+    assert (b.value.element_type, b.value.shape) == (ElementType.BFLOAT16, (5,))
+    assert isinstance(q.value, Typed)
+    assert (q.value.element_type, q.value.shape) == (ElementType.INT4, (3,))
+
+
+def test_numbers_where_raw_bits_are_due_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"is bfloat16, b[.]npy holds float32") as caught:
+        complete(
+            [NodeInfo("b", "tensor(bfloat16)", (2,))],
+            [Feed("b", np.zeros(2, np.float32), "b.npy")],
+            Dimensions(),
+            seed=None,
+        )
+    assert "uint16" in str(caught.value.fix)

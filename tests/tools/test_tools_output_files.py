@@ -1,0 +1,115 @@
+"""Output files of `qnnbridge run`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qnnbridge_protocol.elements import ElementType
+from qnnbridge_protocol.sparse import Sparse
+from qnnbridge_protocol.typed import Typed
+from qnnbridge_tools.output_files import MAX_NAME_LENGTH, safe_names, write
+
+
+def test_tensors_are_written_bit_for_bit(tmp_path: Path) -> None:
+    value = np.array([[1.5, np.nan], [-0.0, np.inf]], dtype=np.float32)
+    files = write({"y": value}, tmp_path)
+    assert files == {"y": tmp_path / "y.npy"}
+    assert np.load(files["y"], allow_pickle=False).tobytes() == value.tobytes()
+
+
+def test_text_is_written_so_that_it_can_be_read_without_pickle(tmp_path: Path) -> None:
+    files = write({"s": np.array(["häßlich", ""], dtype=object)}, tmp_path)
+    assert np.load(files["s"], allow_pickle=False).tolist() == ["häßlich", ""]
+
+
+def test_types_that_a_file_cannot_name_are_written_as_raw_bits(tmp_path: Path) -> None:
+    value = Typed(np.array([0x3F80, 0x4000], np.uint16), ElementType.BFLOAT16, (2,))
+    files = write({"b": value}, tmp_path)
+    assert np.load(files["b"], allow_pickle=False).tolist() == [0x3F80, 0x4000]
+
+
+def test_sparse_tensors_are_written_with_their_indices(tmp_path: Path) -> None:
+    value = Sparse(np.array([5.0], np.float32), (3, 3), "coo", (np.array([4], np.int64),))
+    files = write({"s": value}, tmp_path)
+    with np.load(files["s"], allow_pickle=False) as read:
+        assert {name: read[name].tolist() for name in read.files} == {
+            "values": [5.0],
+            "dense_shape": [3, 3],
+            "indices_0": [4],
+        }
+
+
+def test_sequences_and_maps_are_written_as_json(tmp_path: Path) -> None:
+    value: list[Any] = [{0: np.float32(0.25), 1: 0.75}, {0: float("nan")}]
+    files = write({"p": value, "e": None}, tmp_path)
+    assert json.loads(files["p"].read_text()) == [[[0, 0.25], [1, 0.75]], [[0, "nan"]]]
+    assert json.loads(files["e"].read_text()) is None
+
+
+def test_files_are_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+    write({"y": np.zeros(1)}, tmp_path)
+    write({"y": np.ones(1)}, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["y.npy"]
+    assert np.load(tmp_path / "y.npy").tolist() == [1.0]
+
+
+def test_a_file_that_cannot_be_written_leaves_no_rest(tmp_path: Path) -> None:
+    (tmp_path / "y.npy").mkdir()
+    with pytest.raises(OSError):
+        write({"y": np.zeros(1)}, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["y.npy"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
+def test_a_link_in_the_folder_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("keep me")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "y.npy").symlink_to(precious)
+    write({"y": np.zeros(1)}, folder)
+    assert precious.read_text() == "keep me"
+    assert not (folder / "y.npy").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("probs", "probs"),
+        ("save_infer_model/scale_0.tmp_1", "save_infer_model_scale_0.tmp_1"),
+        ("../../etc/passwd", "_.._etc_passwd"),
+        ("..", "output"),
+        ("", "output"),
+        ("CON", "_CON"),
+        ("nul.txt", "_nul.txt"),
+        ("com1", "_com1"),
+        ("console", "console"),
+        ("C:\\x", "C__x"),
+        ("Ausgänge", "Ausg_nge"),
+    ],
+)
+def test_file_names_are_made_from_output_names(name: str, stem: str) -> None:
+    assert safe_names([name]) == [stem]
+
+
+def test_names_that_differ_only_in_case_or_in_unsafe_letters_get_different_files() -> None:
+    assert safe_names(["a/b", "a_b", "A_B", "a_b-2"]) == ["a_b", "a_b-2", "A_B-3", "a_b-2-2"]
+
+
+@given(st.lists(st.text(max_size=200), max_size=6))
+def test_no_name_leaves_the_folder_or_meets_another(names: list[str]) -> None:
+    stems = safe_names(names)
+    assert len({stem.lower() for stem in stems}) == len(names)
+    for stem in stems:
+        assert Path(stem).name == stem
+        assert stem.isascii()
+        assert not stem.startswith(".")
+        assert len(stem) <= MAX_NAME_LENGTH + 8

@@ -1,0 +1,86 @@
+"""How commands end."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+import pytest
+import typer
+
+from qnnbridge_protocol import errors
+from qnnbridge_tools import reporting
+
+
+def ended(error: BaseException, *, as_json: bool = False) -> int:
+    with pytest.raises(typer.Exit) as caught, reporting.work(as_json=as_json):
+        raise error
+    return caught.value.exit_code
+
+
+def test_an_error_is_told_with_cause_evidence_and_fix_and_without_a_stack_trace(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = errors.ProviderUnavailable("No QNN.", cause="Missing library.", fix="Install it.", evidence=["line 1"])
+    assert ended(error) == 1
+    captured = capsys.readouterr()
+    assert captured.err == "Error: No QNN.\n  Cause: Missing library.\n  Evidence: line 1\n  Fix: Install it.\n"
+    assert captured.out == ""
+
+
+def test_the_stack_trace_is_shown_when_debugging(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNNBRIDGE_DEBUG", "1")
+    ended(errors.Fail("x"))
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_with_json_the_error_is_a_document_on_stdout_too(capsys: pytest.CaptureFixture[str]) -> None:
+    ended(errors.OptionError("Bad.", fix="Do."), as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["error"]["code"] == "option.Invalid"
+    assert told["error"]["fix"] == "Do."
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.OptionError("x"), 2),
+        (errors.NoSuchFile("x"), 2),
+        (errors.InvalidProtobuf("x"), 2),
+        (errors.InvalidArgument("x"), 2),
+        (errors.HostCrashed("x"), 1),
+        (errors.PlacementRefused("x"), 1),
+        (errors.HostNotFound("x"), 1),
+        (errors.RemoteMemoryError("x"), 1),
+    ],
+)
+def test_bad_input_ends_with_2_and_failed_work_with_1(error: errors.BridgeError, code: int) -> None:
+    assert ended(error) == code
+
+
+def test_ctrl_c_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(KeyboardInterrupt()) == 130
+    assert capsys.readouterr().err == "Interrupted.\n"
+
+
+def test_a_full_disk_is_told_without_a_stack_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(OSError(errno.ENOSPC, "No space left on device", "out/y.npy")) == 1
+    assert capsys.readouterr().err == "Error: out/y.npy: No space left on device\n"
+
+
+def test_a_closed_pipe_is_left_to_the_command_line_library() -> None:
+    with pytest.raises(BrokenPipeError), reporting.work():
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+def test_a_fault_of_our_own_says_how_to_report_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(ZeroDivisionError("division by zero")) == 1
+    told = capsys.readouterr().err
+    assert "Unexpected ZeroDivisionError: division by zero" in told
+    assert "QNNBRIDGE_DEBUG=1" in told
+
+
+def test_a_wanted_exit_code_passes_through() -> None:
+    assert ended(typer.Exit(7)) == 7

@@ -1,0 +1,203 @@
+"""`qnnbridge run` with a real host."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime_qnn")
+pytestmark = pytest.mark.simulator
+
+COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "run", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=110,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+
+
+def told(*arguments: str | Path) -> dict[str, Any]:
+    result = run(*arguments, "--json")
+    assert result.returncode == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def made(folder: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], opset: int = 17) -> Path:
+    graph = onnx.helper.make_graph(nodes, "g", inputs, outputs)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    model.ir_version = 9
+    path = folder / "model.onnx"
+    onnx.save(model, str(path))
+    return path
+
+
+def tensor(name: str, shape: list[int | str | None], element: int = 1) -> Any:
+    return onnx.helper.make_tensor_value_info(name, element, shape)
+
+
+@pytest.fixture
+def add(tmp_path: Path) -> Path:
+    return made(
+        tmp_path,
+        [onnx.helper.make_node("Add", ["a", "b"], ["out/sum:0"])],
+        [tensor("a", [2, 4]), tensor("b", [2, 4])],
+        [tensor("out/sum:0", [2, 4])],
+    )
+
+
+@pytest.fixture
+def dynamic(tmp_path: Path) -> Path:
+    return made(
+        tmp_path,
+        [onnx.helper.make_node("Relu", ["x"], ["y"])],
+        [tensor("x", ["batch", 3])],
+        [tensor("y", ["batch", 3])],
+    )
+
+
+def test_inputs_come_from_files_and_outputs_go_to_files(add: Path, tmp_path: Path) -> None:
+    a, b = np.arange(8, dtype=np.float32).reshape(2, 4), np.full((2, 4), 0.5, np.float32)
+    np.save(tmp_path / "a.npy", a)
+    np.savez(tmp_path / "b.npz", other=a, b=b)
+    out = tmp_path / "new" / "out"
+    document = told(
+        add, "--input", f"a={tmp_path / 'a.npy'}", "--input", f"b={tmp_path / 'b.npz'}:b", "--output", out
+    )
+    (output,) = document["outputs"]
+    assert output["name"] == "out/sum:0"
+    assert Path(output["file"]) == out / "out_sum_0.npy"
+    assert [path.name for path in out.iterdir()] == ["out_sum_0.npy"]
+    assert np.array_equal(np.load(output["file"], allow_pickle=False), a + b)  # exact in half precision, too
+    assert (output["min"], output["max"], output["mean"], output["shape"]) == (0.5, 7.5, 4.0, [2, 4])
+    assert document["placement"]["qnn_nodes"] == 1
+    assert document["placement"]["cpu_nodes"] == 0
+
+
+def test_all_inputs_can_come_from_one_archive(add: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "all.npz", a=np.ones((2, 4), np.float32), b=np.ones((2, 4), np.float32))
+    (output,) = told(add, "--inputs", tmp_path / "all.npz", "--provider", "cpu")["outputs"]
+    assert (output["min"], output["max"]) == (2.0, 2.0)
+
+
+def test_random_inputs_depend_on_the_seed_and_runs_are_timed(add: Path) -> None:
+    first, again, other = (
+        told(add, "--random", "--seed", seed, "--provider", "cpu", "--repeat", "3") for seed in ("1", "1", "2")
+    )
+    assert first["outputs"] == again["outputs"]
+    assert first["outputs"] != other["outputs"]
+    times = first["times"]
+    assert times["runs"] == 3
+    assert 0 < times["later_median_seconds"] <= times["later_p95_seconds"]
+    assert first["placement"]["qnn_nodes"] == 0
+
+
+def test_a_person_is_told_inputs_outputs_placement_and_times(add: Path) -> None:
+    result = run(add, "--random", "--repeat", "3")
+    assert result.returncode == 0, result.stderr
+    for text in ("random, seed 0", "out/sum:0", "2x4", "1 node on QNN, 0 on the CPU", "SoC model 60", "2 more"):
+        assert text in result.stdout, result.stdout
+    assert "Outputs\nname       type     shape  min" in result.stdout
+    assert all(line == line.rstrip() for line in result.stdout.splitlines())
+
+
+def test_a_free_dimension_must_be_sized_for_random_inputs(dynamic: Path) -> None:
+    refused = run(dynamic, "--random", "--provider", "cpu")
+    assert refused.returncode == 2
+    assert '--dim "batch=SIZE"' in refused.stderr
+    document = told(dynamic, "--random", "--dim", "batch=5")
+    assert document["inputs"][0]["shape"] == [5, 3]
+    assert document["placement"]["qnn_nodes"] == 1, "a sized dimension is fixed for QNN as well"
+
+
+def test_a_missing_input_is_refused_with_both_ways_out(add: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((2, 4), np.float32))
+    result = run(add, "--input", f"a={tmp_path / 'a.npy'}", "--provider", "cpu")
+    assert result.returncode == 2
+    assert "No value for input b." in result.stderr
+    assert "--random" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("b", np.zeros((2, 4), np.float64)),
+        ("b", np.zeros((4, 2), np.float32)),
+        ("c", np.zeros((2, 4), np.float32)),
+        ("b", np.array(["x"])),
+    ],
+    ids=["wrong dtype", "wrong shape", "wrong name", "text"],
+)
+def test_a_wrong_input_is_bad_input(add: Path, tmp_path: Path, name: str, value: np.ndarray[Any, Any]) -> None:
+    np.save(tmp_path / "v.npy", value)
+    result = run(add, "--input", f"{name}={tmp_path / 'v.npy'}", "--random", "--provider", "cpu", "--json")
+    assert result.returncode == 2, result.stderr
+    assert json.loads(result.stdout)["error"]["message"] in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_what_qnn_cannot_run_is_refused_and_runs_with_fallback(tmp_path: Path) -> None:
+    model = made(
+        tmp_path,
+        [onnx.helper.make_node("Det", ["x"], ["d"]), onnx.helper.make_node("Relu", ["x"], ["y"])],
+        [tensor("x", [1, 3, 3])],
+        [tensor("d", [1]), tensor("y", [1, 3, 3])],
+    )
+    refused = run(model, "--random")
+    assert refused.returncode == 1
+    assert "Det" in refused.stderr
+    document = told(model, "--random", "--fallback", "cpu")
+    assert (document["placement"]["qnn_nodes"], document["placement"]["cpu_nodes"]) == (1, 1)
+    person = run(model, "--random", "--fallback", "cpu")
+    assert "on the CPU" in person.stdout
+    assert "Det" in person.stdout
+    assert person.stderr == ""
+
+
+def test_an_unknown_provider_option_is_bad_input_with_a_suggestion(add: Path) -> None:
+    result = run(add, "--random", "--provider-option", "soc_modle=60")
+    assert result.returncode == 2
+    assert "soc_model" in result.stderr
+
+
+def test_a_file_that_is_no_model_is_bad_input(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"this is not a model")
+    result = run(path, "--random")
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_outputs_that_are_sequences_and_strings_are_written(tmp_path: Path) -> None:
+    model = made(
+        tmp_path,
+        [
+            onnx.helper.make_node("SequenceConstruct", ["x", "x"], ["s"]),
+            onnx.helper.make_node("Identity", ["t"], ["u"]),
+        ],
+        [tensor("x", [2]), tensor("t", [1], onnx.TensorProto.STRING)],
+        [onnx.helper.make_tensor_sequence_value_info("s", 1, [2]), tensor("u", [1], onnx.TensorProto.STRING)],
+    )
+    np.save(tmp_path / "x.npy", np.array([1, 2], np.float32))
+    np.save(tmp_path / "t.npy", np.array(["häßlich"]))
+    arguments = ["--input", f"x={tmp_path / 'x.npy'}", "--input", f"t={tmp_path / 't.npy'}"]
+    document = told(model, *arguments, "--provider", "cpu", "--output", tmp_path / "out")
+    sequence, text = document["outputs"]
+    assert json.loads(Path(sequence["file"]).read_text()) == [[1.0, 2.0], [1.0, 2.0]]
+    assert np.load(text["file"], allow_pickle=False).tolist() == ["häßlich"]

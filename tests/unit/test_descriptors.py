@@ -1,0 +1,347 @@
+"""Reading and writing real pipes: nothing is lost, doubled or reordered, also when Ctrl+C strikes."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
+
+PIPE_BYTES = 64 * 1024
+"""What a pipe of Linux holds; others hold less."""
+
+needs_signals = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers here")
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """A reading and a writing end. A test may close either."""
+    ends = os.pipe()
+    yield ends
+    for fd in ends:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[..., None]]:
+    """Sets what happens at SIGALRM: the given function runs, then comes a KeyboardInterrupt, as at Ctrl+C.
+
+    An alarm that goes off before the driver is entered, or after, is put off, so that it always strikes the driver.
+    """
+    drivers = {ByteReader.read_into.__code__, ByteWriter.write_some.__code__}
+
+    def install(before: Callable[[], object] = lambda: None) -> None:
+        def handler(_number: int, frame: FrameType | None) -> None:
+            while frame is not None and frame.f_code not in drivers:
+                frame = frame.f_back
+            if frame is None:
+                signal.setitimer(signal.ITIMER_REAL, 0.001)
+                return
+            before()
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGALRM, handler)
+
+    old = signal.getsignal(signal.SIGALRM)
+    yield install
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, old)
+
+
+def pattern(size: int) -> bytes:
+    return bytes(itertools.islice(itertools.cycle(range(251)), size))
+
+
+class Sink:
+    """Where read bytes go."""
+
+    def __init__(self, fd: int, size: int = 4096) -> None:
+        self.reader = ByteReader(fd)
+        self.data = bytearray()
+        self.ended = False
+        self._buffer = memoryview(bytearray(size))
+
+    def read(self) -> int:
+        return self.reader.read_into(self._buffer, self._take)
+
+    def read_to_the_end(self) -> bytes:
+        while not self.ended:
+            self.read()
+        return bytes(self.data)
+
+    def _take(self, count: int) -> int:
+        self.ended = count == 0
+        self.data += self._buffer[:count]
+        return count
+
+
+def read_all(fd: int) -> tuple[threading.Thread, Sink]:
+    """Read in another thread until the end."""
+    sink = Sink(fd)
+    thread = threading.Thread(target=sink.read_to_the_end)
+    thread.start()
+    return thread, sink
+
+
+# --- reading ---------------------------------------------------------------------------------------------
+
+
+def test_what_was_written_is_read(pipe: tuple[int, int]) -> None:
+    os.write(pipe[1], b"abc")
+    sink = Sink(pipe[0])
+    assert sink.read() == 3
+    assert sink.data == b"abc"
+
+
+def test_no_more_is_read_than_the_buffer_takes(pipe: tuple[int, int]) -> None:
+    os.write(pipe[1], b"abcdef")
+    sink = Sink(pipe[0], size=4)
+    assert [sink.read(), sink.read()] == [4, 2]
+    assert sink.data == b"abcdef"
+
+
+def test_the_end_of_the_stream_is_a_count_of_zero_every_time(pipe: tuple[int, int]) -> None:
+    os.close(pipe[1])
+    sink = Sink(pipe[0])
+    assert [sink.read(), sink.read()] == [0, 0]
+
+
+def test_nothing_yet_is_not_the_end_of_the_stream(pipe: tuple[int, int]) -> None:
+    """On a non-blocking descriptor: a socket that is shared with a writer is one."""
+    os.set_blocking(pipe[0], False)
+    sink = Sink(pipe[0])
+    with pytest.raises(BlockingIOError):
+        sink.read()
+    assert not sink.reader.torn
+    assert not sink.reader.ready
+    os.write(pipe[1], b"abc")
+    assert sink.read() == 3
+
+
+def test_the_result_of_the_consumer_is_handed_back(pipe: tuple[int, int]) -> None:
+    os.write(pipe[1], b"abc")
+    assert ByteReader(pipe[0]).read_into(memoryview(bytearray(9)), lambda count: "x" * count) == "xxx"
+
+
+def test_a_consumer_that_fails_leaves_the_place_in_the_stream_unknown(pipe: tuple[int, int]) -> None:
+    os.write(pipe[1], b"abc")
+    reader = ByteReader(pipe[0])
+    with pytest.raises(ZeroDivisionError):
+        reader.read_into(memoryview(bytearray(9)), lambda count: count // 0)
+    assert reader.torn
+
+
+def test_the_descriptor_stays_open_when_the_reader_goes(pipe: tuple[int, int]) -> None:
+    reader = ByteReader(pipe[0])
+    del reader
+    os.write(pipe[1], b"abc")
+    assert os.read(pipe[0], 9) == b"abc"
+
+
+# --- writing ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["gathering", "plain"])
+def each_way_of_writing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also as on Windows, which has no gathering write."""
+    if request.param == "plain":
+        monkeypatch.delattr(os, "writev", raising=False)
+
+
+@pytest.mark.usefixtures("each_way_of_writing")
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [b"a"],
+        [b"abc", b"", b"def"],
+        [bytes([n % 251]) for n in range(3000)],
+        [pattern(3 * 1024 * 1024 + 1)],
+        [pattern(n) for n in (1, 70_000, 0, 3, 200_000, 64)],
+    ],
+    ids=["one", "with an empty one", "3000", "3 MiB", "mixed"],
+)
+def test_chunks_arrive_whole_and_in_order(pipe: tuple[int, int], chunks: list[bytes]) -> None:
+    thread, sink = read_all(pipe[0])
+    writer = ByteWriter(blocking_write(pipe[1]))
+    writer.write_all(map(memoryview, chunks))
+    assert not writer.pending
+    assert not writer.torn
+    os.close(pipe[1])
+    thread.join()
+    assert sink.data == b"".join(chunks)
+
+
+@pytest.mark.usefixtures("each_way_of_writing")
+def test_a_full_pipe_keeps_the_rest_for_later(pipe: tuple[int, int]) -> None:
+    os.set_blocking(pipe[1], False)
+    chunks = [pattern(n) for n in (10, 3 * PIPE_BYTES, 7, PIPE_BYTES)]
+    writer = ByteWriter(blocking_write(pipe[1]))
+    writer.add(map(memoryview, chunks))
+    read = bytearray()
+    stops = 0
+    while writer.pending:
+        with contextlib.suppress(BlockingIOError):
+            writer.write_all([])
+        assert not writer.torn
+        stops += writer.pending
+        read += os.read(pipe[0], 10_000)
+    assert stops > 3
+    while len(read) < sum(map(len, chunks)):
+        read += os.read(pipe[0], 10 * PIPE_BYTES)
+    assert read == b"".join(chunks)
+
+
+def test_what_is_added_goes_behind_what_is_pending(pipe: tuple[int, int]) -> None:
+    writer = ByteWriter(blocking_write(pipe[1]))
+    writer.add([memoryview(b"one "), memoryview(b"two ")])
+    writer.add([memoryview(b"three "), memoryview(b"")])
+    writer.write_all([memoryview(b"four")])
+    assert os.read(pipe[0], 99) == b"one two three four"
+
+
+@pytest.mark.parametrize("portion", [1, 2, 3, 5, 100])
+def test_a_write_that_takes_only_a_part_is_continued_where_it_stopped(portion: int) -> None:
+    written = bytearray()
+
+    def write(chunks: list[memoryview]) -> int:
+        taken = b"".join(chunks)[:portion]
+        written.extend(taken)
+        return len(taken)
+
+    writer = ByteWriter(write)
+    writer.write_all([memoryview(b"ab"), memoryview(b""), memoryview(b"cdefg"), memoryview(b"h")])
+    assert written == b"abcdefgh"
+    assert not writer.pending
+
+
+def test_a_broken_pipe_is_an_error_that_loses_nothing_by_itself(pipe: tuple[int, int]) -> None:
+    os.close(pipe[0])
+    writer = ByteWriter(blocking_write(pipe[1]))
+    with pytest.raises(BrokenPipeError):
+        writer.write_all([memoryview(b"abc")])
+    assert writer.pending
+    assert not writer.torn
+
+
+def test_pending_bytes_can_be_forgotten() -> None:
+    writer = ByteWriter(lambda _chunks: 0)
+    writer.add([memoryview(b"abc")])
+    writer.discard()
+    assert not writer.pending
+
+
+# --- Ctrl+C ----------------------------------------------------------------------------------------------
+
+
+@needs_signals
+def test_an_interrupt_while_waiting_for_bytes_loses_nothing(
+    pipe: tuple[int, int], interrupt: Callable[..., None]
+) -> None:
+    """The bytes come in the very moment of the interrupt."""
+    pieces = (bytes([65 + n]) * (n + 1) for n in itertools.count())
+    interrupt(lambda: os.write(pipe[1], next(pieces)))
+    sink = Sink(pipe[0])
+    for _ in range(20):
+        signal.setitimer(signal.ITIMER_REAL, 0.002)
+        with pytest.raises(KeyboardInterrupt):
+            sink.read()
+        assert not sink.reader.torn
+        sink.read()
+    assert sink.data == b"".join(bytes([65 + n]) * (n + 1) for n in range(20))
+
+
+@needs_signals
+@pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="no way to see that a thread waits in a read")
+def test_an_interrupt_right_after_the_read_keeps_the_count_for_the_next_call(
+    pipe: tuple[int, int], interrupt: Callable[..., None]
+) -> None:
+    """The kernel has given the bytes, and the interrupt strikes before anybody could look at how many."""
+    interrupt()
+    sink = Sink(pipe[0])
+    waits_in_read = f"0 {pipe[0]:#x} "
+    here = threading.get_native_id()
+    libc = ctypes.PyDLL(None)  # its calls keep the GIL, so that the reader comes back only after the signal
+
+    def strike() -> None:
+        while not Path(f"/proc/self/task/{here}/syscall").read_text().startswith(waits_in_read):
+            os.sched_yield()
+        libc.write(pipe[1], b"abc", 3)
+        getattr(libc, "raise")(int(signal.SIGALRM))
+
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=strike)
+    sys.setswitchinterval(10)
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            sink.read()
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert sink.data == b""
+    assert sink.reader.ready
+    assert not sink.reader.torn
+    assert sink.read() == 3, "at once: the pipe is empty"
+    assert sink.data == b"abc"
+    assert not sink.reader.ready
+
+
+@needs_signals
+def test_interrupts_at_random_moments_lose_nothing_or_say_so(
+    pipe: tuple[int, int], interrupt: Callable[..., None]
+) -> None:
+    interrupt()
+    total, piece = 400_000, 500
+    data = pattern(total)
+
+    def write() -> None:
+        for at in range(0, total, piece):
+            os.write(pipe[1], data[at : at + piece])
+        os.close(pipe[1])
+
+    def read() -> bool:
+        """Whether it was interrupted."""
+        signal.setitimer(signal.ITIMER_REAL, 0.0005)
+        try:
+            while not sink.ended and not sink.reader.torn:
+                sink.read()
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    thread = threading.Thread(target=write)
+    sink = Sink(pipe[0], size=700)
+    interrupts = 0
+    thread.start()
+    while read():
+        interrupts += 1
+    torn = sink.reader.torn
+    while os.read(pipe[0], 10_000):
+        pass  # so that the writer comes to its end
+    thread.join()
+    assert interrupts
+    assert torn or sink.data == data
+
+
+@needs_signals
+def test_an_interrupted_write_says_that_the_place_in_the_stream_is_lost(
+    pipe: tuple[int, int], interrupt: Callable[..., None]
+) -> None:
+    interrupt()
+    writer = ByteWriter(blocking_write(pipe[1]))
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    with pytest.raises(KeyboardInterrupt):
+        writer.write_all([memoryview(bytes(4 * PIPE_BYTES))])
+    assert writer.torn

@@ -1,0 +1,173 @@
+"""HELLO: what each side says of itself, what the two agree on, and what they say if they cannot agree."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qnnbridge_protocol import header
+from qnnbridge_protocol.errors import ProtocolDesync, VersionMismatch
+from qnnbridge_protocol.hello import API_VERSIONS, FEATURES, Agreement, Hello, negotiate
+from qnnbridge_protocol.limits import MAX_HELLO_BYTES, Limits
+
+FULL = Hello(
+    api=(1, 3),
+    features=frozenset({"phase", "cancel"}),
+    limits=Limits(max_header=1000, max_in_flight=2),
+    qnnbridge="0.1.0",
+    pid=4711,
+    machine="ARM64",
+    python="3.11.9",
+    executable="C:\\Program Files\\Python311-arm64\\python.exe",
+    platform="win32",
+    versions={"onnxruntime": "1.31.1", "qnn_sdk": "2.50"},
+)
+RANGES = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda pair: (min(pair), max(pair)))
+
+
+def on_the_wire(**changes: Any) -> dict[str, Any]:
+    """The header of a good HELLO with some of its fields changed."""
+    return {**FULL.to_wire(), **changes}
+
+
+def without(*names: str) -> dict[str, Any]:
+    return {name: value for name, value in FULL.to_wire().items() if name not in names}
+
+
+def test_a_hello_comes_back_as_it_was_said() -> None:
+    assert Hello.from_wire(header.decode(header.encode(FULL.to_wire()))) == FULL
+
+
+def test_a_real_hello_is_far_from_the_limit() -> None:
+    assert 50 * len(header.encode(FULL.to_wire())) < MAX_HELLO_BYTES
+
+
+def test_the_range_that_this_build_speaks_is_one() -> None:
+    assert API_VERSIONS[0] <= API_VERSIONS[1]
+    assert Hello().api == API_VERSIONS
+
+
+def test_what_only_informs_may_be_missing() -> None:
+    hello = Hello.from_wire({"api": [1, 1], "limits": {}})
+    assert hello == Hello(features=frozenset(), limits=Limits(), qnnbridge="?")
+
+
+def test_unknown_fields_and_unknown_limits_are_ignored() -> None:
+    limits = {**FULL.limits.to_wire(), "max_daydreams": "many"}
+    assert Hello.from_wire(on_the_wire(favourite_colour="blue", limits=limits)) == FULL
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        without("api"),
+        without("limits"),
+        on_the_wire(api=None),
+        on_the_wire(api=1),
+        on_the_wire(api=[1]),
+        on_the_wire(api=[1, 2, 3]),
+        on_the_wire(api=["1", "2"]),
+        on_the_wire(api=[1.0, 2.0]),
+        on_the_wire(api=[True, True]),
+        on_the_wire(api=[2, 1]),
+        on_the_wire(features="phase"),
+        on_the_wire(features={"phase": 1}),
+        on_the_wire(versions=["1.0"]),
+        on_the_wire(limits=[1]),
+        on_the_wire(limits={"max_body": 0}),
+        on_the_wire(limits={"max_body": -1}),
+        on_the_wire(limits={"max_body": 1.5}),
+        on_the_wire(limits={"max_body": True}),
+        on_the_wire(limits={"max_body": None}),
+    ],
+    ids=lambda data: str({k: v for k, v in data.items() if FULL.to_wire()[k] != v}),
+)
+def test_a_hello_with_a_wrong_type_is_none(data: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolDesync, match="HELLO"):
+        Hello.from_wire(data)
+
+
+@pytest.mark.parametrize("field", ["qnnbridge", "machine", "python", "executable", "platform", "pid"])
+@pytest.mark.parametrize("value", [None, [1], {"a": 1}, b"\xff", 1.5, 10**18])
+def test_what_only_informs_is_taken_as_text_whatever_it_is(field: str, value: object) -> None:
+    """A greeting does not fail for something that is only shown."""
+    got = getattr(Hello.from_wire(on_the_wire(**{field: value})), field)
+    assert type(got) is (int if field == "pid" else str)
+
+
+def test_features_and_versions_are_taken_as_text_whatever_they_hold() -> None:
+    hello = Hello.from_wire(on_the_wire(features=[["x"], 1, "phase"], versions={"a": 1, "b": None}))
+    assert hello.features == {"['x']", "1", "phase"}
+    assert hello.versions == {"a": "1", "b": "None"}
+
+
+def outcome(client: Hello, host: Hello) -> Agreement | str:
+    """The agreement, or why there is none."""
+    try:
+        return negotiate(client, host)
+    except VersionMismatch as error:
+        return str(error)
+
+
+# --- agreement -------------------------------------------------------------------------------------------
+
+
+@given(RANGES, RANGES)
+def test_the_highest_version_that_both_speak_is_taken(ours: tuple[int, int], theirs: tuple[int, int]) -> None:
+    common = set(range(ours[0], ours[1] + 1)) & set(range(theirs[0], theirs[1] + 1))
+    client, host = Hello(api=ours), Hello(api=theirs)
+    if common:
+        assert negotiate(client, host).api == max(common)
+    else:
+        with pytest.raises(VersionMismatch):
+            negotiate(client, host)
+
+
+def test_only_features_that_both_have_are_used() -> None:
+    client = Hello(features=frozenset({"phase", "cancel", "time-travel"}))
+    host = Hello(features=frozenset({"phase", "shm1"}))
+    assert negotiate(client, host).features == {"phase"}
+
+
+LIMITS = st.builds(Limits, *(st.integers(1, 2**40) for _ in dataclasses.fields(Limits)))
+
+
+@given(LIMITS, LIMITS)
+def test_of_every_limit_the_smaller_one_holds(ours: Limits, theirs: Limits) -> None:
+    agreed = negotiate(Hello(limits=ours), Hello(limits=theirs)).limits
+    for field in dataclasses.fields(Limits):
+        assert getattr(agreed, field.name) == min(getattr(ours, field.name), getattr(theirs, field.name))
+
+
+@given(RANGES, RANGES, LIMITS, LIMITS, st.frozensets(st.sampled_from([*sorted(FEATURES), "new"])))
+def test_both_sides_come_to_the_same_agreement(
+    ours: tuple[int, int], theirs: tuple[int, int], one: Limits, other: Limits, features: frozenset[str]
+) -> None:
+    client, host = Hello(api=ours, limits=one, features=features), Hello(api=theirs, limits=other)
+    sent_client, sent_host = (Hello.from_wire(hello.to_wire()) for hello in (client, host))
+    assert outcome(client, sent_host) == outcome(sent_client, host)
+
+
+@pytest.mark.parametrize(
+    ("client", "host", "older"),
+    [
+        (Hello(api=(1, 2), qnnbridge="0.3.0"), Hello(api=(3, 4), qnnbridge="0.9.0"), "application side"),
+        (Hello(api=(3, 4), qnnbridge="0.9.0"), Hello(api=(1, 2), qnnbridge="0.3.0"), "host"),
+    ],
+)
+def test_without_a_common_version_both_are_named_and_the_older_is_to_be_upgraded(
+    client: Hello, host: Hello, older: str
+) -> None:
+    with pytest.raises(VersionMismatch) as caught:
+        negotiate(client, host)
+    error = caught.value
+    for side in (client, host):
+        assert f"qnnbridge {side.qnnbridge}, protocol {side.api[0]} to {side.api[1]}" in error.message
+    assert error.fix is not None
+    assert error.fix.startswith(f"Upgrade the {older}:")
+    assert error.details == {"client": client.qnnbridge, "host": host.qnnbridge, "older": older}

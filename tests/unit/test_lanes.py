@@ -1,0 +1,133 @@
+"""A lane: first come, first served, one at a time, worked off by whoever finds it free."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+from qnnbridge_host.lanes import Lane
+
+WAIT_S = 20.0
+"""Only a defect waits this long."""
+
+
+class Bench:
+    """Work that can be held, and that keeps a record."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.by: dict[int, int] = {}
+        self.at_once = 0
+        self.most_at_once = 0
+        self.hold = -1
+        self.held = threading.Event()
+        self.go_on = threading.Event()
+        self.lane: Lane[int] = Lane(self.work)
+
+    def work(self, item: int) -> None:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        if item == self.hold:
+            self.held.set()
+            assert self.go_on.wait(WAIT_S)
+        self.by[item] = threading.get_ident()
+        self.done.append(item)
+        self.at_once -= 1
+
+    def submit_held(self, item: int) -> threading.Thread:
+        """Submit from another thread, which then stays in the lane until `go_on`."""
+        self.hold = item
+
+        def submit() -> None:
+            with contextlib.suppress(ZeroDivisionError):  # one test makes the work fail
+                self.lane.submit(item)
+
+        thread = threading.Thread(target=submit)
+        thread.start()
+        assert self.held.wait(WAIT_S)
+        return thread
+
+
+def test_a_free_lane_works_at_once_and_in_the_thread_that_submits() -> None:
+    bench = Bench()
+    bench.lane.submit(1)
+    assert bench.done == [1]
+    assert bench.by[1] == threading.get_ident()
+    assert len(bench.lane) == 0
+
+
+def test_a_busy_lane_takes_more_without_waiting_and_keeps_the_order() -> None:
+    bench = Bench()
+    thread = bench.submit_held(0)
+    for item in (1, 2, 3):
+        bench.lane.submit(item)
+    assert bench.done == []
+    assert len(bench.lane) == 4
+    bench.go_on.set()
+    thread.join(WAIT_S)
+    assert bench.done == [0, 1, 2, 3]
+    assert set(bench.by.values()) == {thread.ident}, "the thread in the lane works off what queued up"
+    assert len(bench.lane) == 0
+
+
+def test_many_threads_get_everything_done_once_in_their_order_and_never_two_at_a_time() -> None:
+    bench = Bench()
+
+    def submit(first: int) -> None:
+        for item in range(first, first + 200):
+            bench.lane.submit(item)
+
+    threads = [threading.Thread(target=submit, args=(first,)) for first in (0, 1000, 2000, 3000)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert bench.most_at_once == 1
+    for first in (0, 1000, 2000, 3000):
+        assert [item for item in bench.done if first <= item < first + 1000] == list(range(first, first + 200))
+    assert len(bench.done) == 800
+
+
+def test_work_may_submit_more_work() -> None:
+    done: list[int] = []
+
+    def work(item: int) -> None:
+        if item < 3:
+            lane.submit(item + 1)
+        done.append(item)
+
+    lane: Lane[int] = Lane(work)
+    lane.submit(1)
+    assert done == [1, 2, 3]
+
+
+def test_work_that_fails_does_not_close_the_lane() -> None:
+    done: list[int] = []
+
+    def work(item: int) -> None:
+        if item == 0:
+            raise ZeroDivisionError
+        done.append(item)
+
+    lane: Lane[int] = Lane(work)
+    with contextlib.suppress(ZeroDivisionError):
+        lane.submit(0)
+    lane.submit(1)
+    assert done == [1]
+
+
+def test_work_that_fails_does_not_strand_what_waits_behind_it() -> None:
+    bench = Bench()
+
+    def work(item: int) -> None:
+        bench.work(item)
+        if item == 0:
+            raise ZeroDivisionError
+
+    bench.lane = Lane(work)
+    thread = bench.submit_held(0)
+    bench.lane.submit(1)
+    bench.go_on.set()
+    thread.join(WAIT_S)
+    assert bench.done == [0, 1]
+    assert len(bench.lane) == 0

@@ -1,0 +1,516 @@
+"""`SessionOptions`, `RunOptions`, enumerations and node descriptions beside those of onnxruntime."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pathlib
+import pickle
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from direct_ort import assert_same_class, outcome, session
+
+from qnnbridge import enums
+from qnnbridge.node import ModelMetadata, NodeArg
+from qnnbridge.options import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OrtExecutionProviderDevicePolicy,
+    RunOptions,
+    SessionOptions,
+    coerce_run_options,
+    coerce_session_options,
+)
+from qnnbridge.ort_value import OrtValue
+from qnnbridge.session_options import CPU, KNOWN_PROVIDERS, QNN
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.specs import NodeInfo, ProviderSpec, RunSpec, SessionSpec
+
+
+class Index:
+    def __index__(self) -> int:
+        return 3
+
+
+class Int:
+    def __int__(self) -> int:
+        return 3
+
+
+VALUES: list[Any] = [
+    0, 1, -5, 7, True, False, None, "", "a", "ü", "a\0b", "\ud800", b"a", 1.0, 1.5, [], (), {}, object(),
+    2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**64, Index(), Int(), np.bool_(True), np.int64(3), np.float32(3.7),
+    np.float64(3.0), np.array(3), np.array([1, 2]), pathlib.PurePosixPath("x/y"),
+]  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if hasattr(type(value), "__members__") else value
+
+
+def _attributes(ort: Any, name: str) -> dict[str, Any]:
+    cls = getattr(ort, name)
+    return {key: getattr(cls(), key) for key, value in vars(cls).items() if isinstance(value, property)}
+
+
+# --- beside onnxruntime ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [SessionOptions, RunOptions], ids=lambda cls: cls.__name__)
+def test_attributes_and_defaults_are_those_of_onnxruntime(cls: Any) -> None:
+    theirs = _attributes(pytest.importorskip("onnxruntime"), cls.__name__)
+    names = {*cls.fields(), *(name for name in ("terminate",) if hasattr(cls, name))}
+    assert names >= set(theirs)  # an older onnxruntime has fewer
+    for name, default in theirs.items():
+        assert _plain(getattr(cls(), name)) == _plain(default)
+        assert type(_plain(getattr(cls(), name))) is type(_plain(default))
+
+
+@pytest.mark.parametrize("cls", [SessionOptions, RunOptions], ids=lambda cls: cls.__name__)
+def test_assignment_converts_and_refuses_as_onnxruntime_does(cls: Any) -> None:
+    ort = pytest.importorskip("onnxruntime")
+
+    def assigned(owner: Any, name: str, value: Any) -> Any:
+        options = owner()
+        setattr(options, name, value)
+        return _plain(getattr(options, name))
+
+    for name in _attributes(ort, cls.__name__):
+        for value in VALUES:
+            theirs = outcome(lambda name=name, value=value: assigned(getattr(ort, cls.__name__), name, value))
+            ours = outcome(lambda name=name, value=value: assigned(cls, name, value))
+            if isinstance(theirs, Exception):
+                assert isinstance(ours, Exception), f"{name} = {value!r}"
+                assert_same_class(ours, theirs)
+            else:
+                assert ours == theirs, f"{name} = {value!r}"
+                assert type(ours) is type(theirs)
+
+
+@pytest.mark.parametrize("cls", [SessionOptions, RunOptions], ids=lambda cls: cls.__name__)
+def test_no_public_method_of_onnxruntime_is_missing(cls: Any) -> None:
+    theirs = getattr(pytest.importorskip("onnxruntime"), cls.__name__)
+    missing = [name for name in vars(theirs) if not name.startswith("_") and not hasattr(cls, name)]
+    assert not missing
+
+
+ENTRY_CALLS: list[Callable[[Any], Any]] = [
+    lambda o: o.add("a", "b"),
+    lambda o: (o.add("a", "b"), o.add("a", "c"), o.get("a")),
+    lambda o: (o.add("a", ""), o.get("a")),
+    lambda o: (o.add(b"a", b"b"), o.get("a")),
+    lambda o: o.get("a"),
+    lambda o: o.add("", "b"),
+    lambda o: o.add("k" * 1024, "v" * 8192),
+    lambda o: o.add("k" * 1025, "v"),
+    lambda o: o.add("k", "v" * 8193),
+    lambda o: o.add("k", 1),
+    lambda o: o.add(1, "v"),
+    lambda o: o.add("k"),
+    lambda o: o.get(1),
+]
+
+
+class _Entries:
+    """The entry methods of either class under one name."""
+
+    def __init__(self, options: Any) -> None:
+        kind = "run" if type(options).__name__ == "RunOptions" else "session"
+        self.add = getattr(options, f"add_{kind}_config_entry")
+        self.get = getattr(options, f"get_{kind}_config_entry")
+
+
+@pytest.mark.parametrize("cls", [SessionOptions, RunOptions], ids=lambda cls: cls.__name__)
+def test_configuration_entries_behave_as_in_onnxruntime(cls: Any) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    ort.set_default_logger_severity(4)  # it warns of each replaced entry
+    for call in ENTRY_CALLS:
+        theirs = outcome(lambda call=call: call(_Entries(getattr(ort, cls.__name__)())))
+        ours = outcome(lambda call=call: call(_Entries(cls())))
+        _assert_same(ours, theirs)
+    ort.set_default_logger_severity(2)
+
+
+SESSION_CALLS: list[Callable[[Any, Any], Any]] = [
+    lambda o, m: o.add_free_dimension_override_by_name("N", 3),
+    lambda o, m: o.add_free_dimension_override_by_name("N", -3),
+    lambda o, m: o.add_free_dimension_override_by_name("N", 1.5),
+    lambda o, m: o.add_free_dimension_override_by_name(1, 1),
+    lambda o, m: o.add_free_dimension_override_by_name("N", 2**63),
+    lambda o, m: o.add_free_dimension_override_by_denotation("DATA_BATCH", 1),
+    lambda o, m: o.has_providers(),
+    lambda o, m: (o.add_provider("CPUExecutionProvider", {}), o.has_providers())[1],
+    lambda o, m: o.add_provider("Nope", {}),
+    lambda o, m: o.add_provider("CPUExecutionProvider", {"a": 1}),
+    lambda o, m: o.add_provider("CPUExecutionProvider", None),
+    lambda o, m: o.add_provider("CPUExecutionProvider"),
+    lambda o, m: o.add_provider_for_devices([], {}),
+    lambda o, m: o.add_provider_for_devices(["CPUExecutionProvider"], {}),
+    lambda o, m: o.set_provider_selection_policy(m.OrtExecutionProviderDevicePolicy.PREFER_CPU),
+    lambda o, m: o.set_provider_selection_policy(1),
+    lambda o, m: o.set_load_cancellation_flag(False),
+    lambda o, m: o.set_load_cancellation_flag("x"),
+    lambda o, m: o.clear_ep_context_data_read_func(),
+    lambda o, m: o.register_custom_ops_library("/no/such/library.so"),
+    lambda o, m: o.register_custom_ops_library(3),
+    lambda o, m: o.register_custom_ops_library(pathlib.PurePosixPath("/no/such/library.so")),
+    lambda o, m: o.add_initializer("x", _one(m)),
+    lambda o, m: (o.add_initializer("x", _one(m)), o.add_initializer("x", _one(m))),
+    lambda o, m: o.add_initializer("x", np.zeros(3)),
+    lambda o, m: o.add_external_initializers(["x"], [_one(m)]),
+    lambda o, m: o.add_external_initializers(["x", "y"], [_one(m)]),
+    lambda o, m: o.add_external_initializers(("x",), (_one(m),)),
+    lambda o, m: o.add_external_initializers([], []),
+    lambda o, m: setattr(o, "enable_profilling", True),
+    lambda o, m: o.enable_profilling,
+    lambda o, m: delattr(o, "logid"),
+    lambda o, m: copy.copy(o),
+    lambda o, m: copy.deepcopy(o),
+    lambda o, m: pickle.dumps(o),
+]
+
+
+def _one(module: Any) -> Any:
+    return module.OrtValue.ortvalue_from_numpy(np.zeros(3, np.float32))
+
+
+class _Ours:
+    OrtValue = OrtValue
+    OrtExecutionProviderDevicePolicy = OrtExecutionProviderDevicePolicy
+
+
+@pytest.mark.parametrize("index", range(len(SESSION_CALLS)))
+def test_methods_of_session_options_behave_as_in_onnxruntime(index: int) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    call = SESSION_CALLS[index]
+    theirs = outcome(lambda: call(ort.SessionOptions(), ort))
+    ours = outcome(lambda: call(SessionOptions(), _Ours))
+    _assert_same(ours, theirs)
+
+
+def _assert_same(ours: Any, theirs: Any) -> None:
+    if not isinstance(theirs, Exception):
+        assert ours == theirs
+        return
+    assert isinstance(ours, Exception), f"direct: {theirs!r}"
+    assert_same_class(ours, theirs)
+    said = str(theirs).splitlines()[0]
+    if isinstance(ours, errors.BridgeError) and not re.search("onnxruntime_src|incompatible function", said):
+        assert ours.message.split(" with error")[0] == said.split(" with error")[0]
+
+
+def test_enumerations_have_the_members_and_numbers_of_onnxruntime() -> None:
+    ort = pytest.importorskip("onnxruntime")
+    for name in enums.__all__:
+        ours, theirs = getattr(enums, name), getattr(ort, name, None)
+        if theirs is None:  # an older onnxruntime
+            continue
+        assert {k: int(v) for k, v in ours.__members__.items()} == {
+            k: int(v) for k, v in theirs.__members__.items()
+        }
+        for key, member in theirs.__members__.items():
+            assert getattr(ours, key).value == member.value
+            assert repr(getattr(ours, key)) == repr(member)
+            if name not in ("OrtCompileApiFlags", "OrtDeviceVendorId"):  # plain Python enumerations there, too
+                assert str(getattr(ours, key)) == str(member)
+                assert f"{getattr(ours, key)}" == f"{member}"
+
+
+def test_every_provider_that_onnxruntime_knows_can_be_added_by_name() -> None:
+    ort = pytest.importorskip("onnxruntime")
+    assert set(KNOWN_PROVIDERS) == set(ort.get_all_providers())
+
+
+def test_node_arguments_look_like_those_of_onnxruntime() -> None:
+    h = pytest.importorskip("onnx.helper")
+    direct = session(
+        [h.make_node("Identity", ["x"], ["y"])],
+        [h.make_tensor_value_info("x", 1, [4, "N", None, 0])],
+        [h.make_tensor_value_info("y", 1, None)],
+    )
+    for theirs in (*direct.get_inputs(), *direct.get_outputs()):
+        ours = NodeArg(NodeInfo(theirs.name, theirs.type, tuple(theirs.shape)))
+        assert (ours.name, ours.type, ours.shape) == (theirs.name, theirs.type, theirs.shape)
+        assert str(ours) == str(theirs)
+        assert repr(ours) == str(theirs)
+    with pytest.raises(AttributeError):
+        NodeArg(NodeInfo("x", "tensor(float)")).name = "y"  # type: ignore[misc]
+
+
+def test_model_metadata_has_the_attributes_of_onnxruntimes() -> None:
+    ort = pytest.importorskip("onnxruntime")
+    ours = ModelMetadata({"producer_name": "p", "version": 2**63 - 1, "custom_metadata_map": {"a": "b"}, "new": 1})
+    for name in [key for key, value in vars(ort.ModelMetadata).items() if isinstance(value, property)]:
+        getattr(ours, name)
+    assert (ours.producer_name, ours.version, ours.custom_metadata_map) == ("p", 2**63 - 1, {"a": "b"})
+    assert ModelMetadata().graph_name == ""
+
+
+# --- session options on their own ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        (lambda o: setattr(o, "intra_op_num_thread", 1), "Did you mean 'intra_op_num_threads'"),
+        (lambda o: o.get_sesion_config_entry, "Did you mean 'get_session_config_entry'"),
+        (lambda o: setattr(o, "graph_optimization_level", 99), "GraphOptimizationLevel.ORT_ENABLE_ALL"),
+        (lambda o: setattr(o, "execution_mode", "parallel"), "One of: ORT_SEQUENTIAL, ORT_PARALLEL"),
+        (lambda o: setattr(o, "optimized_model_filepath", pathlib.Path("x")), "os.fspath"),
+        (lambda o: o.add_provider("QNNExecutionProvidr", {}), f"Did you mean '{QNN}'"),
+        (lambda o: o.add_provider(QNN, {"soc_model": 60}), "write '60'"),
+        (lambda o: (o.add_session_config_entry("ab.cd", "1"), o.get_session_config_entry("ab.c")), "'ab.cd'"),
+    ],
+)
+def test_mistakes_are_answered_with_the_way_out(action: Callable[[SessionOptions], Any], expected: str) -> None:
+    with pytest.raises((errors.BridgeError, AttributeError), match=re.escape(expected)):
+        action(SessionOptions())
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("set_provider_selection_policy_delegate", (lambda *a: [],)),
+        ("set_ep_context_data_read_func", (lambda *a: None, 1)),
+        ("set_load_cancellation_flag", (True,)),
+        ("add_external_initializers_from_files_in_memory", (["f"], [b"x"], [1])),
+        ("set_provider_selection_policy", (OrtExecutionProviderDevicePolicy.PREFER_GPU,)),
+    ],
+)
+def test_what_cannot_cross_a_process_is_refused_with_reason_and_alternative(
+    name: str, arguments: tuple[Any, ...]
+) -> None:
+    with pytest.raises(errors.OptionError, match="qnnbridge") as caught:
+        getattr(SessionOptions(), name)(*arguments)
+    assert caught.value.cause
+    assert caught.value.fix
+
+
+def test_untouched_options_say_nothing() -> None:
+    spec = SessionSpec(model_path=None, **SessionOptions().to_spec_parts())
+    assert spec == SessionSpec(model_path=None)
+
+
+def test_only_what_differs_from_the_default_travels_with_enumerations_as_numbers() -> None:
+    options = SessionOptions()
+    options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.execution_mode = ExecutionMode.ORT_PARALLEL
+    options.execution_order = ExecutionOrder.DEFAULT
+    options.intra_op_num_threads = 2
+    options.enable_mem_pattern = False
+    options.logid = "x"
+    options.logid = ""
+    spec = SessionSpec(model_path=None, **options.to_spec_parts())
+    assert spec.options == {
+        "graph_optimization_level": 1,
+        "execution_mode": 1,
+        "intra_op_num_threads": 2,
+        "enable_mem_pattern": False,
+    }
+    assert type(spec.options["execution_mode"]) is int
+    assert SessionSpec.from_wire(spec.to_wire()) == spec
+
+
+def test_entries_overrides_tensors_and_providers_travel(tmp_path: pathlib.Path) -> None:
+    library = tmp_path / "ops.so"
+    library.write_bytes(b"")
+    array = np.zeros(3, np.float32)
+    options = SessionOptions()
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    options.add_free_dimension_override_by_name("N", 4)
+    options.add_free_dimension_override_by_denotation("DATA_BATCH", 1)
+    options.add_initializer("w", OrtValue.ortvalue_from_numpy(array))
+    options.add_external_initializers(["e"], [OrtValue.ortvalue_from_numpy(array)])
+    options.register_custom_ops_library(str(library))
+    options.add_provider(QNN, {"soc_model": "60"})
+    options.add_provider(CPU, {})
+    spec = SessionSpec(model_path=None, **options.to_spec_parts())
+    assert spec == SessionSpec(
+        model_path=None,
+        providers=(ProviderSpec(QNN, {"soc_model": "60"}), ProviderSpec(CPU)),
+        config_entries={"session.set_denormal_as_zero": "1"},
+        free_dimensions_by_name={"N": 4},
+        free_dimensions_by_denotation={"DATA_BATCH": 1},
+        initializers=("w",),
+        external_initializers=("e",),
+        custom_op_libraries=(str(library),),
+    )
+    assert list(options.initializer_values()) == ["w", "e"]
+    assert options.initializer_values()["w"] is array
+
+
+def test_later_changes_do_not_reach_parts_that_were_taken() -> None:
+    options = SessionOptions()
+    options.add_session_config_entry("a", "1")
+    parts = options.to_spec_parts()
+    options.add_session_config_entry("a", "2")
+    options.add_provider(CPU, {})
+    assert parts["config_entries"] == {"a": "1"}
+    assert "providers" not in parts
+
+
+def test_relative_paths_start_at_the_applications_folder(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ops.so").write_bytes(b"")
+    options = SessionOptions()
+    options.optimized_model_filepath = "out/ü.onnx"
+    options.enable_profiling = True
+    options.add_session_config_entry("ep.context_file_path", "ctx.onnx")
+    options.add_session_config_entry("ep.context_model_external_initializers_file_name", "beside.bin")
+    options.register_custom_ops_library("ops.so")
+    options.register_custom_ops_library("libelsewhere.so")
+    parts = options.to_spec_parts()
+    here = os.getcwd()
+    assert parts["options"]["optimized_model_filepath"] == os.path.join(here, "out", "ü.onnx")
+    assert parts["options"]["profile_file_prefix"] == os.path.join(here, "onnxruntime_profile_")
+    assert parts["config_entries"]["ep.context_file_path"] == os.path.join(here, "ctx.onnx")
+    assert parts["config_entries"]["ep.context_model_external_initializers_file_name"] == "beside.bin"
+    assert parts["custom_op_libraries"] == (os.path.join(here, "ops.so"), "libelsewhere.so")
+    options.profile_file_prefix = "traces/"
+    assert options.to_spec_parts()["options"]["profile_file_prefix"] == os.path.join(here, "traces", "")
+
+
+def test_a_policy_that_prefers_the_npu_means_qnn_and_then_the_cpu() -> None:
+    options = SessionOptions()
+    options.set_provider_selection_policy(OrtExecutionProviderDevicePolicy.PREFER_NPU)
+    assert options.has_providers()
+    assert options.to_spec_parts()["providers"] == (ProviderSpec(QNN), ProviderSpec(CPU))
+    options.set_provider_selection_policy(OrtExecutionProviderDevicePolicy.DEFAULT)
+    assert not options.has_providers()
+
+
+def test_devices_of_one_provider_are_added_by_its_name() -> None:
+    class Device:
+        def __init__(self, ep_name: str) -> None:
+            self.ep_name = ep_name
+
+    options = SessionOptions()
+    options.add_provider_for_devices([Device(QNN), Device(QNN)], {"backend_type": "htp"})
+    assert options.to_spec_parts()["providers"] == (ProviderSpec(QNN, {"backend_type": "htp"}),)
+    with pytest.raises(errors.InvalidArgument, match="same execution provider"):
+        options.add_provider_for_devices([Device(QNN), Device(CPU)], {})
+
+
+def test_one_name_cannot_be_both_kinds_of_initializer() -> None:
+    options = SessionOptions()
+    options.add_initializer("w", OrtValue.ortvalue_from_numpy(np.zeros(1)))
+    with pytest.raises(RuntimeError, match="already been added: w"):
+        options.add_external_initializers(["w"], [OrtValue.ortvalue_from_numpy(np.zeros(1))])
+
+
+# --- run options -----------------------------------------------------------------------------------------
+
+
+def test_run_options_travel_as_what_was_set() -> None:
+    options = RunOptions()
+    assert options.to_spec() == RunSpec()
+    options.logid = "r"
+    options.terminate = True
+    options.add_run_config_entry("qnn.htp_perf_mode", "burst")
+    assert options.to_spec() == RunSpec({"logid": "r", "terminate": True}, {"qnn.htp_perf_mode": "burst"})
+
+
+def test_terminate_set_in_another_thread_reaches_the_listeners() -> None:
+    options = RunOptions()
+    heard: list[tuple[bool, int]] = []
+    remove = options.add_terminate_listener(lambda flag: heard.append((flag, threading.get_ident())))
+    thread = threading.Thread(target=setattr, args=(options, "terminate", 1))
+    thread.start()
+    thread.join()
+    assert heard == [(True, thread.ident)]
+    assert options.terminate is True
+    remove()
+    remove()
+    options.terminate = False
+    assert len(heard) == 1
+
+
+def test_a_listener_may_remove_itself_and_use_the_options_while_it_is_called() -> None:
+    options = RunOptions()
+    heard = []
+
+    def listener(flag: bool) -> None:
+        remove()
+        heard.append(options.terminate)
+        if flag:
+            options.terminate = False
+
+    remove = options.add_terminate_listener(listener)
+    options.terminate = True
+    assert heard == [True]
+    assert options.terminate is False
+
+
+def test_lora_adapters_are_refused_in_words() -> None:
+    with pytest.raises(errors.OptionError, match="qnn.lora_config"):
+        RunOptions().add_active_adapter(object())
+
+
+# --- options of a real onnxruntime -----------------------------------------------------------------------
+
+
+def test_ours_and_none_need_no_conversion() -> None:
+    options, run = SessionOptions(), RunOptions()
+    assert coerce_session_options(options) is options
+    assert coerce_run_options(run) is run
+    assert coerce_session_options(None).to_spec_parts() == SessionOptions().to_spec_parts()
+    assert coerce_run_options(None).to_spec() == RunSpec()
+
+
+@pytest.mark.parametrize("coerce", [coerce_session_options, coerce_run_options])
+def test_something_else_is_refused(coerce: Callable[[object], object]) -> None:
+    for wrong in (3, "x", {}, object(), RunOptions if coerce is coerce_session_options else SessionOptions):
+        with pytest.raises(TypeError, match="must be a"):
+            coerce(wrong)
+
+
+def test_attributes_and_entries_of_onnxruntimes_session_options_are_taken_over() -> None:
+    ort = pytest.importorskip("onnxruntime")
+    theirs = ort.SessionOptions()
+    theirs.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    theirs.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    theirs.enable_cpu_mem_arena = False
+    theirs.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    theirs.add_session_config_entry("ep.context_enable", "1")
+    with pytest.warns(UserWarning, match="free dimension overrides"):
+        parts = coerce_session_options(theirs).to_spec_parts()
+    assert parts["options"] == {"graph_optimization_level": 1, "execution_order": 1, "enable_cpu_mem_arena": False}
+    assert parts["config_entries"] == {"session.disable_cpu_ep_fallback": "1", "ep.context_enable": "1"}
+
+
+def test_providers_hidden_in_onnxruntimes_session_options_are_refused_unless_others_are_given() -> None:
+    ort = pytest.importorskip("onnxruntime")
+    theirs = ort.SessionOptions()
+    theirs.add_provider(CPU, {})
+    with pytest.raises(errors.OptionError, match="cannot be read"):
+        coerce_session_options(theirs)
+    with pytest.warns(UserWarning):
+        assert "providers" not in coerce_session_options(theirs, providers_given=True).to_spec_parts()
+
+
+def test_onnxruntimes_run_options_are_taken_over() -> None:
+    ort = pytest.importorskip("onnxruntime")
+    theirs = ort.RunOptions()
+    theirs.log_severity_level = 3
+    theirs.terminate = True
+    theirs.add_run_config_entry("qnn.rpc_control_latency", "100")
+    assert coerce_run_options(theirs).to_spec() == RunSpec(
+        {"log_severity_level": 3, "terminate": True}, {"qnn.rpc_control_latency": "100"}
+    )
+
+
+def test_onnxruntimes_enumerations_may_be_assigned_to_our_options() -> None:
+    ort = pytest.importorskip("onnxruntime")
+    options = SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    assert options.graph_optimization_level is GraphOptimizationLevel.ORT_DISABLE_ALL
+    with pytest.raises(TypeError):
+        options.execution_mode = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC

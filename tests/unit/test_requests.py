@@ -1,0 +1,203 @@
+"""The requests in flight: how many there may be, what a cancel achieves, and which phases are declared."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from qnnbridge_host.requests import InFlight, Request
+
+GRACE_S = 20.0
+"""Only a defect waits this long."""
+
+NO_GRACE_S = 0.0
+
+
+class Stopper:
+    """Stands for a run that can be stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+class Desk:
+    """Requests in flight, and the declarations that went out."""
+
+    def __init__(self, limit: int = 10) -> None:
+        self.told: list[tuple[int, str]] = []
+        self.in_flight = InFlight(lambda request_id, phase: self.told.append((request_id, phase)), limit)
+
+    def request(self, request_id: int, *, started: bool = True) -> Request:
+        request = Request(request_id, {"op": "session.run"}, ())
+        assert self.in_flight.add(request)
+        if started:
+            assert self.in_flight.start(request)
+        return request
+
+
+# --- how many --------------------------------------------------------------------------------------------
+
+
+def test_one_more_than_the_limit_is_not_taken_until_one_is_done() -> None:
+    desk = Desk(limit=2)
+    first = desk.request(1)
+    desk.request(2)
+    third = Request(3, {}, ())
+    assert not desk.in_flight.add(third)
+    assert len(desk.in_flight) == 2
+    desk.in_flight.finish(first, failed=False)
+    assert desk.in_flight.add(third)
+
+
+def test_a_request_that_was_not_taken_is_unknown() -> None:
+    desk = Desk(limit=1)
+    desk.request(1)
+    desk.in_flight.add(Request(2, {}, ()))
+    assert desk.in_flight.cancel(2, NO_GRACE_S) == "finished"
+
+
+def test_draining_waits_for_the_last_answer() -> None:
+    desk = Desk()
+    assert desk.in_flight.drain(NO_GRACE_S), "nothing to wait for"
+    request = desk.request(1)
+    assert not desk.in_flight.drain(NO_GRACE_S)
+    drained: list[bool] = []
+    thread = threading.Thread(target=lambda: drained.append(desk.in_flight.drain(GRACE_S)))
+    thread.start()
+    desk.in_flight.finish(request, failed=False)
+    thread.join(GRACE_S)
+    assert drained == [True]
+
+
+# --- what a cancel achieves ------------------------------------------------------------------------------
+
+
+def test_a_request_that_still_waits_is_withdrawn() -> None:
+    desk = Desk()
+    request = desk.request(1, started=False)
+    assert desk.in_flight.cancel(1, GRACE_S) == "not-started"
+    assert not desk.in_flight.start(request), "it must not run when its turn comes"
+
+
+def test_cancelling_twice_says_the_same() -> None:
+    desk = Desk()
+    desk.request(1, started=False)
+    assert [desk.in_flight.cancel(1, GRACE_S) for _ in range(2)] == ["not-started", "not-started"]
+
+
+@pytest.mark.parametrize(("failed", "state"), [(True, "stopped"), (False, "finished")])
+def test_a_request_that_ends_within_the_grace_is_stopped_or_has_finished_all_the_same(
+    failed: bool, state: str
+) -> None:
+    desk = Desk()
+    request = desk.request(1)
+    request.stopper = stopper = Stopper()
+
+    def work() -> None:
+        assert stopper.stopped.wait(GRACE_S)
+        desk.in_flight.finish(request, failed=failed)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert desk.in_flight.cancel(1, GRACE_S) == state
+    thread.join(GRACE_S)
+
+
+def test_a_request_that_does_not_stop_goes_on() -> None:
+    desk = Desk()
+    request = desk.request(1)
+    request.stopper = stopper = Stopper()
+    assert desk.in_flight.cancel(1, NO_GRACE_S) == "still-running"
+    assert stopper.stopped.is_set()
+    assert len(desk.in_flight) == 1
+
+
+def test_a_request_that_cannot_be_stopped_goes_on() -> None:
+    desk = Desk()
+    desk.request(1)
+    assert desk.in_flight.cancel(1, NO_GRACE_S) == "still-running"
+
+
+@pytest.mark.parametrize("request_id", [1, 2, 0, 2**64 - 1])
+def test_what_is_answered_or_was_never_asked_is_finished(request_id: int) -> None:
+    desk = Desk()
+    desk.in_flight.finish(desk.request(1), failed=True)
+    assert desk.in_flight.cancel(request_id, GRACE_S) == "finished"
+
+
+def test_a_cancel_that_comes_before_the_work_can_be_stopped_still_stops_it() -> None:
+    """A request decodes its tensors between its start and its native call; a cancel then must not be lost."""
+    desk = Desk()
+    request = desk.request(1)
+    assert desk.in_flight.cancel(1, NO_GRACE_S) == "still-running"
+    request.stopper = stopper = Stopper()
+    desk.in_flight.enter(request, "running")
+    assert stopper.stopped.is_set()
+
+
+# --- which phases are declared ---------------------------------------------------------------------------
+
+
+def test_a_lone_run_declares_nothing() -> None:
+    desk = Desk()
+    request = desk.request(1)
+    desk.in_flight.enter(request, "running")
+    desk.in_flight.finish(request, failed=False)
+    assert desk.told == []
+
+
+@pytest.mark.parametrize("phase", ["creating", "compiling", "importing", "registering"])
+def test_other_phases_are_always_declared(phase: str) -> None:
+    desk = Desk()
+    desk.in_flight.enter(desk.request(1), phase)
+    assert desk.told == [(1, phase)]
+
+
+def test_a_run_that_starts_beside_another_request_is_declared() -> None:
+    desk = Desk()
+    desk.request(1, started=False)
+    desk.in_flight.enter(desk.request(2), "running")
+    assert desk.told == [(2, "running")]
+
+
+def test_a_run_that_is_under_way_is_declared_once_when_a_second_request_comes() -> None:
+    desk = Desk()
+    desk.in_flight.enter(desk.request(1), "running")
+    desk.request(2, started=False)
+    desk.request(3, started=False)
+    assert desk.told == [(1, "running")]
+
+
+def test_a_request_in_the_queue_is_no_suspect() -> None:
+    desk = Desk()
+    for number in (1, 2, 3):
+        desk.request(number, started=False)
+    assert desk.told == []
+
+
+def test_the_steps_of_one_request_are_declared_one_after_the_other() -> None:
+    desk = Desk()
+    request = desk.request(1)
+    for phase in ("creating", "compiling"):
+        desk.in_flight.enter(request, phase)
+    assert desk.told == [(1, "creating"), (1, "compiling")]
+
+
+def test_after_a_time_with_two_a_lone_run_is_quiet_again() -> None:
+    desk = Desk()
+    first, second = desk.request(1), desk.request(2)
+    for request in (first, second):
+        desk.in_flight.enter(request, "running")
+        desk.in_flight.finish(request, failed=False)
+    desk.told.clear()
+    desk.in_flight.enter(desk.request(3), "running")
+    assert desk.told == []
+
+
+def test_a_request_knows_its_operation_and_takes_a_header_without_one() -> None:
+    assert Request(1, {"op": "host.info"}, ()).op == "host.info"
+    assert Request(1, {}, ()).op is None

@@ -1,0 +1,88 @@
+"""Reads the `NAME=VALUE` forms of the command line. Pure functions; what is wrong is an `OptionError`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from qnnbridge_protocol.errors import OptionError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InputFile:
+    """One `--input`: an .npy file, or one array of an .npz archive."""
+
+    name: str
+    path: Path
+    key: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dimensions:
+    """What `--dim` says: sizes for free dimensions by their name, or by input and axis."""
+
+    by_name: dict[str, int] = dataclasses.field(default_factory=dict)
+    by_axis: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)
+
+    def size_of(self, input_name: str, axis: int, declared: int | str | None) -> int | None:
+        """The size of one dimension; None if nothing says it."""
+        if isinstance(declared, int) and declared >= 0:
+            return declared
+        if (input_name, axis) in self.by_axis:
+            return self.by_axis[input_name, axis]
+        return self.by_name.get(declared) if isinstance(declared, str) else None
+
+
+def read_inputs(texts: Iterable[str]) -> list[InputFile]:
+    """`x=image.npy` or `x=all.npz:key`."""
+    read: list[InputFile] = []
+    for text in texts:
+        name, equals, rest = text.partition("=")
+        if not equals or not name or not rest:
+            raise OptionError(
+                f'--input "{text}" is not of the form NAME=FILE.npy.',
+                fix="Give the input's name, an equals sign and a file: --input x=image.npy or x=all.npz:KEY.",
+            )
+        if any(name == other.name for other in read):
+            raise OptionError(f'--input names "{name}" twice.', fix="Give each input one file.")
+        archive = re.fullmatch(r"(.*\.npz):(.+)", rest, re.IGNORECASE)  # not at any ":", Windows paths have one
+        if archive:
+            read.append(InputFile(name, Path(archive[1]), archive[2]))
+        else:
+            read.append(InputFile(name, Path(rest)))
+    return read
+
+
+def read_dimensions(texts: Iterable[str]) -> Dimensions:
+    """`batch=1` by the dimension's name, or `x:0=1` by input and axis."""
+    dimensions = Dimensions()
+    for text in texts:
+        name, equals, size_text = text.rpartition("=")
+        if not equals or not name or not size_text.isdecimal() or not int(size_text):
+            raise OptionError(
+                f'--dim "{text}" is not of the form NAME=SIZE with a size of at least 1.',
+                fix="Name the free dimension or the input and axis: --dim batch=1 or --dim x:0=1.",
+            )
+        size = int(size_text)
+        axis = re.fullmatch(r"(.+):(\d+)", name)
+        if axis:
+            dimensions.by_axis[axis[1], int(axis[2])] = size
+        dimensions.by_name[name] = size
+    return dimensions
+
+
+def read_provider_options(texts: Iterable[str]) -> dict[str, str]:
+    """`soc_model=60`; the host checks names and values."""
+    options: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise OptionError(
+                f'--provider-option "{text}" is not of the form KEY=VALUE.',
+                fix="For example --provider-option htp_performance_mode=burst.",
+            )
+        if options.setdefault(key, value) != value:
+            raise OptionError(f'--provider-option gives "{key}" two values.', fix="Give it once.")
+    return options

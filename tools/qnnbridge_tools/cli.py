@@ -1,0 +1,57 @@
+"""The `qnnbridge` command: which subcommands there are, and nothing else.
+
+A command module imports only typer and the standard library at its top; numpy, rich and the bridge are imported
+inside the functions, so that `qnnbridge --help` stays quick and works in a half-broken installation.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from qnnbridge_tools import crashes, explain, quarantine, reporting, run, version
+from qnnbridge_tools.demo import command as demo
+
+app = typer.Typer(
+    name="qnnbridge",
+    help="Run ONNX models on the Qualcomm NPU from any Python, in a supervised ARM64 host process.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # plain help: quick, and no glyphs that an old code page lacks
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo.demo)
+app.command("run")(run.run)
+app.command("explain", context_settings=explain.CONTEXT_SETTINGS)(explain.explain)
+app.add_typer(crashes.app, name="crashes")
+app.add_typer(quarantine.app, name="quarantine")
+
+
+@app.callback()
+def common(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=version.show_and_exit,
+            is_eager=True,
+            help="Show the versions of the application side and of the host, and exit.",
+        ),
+    ] = False,
+) -> None:
+    """Options that stand before the subcommand."""
+
+
+def main() -> int:
+    """Entry point of the console script. Returns the exit code: 0 done, 1 failed, 2 bad input, 130 Ctrl+C."""
+    reporting.make_streams_safe()
+    try:
+        app(prog_name="qnnbridge")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return reporting.EXIT_INTERRUPTED
+    return 0

@@ -1,0 +1,73 @@
+"""`qnnbridge crashes`: the crash reports that the supervisor wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import typer
+
+from qnnbridge_tools import reporting
+
+app = typer.Typer(help="List and show crash reports: why hosts ended.", rich_markup_mode=None)
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@app.callback(invoke_without_command=True)
+def crashes(context: typer.Context) -> None:
+    """Without a subcommand: the list."""
+    if context.invoked_subcommand is None:
+        list_reports()
+
+
+@app.command("list")
+def list_reports(as_json: Json = False) -> None:
+    """List the reports, newest first."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge.diagnosis.reports import CrashReports
+        from qnnbridge_tools import output
+
+        reports = CrashReports()
+        summaries = reports.summaries()
+        if as_json:
+            output.print_json({"reports": [dataclasses.asdict(summary) for summary in summaries]})
+        elif not summaries:
+            print(f"No crash reports in {output.visible(reports.folder)}.")
+        else:
+            output.print_table(
+                ["id", "when (UTC)", "exit", "phase", "models", "most likely cause"],
+                [
+                    [s.id, s.when[:19].replace("T", " "), s.exit, s.phase, ", ".join(s.models) or "-", s.cause]
+                    for s in summaries
+                ],
+            )
+
+
+@app.command("show")
+def show(
+    report_id: Annotated[
+        str, typer.Argument(metavar="[ID]", help="A report's id, the beginning of one, or last.")
+    ] = "last",
+    as_json: Json = False,
+) -> None:
+    """Show a report; the newest one if none is named."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge.diagnosis.reports import CrashReports
+        from qnnbridge_tools import output
+
+        if as_json:
+            output.print_json(CrashReports().read(report_id))
+        else:
+            # What a dying process printed may hold anything: only its line ends reach the terminal.
+            print(
+                "\n".join(output.visible(line) for line in CrashReports().read_text(report_id).split("\n")).rstrip()
+            )
+
+
+@app.command("path")
+def path() -> None:
+    """Print the folder of the reports."""
+    with reporting.work():
+        from qnnbridge.diagnosis.reports import CrashReports
+
+        print(CrashReports().folder)

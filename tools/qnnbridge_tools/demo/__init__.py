@@ -1,0 +1,1 @@
+"""`qnnbridge demo`: a small trained model on real images, computed by QNN in the host process."""

@@ -1,0 +1,32 @@
+"""`qnnbridge demo`: the command line of the demo."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from qnnbridge_tools import reporting
+
+
+def demo(
+    host_python: Annotated[str | None, typer.Option(metavar="PYTHON", help="Interpreter of the host.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0, metavar="S", help="Seconds for each call.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Show a trained model at work on QNN, the CPU beside it.
+
+    Tells which way up six lines of text are, computed by QNN in the host process, where and how fast. Ends
+    with 0 only if QNN answered and every answer is right.
+    """
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import output
+        from qnnbridge_tools.demo import report
+        from qnnbridge_tools.demo.compute import compute
+
+        outcome = compute(host_python=host_python, timeout_s=timeout)
+        if as_json:
+            output.print_json(report.document(outcome))
+        else:
+            report.print_outcome(outcome)
+        raise typer.Exit(0 if outcome.ok else reporting.EXIT_FAILED)

@@ -1,0 +1,151 @@
+"""The demo's result as text for a person and as a JSON document."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+from qnnbridge_tools import output, version, where
+from qnnbridge_tools.demo.compute import Computed, Outcome
+from qnnbridge_tools.demo.lines import Answer
+from qnnbridge_tools.demo.preview import GLYPHS, preview
+
+PREVIEW_COLUMNS = 68
+
+
+def print_outcome(outcome: Outcome) -> None:
+    print("Which way up is each line of text? (text-direction classifier of PaddleOCR, see assets/NOTICE.md)")
+    print()
+    wide_enough = shutil.get_terminal_size().columns >= PREVIEW_COLUMNS
+    if output.is_terminal() and wide_enough and output.can_print(GLYPHS):
+        _print_drawn(outcome)
+    else:
+        _print_table(outcome)
+    print()
+    print(_verdict(outcome))
+    print()
+    if outcome.qnn is None:
+        assert outcome.qnn_error is not None
+        print(f"QNN could not be used: {outcome.qnn_error}")
+        print()
+    ran = outcome.qnn or outcome.cpu
+    output.print_pairs("Where it ran", [*where.placement_pairs(ran.placement), *where.sides_pairs(outcome.host)])
+    output.print_pairs("How long it took", _time_pairs(outcome))
+
+
+def document(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "ok": outcome.ok,
+        "lines": [
+            {
+                "text": line.text,
+                "upside_down": line.upside_down,
+                "qnn": _answer_document(outcome.qnn, number),
+                "cpu": _answer_document(outcome.cpu, number),
+                "agree": _agree(outcome, number),
+                "right": _right(outcome, number),
+            }
+            for number, line in enumerate(outcome.asked)
+        ],
+        "right": _judged(outcome).right(outcome.asked),
+        "total": len(outcome.asked),
+        "largest_difference": outcome.largest_difference,
+        "qnn_error": None if outcome.qnn_error is None else outcome.qnn_error.to_wire(),
+        "placement": None if outcome.qnn is None else outcome.qnn.placement.to_wire(),
+        "host": version.host_document(outcome.host),
+        "application": version.application_document(),
+        "times": {
+            "host_startup_seconds": outcome.host.startup_seconds,
+            "qnn": _times_document(outcome.qnn),
+            "cpu": _times_document(outcome.cpu),
+        },
+    }
+
+
+def _judged(outcome: Outcome) -> Computed:
+    """QNN's answers; the CPU's only where there is no QNN."""
+    return outcome.qnn or outcome.cpu
+
+
+def _right(outcome: Outcome, number: int) -> bool:
+    return _judged(outcome).answers[number].upside_down == outcome.asked[number].upside_down
+
+
+def _agree(outcome: Outcome, number: int) -> bool | None:
+    if outcome.qnn is None:
+        return None
+    return outcome.qnn.answers[number].upside_down == outcome.cpu.answers[number].upside_down
+
+
+def _print_drawn(outcome: Outcome) -> None:
+    for number, line in enumerate(outcome.asked):
+        print("\n".join(preview(line.image)))
+        told = f'  "{line.text}": '
+        if outcome.qnn is not None:
+            told += f"{_found(outcome.qnn.answers[number])}. "
+        told += f"CPU: {_found(outcome.cpu.answers[number])}."
+        if outcome.qnn is not None:
+            told += " They agree." if _agree(outcome, number) else " They DISAGREE."
+        print(told if _right(outcome, number) else told + " WRONG.")
+        print()
+
+
+def _print_table(outcome: Outcome) -> None:
+    headers = ["text", "which way up", "CPU provider", "agree", "right"]
+    rows: list[list[str]] = []
+    for number, line in enumerate(outcome.asked):
+        agree = _agree(outcome, number)
+        rows.append(
+            [
+                line.text,
+                "-" if outcome.qnn is None else _found(outcome.qnn.answers[number]),
+                _found(outcome.cpu.answers[number]),
+                "-" if agree is None else _yes(agree),
+                _yes(_right(outcome, number)),
+            ]
+        )
+    output.print_table(headers, rows)
+
+
+def _verdict(outcome: Outcome) -> str:
+    total = len(outcome.asked)
+    right = _judged(outcome).right(outcome.asked)
+    if outcome.qnn is None:
+        return f"{right} of {total} right, computed by the CPU provider only."
+    agreed = sum(bool(_agree(outcome, number)) for number in range(total))
+    return (
+        f"{right} of {total} right. QNN and CPU agree on {agreed} of {total}; "
+        f"their probabilities differ by {outcome.largest_difference:.4f} at most."
+    )
+
+
+def _time_pairs(outcome: Outcome) -> list[tuple[str, str]]:
+    pairs = [("host start-up", output.seconds(outcome.host.startup_seconds))]
+    for name, computed in (("QNN", outcome.qnn), ("CPU", outcome.cpu)):
+        if computed is not None:
+            load, run = output.seconds(computed.load_s), output.seconds(computed.run_s)
+            pairs.append((name, f"load {load}, run {run} for a line (median)"))
+    if outcome.qnn is not None and outcome.qnn.placement.simulator:
+        pairs.append(("", "The simulator does in software what the NPU does: its times say nothing of an NPU."))
+    return pairs
+
+
+def _found(answer: Answer) -> str:
+    return f"{'upside down' if answer.upside_down else 'upright'}, {output.percent(answer.sure)} sure"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "NO"
+
+
+def _answer_document(computed: Computed | None, number: int) -> dict[str, Any] | None:
+    if computed is None:
+        return None
+    answer = computed.answers[number]
+    return {"upside_down": answer.upside_down, "sure": answer.sure}
+
+
+def _times_document(computed: Computed | None) -> dict[str, float] | None:
+    if computed is None:
+        return None
+    return {"load_seconds": computed.load_s, "run_seconds": computed.run_s}

@@ -1,0 +1,109 @@
+"""`qnnbridge quarantine`: the models that killed hosts, and how to let them try again."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_tools import reporting
+
+if TYPE_CHECKING:
+    from qnnbridge.supervision.quarantine import Account, Quarantine
+
+app = typer.Typer(help="List and clear models that kept killing hosts.", rich_markup_mode=None)
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@app.callback(invoke_without_command=True)
+def quarantine(context: typer.Context) -> None:
+    """Without a subcommand: the list."""
+    if context.invoked_subcommand is None:
+        list_models()
+
+
+@app.command("list")
+def list_models(as_json: Json = False) -> None:
+    """List the models in quarantine, newest first."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge.supervision.quarantine import Quarantine
+        from qnnbridge_tools import output
+
+        kept = Quarantine()
+        accounts = kept.accounts()
+        if as_json:
+            output.print_json(
+                {
+                    "accounts": [
+                        {**dataclasses.asdict(account), "until": kept.until(account).isoformat(timespec="seconds")}
+                        for account in accounts
+                    ]
+                }
+            )
+        elif not accounts:
+            print("No model is in quarantine.")
+        else:
+            headers = ["id", "model", "phase", "deaths", "last exit", "until (UTC)", "versions", "last report"]
+            output.print_table(headers, [_row(kept, account) for account in accounts])
+
+
+@app.command("clear")
+def clear(
+    account_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="The model's id, or the beginning of it.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All models.")] = False,
+) -> None:
+    """Let a model, or all of them, try again."""
+    with reporting.work():
+        from qnnbridge.supervision.quarantine import Quarantine
+
+        if everything == bool(account_id):
+            raise OptionError(
+                "Say which model to clear.", fix="Give one id of `qnnbridge quarantine list`, or --all."
+            )
+        kept = Quarantine()
+        wanted = kept.accounts() if account_id is None else [_only_match(kept.accounts(), account_id)]
+        for account in wanted:
+            kept.clear(account.id)
+        left = {account.id for account in Quarantine().accounts()}  # as the next process will read it
+        if any(account.id in left for account in wanted):
+            raise BridgeError(
+                "The quarantine could not be cleared.",
+                cause=f"{kept.path} cannot be written.",
+                fix="Make the file and its folder writable, or delete the file.",
+            )
+        names = dict.fromkeys(_name(account) for account in wanted)
+        print(f"Cleared: {', '.join(names)}." if names else "No model was in quarantine.")
+
+
+def _only_match(accounts: list[Account], account_id: str) -> Account:
+    """The account that is meant. Several accounts of one model are one model: `clear` takes all of them."""
+    found = [account for account in accounts if account.id.startswith(account_id)]
+    if len({(account.fingerprint, account.options_hash) for account in found}) != 1:
+        known = ", ".join(account.id for account in accounts) or "none"
+        raise OptionError(
+            f'{"No model" if not found else "More than one model"} in quarantine has an id "{account_id}".',
+            fix=f"List them with `qnnbridge quarantine list`. The ids: {known}.",
+        )
+    return found[0]
+
+
+def _row(kept: Quarantine, account: Account) -> list[str]:
+    last = account.deaths[-1] if account.deaths else None
+    return [
+        account.id,
+        _name(account),
+        account.phase,
+        str(len(account.deaths)),
+        (last.exit if last else "") or "-",
+        f"{kept.until(account):%Y-%m-%d %H:%M}",
+        account.versions or "-",
+        (last.report if last else None) or "-",
+    ]
+
+
+def _name(account: Account) -> str:
+    return account.model or account.fingerprint[:12]

@@ -1,0 +1,87 @@
+"""How a command ends: error texts on stderr and exit codes.
+
+Every command does its work inside `with work(...)`. Within it a `BridgeError` becomes message, cause, evidence and
+fix without a stack trace; `QNNBRIDGE_DEBUG=1` adds the trace. With `as_json` the error is also a JSON document on
+stdout, so that a program gets a document from work that failed, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+
+import typer
+
+from qnnbridge_protocol import errors
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+# What the person who typed the command can put right in the command or its files.
+_BAD_INPUT: tuple[type[errors.BridgeError], ...] = (
+    errors.OptionError,
+    errors.TooLarge,
+    errors.NoSuchFile,
+    errors.InvalidArgument,
+    errors.InvalidGraph,
+    errors.InvalidProtobuf,
+    errors.RemoteTypeError,
+    errors.RemoteValueError,
+)
+
+
+def make_streams_safe() -> None:
+    """Printing must not fail on a terminal that cannot show a character (cp1252, LANG=C)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def exit_code_of(error: errors.BridgeError) -> int:
+    return EXIT_BAD_INPUT if isinstance(error, _BAD_INPUT) else EXIT_FAILED
+
+
+@contextlib.contextmanager
+def work(*, as_json: bool = False) -> Iterator[None]:
+    """Turns whatever the body raises into a message and an exit code."""
+    try:
+        yield
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise  # the command line library's own ways to end
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except errors.BridgeError as error:
+        raise _ended(error, as_json) from None
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # the reader of our output went away; the command line library ends quietly
+            raise
+        reason = error.strerror or str(error)
+        raise _ended(
+            errors.BridgeError(f"{error.filename}: {reason}" if error.filename else reason), as_json
+        ) from None
+    except Exception as error:  # noqa: BLE001 - the outermost frame: a person reads this, not a program
+        unexpected = errors.BridgeError(
+            f"Unexpected {type(error).__name__}: {error}",
+            cause="A fault of qnnbridge itself.",
+            fix="Set QNNBRIDGE_DEBUG=1, run the same command again and report the traceback.",
+        )
+        raise _ended(unexpected, as_json) from None
+
+
+def _ended(error: errors.BridgeError, as_json: bool) -> typer.Exit:
+    """Shows the error; to be called while the original exception is being handled."""
+    if os.environ.get("QNNBRIDGE_DEBUG", "") not in ("", "0"):
+        traceback.print_exc(file=sys.stderr)
+    print(f"Error: {error}", file=sys.stderr)
+    if as_json:
+        from qnnbridge_tools import output
+
+        output.print_json({"error": error.to_wire()})
+    return typer.Exit(exit_code_of(error))

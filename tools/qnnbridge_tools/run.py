@@ -1,0 +1,79 @@
+"""`qnnbridge run`: runs a model once or several times and tells what came out, where and how fast."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qnnbridge_tools import reporting
+
+
+class Provider(str, enum.Enum):
+    QNN = "qnn"
+    CPU = "cpu"
+
+
+class OnCpu(str, enum.Enum):
+    ERROR = "error"
+    CPU = "cpu"
+
+
+def run(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME=FILE.npy", help="An input from a file; FILE.npz:KEY works, too."),
+    ] = None,
+    archive: Annotated[
+        Path | None, typer.Option("--inputs", metavar="FILE.npz", help="Inputs from the arrays of an archive.")
+    ] = None,
+    random: Annotated[bool, typer.Option("--random", help="Make up the inputs that no file gives.")] = False,
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="N", help="For --random: the same seed gives the same values.")
+    ] = 0,
+    dims: Annotated[
+        list[str] | None,
+        typer.Option("--dim", metavar="NAME=SIZE", help="Fix a free dimension; INPUT:AXIS=SIZE works, too."),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Write the outputs there as .npy files.")
+    ] = None,
+    provider: Annotated[Provider, typer.Option(help="Execution provider.")] = Provider.QNN,
+    provider_options: Annotated[
+        list[str] | None, typer.Option("--provider-option", metavar="KEY=VALUE", help="Option of the provider.")
+    ] = None,
+    fallback: Annotated[
+        OnCpu, typer.Option(help="What becomes of nodes that QNN cannot run: an error, or the CPU.")
+    ] = OnCpu.ERROR,
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Run N times.")] = 1,
+    timeout: Annotated[float | None, typer.Option(min=0, metavar="S", help="Seconds for each call.")] = None,
+    host_python: Annotated[str | None, typer.Option(metavar="PYTHON", help="Interpreter of the host.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Run an ONNX model: outputs, placement, times."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import arguments, output, run_report
+        from qnnbridge_tools.run_once import Request, perform
+
+        request = Request(
+            model=model,
+            files=arguments.read_inputs(inputs or ()),
+            archive=archive,
+            seed=seed if random else None,
+            dimensions=arguments.read_dimensions(dims or ()),
+            output=folder,
+            providers=[f"{provider.name}ExecutionProvider"],
+            provider_options=arguments.read_provider_options(provider_options or ()),
+            fallback=fallback.value,
+            repeat=repeat,
+            timeout_s=timeout,
+            host_python=host_python,
+        )
+        result = perform(request)
+        if as_json:
+            output.print_json(run_report.document(request, result))
+        else:
+            run_report.print_result(request, result)

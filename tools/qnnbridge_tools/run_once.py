@@ -1,0 +1,129 @@
+"""The work behind `qnnbridge run`: load inputs, make the session, run, write the outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from qnnbridge_protocol.errors import NoSuchFile
+from qnnbridge_tools import feeds, output_files
+from qnnbridge_tools.arguments import Dimensions, InputFile
+
+if TYPE_CHECKING:
+    from qnnbridge import HostInfo, SessionOptions
+    from qnnbridge_protocol.specs import Placement
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """The command line, read. ``seed`` is None if no values are to be made up."""
+
+    model: Path
+    files: Sequence[InputFile]
+    archive: Path | None
+    seed: int | None
+    dimensions: Dimensions
+    output: Path | None
+    providers: Sequence[str]
+    provider_options: dict[str, str]
+    fallback: Literal["error", "cpu"]
+    repeat: int
+    timeout_s: float | None
+    host_python: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NamedInput:
+    feed: feeds.Feed
+    type: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """What came out. ``runs_s`` are the durations of all runs in seconds, the first one first."""
+
+    inputs: list[NamedInput]
+    outputs: dict[str, Any]
+    output_types: dict[str, str]
+    files: dict[str, Path]
+    placement: Placement
+    used_providers: list[str]
+    host: HostInfo
+    create_s: float
+    runs_s: list[float]
+
+    @property
+    def later_median_s(self) -> float | None:
+        """Of the runs after the first, which pays for what is done only once."""
+        return statistics.median(self.runs_s[1:]) if len(self.runs_s) > 1 else None
+
+    @property
+    def later_p95_s(self) -> float | None:
+        later = sorted(self.runs_s[1:])
+        return later[math.ceil(0.95 * len(later)) - 1] if later else None
+
+
+def perform(request: Request) -> Result:
+    """Does what is asked. All that can be refused without a host is refused before one is started."""
+    if not request.model.exists():
+        raise NoSuchFile(f"There is no model file {request.model}.")
+    loaded = feeds.load(request.files, request.archive)
+    if request.output is not None:
+        request.output.mkdir(parents=True, exist_ok=True)
+
+    from qnnbridge import CpuFallbackWarning, Host, InferenceSession
+
+    with warnings.catch_warnings(), Host(python=request.host_python) as host:
+        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report tells the placement
+        begun = time.perf_counter()
+        with InferenceSession(
+            str(request.model),
+            _session_options(request.dimensions),
+            providers=list(request.providers),
+            provider_options=[request.provider_options],
+            host=host,
+            timeout=request.timeout_s,
+            fallback=request.fallback,
+        ) as session:
+            create_s = time.perf_counter() - begun
+            declared = list(session.get_inputs())
+            types = {node.name: node.type for node in [*declared, *session.get_overridable_initializers()]}
+            given = feeds.complete(declared, loaded, request.dimensions, seed=request.seed)
+            values = {feed.name: feed.value for feed in given}
+            output_nodes = list(session.get_outputs())
+            runs_s: list[float] = []
+            first: list[Any] | None = None
+            for _ in range(request.repeat):
+                begun = time.perf_counter()
+                results = session.run_values(None, values)
+                runs_s.append(time.perf_counter() - begun)
+                first = results if first is None else first
+            outputs = dict(zip((node.name for node in output_nodes), first or [], strict=True))
+            return Result(
+                inputs=[NamedInput(feed, types.get(feed.name, "")) for feed in given],
+                outputs=outputs,
+                output_types={node.name: node.type for node in output_nodes},
+                files=output_files.write(outputs, request.output) if request.output is not None else {},
+                placement=session.placement,
+                used_providers=list(session.get_providers()),
+                host=host.info,
+                create_s=create_s,
+                runs_s=runs_s,
+            )
+
+
+def _session_options(dimensions: Dimensions) -> SessionOptions | None:
+    if not dimensions.by_name:
+        return None
+    from qnnbridge import SessionOptions
+
+    options = SessionOptions()
+    for name, size in dimensions.by_name.items():
+        options.add_free_dimension_override_by_name(name, size)
+    return options
