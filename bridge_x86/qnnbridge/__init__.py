@@ -8,11 +8,6 @@ The names are those of ``onnxruntime``; the application needs no onnxruntime. Im
 and nothing else that is heavy.
 """
 
-from qnnbridge_protocol._version import __version__
-from qnnbridge_protocol.limits import Limits
-from qnnbridge_protocol.specs import Placement
-from qnnbridge_protocol.values import Typed
-
 from qnnbridge import errors
 from qnnbridge.errors import BridgeError
 from qnnbridge.host import Host, HostInfo, HostStats, default_host
@@ -30,6 +25,10 @@ from qnnbridge.ort_value import OrtValue, SparseTensor
 from qnnbridge.session import CpuFallbackWarning, InferenceSession
 from qnnbridge.supervision.recycling import RecycleAfter
 from qnnbridge.supervision.restart_policy import RestartPolicy
+from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol.limits import Limits
+from qnnbridge_protocol.specs import Placement
+from qnnbridge_protocol.values import Typed
 
 __all__ = [
     "BridgeError",

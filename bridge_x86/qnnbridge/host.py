@@ -15,10 +15,6 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
-from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.limits import Limits
-
 from qnnbridge._platform import default_spawner
 from qnnbridge.diagnosis.reports import CrashReports
 from qnnbridge.launch.command import host_command, host_environment
@@ -32,6 +28,9 @@ from qnnbridge.supervision.recycling import RecycleAfter, Recycler
 from qnnbridge.supervision.restart_policy import RestartPolicy
 from qnnbridge.supervision.solo import SoloGate
 from qnnbridge.supervision.supervisor import Supervisor
+from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
+from qnnbridge_protocol.frames import Frame
+from qnnbridge_protocol.limits import Limits
 
 START_TIMEOUT_S = 60.0
 INFO_TIMEOUT_S = 60.0

@@ -60,7 +60,7 @@ class ModelSource:
             ) from None
 
     def check_unchanged(self) -> None:
-        """Raises `ModelChanged` if the file is not what the session was made from. Hashes only if it was touched."""
+        """Raises `ModelChanged` if the file is not what the session was made from. Hashes only a touched file."""
         if self.path is None:
             return
         try:

@@ -133,7 +133,10 @@ class OrtValue:
         """A tensor on the memory of any CPU tensor that speaks DLPack, or of a raw capsule."""
         if isinstance(data, OrtValue):
             return cls.ortvalue_from_numpy(data._dense())
-        array = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
+        if isinstance(data, np.ndarray):
+            array: Array = data  # numpy before 2.1 would make it read-only
+        else:
+            array = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
         if getattr(getattr(data, "dtype", None), "name", str(getattr(data, "dtype", ""))) in _BOOLS:
             array = array.view(np.bool_)  # older DLPack has no bool and says uint8
         if not array.flags.c_contiguous:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from qnnbridge_protocol.values import Sparse, Typed
-
 from qnnbridge.ort_value import SparseTensor
+from qnnbridge_protocol.values import Sparse, Typed
 
 
 def to_application(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from typing import Any
 
 from qnnbridge_protocol.errors import OptionError, RemoteValueError
 from qnnbridge_protocol.specs import Fallback, ProviderSpec
@@ -11,7 +11,7 @@ from qnnbridge_protocol.specs import Fallback, ProviderSpec
 QNN = "QNNExecutionProvider"
 CPU = "CPUExecutionProvider"
 
-ProviderArgument = Union[str, tuple[str, Mapping[str, Any]]]
+ProviderArgument = str | tuple[str, Mapping[str, Any]]
 
 
 def normalize_providers(
@@ -34,14 +34,18 @@ def normalize_providers(
         if isinstance(provider_options, Mapping):
             provider_options = [provider_options]
         if len(provider_options) != len(providers):
-            raise RemoteValueError("'providers' and 'provider_options' should be the same length if both are given.")
+            raise RemoteValueError(
+                "'providers' and 'provider_options' should be the same length if both are given."
+            )
         if not all(isinstance(p, str) for p in providers):
-            raise RemoteValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
+            raise RemoteValueError(
+                "Only string values for 'providers' are supported if 'provider_options' is given."
+            )
         if not all(isinstance(o, Mapping) for o in provider_options):
             raise RemoteValueError("'provider_options' values must be dicts.")
         options = list(provider_options)
     specs: dict[str, ProviderSpec] = {}
-    for provider, given in zip(providers, options):
+    for provider, given in zip(providers, options, strict=True):
         if isinstance(provider, str):
             name = provider
         elif (

@@ -14,16 +14,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostHung
-from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
-from qnnbridge_protocol.elements import ValueType
-from qnnbridge_protocol.values import Decoder, Encoder
-
 from qnnbridge.diagnosis.ort_log import enrich_from_stderr
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge.model_source import ModelSource
 from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline, Note
+from qnnbridge_protocol.elements import ValueType
+from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostHung
+from qnnbridge_protocol.frames import Frame
+from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.values import Decoder, Encoder
 
 if TYPE_CHECKING:
     from qnnbridge.host import Host
@@ -61,9 +60,7 @@ class RemoteSession:
         self.retry = retry
         self.timeout_s = timeout_s
         self.info: SessionInfo
-        self._note = Note(
-            "session.run", manifest.source.label, manifest.source.fingerprint, manifest.options_hash
-        )
+        self._note = Note("session.run", manifest.source.label, manifest.source.fingerprint, manifest.options_hash)
         self._create_note = dataclasses.replace(self._note, op="session.create")
         self._lock = threading.Lock()
         self._generation = 0
@@ -178,7 +175,13 @@ class RemoteSession:
             except Deadline as late:
                 raise self._too_late(process, late, timeout_s, on_deadline) from None
             except BridgeError as error:
-                raise as_onnxruntime(error) from None
+                if not error.details.get("host_must_restart"):
+                    raise as_onnxruntime(error) from None
+                supervisor.npu_lost(process, error, self._note)
+                if retry <= 0:
+                    raise as_onnxruntime(error) from None
+                retry -= 1
+                supervisor.counters.retried_calls += 1
 
     def _too_late(
         self, process: HostProcess, late: Deadline, timeout_s: float | None, on_deadline: OnDeadline

@@ -14,9 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
-from qnnbridge_protocol.errors import BridgeError, InvalidArgument
-from qnnbridge_protocol.specs import Fallback, Placement, RunSpec, SessionSpec
-
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge.feeds import FeedChecker
 from qnnbridge.host import Host, default_host
@@ -28,6 +25,8 @@ from qnnbridge.ort_value import OrtValue
 from qnnbridge.outputs import to_application
 from qnnbridge.providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge.remote_session import Manifest, OnDeadline, RemoteSession
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument
+from qnnbridge_protocol.specs import Fallback, Placement, RunSpec, SessionSpec
 
 ASYNC_THREADS = 4
 """Threads for `run_async` of one session; the NPU works on one call at a time anyway."""
@@ -93,7 +92,9 @@ class InferenceSession:
         self._timeout = timeout
         self._executor: ThreadPoolExecutor | None = None
         self._executor_lock = threading.Lock()
-        self._open(Manifest(source, spec, tuple(options.initializer_values().values())), host or default_host(), retry)
+        self._open(
+            Manifest(source, spec, tuple(options.initializer_values().values())), host or default_host(), retry
+        )
 
     def _open(self, manifest: Manifest, host: Host, retry: int) -> None:
         self._remote = RemoteSession(host, manifest, retry=retry, timeout_s=self._timeout)

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from qnnbridge_host.npu_reset import Npu, ResettableSession
 from qnnbridge_host.requests import Request
 from qnnbridge_host.server import Answer
 from qnnbridge_protocol.errors import Closed, UnknownOperation
 from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
-    from qnnbridge_host.engine import Engine, EngineSession
+    from qnnbridge_host.engine import Engine
 
 NPU_LANE = "npu"
 CREATE_LANE = "create"
@@ -31,7 +32,8 @@ class HostHandlers:
         self._engine: Engine | None = None
         self._engine_error: BaseException | None = None
         self._engine_loaded = threading.Event()
-        self._sessions: dict[int, EngineSession] = {}
+        self._sessions: dict[int, ResettableSession] = {}
+        self._npu = Npu()
         self._ids = itertools.count(1)
         self._started_at = time.monotonic()
         self._operations: dict[str, Callable[[Request, Callable[[str], None]], Answer]] = {
@@ -105,15 +107,15 @@ class HostHandlers:
             "rss_bytes": process.memory_info().rss,
             "threads": process.num_threads(),
             "sessions": len(self._sessions),
+            "npu_resets": self._npu.resets,
             "uptime_seconds": time.monotonic() - self._started_at,
         }, ()
 
     # --- operations on a session ---
 
     def _create(self, request: Request, enter: Callable[[str], None]) -> Answer:
-        from qnnbridge_protocol.values import Decoder
-
         from qnnbridge_protocol.specs import SessionSpec
+        from qnnbridge_protocol.values import Decoder
 
         engine = self._ready_engine()
         header = request.header
@@ -134,7 +136,12 @@ class HostHandlers:
             # Only around calls that may hold the GIL: the dumper races with running frames (cpython 116008).
             if budget and getattr(engine, "create_holds_gil", False):
                 faulthandler.dump_traceback_later(float(budget) + WATCHDOG_GRACE_S, exit=True)
-            session = engine.create_session(spec, model, initializers, enter)
+            session = ResettableSession(
+                self._npu,
+                spec,
+                lambda on_phase: engine.create_session(spec, model, initializers, on_phase),
+                enter,
+            )
         finally:
             faulthandler.cancel_dump_traceback_later()
             mark("end", request.id)
@@ -144,9 +151,8 @@ class HostHandlers:
 
     def _run(self, request: Request, enter: Callable[[str], None]) -> Answer:
         from qnnbridge_host.engine import StopHandle
-        from qnnbridge_protocol.values import Decoder, Encoder
-
         from qnnbridge_protocol.specs import RunSpec
+        from qnnbridge_protocol.values import Decoder, Encoder
 
         session = self._session(request)
         header = request.header
@@ -156,8 +162,7 @@ class HostHandlers:
         options = header.get("options")
         run = RunSpec.from_wire(options) if options is not None else None
         request.stopper = stop = StopHandle()
-        enter("running")
-        outputs = session.run(header.get("outputs"), feeds, run, stop)
+        outputs = session.run(header.get("outputs"), feeds, run, stop, enter)
         encoder = Encoder()
         described = [encoder.add(value) for value in outputs]
         return {"outputs": described}, tuple(encoder.buffers)
@@ -175,7 +180,7 @@ class HostHandlers:
         self._session(request).set_ep_dynamic_options(request.header["options"])
         return {}, ()
 
-    def _session(self, request: Request) -> EngineSession:
+    def _session(self, request: Request) -> ResettableSession:
         session = self._sessions.get(_session_id(request))
         if session is None:
             raise Closed("The session is closed.", fix="Create a new one.")

@@ -16,9 +16,9 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import numpy_helper
-from qnnbridge_protocol.values import ElementType, Typed, equal_bits
 
 import qnnbridge
+from qnnbridge_protocol.values import ElementType, Typed, equal_bits
 
 CPU = ["CPUExecutionProvider"]
 RAW_TYPES = (

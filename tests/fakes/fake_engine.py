@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import NodeInfo, Placement, RunSpec, SessionInfo, SessionSpec
 
@@ -61,7 +62,11 @@ def act(action: str, stop: Any = None) -> None:
     elif name == "stderr":
         os.write(2, b"\xff" * int(value))
     elif name == "raise":
-        raise errors.BY_CODE[value]("scripted error")
+        code, _, text = value.partition("=")
+        raise errors.BY_CODE[code](text or "scripted error")
+    elif name == "note":
+        with open(value, "a") as file:
+            file.write(".")
     elif name == "exception":
         raise {
             "SystemExit": SystemExit(3),

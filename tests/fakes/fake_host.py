@@ -11,7 +11,6 @@ if __name__ == "__main__":
 
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     from qnnbridge_host.main import main
-
     from tests.fakes.fake_engine import FakeEngine, act
 
     before = [a.removeprefix("--first=") for a in sys.argv[1:] if a.startswith("--first=")]

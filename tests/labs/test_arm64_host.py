@@ -26,6 +26,7 @@ QNN = "QNNExecutionProvider"
 @pytest.fixture(scope="module")
 def host(arm64_python: str) -> Iterator[qnnbridge.Host]:
     with qnnbridge.Host(python=arm64_python) as host:
+        host.start()
         yield host
 
 
@@ -34,6 +35,7 @@ def host_with_fake_npu(
     arm64_python_fake_npu: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[qnnbridge.Host]:
     with qnnbridge.Host(python=arm64_python_fake_npu, cwd=str(tmp_path_factory.mktemp("host"))) as host:
+        host.start()
         yield host
 
 
@@ -115,10 +117,9 @@ def test_qnn_is_refused_where_there_is_no_npu_and_the_host_goes_on(host: qnnbrid
 
 def test_a_wanted_fallback_to_the_cpu_is_visible(host: qnnbridge.Host, tmp_path: Path) -> None:
     model = lab_models.quantized_convolution(tmp_path)
-    with (
-        pytest.warns(qnnbridge.CpuFallbackWarning),
-        qnnbridge.InferenceSession(str(model), providers=[QNN], host=host, fallback="cpu") as session,
-    ):
+    with pytest.warns(qnnbridge.CpuFallbackWarning):
+        session = qnnbridge.InferenceSession(str(model), providers=[QNN], host=host, fallback="cpu")
+    with session:
         assert session.placement.qnn_nodes == 0
         assert session.placement.cpu_nodes > 0
         assert session.placement.cause

@@ -5,7 +5,6 @@ Each function looks at one fact and returns it; `test_windows_processes.py` says
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import subprocess
@@ -18,7 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("protocol", "bridge_x86", "host_arm64", "tools")]
+ROOTS = [
+    str(Path(__file__).resolve().parents[2] / name) for name in ("protocol", "bridge_x86", "host_arm64", "tools")
+]
 sys.path[:0] = ROOTS
 
 import psutil  # noqa: E402
@@ -196,7 +197,9 @@ def inherits_three_handles_only() -> Any:
 
         handle = msvcrt.get_osfhandle(file.fileno())
         os.set_handle_inheritable(handle, True)
-        code = "import _winapi\ntry: print(_winapi.GetFileType(int(sys.argv[1])))\nexcept OSError as e: print('none')"
+        code = (
+            "import _winapi\ntry: print(_winapi.GetFileType(int(sys.argv[1])))\nexcept OSError as e: print('none')"
+        )
         child = start(code, str(handle))
         answer = read_all(child.stdout_fd).decode().strip()
         child.close()
@@ -204,13 +207,13 @@ def inherits_three_handles_only() -> Any:
 
 
 @fact
-def error_mode_of_the_child() -> Any:
-    child = start("import msvcrt; print(msvcrt.GetErrorMode())")
-    answer = int(read_all(child.stdout_fd))
-    child.close()
+def error_mode_of_the_application() -> Any:
+    """Changed for the moment of a start only. (Wine does not hand it on to the child, as Windows does.)"""
     import msvcrt
 
-    return [answer & 0x8003, msvcrt.GetErrorMode() & 0x0002]
+    before = msvcrt.GetErrorMode()
+    start("").close()
+    return msvcrt.GetErrorMode() == before
 
 
 @fact
@@ -472,9 +475,6 @@ def main() -> None:
         except BaseException:
             report[name] = traceback.format_exc()
     print(json.dumps(report))
-    sys.stdout.flush()
-    # Wine: the C runtime's clean-up may wait for threads that read from pipes.
-    ctypes.WinDLL("kernel32").ExitProcess(0)
 
 
 main()

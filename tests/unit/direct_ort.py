@@ -20,7 +20,7 @@ def session(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any],
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def error_of(call: Callable[[], Any]) -> BaseException:
+def error_of(call: Callable[[], Any]) -> Any:
     """What the call raises. Fails the test if it raises nothing."""
     try:
         result = call()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from wire_streams import hear, put, wire
+from tests.unit.wire_streams import hear, put, wire
 
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.errors import ProtocolDesync, TooLarge, VersionMismatch

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
 
 import msgpack
 import pytest
@@ -172,13 +171,13 @@ def test_the_error_modules_import_nothing_heavy() -> None:
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """The one thing that counts of onnxruntime's module: classes by their names, made as pybind11 makes them."""
     module = types.ModuleType(ORT_MODULE)
     for name in errors.ORT_ERRORS:
         setattr(module, name, type(name, (Exception,), {"__module__": ORT_MODULE}))
     monkeypatch.setitem(sys.modules, ORT_MODULE, module)
-    yield module
+    return module
 
 
 def test_without_onnxruntime_the_error_is_returned_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,19 +218,21 @@ def test_an_older_onnxruntime_without_the_class_changes_nothing(stand_in: types.
 
 
 def test_traceback_cause_and_own_attributes_are_kept(stand_in: types.ModuleType) -> None:
-    try:
+    def fail() -> None:
         try:
             raise KeyError("inner")
         except KeyError as inner:
             error = full(errors.EPFail)
             error.retry = "safe"
             raise error from inner
-    except errors.EPFail as caught:
-        twin = public.as_onnxruntime(caught)
-        assert isinstance(twin.__cause__, KeyError)
-        assert twin.__suppress_context__
-        assert twin.__traceback__ is caught.__traceback__ is not None
-        assert twin.retry == "safe"
+
+    with pytest.raises(errors.EPFail) as caught:
+        fail()
+    twin = public.as_onnxruntime(caught.value)
+    assert isinstance(twin.__cause__, KeyError)
+    assert twin.__suppress_context__
+    assert twin.__traceback__ is caught.value.__traceback__ is not None
+    assert twin.retry == "safe"
 
 
 def test_except_clauses_written_for_the_real_onnxruntime_catch_it() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -248,7 +247,7 @@ def test_an_overridable_initializer_may_be_fed_and_is_checked_like_an_input() ->
         theirs = error_of(lambda bad=bad: direct.run(None, {"x": f32(4, 2), "w": bad}))
         ours = error_of(lambda bad=bad: checker.check({"x": f32(4, 2), "w": bad}))
         assert_same_class(ours, theirs)
-        assert ours.message == str(theirs)  # type: ignore[attr-defined]
+        assert ours.message == str(theirs)
 
 
 def test_ort_values_of_the_wrong_type_are_refused_as_onnxruntime_refuses_its_own() -> None:
@@ -264,7 +263,7 @@ def test_ort_values_of_the_wrong_type_are_refused_as_onnxruntime_refuses_its_own
         theirs = error_of(lambda make=make: direct.run(None, {**GOOD, "x": make(theirs_from)}))
         ours = error_of(lambda make=make: check_feeds(direct.get_inputs(), {**GOOD, "x": make(ours_from)}))
         assert_same_class(ours, theirs)
-        assert ours.message == str(theirs)  # type: ignore[attr-defined]
+        assert ours.message == str(theirs)
 
 
 # --- without -----------------------------------------------------------------------------------------------
@@ -388,12 +387,12 @@ def test_a_type_that_cannot_be_carried_is_refused_when_the_checker_is_made() -> 
 
 
 def test_the_good_case_takes_microseconds() -> None:
-    """Ten inputs. The bound is ten times what was measured (3 us), so that a busy machine does not fail it."""
+    """Ten inputs. The bound is twenty times what was measured (5 us), so that a busy machine does not fail it."""
     nodes = [NodeInfo(f"input_{i}", "tensor(float)", (1, 3, "H", 224)) for i in range(10)]
     feeds = {node.name: f32(1, 3, 2, 224) for node in nodes}
     checker = FeedChecker(nodes)
     best = min(_timed(lambda: checker.check(feeds)) for _ in range(300))
-    assert best < 100e-6 if sys.gettrace() is None else True
+    assert best < 100e-6
 
 
 def _timed(call: Callable[[], Any]) -> float:

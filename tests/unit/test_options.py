@@ -7,6 +7,8 @@ import os
 import pathlib
 import pickle
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -435,7 +437,7 @@ def test_terminate_set_in_another_thread_reaches_the_listeners() -> None:
 
 def test_a_listener_may_remove_itself_and_use_the_options_while_it_is_called() -> None:
     options = RunOptions()
-    heard = []
+    heard: list[bool] = []
 
     def listener(flag: bool) -> None:
         remove()
@@ -450,8 +452,17 @@ def test_a_listener_may_remove_itself_and_use_the_options_while_it_is_called() -
 
 
 def test_lora_adapters_are_refused_in_words() -> None:
-    with pytest.raises(errors.OptionError, match="qnn.lora_config"):
+    with pytest.raises(errors.OptionError, match=r"qnn\.lora_config"):
         RunOptions().add_active_adapter(object())
+
+
+def test_importing_the_application_side_classes_loads_nothing_heavy() -> None:
+    script = (
+        "import sys, qnnbridge.options, qnnbridge.feeds, qnnbridge.io_binding, qnnbridge.errors, qnnbridge.node; "
+        "print([m for m in ('onnxruntime', 'onnx', 'ml_dtypes', 'rich', 'typer', 'asyncio') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
 
 
 # --- options of a real onnxruntime -----------------------------------------------------------------------
@@ -492,7 +503,7 @@ def test_providers_hidden_in_onnxruntimes_session_options_are_refused_unless_oth
     theirs.add_provider(CPU, {})
     with pytest.raises(errors.OptionError, match="cannot be read"):
         coerce_session_options(theirs)
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="custom op libraries"):
         assert "providers" not in coerce_session_options(theirs, providers_given=True).to_spec_parts()
 
 

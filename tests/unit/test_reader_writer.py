@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from wire_streams import feed, feed_until_refused, plain, wire
+from tests.unit.wire_streams import feed, feed_until_refused, plain, wire
 
 from qnnbridge_protocol.errors import ProtocolDesync, TooLarge
 from qnnbridge_protocol.frames import ALIGNMENT, HELLO_KINDS, PREFIX_BYTES, Frame, Kind, pack_prefix

@@ -61,9 +61,7 @@ def clear(
         from qnnbridge.supervision.quarantine import Quarantine
 
         if everything == bool(account_id):
-            raise OptionError(
-                "Say which model to clear.", fix="Give one id of `qnnbridge quarantine list`, or --all."
-            )
+            raise OptionError("Say which model to clear.", fix="Give an id of the list, or --all.")
         kept = Quarantine()
         wanted = kept.accounts() if account_id is None else [_only_match(kept.accounts(), account_id)]
         for account in wanted:

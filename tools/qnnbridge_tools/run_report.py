@@ -63,6 +63,7 @@ def document(request: Request, result: Result) -> dict[str, Any]:
         "application": version.application_document(),
         "times": {
             "host_startup_seconds": result.host.startup_seconds,
+            "host_ready_seconds": result.ready_s,
             "create_seconds": result.create_s,
             "runs": len(result.runs_s),
             "first_run_seconds": result.runs_s[0],
@@ -89,7 +90,7 @@ def _summary_document(told: Summary) -> dict[str, Any]:
 
 def _time_pairs(result: Result) -> list[tuple[str, str]]:
     pairs = [
-        ("host start-up", output.seconds(result.host.startup_seconds)),
+        ("host start-up", where.startup_text(result.host, result.ready_s)),
         ("create", output.seconds(result.create_s)),
         ("first run", output.seconds(result.runs_s[0])),
     ]

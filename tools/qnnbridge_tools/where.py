@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from qnnbridge_tools import version
+from qnnbridge_tools import output, version
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
@@ -57,8 +57,8 @@ def sides_pairs(host: HostInfo) -> list[tuple[str, str]]:
     ]
 
 
-def placement_document(placement: Placement) -> dict[str, Any]:
-    return placement.to_wire()
+def startup_text(host: HostInfo, ready_s: float) -> str:
+    return f"{output.seconds(ready_s)}, ONNX Runtime included; first answer after {output.seconds(host.startup_seconds)}"
 
 
 def _plural(count: int, noun: str) -> str:

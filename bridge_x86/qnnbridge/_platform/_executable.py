@@ -11,7 +11,7 @@ import struct
 from typing import BinaryIO, Literal
 
 PE_MACHINES = {0x014C: "x86", 0x01C4: "ARM", 0x8664: "x64", 0xAA64: "ARM64"}
-ELF_MACHINES = {0x03: "i386", 0x28: "arm", 0x3E: "x86_64", 0xB7: "aarch64", 0xF3: "riscv"}
+ELF_MACHINES = {0x03: "i386", 0x28: "arm", 0x3E: "x86_64", 0xA4: "hexagon", 0xB7: "aarch64", 0xF3: "riscv"}
 
 _LOAD_CONFIG = 10  # index of the directory
 _CHPE_METADATA = 0xC8  # offset of CHPEMetadataPointer in the 64-bit load configuration

@@ -26,7 +26,7 @@ def enlarge_pipe(fd: int) -> None:
             try:
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size)
                 return
-            except OSError:  # noqa: PERF203 - the first size nearly always fits
+            except OSError:
                 pass
 
 
@@ -53,7 +53,7 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
     while True:
         try:
             return _writev(fd, batch)
-        except BlockingIOError:  # noqa: PERF203 - an exception is how the system says "full"
+        except BlockingIOError:
             left_s = None if deadline is None else deadline - time.monotonic()
             if (left_s is not None and left_s <= 0) or not poll_fd(fd, select.POLLOUT, left_s):
                 raise TimeoutError("the other side did not read in time") from None

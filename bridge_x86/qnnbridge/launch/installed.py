@@ -182,7 +182,7 @@ def _own_folders() -> list[str]:
         for file in Path(packages).glob("*.pth"):
             try:
                 folders += [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-            except (OSError, UnicodeDecodeError):  # noqa: PERF203 - a handful of files
+            except (OSError, UnicodeDecodeError):
                 continue
     return folders
 

@@ -16,13 +16,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from qnnbridge._platform import wait_readable, write_some
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
 from qnnbridge_protocol.errors import BridgeError, HostHung, ProtocolDesync, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Hello
-
-from qnnbridge._platform import wait_readable, write_some
 
 STALL_TIMEOUT_S = 60.0
 """Silence in the middle of a frame. The host writes a frame in one go, so this means a stopped process."""

@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from qnnbridge._platform import ChildProcess, Spawner
+from qnnbridge.launch.stderr import StderrCollector
+from qnnbridge.process.channel import Channel, ChannelFailed, Deadline, Note
 from qnnbridge_protocol.errors import BridgeError, HandshakeFailed
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
-
-from qnnbridge._platform import ChildProcess, Spawner
-from qnnbridge.launch.stderr import StderrCollector
-from qnnbridge.process.channel import Channel, ChannelFailed, Deadline, Note
 
 EXIT_WAIT_S = 5.0
 """From the end of the host's output to the end of its process."""

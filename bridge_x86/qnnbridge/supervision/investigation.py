@@ -7,9 +7,6 @@ import platform
 import sys
 import time
 
-from qnnbridge_protocol._version import __version__
-from qnnbridge_protocol.errors import HostError, HostHung
-
 from qnnbridge.diagnosis.crash import CrashRecord, InFlight, to_error
 from qnnbridge.diagnosis.exit_status import ExitStatus
 from qnnbridge.diagnosis.reports import CrashReports
@@ -18,6 +15,8 @@ from qnnbridge.process.channel import ChannelFailed, Lost, Note
 from qnnbridge.process.host_process import EXIT_WAIT_S, STDERR_TIMEOUT_S, HostProcess
 from qnnbridge.supervision.blame import Blame, NativeCall, Why
 from qnnbridge.supervision.quarantine import Quarantine
+from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol.errors import HostError, HostHung
 
 VERSIONS_THAT_MATTER = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
 """A model that kills a host of these versions may be harmless with others."""
@@ -56,8 +55,11 @@ class Investigator:
         for points in self._blame.on_good_reply(_native_call(note, phase)):
             self._quarantine.add(points)
 
-    def investigate(self, process: HostProcess, failure: ChannelFailed) -> Finding:
-        """Why the connection to `process` failed. Ends the process if it is still there."""
+    def investigate(self, process: HostProcess, failure: ChannelFailed, suspect: Note | None = None) -> Finding:
+        """Why the connection to `process` failed. Ends the process if it is still there.
+
+        suspect: what was done when the NPU was lost; its call has been answered, so it is not open any more.
+        """
         if failure.reason is not None:
             # It talks nonsense or does not move: it is of no use any more.
             process.kill(failure.reason.message)
@@ -69,7 +71,7 @@ class Investigator:
         status = None if raw is None else ExitStatus(raw, "win32" if sys.platform == "win32" else "posix")
         record = self._record(process, status)
         report = self._reports.write(record)
-        self._book(record, failure, report)
+        self._book(record, failure, report, suspect)
         if isinstance(failure.reason, HostError):
             error: HostError = failure.reason
             error.details.setdefault("report", str(report) if report else None)
@@ -113,12 +115,14 @@ class Investigator:
             application_versions={"qnnbridge": __version__, "python": platform.python_version()},
         )
 
-    def _book(self, record: CrashRecord, failure: ChannelFailed, report: object) -> None:
+    def _book(self, record: CrashRecord, failure: ChannelFailed, report: object, suspect: Note | None) -> None:
         suspects = [
             NativeCall(call.fingerprint, call.options_hash, str(call.phase), call.model) for call in record.suspects
         ]
         why: Why = "died"
-        if record.killed_because is not None:
+        if suspect is not None:
+            why, suspects = "hung", [_native_call(suspect, "running")]
+        elif record.killed_because is not None:
             why = "hung" if isinstance(failure.reason, HostHung) else "ended-by-us"
         for points in self._blame.on_death(record.exit, suspects, why):
             text = record.exit.describe() if record.exit is not None else ""

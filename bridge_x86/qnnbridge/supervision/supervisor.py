@@ -13,12 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from qnnbridge.supervision.investigation import Investigator
-from qnnbridge.supervision.restart_policy import RestartPolicy
-
 from qnnbridge._platform import Spawner
 from qnnbridge.process.channel import ChannelFailed, Note
 from qnnbridge.process.host_process import HostProcess, Launch
+from qnnbridge.supervision.investigation import Investigator
+from qnnbridge.supervision.restart_policy import RestartPolicy
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, ForkedClient, HostCrashed, HostError
 
 _log = logging.getLogger("qnnbridge.supervisor")
@@ -106,6 +105,13 @@ class Supervisor:
                 self._deaths[process.generation] = error
         return error
 
+    def npu_lost(self, process: HostProcess, error: BridgeError, note: Note) -> None:
+        """The NPU cannot be used from `process` any more (QNN 1011, or resets again and again): end it."""
+        failure = process.channel.fail(error)
+        with self._death_lock:
+            if process.generation not in self._deaths:
+                self._deaths[process.generation] = self._investigate(process, failure, note)
+
     def good_reply(self, note: Note, phase: str) -> None:
         """A call was answered well: the host is worth its start, and the model is not to blame for that moment."""
         self._policy.on_good_reply()
@@ -186,16 +192,16 @@ class Supervisor:
 
     # --- deaths ---
 
-    def _investigate(self, process: HostProcess, failure: ChannelFailed) -> HostError:
+    def _investigate(self, process: HostProcess, failure: ChannelFailed, suspect: Note | None = None) -> HostError:
         if isinstance(failure.reason, Closed):
             return failure.reason
-        finding = self._investigator.investigate(process, failure)
+        finding = self._investigator.investigate(process, failure, suspect)
         error = finding.error
         if isinstance(error, HostCrashed):
             self.counters.crashes += 1
             self.counters.last_crash = error
         self._policy.on_death(finding.status, curable=error.retry != "pointless", error=error)
-        _log.warning("%s", error)
+        _log.warning("%s %s", error.message, error.cause or "")
         return error
 
     def _check_owner(self) -> None:

@@ -12,6 +12,7 @@ assert sys.platform == "win32"
 _SYNCHRONIZE = 0x00100000
 _QUERY_LIMITED_INFORMATION = 0x1000
 _INFINITE = 0xFFFFFFFF
+_WAIT_OBJECT_0 = 0
 _ERROR_INVALID_PARAMETER = 87  # what OpenProcess says of a process id that nobody has
 
 _WRITE_ABORT_MSG, _CALL_REPORTFAULT = 1, 2
@@ -52,6 +53,8 @@ class ParentHandle:
                 raise ProcessLookupError(f"process {pid} is gone")
             raise ctypes.WinError(code)
         self._handle = handle
+        if _kernel32.WaitForSingleObject(handle, 0) == _WAIT_OBJECT_0:
+            raise ProcessLookupError(f"process {pid} has ended")
         # Windows gives process ids away again at once: nobody's parent is younger than itself.
         if _created(handle) > _created(_kernel32.GetCurrentProcess()):
             raise ProcessLookupError(f"process {pid} is gone and its number belongs to another one")

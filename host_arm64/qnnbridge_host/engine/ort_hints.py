@@ -15,6 +15,7 @@ from qnnbridge_host.engine import soc
 
 _GIT_LFS = b"version https://git-lfs"
 _V73 = 73
+_NOT_A_MODEL = ("INVALID_PROTOBUF", "Protobuf parsing failed", "No graph was found in the protobuf")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Rule:
 
 def hint(text: str, circumstances: Circumstances) -> tuple[str | None, str | None]:
     """Cause and fix for an error text, as far as known."""
-    if "INVALID_PROTOBUF" in text or "Protobuf parsing failed" in text:
+    if any(words in text for words in _NOT_A_MODEL):
         return _not_a_model(circumstances.model_path)
     for rule in _RULES:
         if rule.pattern.search(text):

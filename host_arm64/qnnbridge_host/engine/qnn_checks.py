@@ -134,8 +134,7 @@ def _known(name: str, table: Mapping[str, Option], what: str, version: tuple[int
         return None
     right = WRONG_NAMES.get(name)
     if right is None or right not in table:
-        close = difflib.get_close_matches(str(name).lower(), table, n=1, cutoff=0.6)
-        right = close[0] if close else None
+        right = _nearest(str(name).lower(), table)
     raise OptionError(
         f"{what} {name!r} does not exist.",
         cause="QNN ignores an option that it does not know, without an error.",
@@ -143,6 +142,14 @@ def _known(name: str, table: Mapping[str, Option], what: str, version: tuple[int
         + f"To pass the name through unchecked, set {ALLOW_UNKNOWN_ENV}=1 in the environment of the host.",
         details={"option": str(name), "suggestion": right},
     )
+
+
+def _nearest(name: str, table: Mapping[str, Option]) -> str | None:
+    close = difflib.get_close_matches(name, table, n=1, cutoff=0.6)
+    if close:
+        return close[0]
+    longer = [known for known in table if known.startswith(name)]
+    return longer[0] if len(longer) == 1 else None
 
 
 def _text(value: Any) -> str:

@@ -31,13 +31,17 @@ class Computed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """The whole demo. ``qnn`` is None where the host has no QNN; ``qnn_error`` then says why."""
+    """The whole demo. ``qnn`` is None where the host has no QNN; ``qnn_error`` then says why.
+
+    ready_s: from nothing to a host that has ONNX Runtime loaded, in seconds.
+    """
 
     asked: list[lines.TextLine]
     qnn: Computed | None
     qnn_error: ProviderUnavailable | None
     cpu: Computed
     host: HostInfo
+    ready_s: float
 
     @property
     def ok(self) -> bool:
@@ -58,13 +62,16 @@ def compute(*, host_python: str | None = None, timeout_s: float | None = None) -
     asked = lines.load_lines()
     qnn: Computed | None = None
     qnn_error: ProviderUnavailable | None = None
+    begun = time.perf_counter()
     with lines.model_file() as model, Host(python=host_python) as host:
+        info = host.info  # waits until ONNX Runtime is loaded, which else would count as loading the model
+        ready_s = time.perf_counter() - begun
         try:
             qnn = _ask("QNNExecutionProvider", model, asked, host, timeout_s)
         except ProviderUnavailable as error:
             qnn_error = error
         cpu = _ask("CPUExecutionProvider", model, asked, host, timeout_s)
-        return Outcome(asked=asked, qnn=qnn, qnn_error=qnn_error, cpu=cpu, host=host.info)
+        return Outcome(asked=asked, qnn=qnn, qnn_error=qnn_error, cpu=cpu, host=info, ready_s=ready_s)
 
 
 def _ask(provider: str, model: Path, asked: list[lines.TextLine], host: Host, timeout_s: float | None) -> Computed:

@@ -56,6 +56,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "application": version.application_document(),
         "times": {
             "host_startup_seconds": outcome.host.startup_seconds,
+            "host_ready_seconds": outcome.ready_s,
             "qnn": _times_document(outcome.qnn),
             "cpu": _times_document(outcome.cpu),
         },
@@ -120,7 +121,7 @@ def _verdict(outcome: Outcome) -> str:
 
 
 def _time_pairs(outcome: Outcome) -> list[tuple[str, str]]:
-    pairs = [("host start-up", output.seconds(outcome.host.startup_seconds))]
+    pairs = [("host start-up", where.startup_text(outcome.host, outcome.ready_s))]
     for name, computed in (("QNN", outcome.qnn), ("CPU", outcome.cpu)):
         if computed is not None:
             load, run = output.seconds(computed.load_s), output.seconds(computed.run_s)

@@ -1,0 +1,32 @@
+"""The real engine with the real simulator, in this process."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+# Before anything imports onnxruntime: it sends telemetry from its import on.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
+@pytest.fixture(scope="session")
+def engine() -> Any:
+    """One engine for all tests: the plugin is registered once in a process and never unregistered."""
+    pytest.importorskip("onnxruntime_qnn")
+    from qnnbridge_host.engine import load_engine
+
+    return load_engine()
+
+
+@pytest.fixture(scope="session")
+def create(engine: Any) -> Any:
+    """Make a session from a path, bytes or a ModelProto."""
+    from engine_models import make_spec
+
+    def make(model: Any, *, initializers: Any = None, on_phase: Any = None, **spec: Any) -> Any:
+        source, data = make_spec(model, **spec)
+        return engine.create_session(source, data, initializers or {}, on_phase or (lambda phase: None))
+
+    return make

@@ -1,0 +1,146 @@
+"""Models for the engine's tests, made with onnx.helper, and sessions made directly for comparison."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
+
+QNN = "QNNExecutionProvider"
+CPU = "CPUExecutionProvider"
+FLOAT = TensorProto.FLOAT
+
+MODELS = Path(__file__).parent.parent / "models"
+
+Shape = Sequence[int | str | None]
+
+
+def tensor(name: str, shape: Shape | None, element: int = FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, element, shape)
+
+
+def value(name: str, of: onnx.TypeProto) -> onnx.ValueInfoProto:
+    return helper.make_value_info(name, of)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    opset: int = 17,
+    domains: Mapping[str, int] | None = None,
+) -> onnx.ModelProto:
+    tensors = [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()]
+    graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), tensors)
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, v) for d, v in (domains or {}).items())]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def node(op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, list(inputs), list(outputs), **attributes)
+
+
+def relu(shape: Shape = (1, 4)) -> onnx.ModelProto:
+    return model([node("Relu", ["x"], ["y"])], [tensor("x", shape)], [tensor("y", shape)])
+
+
+def relu_then_det() -> onnx.ModelProto:
+    """One node that QNN takes and one, Det, that it has no support for."""
+    return model(
+        [node("Relu", ["x"], ["r"], name="relu"), node("Det", ["r"], ["y"], name="det")],
+        [tensor("x", [2, 3, 3])],
+        [tensor("y", [2])],
+    )
+
+
+def quantized_relu() -> onnx.ModelProto:
+    """Q and DQ at the edges of the graph, which only a session that may use the CPU leaves to the CPU."""
+    constants = {"s": np.float32(0.05).reshape(()), "z": np.uint8(128).reshape(())}
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
+        node("Relu", ["xd"], ["r"]),
+        node("QuantizeLinear", ["r", "s", "z"], ["rq"]),
+        node("DequantizeLinear", ["rq", "s", "z"], ["y"]),
+    ]
+    return model(nodes, [tensor("x", [1, 8])], [tensor("y", [1, 8])], constants)
+
+
+def identity(element: int, shape: Shape = (None,), opset: int = 21) -> onnx.ModelProto:
+    nodes = [node("Identity", ["x"], ["y"])]
+    return model(nodes, [tensor("x", shape, element)], [tensor("y", shape, element)], opset=opset)
+
+
+def make_spec(source: Any, *, provider: str | None = QNN, options: Any = None, **fields: Any) -> tuple[Any, Any]:
+    """A SessionSpec and the model's bytes, if it does not come from a file.
+
+    options: of the provider. `fields` are those of SessionSpec; ``settings`` stands for its ``options``.
+    """
+    data = None
+    if isinstance(source, onnx.ModelProto):
+        source = source.SerializeToString()
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        source, data = None, source
+    if provider is not None:
+        fields.setdefault("providers", (ProviderSpec(provider, options or {}),))
+    if "settings" in fields:
+        fields["options"] = fields.pop("settings")
+    return SessionSpec(None if source is None else os.fspath(source), **fields), data
+
+
+def direct_session(source: Any, **qnn_options: str) -> Any:
+    """The same session made with ONNX Runtime alone: strict, on QNN."""
+    import onnxruntime as ort
+    import onnxruntime_qnn
+
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == QNN]
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    given = {"backend_path": onnxruntime_qnn.get_qnn_htp_path(), "soc_model": "60", **qnn_options}
+    options.add_provider_for_devices(devices, given)
+    if isinstance(source, onnx.ModelProto):
+        source = source.SerializeToString()
+    return ort.InferenceSession(source, options, enable_fallback=0)
+
+
+def direct_cpu_session(source: Any) -> Any:
+    import onnxruntime as ort
+
+    if isinstance(source, onnx.ModelProto):
+        source = source.SerializeToString()
+    return ort.InferenceSession(source, providers=[CPU], enable_fallback=0)
+
+
+def random_feeds(session: Any, sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Float inputs of a session; free dimensions get the sizes given, or 2."""
+    rng = np.random.default_rng(7)
+    sizes = sizes or {}
+    return {
+        info.name: rng.random([d if isinstance(d, int) else sizes.get(d, 2) for d in info.shape], dtype=np.float32)
+        for info in session.info.inputs
+    }
+
+
+def assert_same(left: Any, right: Any) -> None:
+    """Equal to the bit, in type, dtype and shape."""
+    assert type(left) is type(right)
+    if isinstance(left, np.ndarray):
+        assert (left.dtype, left.shape) == (right.dtype, right.shape)
+        if left.dtype == object:
+            assert left.tolist() == right.tolist()
+        else:
+            assert left.tobytes() == right.tobytes()
+    elif isinstance(left, (list, tuple)):
+        assert len(left) == len(right)
+        for one, other in zip(left, right, strict=True):
+            assert_same(one, other)
+    else:
+        assert left == right

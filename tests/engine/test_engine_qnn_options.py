@@ -1,0 +1,221 @@
+"""The checks of QNN's options: pure functions, no session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from qnnbridge_host.engine import config_keys, qnn_checks, soc
+from qnnbridge_host.engine.qnn_options import DYNAMIC_OPTIONS, PROVIDER_OPTIONS, RUN_OPTIONS
+from qnnbridge_protocol.errors import OptionError
+
+
+def checked(options: dict[str, Any], config: dict[str, str] | None = None, **more: Any) -> dict[str, str]:
+    return qnn_checks.provider_options(options, config or {}, **more)
+
+
+def refused(options: dict[str, Any], config: dict[str, str] | None = None, **more: Any) -> OptionError:
+    with pytest.raises(OptionError) as caught:
+        checked(options, config, **more)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("htp_performnce_mode", "htp_performance_mode"),
+        ("soc", "soc_model"),
+        ("ep_select_backend_path", "backend_path"),
+        ("HTP_ARCH", "htp_arch"),
+        ("enable_fp16_precision", "enable_htp_fp16_precision"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_name_that_was_meant(wrong: str, right: str) -> None:
+    error = refused({wrong: "1"})
+    assert wrong in error.message
+    assert repr(right) in (error.fix or "")
+
+
+def test_unknown_names_can_be_let_through_but_not_ill_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(config_keys.ALLOW_UNKNOWN_ENV, "1")
+    assert checked({"option_of_next_year": "7"}) == {"option_of_next_year": "7"}
+    refused({"htp_arch": "abc"})
+
+
+@pytest.mark.parametrize("word", ["true", "True", "yes", "on"])
+def test_a_switch_wants_one_or_zero_and_says_which(word: str) -> None:
+    assert 'Write "1"' in (refused({"enable_htp_fp16_precision": word}).fix or "")
+
+
+def test_python_values_become_text() -> None:
+    assert checked({"enable_htp_fp16_precision": True, "vtcm_mb": 8, "htp_bf16_enable": False}) == {
+        "enable_htp_fp16_precision": "1",
+        "vtcm_mb": "8",
+        "htp_bf16_enable": "0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "word"),
+    [
+        ("htp_performance_mode", "bursty", "'burst'"),
+        ("htp_performance_mode", "BURST", "'burst'"),
+        ("backend_type", "npu", "htp"),
+        ("qnn_context_priority", "urgent", "normal_high"),
+        ("htp_graph_finalization_optimization_mode", "4", "from 0 to 3"),
+        ("device_id", "-1", "from 0 up"),
+        ("device_id", "abc", "from 0 up"),
+        ("device_id", "١", "from 0 up"),
+        ("rpc_control_latency", "1.5", "whole number"),
+        ("htp_arch", "74", "73"),
+        ("htp_share_resource_optimization", "0", "1"),
+        ("op_packages", "MyOp", "Operator:library:symbol"),
+        ("op_affinity", "/nowhere/affinity.json", "exists"),
+    ],
+)
+def test_an_ill_value_is_refused_with_what_is_allowed(name: str, value: str, word: str) -> None:
+    error = refused({name: value})
+    assert name in error.message
+    assert word in (error.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("options", "config"),
+    [
+        ({"backend_type": "htp", "backend_path": __file__}, {}),
+        ({"enable_htp_prepare_only": "1"}, {}),
+        ({"soc_model": "60,88"}, {}),
+        ({"htp_bf16_enable": "1"}, {}),
+        ({"htp_bf16_enable": "1", "soc_model": "60"}, {}),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, str], config: dict[str, str]) -> None:
+    assert "do not go together" in refused(options, config).message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"enable_htp_prepare_only": "1"},
+        {"soc_model": "60,88"},
+        {"htp_bf16_enable": "1", "soc_model": "X2".replace("X2", "SC8480XP")},
+    ],
+)
+def test_the_same_options_are_fine_where_they_make_sense(options: dict[str, str]) -> None:
+    checked(options, {"ep.context_enable": "1"})
+
+
+def test_an_option_that_the_installed_release_does_not_know_is_refused() -> None:
+    error = refused({"skip_backend_op_validation": "1"}, version=(2, 6, 0))
+    assert "2.6.0" in error.message
+    assert "2.7" in (error.cause or "")
+    checked({"skip_backend_op_validation": "1"}, version=(2, 7, 0))
+    checked({"soc_model": "60"}, version=(1, 20, 0))
+
+
+def test_a_library_is_found_beside_the_provider_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "libQnnHtp.so").touch()
+    (tmp_path / "libQnnGpu.so").touch()
+    folder = str(tmp_path)
+    assert checked({"backend_path": "libQnnHtp.so"}, library_folder=folder)["backend_path"] == str(
+        tmp_path / "libQnnHtp.so"
+    )
+    error = refused({"backend_path": "QnnHtp.dll"}, library_folder=folder)
+    assert "libQnnHtp.so" in (error.fix or "")
+    assert "libQnnGpu.so" in (refused({"backend_type": "saver"}, library_folder=folder).fix or "")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({}, "htp"),
+        ({"backend_type": "gpu"}, "gpu"),
+        ({"backend_path": "/x/libQnnSaver.so"}, "saver"),
+        ({"backend_path": "QnnIr.dll"}, "ir"),
+        ({"backend_path": "/x/my_shim.so"}, "my_shim"),
+    ],
+)
+def test_the_backend_is_known_from_the_options(options: dict[str, str], kind: str) -> None:
+    assert qnn_checks.backend_of(options) == kind
+
+
+def test_run_options_that_would_abort_the_process_are_refused() -> None:
+    for check, options in (
+        (qnn_checks.run_options, {"qnn.rpc_control_latency": "abc"}),
+        (qnn_checks.dynamic_options, {"kvcache_rewind": "abc"}),
+    ):
+        with pytest.raises(OptionError, match="cannot be 'abc'"):
+            check(options)
+
+
+def test_the_documented_run_option_that_qnn_ignores_is_refused_with_the_one_that_works() -> None:
+    with pytest.raises(OptionError) as caught:
+        qnn_checks.run_options({"qnn.perf_mode": "burst"})
+    assert "'qnn.htp_perf_mode'" in (caught.value.fix or "")
+
+
+def test_dynamic_options_are_checked() -> None:
+    good = {"ep.dynamic.workload_type": "Efficient", "ep.dynamic.qnn_htp_performance_mode": "burst"}
+    assert qnn_checks.dynamic_options(good) == good
+    with pytest.raises(OptionError) as caught:
+        qnn_checks.dynamic_options({"ep.dynamic.workload_type": "efficient"})
+    assert "'Efficient'" in (caught.value.fix or "")
+
+
+def test_every_choice_in_the_tables_is_accepted_by_its_own_check() -> None:
+    for table in (PROVIDER_OPTIONS, RUN_OPTIONS, DYNAMIC_OPTIONS):
+        for name, option in table.items():
+            for choice in option.choices:
+                assert qnn_checks._checked(option, choice, None) == choice, name
+
+
+# --- chips -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("60", (60,)), ("SC8380XP", (60,)), ("sm8550, 88", (43, 88)), ("0", (0,)), ("9999", (9999,))]
+)
+def test_a_chip_is_known_by_number_or_name(text: str, numbers: tuple[int, ...]) -> None:
+    assert soc.parse(text) == numbers
+
+
+def test_a_misspelt_chip_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(OptionError) as caught:
+        soc.parse("SC8380PX")
+    assert "SC8380XP (60)" in (caught.value.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("given", "arch", "chip"),
+    [(None, None, "60"), ("0", None, "60"), ("43", "81", "43"), (None, "81", "88"), (None, "68", "30"), (None, "0", "60")],
+)
+def test_the_simulator_always_has_an_explicit_chip(given: str | None, arch: str | None, chip: str) -> None:
+    assert soc.for_simulator(given, arch) == chip
+
+
+# --- session keys ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [
+        ("session.disable_cpu_ep_fallbck", "session.disable_cpu_ep_fallback"),
+        ("ep.context_embedmode", "ep.context_embed_mode"),
+        ("session.intra_op.allow_spinnign", "session.intra_op.allow_spinning"),
+    ],
+)
+def test_a_misspelt_session_key_is_refused(typo: str, meant: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        config_keys.refuse_misspelt(typo, config_keys.SESSION_KEYS, "session key")
+    assert repr(meant) in (caught.value.fix or "")
+
+
+@pytest.mark.parametrize("key", ["session.a_key_of_a_later_release", "ep.myprovider.x", "session.intra_op.allow_spinning"])
+def test_a_key_that_is_known_or_like_no_other_passes(key: str) -> None:
+    config_keys.refuse_misspelt(key, config_keys.SESSION_KEYS, "session key")
+
+
+def test_no_known_session_key_is_a_typo_of_another_one() -> None:
+    for key in config_keys.SESSION_KEYS:
+        config_keys.refuse_misspelt(key, config_keys.SESSION_KEYS, "session key")

@@ -1,0 +1,208 @@
+"""What the engine refuses, and that each refusal names its cause and what to do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_models import CPU, FLOAT, MODELS, QNN, model, node, relu, relu_then_det, tensor
+from onnx import TensorProto
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.specs import ProviderSpec
+
+pytestmark = pytest.mark.simulator
+
+
+def refusal_of(create: Any, source: Any, **spec: Any) -> errors.BridgeError:
+    with pytest.raises(errors.BridgeError) as caught:
+        create(source, **spec)
+    return caught.value
+
+
+def test_a_strict_session_names_the_nodes_that_qnn_does_not_take(create: Any) -> None:
+    error = refusal_of(create, relu_then_det())
+    assert isinstance(error, errors.PlacementRefused)
+    assert "1 of 2 nodes of the model would run on the CPU" in error.message
+    assert "Det (det)" in (error.cause or "")
+    assert "fallback='cpu'" in (error.fix or "")
+    assert (error.details["qnn_nodes"], error.details["cpu_nodes"]) == (1, 1)
+    assert error.details["cpu_list"] == [["det", "Det"]]
+
+
+def test_a_strict_session_of_a_dynamic_model_names_the_dimensions_to_fix(create: Any) -> None:
+    error = refusal_of(create, MODELS / "pnet.onnx")
+    assert isinstance(error, errors.PlacementRefused)
+    assert "No node of pnet.onnx can run on the NPU (13 nodes)" in error.message
+    assert "'input_1': N, M1, M2" in (error.cause or "")
+    assert "add_free_dimension_override_by_name('M1', SIZE)" in (error.fix or "")
+    assert error.details["dynamic_inputs"] == {"input_1": ["N", "M1", "M2"]}
+
+
+def test_a_dimension_name_that_two_axes_share_is_not_offered_as_a_handle(create: Any) -> None:
+    shared = model([node("Relu", ["x"], ["y"])], [tensor("x", ["?", "?", None])], [tensor("y", ["?", "?", None])])
+    error = refusal_of(create, shared)
+    assert error.details["dynamic_inputs"] == {"x": ["?", "?", "axis 2"]}
+    assert "Export the model with fixed shapes" in (error.fix or "")
+    assert "override" not in (error.fix or "")
+
+
+def test_a_model_without_any_operator_for_qnn_says_that_none_can_run(create: Any) -> None:
+    error = refusal_of(create, MODELS / "logreg_iris.onnx")
+    assert isinstance(error, errors.PlacementRefused)
+    assert "No node of logreg_iris.onnx" in error.message
+    assert error.details["cpu_nodes"] == 3
+
+
+def test_looking_for_the_refused_nodes_writes_no_file_of_its_own(create: Any, tmp_path: Path) -> None:
+    error = refusal_of(
+        create,
+        relu_then_det(),
+        settings={
+            "enable_profiling": True,
+            "profile_file_prefix": str(tmp_path / "profile"),
+            "optimized_model_filepath": str(tmp_path / "optimized.onnx"),
+        },
+        config_entries={"ep.context_enable": "1", "ep.context_file_path": str(tmp_path / "ctx.onnx")},
+    )
+    # The refused creation leaves these behind (so does ONNX Runtime alone); the second one, which looks where the
+    # nodes are, must neither add to them nor stumble over them ("exists already").
+    left = [name.partition("_20")[0] for name in sorted(os.listdir(tmp_path))]
+    assert left == ["ctx.onnx", "ctx_qnn.bin", "profile"]
+    assert error.details["cpu_nodes"] == 1
+    assert "with_fallback" not in error.details
+
+
+def test_an_application_that_allows_the_cpu_by_its_own_entry_is_obeyed(create: Any) -> None:
+    session = create(relu_then_det(), config_entries={"session.disable_cpu_ep_fallback": "0"})
+    assert session.info.placement.cpu_nodes == 1
+
+
+def test_a_provider_that_the_host_does_not_have_is_named_with_those_it_has(create: Any) -> None:
+    error = refusal_of(create, relu(), provider="CUDAExecutionProvider")
+    assert isinstance(error, errors.ProviderUnavailable)
+    assert "CUDAExecutionProvider" in error.message
+    assert QNN in (error.fix or "")
+    assert CPU in (error.fix or "")
+
+
+def test_the_cpu_before_qnn_is_refused_because_qnn_would_get_nothing(create: Any) -> None:
+    error = refusal_of(create, relu(), providers=(ProviderSpec(CPU), ProviderSpec(QNN)))
+    assert isinstance(error, errors.OptionError)
+
+
+def test_the_cpu_after_qnn_does_not_weaken_a_strict_session(create: Any) -> None:
+    providers = (ProviderSpec(QNN), ProviderSpec(CPU))
+    assert create(relu(), providers=providers).info.placement.cpu_nodes == 0
+    assert isinstance(refusal_of(create, relu_then_det(), providers=providers), errors.PlacementRefused)
+
+
+def test_a_finalize_failure_is_explained_by_the_chip(create: Any) -> None:
+    # Code 1002 says "memory"; V68 chips have no float InstanceNormalization.
+    normalize = model(
+        [node("InstanceNormalization", ["x", "s", "b"], ["y"])],
+        [tensor("x", [1, 4, 8, 8])],
+        [tensor("y", [1, 4, 8, 8])],
+        {"s": np.ones(4, np.float32), "b": np.zeros(4, np.float32)},
+    )
+    error = refusal_of(create, normalize, options={"soc_model": "30"})
+    assert isinstance(error, errors.EPFail)
+    assert error.details["qnn_code"] == 1002
+    assert "soc_model=30 (SM8350)" in (error.cause or "")
+    assert "60 (X Elite)" in (error.fix or "")
+    assert create(normalize).info.placement.cpu_nodes == 0
+
+
+def test_a_layout_failure_keeps_its_text_and_gets_an_explanation(create: Any) -> None:
+    double = TensorProto.DOUBLE
+    convolution = model(
+        [node("Conv", ["x", "w"], ["y"])],
+        [tensor("x", [1, 3, 8, 8], double), tensor("w", [4, 3, 3, 3], double)],
+        [tensor("y", [1, 4, 6, 6], double)],
+    )
+    error = refusal_of(create, convolution, fallback="cpu")
+    assert isinstance(error, errors.Fail)
+    assert "was inserted using the NHWC format" in error.message
+    assert "channels-last" in (error.cause or "")
+
+
+def test_a_compiled_model_that_is_cut_off_is_explained(create: Any, tmp_path: Path) -> None:
+    compiled = tmp_path / "relu_ctx.onnx"
+    create(relu(), config_entries={"ep.context_enable": "1", "ep.context_file_path": str(compiled)})
+    binary = next(tmp_path.glob("*.bin"))
+    binary.write_bytes(binary.read_bytes()[:-1])
+    error = refusal_of(create, compiled)
+    assert isinstance(error, errors.InvalidGraph)
+    assert "cut off" in (error.cause or "")
+
+
+def test_a_compiled_model_without_its_binary_is_explained(create: Any, tmp_path: Path) -> None:
+    compiled = tmp_path / "relu_ctx.onnx"
+    create(relu(), config_entries={"ep.context_enable": "1", "ep.context_file_path": str(compiled)})
+    next(tmp_path.glob("*.bin")).unlink()
+    error = refusal_of(create, compiled)
+    assert isinstance(error, errors.InvalidGraph)
+    assert "not beside it" in (error.cause or "")
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        (b"", "is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS pointer"),
+        (b"\x89PNG\r\n\x1a\n" * 9, "is not an ONNX model"),
+    ],
+)
+def test_a_file_that_is_no_model_says_what_it_is(create: Any, tmp_path: Path, content: bytes, cause: str) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    for provider in (QNN, CPU):
+        error = refusal_of(create, path, provider=provider)
+        assert isinstance(error, (errors.InvalidProtobuf, errors.InvalidArgument))
+        assert cause in (error.cause or "")
+
+
+def test_a_folder_and_a_missing_file_are_told_apart(create: Any, tmp_path: Path) -> None:
+    folder = refusal_of(create, tmp_path)
+    assert isinstance(folder, errors.InvalidProtobuf)
+    assert "is a folder" in (folder.cause or "")
+    assert isinstance(refusal_of(create, tmp_path / "missing.onnx"), errors.NoSuchFile)
+
+
+def test_the_saver_backend_is_said_to_give_no_results(
+    create: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # it writes what it records there
+    session = create(relu(), options={"backend_type": "saver"})
+    assert session.info.placement.backend == "saver"
+    assert "not results" in (session.info.placement.cause or "")
+
+
+def test_a_backend_that_is_not_installed_is_refused_before_it_means_a_silent_cpu(create: Any) -> None:
+    for options in ({"backend_type": "cpu"}, {"backend_path": "/nowhere/libQnnHtp.so"}, {"backend_path": "QnnHtp.dll"}):
+        error = refusal_of(create, relu(), options=options, fallback="cpu")
+        assert isinstance(error, errors.OptionError)
+        assert "silent" not in error.message
+        assert "CPU" in (error.cause or "")
+
+
+def test_the_name_of_a_backend_library_is_enough(create: Any) -> None:
+    session = create(relu(), options={"backend_path": "libQnnHtp.so"})
+    assert os.path.isabs(session.info.provider_options[QNN]["backend_path"])
+
+
+def test_nothing_to_load_is_an_error(create: Any) -> None:
+    assert isinstance(refusal_of(create, None, provider=CPU), errors.InvalidArgument)
+
+
+def test_a_graph_without_inputs_is_refused_with_a_way_out(create: Any) -> None:
+    constant = model(
+        [node("ConstantOfShape", ["s"], ["c"]), node("RandomNormalLike", ["c"], ["y"], dtype=FLOAT)],
+        [],
+        [tensor("y", [2])],
+        {"s": np.array([2], np.int64)},
+    )
+    error = refusal_of(create, constant)
+    assert error.fix

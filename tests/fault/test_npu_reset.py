@@ -1,0 +1,87 @@
+"""The NPU resets under a living process (fault table, row 33): a fault of the session, not of the process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from qnnbridge import errors
+from tests.fakes.hosts import fake_host, script
+
+X = np.arange(4, dtype=np.float32)
+
+
+@pytest.mark.parametrize("error", ["ort.DeviceReset", "ort.EngineError"])
+def test_a_run_that_meets_a_reset_is_repeated_in_the_same_process(error, tmp_path):
+    with fake_host() as host:
+        model = script(on_run=[f"raise:{error}"], once=str(tmp_path / "reset"))
+        session = qnnbridge.InferenceSession(model, host=host)
+        pid = host.info.pid
+        (result,) = session.run(None, {"x": X})
+        assert np.array_equal(result, X * 2)
+        assert (host.info.pid, host.stats.generation, session.generation) == (pid, 1, 1)
+
+
+def test_a_reset_during_the_creation_is_survived_too(tmp_path):
+    with fake_host() as host:
+        model = script(on_create=["raise:ort.DeviceReset"], once=str(tmp_path / "reset"))
+        session = qnnbridge.InferenceSession(model, host=host)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
+        assert host.stats.generation == 1
+
+
+def test_the_other_sessions_are_made_again_too(tmp_path):
+    """A reset takes what was loaded by all sessions; each is made again by its next call."""
+    with fake_host() as host:
+        made = tmp_path / "made"
+        other = qnnbridge.InferenceSession(script(scale=3, on_create=[f"note:{made}"]), host=host)
+        reset = script(on_run=["raise:ort.DeviceReset"], once=str(tmp_path / "reset"))
+        qnnbridge.InferenceSession(reset, host=host).run(None, {"x": X})
+        assert made.read_text() == "."
+        assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
+        assert made.read_text() == ".."
+        other.run(None, {"x": X})
+        assert made.read_text() == ".."
+
+
+def test_an_npu_that_keeps_resetting_gets_a_new_process_and_then_its_model_is_set_aside(no_leaks):
+    with fake_host() as host:
+        healthy = qnnbridge.InferenceSession(script(scale=3), host=host)
+        session = qnnbridge.InferenceSession(script(on_run=["raise:ort.DeviceReset"]), host=host)
+        with pytest.raises(errors.DeviceReset) as caught:
+            session.run(None, {"x": X})
+        assert "The NPU was reset" in str(caught.value)
+        assert host.stats.crashes == 2, "one host for the call, one for its repetition"
+        with pytest.raises(errors.ModelQuarantined):
+            session.run(None, {"x": X})
+        assert np.array_equal(healthy.run(None, {"x": X})[0], X * 3)
+
+
+def test_qnn_code_1011_means_a_new_process_at_once(tmp_path):
+    with fake_host() as host:
+        text = f"QNN graph execute error. Error: X, Code: {(3 << 24 << 16) | 1011}"
+        model = script(on_run=[f"raise:ort.EPFail={text}"], once=str(tmp_path / "reset"))
+        session = qnnbridge.InferenceSession(model, host=host)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
+        assert host.stats.generation == 2
+
+
+def test_an_ordinary_failure_of_the_provider_is_told_and_nothing_else_happens():
+    """Row 34: no CPU rebuild, nothing repeated."""
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(on_run=["raise:ort.EPFail"]), host=host)
+        with pytest.raises(errors.EPFail):
+            session.run(None, {"x": X})
+        assert host.stats.generation == 1
+        assert host.stats.retried_calls == 0
+
+
+def test_a_model_that_changed_on_disk_is_not_loaded_in_place_of_the_old_one(tmp_path):
+    with fake_host() as host:
+        path = tmp_path / "model.onnx"
+        path.write_bytes(script(on_run=["raise:ort.DeviceReset"], once=str(tmp_path / "reset")))
+        session = qnnbridge.InferenceSession(path, host=host)
+        path.write_bytes(script(scale=7))
+        with pytest.raises(errors.ModelChanged):
+            session.run(None, {"x": X})

@@ -1,0 +1,178 @@
+"""The shape of the project: which package may import which, what importing costs, and what the wheel holds."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import qnnbridge_protocol
+
+ROOT = Path(__file__).parents[2]
+SOURCES = {
+    "qnnbridge_protocol": ROOT / "protocol",
+    "qnnbridge_host": ROOT / "host_arm64",
+    "qnnbridge": ROOT / "bridge_x86",
+    "qnnbridge_tools": ROOT / "tools",
+}
+MAY_IMPORT = {
+    "qnnbridge_protocol": set(),
+    "qnnbridge_host": {"qnnbridge_protocol"},
+    "qnnbridge": {"qnnbridge_protocol"},
+    "qnnbridge_tools": {"qnnbridge_protocol", "qnnbridge"},
+}
+HEAVY = ("numpy", "onnx", "onnxruntime", "onnxruntime_qnn", "ml_dtypes", "rich", "typer")
+MODULES = [(package, path) for package, root in SOURCES.items() for path in sorted((root / package).rglob("*.py"))]
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level names of everything that a file imports, anywhere in it, also for type checkers only."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            names.add(node.module or "")
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("import_module", "find_spec"):
+            names.update(arg.value for arg in node.args if isinstance(arg, ast.Constant) and type(arg.value) is str)
+    return {name.partition(".")[0] for name in names}
+
+
+def loaded_after(code: str) -> set[str]:
+    """The modules of a fresh interpreter that ran `code`."""
+    program = f"{code}\nimport sys\nprint(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+# --- source ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_a_source_root_holds_exactly_one_package(package: str) -> None:
+    root = SOURCES[package]
+    importable = [
+        entry.name
+        for entry in root.iterdir()
+        if (entry.is_dir() or entry.suffix == ".py") and entry.name.partition(".")[0].isidentifier()
+    ]
+    assert [name for name in importable if name != "__pycache__"] == [package]
+    assert (root / package / "__init__.py").is_file()
+    assert (root / package / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_a_package_imports_only_those_below_it(package: str) -> None:
+    wrong = {
+        str(path.relative_to(ROOT)): forbidden
+        for owner, path in MODULES
+        if owner == package and (forbidden := imported(path) & (SOURCES.keys() - MAY_IMPORT[package] - {package}))
+    }
+    assert not wrong
+
+
+def test_the_application_side_never_imports_onnxruntime() -> None:
+    """It looks it up in `sys.modules` if the application has it, but does not load it."""
+    users = [str(path) for package, path in MODULES if package == "qnnbridge" and "onnxruntime" in imported(path)]
+    assert not users
+
+
+def test_no_module_is_named_like_one_of_the_standard_library() -> None:
+    """It would shadow it for every script that is started in its folder."""
+    paths = [path for _, path in MODULES] + [path.parent for _, path in MODULES]
+    assert not {path.stem for path in paths} & set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_every_folder_of_a_package_can_be_imported(package: str) -> None:
+    """A folder without `__init__.py` would be missed by type checkers and by tools that look for packages."""
+    folders = {path.parent for owner, path in MODULES if owner == package}
+    assert not [str(folder) for folder in folders if not (folder / "__init__.py").is_file()]
+
+
+# --- the cost of an import -------------------------------------------------------------------------------
+
+
+def test_the_errors_load_nothing_that_may_be_broken() -> None:
+    """They have to work in a half-broken installation."""
+    loaded = loaded_after("import qnnbridge_protocol.errors, qnnbridge_protocol.limits")
+    assert not loaded & {*HEAVY, "msgpack", "psutil"}
+
+
+def test_hello_can_be_said_before_anything_heavy_is_loaded() -> None:
+    loaded = loaded_after("import qnnbridge_protocol.connection, qnnbridge_protocol.drivers.descriptors")
+    assert not loaded & set(HEAVY)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the host needs Python 3.11")
+def test_the_host_introduces_itself_before_anything_heavy_is_loaded() -> None:
+    loaded = loaded_after("import qnnbridge_host.main as main; main.introduction()")
+    assert "qnnbridge_host.server" in loaded
+    assert not loaded & set(HEAVY)
+
+
+def test_the_application_loads_no_model_library_and_no_terminal_library() -> None:
+    loaded = loaded_after("import qnnbridge")
+    assert "qnnbridge_protocol.errors" in loaded
+    assert not loaded & {"onnx", "onnxruntime", "onnxruntime_qnn", "rich", "typer", "ml_dtypes"}
+
+
+# --- the wheel -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The distribution as pip builds it, without its isolated environment, which would need a network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folder.iterdir()
+    return path
+
+
+def names_in(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def metadata(wheel: Path, name: str) -> str:
+    version = qnnbridge_protocol.__version__
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(f"qnnbridge-{version}.dist-info/{name}").decode()
+
+
+def test_one_wheel_is_for_every_interpreter_and_machine(wheel: Path) -> None:
+    assert wheel.name == f"qnnbridge-{qnnbridge_protocol.__version__}-py3-none-any.whl"
+    assert "Root-Is-Purelib: true" in metadata(wheel, "WHEEL")
+
+
+def test_the_wheel_holds_the_four_packages_and_nothing_else(wheel: Path) -> None:
+    top_level = {name.partition("/")[0] for name in names_in(wheel)}
+    assert top_level == {*SOURCES, f"qnnbridge-{qnnbridge_protocol.__version__}.dist-info"}
+
+
+def test_the_wheel_holds_every_module_and_the_marks_for_type_checkers(wheel: Path) -> None:
+    modules = {path.relative_to(SOURCES[package]).as_posix() for package, path in MODULES}
+    held = names_in(wheel)
+    assert modules | {f"{package}/py.typed" for package in SOURCES} <= held
+    assert not [name for name in held if name.endswith((".pyc", ".so", ".pyd", ".dll"))]
+
+
+def test_the_wheel_has_the_command_and_the_licence(wheel: Path) -> None:
+    assert "qnnbridge = qnnbridge_tools.cli:main" in metadata(wheel, "entry_points.txt")
+    assert any(name.endswith("/licenses/LICENSE") for name in names_in(wheel))
+
+
+def test_the_base_installation_has_no_model_library(wheel: Path) -> None:
+    required = Parser().parsestr(metadata(wheel, "METADATA")).get_all("Requires-Dist") or []
+    base = {line.partition(";")[0].split(">")[0].strip() for line in required if "extra ==" not in line}
+    assert {"numpy", "msgpack"} <= base
+    assert not base & {"onnx", "onnxruntime", "onnxruntime-qnn", "ml_dtypes"}
