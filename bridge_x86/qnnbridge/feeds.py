@@ -14,7 +14,7 @@ import numpy as np
 
 from qnnbridge.feed_rules import INVALID_ARGUMENT, Rule, make_rule, shape_fits
 from qnnbridge.feed_values import fit
-from qnnbridge.option_fields import suggest
+from qnnbridge.suggestions import suggest
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ValueType
 

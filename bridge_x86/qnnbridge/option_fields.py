@@ -9,12 +9,12 @@ one dictionary store.
 
 from __future__ import annotations
 
-import difflib
 import enum
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
+from qnnbridge.suggestions import suggest
 from qnnbridge_protocol import errors
 
 T = TypeVar("T")
@@ -165,12 +165,6 @@ def as_text_mapping(name: str, value: Any) -> dict[str, str]:
             raise error
         out[as_text(f"key of {name}", key)] = as_text(f"{name}[{key!r}]", item)
     return out
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` with a leading blank, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def wrong_type(name: str, value: Any, wanted: str) -> errors.RemoteTypeError:

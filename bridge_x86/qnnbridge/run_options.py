@@ -50,7 +50,10 @@ class RunOptions(HasFields):
             listener(flag)
 
     def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
-        """Call `listener` with each value assigned to `terminate` from now on. Returns what removes it again."""
+        """Call `listener` with each value assigned to `terminate` from now on; it must not raise.
+
+        Returns what removes it again.
+        """
         with self._lock:
             self._listeners.append(listener)
 

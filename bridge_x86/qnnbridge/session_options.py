@@ -27,10 +27,10 @@ from qnnbridge.option_fields import (
     as_int64,
     as_text,
     as_text_mapping,
-    suggest,
     wrong_type,
 )
 from qnnbridge.ort_value import OrtValue
+from qnnbridge.suggestions import suggest
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import ProviderSpec
 

@@ -99,13 +99,17 @@ class TerminateFlag:
 class FakeSession:
     def __init__(self, script: Mapping[str, Any], spec: SessionSpec) -> None:
         self.script = script
-        on_npu = bool(script.get("npu", True)) and not any(p.name == "CPUExecutionProvider" for p in spec.providers[:1])
+        on_npu = bool(script.get("npu", True)) and not any(
+            p.name == "CPUExecutionProvider" for p in spec.providers[:1]
+        )
         node = NodeInfo("x", "tensor(float)", ("n",))
         self.info = SessionInfo(
             inputs=(node,),
             outputs=(NodeInfo("y", "tensor(float)", ("n",)),),
             providers=("QNNExecutionProvider",) if on_npu else ("CPUExecutionProvider",),
-            placement=Placement(qnn_nodes=int(on_npu), cpu_nodes=int(not on_npu), partitions=int(on_npu), backend="fake"),
+            placement=Placement(
+                qnn_nodes=int(on_npu), cpu_nodes=int(not on_npu), partitions=int(on_npu), backend="fake"
+            ),
         )
 
     def run(

@@ -1,4 +1,4 @@
-"""Fuzzing the wire: whatever bytes come, the answer is frames and values, or a typed error; soon, and in little memory.
+"""Fuzzing the wire: whatever bytes come, the answer is frames and values, or a typed error, and it comes soon.
 
     python tests/fuzz/fuzz_wire.py --seconds 60 --seed 1     random damage to golden frames, no extra package
     python tests/fuzz/fuzz_wire.py --atheris --seconds 600   guided by coverage, if atheris is installed
@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))  # as a program: `tests` is next to the source folders
 
 from tests.fuzz.mutations import mutated
-from tests.unit.wire_streams import feed_until_refused, hear, plain, wire
+from tests.unit.wire_streams import feed_until_refused, hear, wire
 
 from qnnbridge_protocol import header as headers
 from qnnbridge_protocol.connection import Connection, Role
@@ -40,7 +40,7 @@ LIMITS = Limits(max_header=64 * 1024, max_buffers=64, max_body=1024 * 1024)
 MAX_INPUT_S = 2.0
 """Processor time for one input. They are of a few kilobytes; a good one takes a millisecond."""
 
-BAD_SPEC = (TypeError, KeyError, AttributeError, ValueError)
+BAD_SPEC = (TypeError, KeyError, AttributeError)
 """What the host turns into `ProtocolDesync` when a specification has fields of wrong types."""
 
 
@@ -77,13 +77,9 @@ def _check_reader(data: bytes) -> list[Frame]:
     # A read that ends in an error hands out nothing of what came before it.
     if reason is None and len(whole) != len(pieces):
         raise Finding(f"whole: {len(whole)} frames; in pieces: {len(pieces)}")
-    if any(plain(one) != plain(other) for one, other in zip(whole, pieces) if not _has_nan(one)):
+    if any(wire(one) != wire(other) for one, other in zip(whole, pieces, strict=False)):
         raise Finding("the frames differ with the cut")
     return max(whole, pieces, key=len)
-
-
-def _has_nan(frame: Frame) -> bool:
-    return "nan" in repr(frame.header)
 
 
 def _read(data: bytes, sizes: Iterable[int]) -> tuple[list[Frame], str | None]:
@@ -115,8 +111,8 @@ def _check_frame(frame: Frame) -> None:
     if sum(buffer.nbytes for buffer in frame.buffers) > LIMITS.max_body:
         raise Finding("more bytes than the limit allows")
     again, reason = _read(wire(frame), itertools.repeat(1 << 20))
-    if "bufs" not in frame.header and (reason or len(again) != 1 or again[0].buffers is None):
-        raise Finding(f"a frame that was read cannot be written: {reason}")
+    if [wire(one) for one in again] != [wire(frame)]:
+        raise Finding(f"a frame that was read is written as another one ({reason})")
     header = frame.header
     if frame.kind in (Kind.HELLO, Kind.HELLO_OK):
         _check_hello(header)
@@ -208,7 +204,7 @@ class InputError(Exception):
 
 def run_guided(seed: int, seconds: float) -> None:
     """Coverage-guided; ends the process."""
-    import atheris
+    import atheris  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
     def mutate(data: bytes, max_size: int, number: int) -> bytes:
         rng = random.Random(number)

@@ -36,7 +36,7 @@ NUMBERS = [
     2**63,
     2**64 - 1,
 ]
-LEAVES = [
+LEAVES: list[Any] = [
     *NUMBERS,
     *(-number for number in NUMBERS if number <= 2**63),
     *(None, True, False, 0.5, float("nan"), float("inf"), "", "t", "q", "d", "m", "r", "v", "x", "n", "coo", "csr"),

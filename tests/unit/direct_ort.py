@@ -20,19 +20,19 @@ def session(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any],
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def error_of(call: Callable[[], Any]) -> Any:
+def error_of(call: Callable[..., Any], *arguments: Any) -> Any:
     """What the call raises. Fails the test if it raises nothing."""
     try:
-        result = call()
+        result = call(*arguments)
     except Exception as error:
         return error
     pytest.fail(f"nothing was raised; the result is {result!r:.300}")
 
 
-def outcome(call: Callable[[], Any]) -> Any:
+def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
     """The result, or the error."""
     try:
-        return call()
+        return call(*arguments)
     except Exception as error:
         return error
 

@@ -221,8 +221,8 @@ def test_what_onnxruntime_accepts_is_accepted_and_computes_the_same(model: str) 
 def test_what_onnxruntime_refuses_is_refused_with_the_same_class_and_words(model: str) -> None:
     direct = MODELS[model]()
     for feeds in BAD_FEEDS[model]:
-        theirs = error_of(lambda feeds=feeds: direct.run(None, feeds))
-        ours = error_of(lambda feeds=feeds: check_feeds(direct.get_inputs(), feeds))
+        theirs = error_of(direct.run, None, feeds)
+        ours = error_of(check_feeds, direct.get_inputs(), feeds)
         assert isinstance(ours, errors.BridgeError)
         assert_same_class(ours, theirs)
         if not _OTHER_WORDS.search(str(theirs)):
@@ -244,8 +244,8 @@ def test_an_overridable_initializer_may_be_fed_and_is_checked_like_an_input() ->
         fed = _through_the_wire(checker.check(feeds))
         np.testing.assert_array_equal(direct.run(None, fed)[0], direct.run(None, feeds)[0])
     for bad in (f32(3, 2), np.zeros((4, 2))):
-        theirs = error_of(lambda bad=bad: direct.run(None, {"x": f32(4, 2), "w": bad}))
-        ours = error_of(lambda bad=bad: checker.check({"x": f32(4, 2), "w": bad}))
+        theirs = error_of(direct.run, None, {"x": f32(4, 2), "w": bad})
+        ours = error_of(checker.check, {"x": f32(4, 2), "w": bad})
         assert_same_class(ours, theirs)
         assert ours.message == str(theirs)
 
@@ -260,8 +260,8 @@ def test_ort_values_of_the_wrong_type_are_refused_as_onnxruntime_refuses_its_own
         lambda cls: cls.ortvalue_from_numpy_with_onnx_type(np.zeros((4, 2), np.uint16), 16),
     ]
     for make in makers:
-        theirs = error_of(lambda make=make: direct.run(None, {**GOOD, "x": make(theirs_from)}))
-        ours = error_of(lambda make=make: check_feeds(direct.get_inputs(), {**GOOD, "x": make(ours_from)}))
+        theirs = error_of(direct.run, None, {**GOOD, "x": make(theirs_from)})
+        ours = error_of(check_feeds, direct.get_inputs(), {**GOOD, "x": make(ours_from)})
         assert_same_class(ours, theirs)
         assert ours.message == str(theirs)
 
@@ -408,6 +408,6 @@ def test_direct_and_checked_agree_on_random_mixtures() -> None:
     for left in values:
         for right in values:
             feeds = {"x": left, "y": right}
-            ours = outcome(lambda feeds=feeds: check_feeds(direct.get_inputs(), feeds))
-            theirs = outcome(lambda feeds=feeds: direct.run(None, feeds))
+            ours = outcome(check_feeds, direct.get_inputs(), feeds)
+            theirs = outcome(direct.run, None, feeds)
             assert isinstance(ours, Exception) == isinstance(theirs, Exception), feeds

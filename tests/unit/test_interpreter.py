@@ -214,7 +214,7 @@ def test_a_file_that_was_named_has_to_exist(tmp_path: Path) -> None:
         find_host_in(surroundings(tmp_path / "none.toml"))
 
 
-# --- the registry ---------------------------------------------------------------------------------------------------
+# --- the registry ---------------------------------------------------------------------------------------------
 
 
 def test_the_newest_arm64_python_that_has_the_packages_is_chosen(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_with_nothing_installed_on_windows_on_arm_each_step_is_named() -> None:
     assert fix.index("installer") < fix.index("pip install") < fix.index("QNNBRIDGE_HOST_PYTHON")
 
 
-# --- the running interpreter ----------------------------------------------------------------------------------------
+# --- the running interpreter -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

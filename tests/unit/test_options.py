@@ -85,8 +85,8 @@ def test_assignment_converts_and_refuses_as_onnxruntime_does(cls: Any) -> None:
 
     for name in _attributes(ort, cls.__name__):
         for value in VALUES:
-            theirs = outcome(lambda name=name, value=value: assigned(getattr(ort, cls.__name__), name, value))
-            ours = outcome(lambda name=name, value=value: assigned(cls, name, value))
+            theirs = outcome(assigned, getattr(ort, cls.__name__), name, value)
+            ours = outcome(assigned, cls, name, value)
             if isinstance(theirs, Exception):
                 assert isinstance(ours, Exception), f"{name} = {value!r}"
                 assert_same_class(ours, theirs)
@@ -133,8 +133,8 @@ def test_configuration_entries_behave_as_in_onnxruntime(cls: Any) -> None:
     ort = pytest.importorskip("onnxruntime")
     ort.set_default_logger_severity(4)  # it warns of each replaced entry
     for call in ENTRY_CALLS:
-        theirs = outcome(lambda call=call: call(_Entries(getattr(ort, cls.__name__)())))
-        ours = outcome(lambda call=call: call(_Entries(cls())))
+        theirs = outcome(call, _Entries(getattr(ort, cls.__name__)()))
+        ours = outcome(call, _Entries(cls()))
         _assert_same(ours, theirs)
     ort.set_default_logger_severity(2)
 

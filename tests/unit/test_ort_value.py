@@ -80,8 +80,8 @@ def test_a_tensor_tells_the_same_of_itself(dtype: Any, shape: tuple[int, ...]) -
 def test_a_new_tensor_of_each_onnx_type_tells_the_same_of_itself(number: int) -> None:
     ort = pytest.importorskip("onnxruntime")
     for shape in ([3], [2, 3], [], [0, 4]):
-        theirs = outcome(lambda shape=shape: ort.OrtValue.ortvalue_from_shape_and_type(shape, number))
-        ours = outcome(lambda shape=shape: OrtValue.ortvalue_from_shape_and_type(shape, number))
+        theirs = outcome(ort.OrtValue.ortvalue_from_shape_and_type, shape, number)
+        ours = outcome(OrtValue.ortvalue_from_shape_and_type, shape, number)
         _assert_same(ours, theirs)
         if not isinstance(theirs, Exception):
             _assert_same_facts(ours, theirs)

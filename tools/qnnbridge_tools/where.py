@@ -58,7 +58,8 @@ def sides_pairs(host: HostInfo) -> list[tuple[str, str]]:
 
 
 def startup_text(host: HostInfo, ready_s: float) -> str:
-    return f"{output.seconds(ready_s)}, ONNX Runtime included; first answer after {output.seconds(host.startup_seconds)}"
+    hello = output.seconds(host.startup_seconds)
+    return f"{output.seconds(ready_s)} (says hello after {hello}, then loads ONNX Runtime)"
 
 
 def _plural(count: int, noun: str) -> str:

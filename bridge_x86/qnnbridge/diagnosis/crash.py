@@ -222,7 +222,7 @@ def _apply(rule: DeathRule, record: CrashRecord) -> Diagnosis | None:
     words = {"signal": code.name if code is not None else ""}
     evidence = _evidence(record)
     if rule.line is not None:
-        matches = [(line, match) for line in record.lines if (match := rule.line.search(line))]
+        matches = [(line, match) for line in record.lines if (match := re.search(rule.line, line))]
         if not matches:
             return None
         line, match = matches[-1]

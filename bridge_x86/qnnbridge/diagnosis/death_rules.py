@@ -7,7 +7,6 @@ for the exit codes, on Windows; each rule has a test with real output. Faults ar
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Final
 
 from qnnbridge.diagnosis.rules import PROOF, STRONG, SYMPTOM
@@ -30,7 +29,7 @@ class DeathRule:
     faults: tuple[str, ...] = ()
     phases: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
-    line: re.Pattern[str] | None = None
+    line: str | None = None
     silent: bool = False
     """Only if nothing on stderr tells the fault (no C++ exception's name, no traceback)."""
     curable: bool | None = None
@@ -48,8 +47,7 @@ def _rule(
     silent: bool = False,
     curable: bool | None = None,
 ) -> DeathRule:
-    pattern = None if line is None else re.compile(line)
-    return DeathRule(cause, fix, weight, tuple(faults.split()), phases, ops, pattern, silent, curable)
+    return DeathRule(cause, fix, weight, tuple(faults.split()), phases, ops, line, silent, curable)
 
 
 _REBUILD = "Compile the model again with this onnxruntime-qnn; copy the .onnx and the .bin file together."

@@ -45,13 +45,14 @@ def explain_lines(lines: Iterable[str]) -> list[Finding]:
 
 def search(lines: Iterable[str], rules: Sequence[Rule]) -> list[Finding]:
     """The findings of `rules` in `lines`; lines that mean the same are the evidence of one finding."""
+    compiled = [(rule, re.compile(rule.pattern)) for rule in rules]
     found: dict[tuple[str, str], Finding] = {}
     for line in lines:
         parsed = parse_line(line)
         if not _worth_reading(parsed):
             continue
-        for rule in rules:
-            match = rule.pattern.search(parsed.text)
+        for rule, pattern in compiled:
+            match = pattern.search(parsed.text)
             if match is not None:
                 _add(found, render(rule, match, shorten(parsed.text)))
                 break

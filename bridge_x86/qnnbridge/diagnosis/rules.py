@@ -21,14 +21,15 @@ HINT: Final = 15
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """pattern: searched in a line without its time stamp; its named groups can be used in `cause` and `fix`.
+    """pattern: searched in a line without its time stamp; its named groups can be used in `cause` and `fix`. It is
+    compiled when it is first needed: most processes never need one.
 
     A group called ``qnn`` (a name or a number of a QNN error) also gives ``{meaning}`` and ``{advice}``.
     setup: the line says that QNN as a whole did not start, which explains every node that is not on QNN.
     """
 
     name: str
-    pattern: re.Pattern[str]
+    pattern: str
     cause: str
     fix: str
     weight: int
@@ -48,7 +49,7 @@ class Finding:
 
 
 def rule(name: str, pattern: str, cause: str, fix: str, weight: int = PROOF, *, setup: bool = False) -> Rule:
-    return Rule(name, re.compile(pattern), cause, fix, weight, setup)
+    return Rule(name, pattern, cause, fix, weight, setup)
 
 
 def render(matched: Rule, match: re.Match[str], evidence: str) -> Finding:

@@ -200,8 +200,9 @@ class Supervisor:
         if isinstance(error, HostCrashed):
             self.counters.crashes += 1
             self.counters.last_crash = error
+            # A call that is repeated well raises nothing; the log is then the only trace.
+            _log.warning("%s %s", error.message, error.cause or "")
         self._policy.on_death(finding.status, curable=error.retry != "pointless", error=error)
-        _log.warning("%s %s", error.message, error.cause or "")
         return error
 
     def _check_owner(self) -> None:

@@ -24,6 +24,8 @@ def demo(
         from qnnbridge_tools.demo import report
         from qnnbridge_tools.demo.compute import compute
 
+        if not as_json:
+            report.print_question()
         outcome = compute(host_python=host_python, timeout_s=timeout)
         if as_json:
             output.print_json(report.document(outcome))

@@ -13,9 +13,12 @@ from qnnbridge_tools.demo.preview import GLYPHS, preview
 PREVIEW_COLUMNS = 68
 
 
+def print_question() -> None:
+    """Before the work, which takes seconds on the simulator."""
+    print("Which way up is each line of text? (text-direction classifier of PaddleOCR)\n", flush=True)
+
+
 def print_outcome(outcome: Outcome) -> None:
-    print("Which way up is each line of text? (text-direction classifier of PaddleOCR, see assets/NOTICE.md)")
-    print()
     wide_enough = shutil.get_terminal_size().columns >= PREVIEW_COLUMNS
     if output.is_terminal() and wide_enough and output.can_print(GLYPHS):
         _print_drawn(outcome)
@@ -80,6 +83,8 @@ def _agree(outcome: Outcome, number: int) -> bool | None:
 
 def _print_drawn(outcome: Outcome) -> None:
     for number, line in enumerate(outcome.asked):
+        if number:
+            print()
         print("\n".join(preview(line.image)))
         told = f'  "{line.text}": '
         if outcome.qnn is not None:
@@ -88,7 +93,6 @@ def _print_drawn(outcome: Outcome) -> None:
         if outcome.qnn is not None:
             told += " They agree." if _agree(outcome, number) else " They DISAGREE."
         print(told if _right(outcome, number) else told + " WRONG.")
-        print()
 
 
 def _print_table(outcome: Outcome) -> None:

@@ -1,0 +1,80 @@
+"""The models of `tests/models`: what to feed them, and which of them QNN takes whole.
+
+Names no part of the bridge, so that both sides of a comparison can use it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+FOLDER = Path(__file__).parent.parent / "models"
+
+QNN = "QNNExecutionProvider"
+CPU = "CPUExecutionProvider"
+SOC_MODEL = "60"
+"""Snapdragon X Elite. Without a chip most float models fail on the simulator, or take minutes."""
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+
+@dataclasses.dataclass(frozen=True)
+class RealModel:
+    """inputs: name -> shape. dynamic: the file leaves dimensions free. whole: QNN takes every node."""
+
+    file: str
+    inputs: dict[str, tuple[int, ...]]
+    dynamic: bool = False
+    whole: bool = True
+
+    @property
+    def path(self) -> Path:
+        return FOLDER / self.file
+
+    def modes(self) -> dict[str, list[str]]:
+        """The ways to run it: name of the way -> providers."""
+        first = {"qnn": [QNN]} if self.whole else {"qnn and cpu": [QNN, CPU]}
+        return {**first, "cpu": [CPU]}
+
+    def feeds(self) -> dict[str, dict[str, Array]]:
+        """Name of the input data -> feeds."""
+        rng = np.random.default_rng(20)
+        return {
+            "random": {name: rng.random(shape, np.float32) for name, shape in self.inputs.items()},
+            "ones": {name: np.ones(shape, np.float32) for name, shape in self.inputs.items()},
+        }
+
+    def fixed(self, folder: Path) -> Path:
+        """The model with all dimensions fixed, in `folder` if that takes a new file.
+
+        By position: two axes of the text-direction classifier share one name, so no override by name can tell them
+        apart.
+        """
+        if not self.dynamic:
+            return self.path
+        import onnx
+
+        model = onnx.load(self.path)
+        for value in model.graph.input:
+            for dim, size in zip(value.type.tensor_type.shape.dim, self.inputs[value.name], strict=True):
+                dim.dim_value = size
+        path = folder / self.file
+        onnx.save(model, path)
+        return path
+
+
+REAL_MODELS = (
+    RealModel("ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x": (1, 3, 48, 192)}, dynamic=True),
+    RealModel("f.onnx", {"x": (1, 3, 64, 64)}),
+    RealModel("logreg_iris.onnx", {"float_input": (3, 2)}, whole=False),
+    RealModel("model_v8.onnx", {"input_1": (1, 900, 120)}, dynamic=True),
+    RealModel("mul_1.onnx", {"X": (3, 2)}),
+    RealModel("onet.onnx", {"input_3": (1, 48, 48, 3)}, dynamic=True),
+    RealModel("pnet.onnx", {"input_1": (1, 60, 60, 3)}, dynamic=True),
+    RealModel("q.onnx", {"x": (1, 3, 64, 64)}),
+    RealModel("rnet.onnx", {"input_2": (1, 24, 24, 3)}, dynamic=True),
+    RealModel("sigmoid.onnx", {"x": (3, 4, 5)}),
+    RealModel("silero_vad_openvino_16k.onnx", {"input": (1, 576), "state": (2, 1, 128)}),
+)
