@@ -22,11 +22,11 @@ def engine() -> Any:
 
 @pytest.fixture(scope="session")
 def create(engine: Any) -> Any:
-    """Make a session from a path, bytes or a ModelProto."""
+    """Make a session from a path, bytes or a ModelProto; `values` are those of initializers, by name."""
     from engine_models import make_spec
 
-    def make(model: Any, *, initializers: Any = None, on_phase: Any = None, **spec: Any) -> Any:
+    def make(model: Any, *, values: Any = None, on_phase: Any = None, **spec: Any) -> Any:
         source, data = make_spec(model, **spec)
-        return engine.create_session(source, data, initializers or {}, on_phase or (lambda phase: None))
+        return engine.create_session(source, data, values or {}, on_phase or (lambda phase: None))
 
     return make

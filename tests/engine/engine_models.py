@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 
 QNN = "QNNExecutionProvider"

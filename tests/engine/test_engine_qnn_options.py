@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from qnnbridge_host.engine import config_keys, qnn_checks, soc
 from qnnbridge_host.engine.qnn_options import DYNAMIC_OPTIONS, PROVIDER_OPTIONS, RUN_OPTIONS
 from qnnbridge_protocol.errors import OptionError
@@ -174,7 +175,8 @@ def test_every_choice_in_the_tables_is_accepted_by_its_own_check() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "numbers"), [("60", (60,)), ("SC8380XP", (60,)), ("sm8550, 88", (43, 88)), ("0", (0,)), ("9999", (9999,))]
+    ("text", "numbers"),
+    [("60", (60,)), ("SC8380XP", (60,)), ("sm8550, 88", (43, 88)), ("0", (0,)), ("9999", (9999,))],
 )
 def test_a_chip_is_known_by_number_or_name(text: str, numbers: tuple[int, ...]) -> None:
     assert soc.parse(text) == numbers
@@ -188,7 +190,14 @@ def test_a_misspelt_chip_is_refused_with_the_one_that_was_meant() -> None:
 
 @pytest.mark.parametrize(
     ("given", "arch", "chip"),
-    [(None, None, "60"), ("0", None, "60"), ("43", "81", "43"), (None, "81", "88"), (None, "68", "30"), (None, "0", "60")],
+    [
+        (None, None, "60"),
+        ("0", None, "60"),
+        ("43", "81", "43"),
+        (None, "81", "88"),
+        (None, "68", "30"),
+        (None, "0", "60"),
+    ],
 )
 def test_the_simulator_always_has_an_explicit_chip(given: str | None, arch: str | None, chip: str) -> None:
     assert soc.for_simulator(given, arch) == chip
@@ -211,7 +220,9 @@ def test_a_misspelt_session_key_is_refused(typo: str, meant: str) -> None:
     assert repr(meant) in (caught.value.fix or "")
 
 
-@pytest.mark.parametrize("key", ["session.a_key_of_a_later_release", "ep.myprovider.x", "session.intra_op.allow_spinning"])
+@pytest.mark.parametrize(
+    "key", ["session.a_key_of_a_later_release", "ep.myprovider.x", "session.intra_op.allow_spinning"]
+)
 def test_a_key_that_is_known_or_like_no_other_passes(key: str) -> None:
     config_keys.refuse_misspelt(key, config_keys.SESSION_KEYS, "session key")
 

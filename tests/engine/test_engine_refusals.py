@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from engine_models import CPU, FLOAT, MODELS, QNN, model, node, relu, relu_then_det, tensor
 from onnx import TensorProto
+
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import ProviderSpec
 
@@ -181,7 +182,11 @@ def test_the_saver_backend_is_said_to_give_no_results(
 
 
 def test_a_backend_that_is_not_installed_is_refused_before_it_means_a_silent_cpu(create: Any) -> None:
-    for options in ({"backend_type": "cpu"}, {"backend_path": "/nowhere/libQnnHtp.so"}, {"backend_path": "QnnHtp.dll"}):
+    for options in (
+        {"backend_type": "cpu"},
+        {"backend_path": "/nowhere/libQnnHtp.so"},
+        {"backend_path": "QnnHtp.dll"},
+    ):
         error = refusal_of(create, relu(), options=options, fallback="cpu")
         assert isinstance(error, errors.OptionError)
         assert "silent" not in error.message

@@ -21,6 +21,7 @@ from engine_models import (
     relu,
     relu_then_det,
 )
+
 from qnnbridge_protocol import errors
 
 pytestmark = pytest.mark.simulator

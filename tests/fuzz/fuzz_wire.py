@@ -28,7 +28,7 @@ from tests.unit.wire_streams import feed_until_refused, hear, wire
 from qnnbridge_protocol import header as headers
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.errors import BridgeError, ProtocolDesync, VersionMismatch, from_wire
-from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge_protocol.frames import HELLO_KINDS, MAGIC, PREFIX, PREFIX_BYTES, WIRE_VERSION, Frame, Kind, aligned
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.reader import FrameReader
@@ -56,6 +56,7 @@ def check(data: bytes) -> int:
     """Raises `Finding`, or whatever it was that a reader must not raise. Returns the number of frames in `data`."""
     start = time.process_time()
     frames = _check_reader(data)
+    _check_against_the_bytes(frames, data)
     for role in Role:
         _check_connection(role, data)
     for frame in frames:
@@ -85,6 +86,37 @@ def _check_reader(data: bytes) -> list[Frame]:
 def _read(data: bytes, sizes: Iterable[int]) -> tuple[list[Frame], str | None]:
     frames, error = feed_until_refused(FrameReader(LIMITS), data, sizes)
     return frames, None if error is None else error.message
+
+
+def _check_against_the_bytes(frames: list[Frame], data: bytes) -> None:
+    """What was read is what is there: a second reader, of a few lines, that believes the numbers."""
+    at = 0
+    for frame in frames:
+        fields = PREFIX.unpack_from(data, at)
+        body = at + PREFIX_BYTES + fields[5]
+        header = data[at + PREFIX_BYTES : body]
+        if fields[:2] != (MAGIC, WIRE_VERSION) and frame.kind not in HELLO_KINDS:
+            raise Finding("something was read that is no frame")
+        if fields[8] != zlib.crc32(header, zlib.crc32(data[at : at + 32])):
+            raise Finding("a frame was read in spite of its checksum")
+        if (fields[2], fields[4]) != (frame.kind, frame.request_id):
+            raise Finding("a frame was read as another one")
+        _check_keys(frame.header)
+        at = body if not fields[6] else at + aligned(body - at)
+        start = at
+        for buffer in frame.buffers:
+            at = start + aligned(at - start)
+            if buffer.tobytes() != data[at : at + buffer.nbytes]:
+                raise Finding("a buffer was read from another place")
+            at += buffer.nbytes
+
+
+def _check_keys(node: Any) -> None:
+    if type(node) is dict and any(type(key) is not str for key in node):
+        raise Finding("a header has a key that is not text")
+    for child in node.values() if type(node) is dict else node:
+        if type(child) in (dict, list):
+            _check_keys(child)
 
 
 def _check_connection(role: Role, data: bytes) -> None:

@@ -55,6 +55,13 @@ def labelled(folder: Path, labels: list[str]) -> Path:
     return _save(folder, "labelled.onnx", helper.make_graph([node], "labelled", [scores], [result]), onnx=21, ml=3)
 
 
+def nothing_to_compute(folder: Path) -> Path:
+    """A tensor without elements. ONNX Runtime adds it up without complaint; QNN's library divides by its size."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [0, 4]) for name in ("x", "y")]
+    node = helper.make_node("Add", ["x", "x"], ["y"])
+    return _save(folder, "nothing_to_compute.onnx", helper.make_graph([node], "nothing", values[:1], values[1:]))
+
+
 def quantized_convolution(folder: Path) -> Path:
     """A convolution in QDQ form, 8 bit throughout: with float inputs their quantization would stay on the CPU."""
     rng = np.random.default_rng(20)

@@ -51,6 +51,20 @@ def test_only_right_answers_of_qnn_are_a_success() -> None:
     assert not outcome(qnn=False).ok
 
 
+def test_a_person_is_told_the_answers_and_where_they_were_computed(capsys: pytest.CaptureFixture[str]) -> None:
+    good = outcome()
+    assert good.qnn is not None
+    placement = Placement(qnn_nodes=181, simulator=True, soc_model="60", backend="htp")
+    report.print_outcome(dataclasses.replace(good, qnn=dataclasses.replace(good.qnn, placement=placement)))
+    printed = capsys.readouterr().out
+    assert "Departures         upright, 99.0 % sure      upright, 99.0 % sure      yes    yes\n" in printed
+    assert "6 of 6 right. QNN and CPU agree on 6 of 6" in printed
+    assert "nodes        181 nodes on QNN, 0 on the CPU\n" in printed
+    assert "HTP simulator on the CPU, not an NPU; SoC model 60; backend htp\n" in printed
+    assert "host start-up  200 ms (says hello after 100 ms, then loads ONNX Runtime)\n" in printed
+    assert "QNN            load 100 ms, run 10 ms for a line (median)\n" in printed
+
+
 def test_a_wrong_answer_is_marked_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     report.print_outcome(with_wrong_answer("qnn"))
     printed = capsys.readouterr().out

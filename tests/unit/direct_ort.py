@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 
 
-def session(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], initializers: Sequence[Any] = ()) -> Any:
+def session(
+    nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], initializers: Sequence[Any] = ()
+) -> Any:
     """A session of onnxruntime's CPU provider."""
     onnxruntime = pytest.importorskip("onnxruntime")
     helper = pytest.importorskip("onnx.helper")
-    domains = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3), helper.make_opsetid("com.microsoft", 1)]
+    domains = [
+        helper.make_opsetid("", 21),
+        helper.make_opsetid("ai.onnx.ml", 3),
+        helper.make_opsetid("com.microsoft", 1),
+    ]
     graph = helper.make_graph(list(nodes), "g", list(inputs), list(outputs), list(initializers))
     model = helper.make_model(graph, opset_imports=domains, ir_version=10)
     options = onnxruntime.SessionOptions()

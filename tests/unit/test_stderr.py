@@ -138,7 +138,10 @@ STREAM = (
     b"text\n\n@qnnbridge begin 12\nwide\x00\n\x00@qnnbridge end 12\r\nno end of line@qnnbridge begin 3\n"
     b"@qnnbridge beginning 4\n@qnnbridge end x\n@@qnnbridge end 3\n\xff\xfe@qnnbridge\n\n\n@qnnbridge end 4"
 )
-TEXT = b"text\nwide\x00\n\x00no end of line@qnnbridge beginning 4\n@qnnbridge end x\n@\xff\xfe@qnnbridge\n\n\n@qnnbridge end 4"
+TEXT = (
+    b"text\nwide\x00\n\x00no end of line@qnnbridge beginning 4\n@qnnbridge end x\n"
+    b"@\xff\xfe@qnnbridge\n\n\n@qnnbridge end 4"
+)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 16, 33, 1000])

@@ -1,22 +1,47 @@
 """Faults in words: exit codes, lines of ONNX Runtime's log, deaths of the host, crash reports.
 
-Pure functions over tables, apart from `reports` (files). No process is started here, and nothing here is needed
-as long as nothing fails: import it when it does.
+Pure functions over tables, apart from `reports` (files). No process is started here. Nothing of this is needed as
+long as nothing fails, so a name is loaded when it is first used: importing the tables takes 20 ms.
 """
 
-from qnnbridge.diagnosis.crash import CrashRecord, Diagnosis, InFlight, diagnose, to_error
-from qnnbridge.diagnosis.exit_codes import Explanation, explain_code
-from qnnbridge.diagnosis.exit_status import ExitStatus
-from qnnbridge.diagnosis.ort_log import (
-    Finding,
-    NodeReason,
-    decode_stderr,
-    enrich,
-    enrich_from_stderr,
-    explain_lines,
-    unsupported_nodes,
-)
-from qnnbridge.diagnosis.reports import CrashReports, ReportSummary
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from qnnbridge.diagnosis.crash import CrashRecord, Diagnosis, InFlight, diagnose, to_error
+    from qnnbridge.diagnosis.exit_codes import Explanation, explain_code
+    from qnnbridge.diagnosis.exit_status import ExitStatus
+    from qnnbridge.diagnosis.ort_log import Finding, enrich, enrich_from_stderr, explain_lines, unsupported_nodes
+    from qnnbridge.diagnosis.reports import CrashReports, ReportSummary
+    from qnnbridge.diagnosis.stderr_text import decode_stderr
+
+_HOME: Final = {
+    "CrashRecord": "crash",
+    "CrashReports": "reports",
+    "Diagnosis": "crash",
+    "ExitStatus": "exit_status",
+    "Explanation": "exit_codes",
+    "Finding": "ort_log",
+    "InFlight": "crash",
+    "ReportSummary": "reports",
+    "decode_stderr": "stderr_text",
+    "diagnose": "crash",
+    "enrich": "ort_log",
+    "enrich_from_stderr": "ort_log",
+    "explain_code": "exit_codes",
+    "explain_lines": "ort_log",
+    "to_error": "crash",
+    "unsupported_nodes": "ort_log",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
 
 __all__ = [
     "CrashRecord",
@@ -26,7 +51,6 @@ __all__ = [
     "Explanation",
     "Finding",
     "InFlight",
-    "NodeReason",
     "ReportSummary",
     "decode_stderr",
     "diagnose",

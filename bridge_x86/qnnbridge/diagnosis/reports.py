@@ -16,12 +16,14 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge.diagnosis.crash import CrashRecord, Diagnosis, details_of, diagnose
 from qnnbridge.diagnosis.state_files import state_dir, write_whole
 from qnnbridge_protocol._version import __version__
 from qnnbridge_protocol.errors import OptionError
+
+if TYPE_CHECKING:
+    from qnnbridge.diagnosis.crash import CrashRecord, Diagnosis
 
 MAX_REPORTS: Final = 50
 SCHEMA: Final = 1
@@ -78,6 +80,8 @@ class CrashReports:
 
     def write(self, record: CrashRecord) -> Path | None:
         """Writes a report and drops the oldest ones over fifty. Path of the text file, ``None`` if it failed."""
+        from qnnbridge.diagnosis.crash import details_of, diagnose  # heavy, and needed after a crash only
+
         try:
             when = datetime.datetime.fromtimestamp(self._wall_clock(), datetime.timezone.utc)
             report_id = f"{when:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -26,6 +26,9 @@ from qnnbridge_protocol.hello import Hello
 STALL_TIMEOUT_S = 60.0
 """Silence in the middle of a frame. The host writes a frame in one go, so this means a stopped process."""
 
+SILENCE_INTERVAL_S = 5.0
+"""How often a caller without a deadline asks `on_silence` whether the host can move at all."""
+
 CANCEL_TIMEOUT_S = 0.8
 """How long a caller whose deadline has passed waits to hear what became of its work."""
 
@@ -88,13 +91,21 @@ class _Waiter:
 class Channel:
     """See the module. All methods may be called from any thread."""
 
-    def __init__(self, write_fd: int, read_fd: int, hello: Hello) -> None:
+    def __init__(
+        self,
+        write_fd: int,
+        read_fd: int,
+        hello: Hello,
+        on_silence: Callable[[], BridgeError | None] = lambda: None,
+    ) -> None:
+        """on_silence: asked now and then while nothing comes; its error ends the connection."""
         self._connection = Connection(Role.CLIENT, hello)
         self._reader = ByteReader(read_fd)
         self._writer = ByteWriter(lambda chunks: write_some(write_fd, chunks, self._write_timeout_s))
         self._write_timeout_s = STALL_TIMEOUT_S
         self._stuck_since: float | None = None
         self._read_fd = read_fd
+        self._on_silence = on_silence
         self._send_lock = threading.Lock()
         self._lead = threading.Lock()
         self._waiters: dict[int, _Waiter] = {}
@@ -331,14 +342,24 @@ class Channel:
             if deadline is not None:
                 if not wait_readable(self._read_fd, _remaining(deadline)):
                     raise Deadline("still-running")
-            elif self._connection.mid_frame and not wait_readable(self._read_fd, STALL_TIMEOUT_S):
-                raise self.fail(_stalled("send", STALL_TIMEOUT_S))
+            else:
+                self._wait_with_patience()
         try:
             reader.read_into(self._connection.get_buffer(), self._received)
         except ProtocolDesync as error:
             raise self.fail(error) from None
         except OSError:
             raise self.fail(None) from None
+
+    def _wait_with_patience(self) -> None:
+        """Wait for bytes without a deadline. Only a host that cannot move, or stops within a frame, ends it."""
+        in_frame_since = time.monotonic() if self._connection.mid_frame else None
+        while not wait_readable(self._read_fd, SILENCE_INTERVAL_S):
+            reason = self._on_silence()
+            if in_frame_since is not None and time.monotonic() - in_frame_since >= STALL_TIMEOUT_S:
+                reason = reason or _stalled("send", STALL_TIMEOUT_S)
+            if reason is not None:
+                raise self.fail(reason)
 
     def _received(self, count: int) -> None:
         if not count:

@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import psutil
+
 from qnnbridge._platform import ChildProcess, Spawner
 from qnnbridge.launch.stderr import StderrCollector
 from qnnbridge.process.channel import Channel, ChannelFailed, Deadline, Note
-from qnnbridge_protocol.errors import BridgeError, HandshakeFailed
+from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, HostHung
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
@@ -28,6 +30,9 @@ DRAIN_TIMEOUT_S = 2.0
 STDIN_CLOSED_TIMEOUT_S = 2.0
 TERMINATE_TIMEOUT_S = 1.0
 KILL_TIMEOUT_S = 2.0
+STOPPED_LOOKS = 6
+"""Looks, five seconds apart, that must find it stopped."""
+
 STDERR_TIMEOUT_S = 1.0
 """From the end of the process to the end of its stderr: a grandchild may keep it open."""
 
@@ -63,7 +68,8 @@ class HostProcess:
             python="{}.{}.{}".format(*sys.version_info[:3]),
             platform=sys.platform,
         )
-        self.channel = Channel(self._child.stdin_fd, self._child.stdout_fd, hello)
+        self.channel = Channel(self._child.stdin_fd, self._child.stdout_fd, hello, self._look_whether_stopped)
+        self._seen_stopped = 0
 
     @property
     def pid(self) -> int:
@@ -126,6 +132,25 @@ class HostProcess:
         self.channel.release()
         self._child.close()
         self.stderr.close()
+
+    def _look_whether_stopped(self) -> BridgeError | None:
+        """A process that is stopped again and again when we look will not answer by itself.
+
+        Counted in looks, not in seconds: after a sleep of the machine the clock alone would condemn it.
+        """
+        try:
+            stopped = psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        except psutil.Error:
+            stopped = False
+        self._seen_stopped = self._seen_stopped + 1 if stopped else 0
+        if self._seen_stopped < STOPPED_LOOKS:
+            return None
+        return HostHung(
+            "The host process is stopped and does not go on.",
+            cause="Somebody stopped it (SIGSTOP, a debugger, a suspended process).",
+            fix="Nothing to do: it is ended and started again with the next call.",
+            details={"pid": self.pid},
+        )
 
     def _descend(self) -> None:
         """The ladder: each rung has its time, and is recorded."""

@@ -22,9 +22,10 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from qnnbridge.diagnosis.exit_status import ExitStatus
+if TYPE_CHECKING:
+    from qnnbridge.diagnosis.exit_status import ExitStatus
 
 KILLS_IN_A_ROW: Final = 3
 """So many SIGKILLs inside one model are no coincidence any more."""

@@ -30,11 +30,13 @@ import dataclasses
 import random
 import threading
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from qnnbridge.diagnosis.exit_status import ExitStatus
 from qnnbridge.supervision.clock import Clock, RealClock
 from qnnbridge_protocol.errors import BreakerOpen, BridgeError, from_wire
+
+if TYPE_CHECKING:
+    from qnnbridge.diagnosis.exit_status import ExitStatus
 
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 30.0
@@ -150,7 +152,7 @@ class RestartPolicy:
             self._recover()
 
     def on_death(
-        self, status: ExitStatus | int | None = None, curable: bool = True, error: BridgeError | None = None
+        self, status: ExitStatus | None = None, curable: bool = True, error: BridgeError | None = None
     ) -> None:
         """The generation ended without being asked to, or did not come up.
 
@@ -207,7 +209,7 @@ class RestartPolicy:
         )
 
     @staticmethod
-    def _cannot_start(status: ExitStatus | int | None) -> BreakerOpen:
+    def _cannot_start(status: ExitStatus | None) -> BreakerOpen:
         error = BreakerOpen(
             f"The host cannot run as it is set up here ({_describe(status)}); trying again would not help.",
             fix="Run `qnnbridge doctor`; after a change create a new qnnbridge.Host.",
@@ -217,11 +219,9 @@ class RestartPolicy:
         return error
 
 
-def _killed_from_outside(status: ExitStatus | int | None) -> bool:
-    return isinstance(status, ExitStatus) and status.code.kind == "killed"
+def _killed_from_outside(status: ExitStatus | None) -> bool:
+    return status is not None and status.code.kind == "killed"
 
 
-def _describe(status: ExitStatus | int | None) -> str:
-    if status is None:
-        return "it did not come up"
-    return status.describe() if isinstance(status, ExitStatus) else str(status)
+def _describe(status: ExitStatus | None) -> str:
+    return "it did not come up" if status is None else f"exit code {status.describe()}"

@@ -1,0 +1,559 @@
+"""Child processes and their pipes: facts of the kernel, tried with real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from qnnbridge import _platform
+from qnnbridge._platform import ChildProcess, OwnedFds, default_spawner, enlarge_pipe, wait_readable, write_some
+from qnnbridge_protocol.errors import ForkedClient, HostNotFound, HostStartFailed
+
+TIMEOUT_S = 20.0
+
+Start = Callable[..., ChildProcess]
+
+
+@pytest.fixture
+def start(no_leaks: object) -> Iterator[Start]:
+    """Starts children and ends them after the test."""
+    children: list[ChildProcess] = []
+
+    def start(*argv: str, cwd: str | None = None) -> ChildProcess:
+        child = default_spawner().spawn(argv, dict(os.environ), cwd)
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait(TIMEOUT_S)
+        child.close()
+
+
+@pytest.fixture
+def python(start: Start) -> Start:
+    return lambda code, *arguments: start(sys.executable, "-I", "-S", "-u", "-c", code, *arguments)
+
+
+def read_line(child: ChildProcess) -> str:
+    """What the child said, up to the end of a line or of its output."""
+    text = b""
+    while not text.endswith(b"\n"):
+        assert wait_readable(child.stdout_fd, TIMEOUT_S), "the child says nothing"
+        data = os.read(child.stdout_fd, 65536)
+        if not data:
+            break
+        text += data
+    return text.decode().strip()
+
+
+def at_end(child: ChildProcess) -> bool:
+    return wait_readable(child.stdout_fd, TIMEOUT_S) and os.read(child.stdout_fd, 10) == b""
+
+
+def say(child: ChildProcess, text: bytes) -> None:
+    assert write_some(child.stdin_fd, [memoryview(text)], TIMEOUT_S) == len(text)
+
+
+def gone(pid: int) -> bool:
+    """A stranger's process: no exit code for us, but a descriptor that becomes readable when it ends."""
+    try:
+        watch = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return wait_readable(watch, TIMEOUT_S)
+    finally:
+        os.close(watch)
+
+
+# --- exit codes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("", 0),
+        ("raise ValueError", 1),
+        ("import os; os._exit(127)", 127),
+        ("import os; os._exit(259)", 259 & 0xFF),
+        ("import os; os.abort()", -signal.SIGABRT),
+        ("import faulthandler; faulthandler._sigsegv()", -signal.SIGSEGV),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", -signal.SIGILL),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    ],
+)
+def test_the_exit_code_is_the_raw_one(python: Start, code: str, expected: int) -> None:
+    child = python(code)
+    assert child.wait(TIMEOUT_S) == expected
+    assert child.poll() == expected
+    assert child.wait(0) == expected
+
+
+def test_waiting_ends_with_the_time_and_with_the_process(python: Start) -> None:
+    child = python("input()")
+    assert child.poll() is None
+    assert child.wait(0.05) is None
+    codes: list[int | None] = []
+    waiters = [threading.Thread(target=lambda: codes.append(child.wait(None))) for _ in range(4)]
+    for waiter in waiters:
+        waiter.start()
+    child.kill()
+    for waiter in waiters:
+        waiter.join(TIMEOUT_S)
+    assert codes == [-9] * 4
+
+
+def test_waiting_works_without_pidfd(python: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(pid: int) -> int:
+        raise OSError(errno.ENOSYS, "no such call")
+
+    child = python("input()")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pidfd_open", missing)
+        assert child.wait(0.02) is None
+        child.kill()
+        assert child.wait(TIMEOUT_S) == -9
+
+
+def test_an_exit_code_that_somebody_else_took_is_unknown(python: Start) -> None:
+    child = python("input()")
+    child.terminate()
+    os.waitpid(child.pid, 0)
+    assert child.poll() == 255
+    child.kill()  # of a number that may be a stranger's by now: must do nothing
+
+
+def test_terminate_asks_and_kill_does_not(python: Start) -> None:
+    child = python(
+        "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: print('asked'))\nprint('up')\n"
+        "while True: sys.stdin.readline()"
+    )
+    assert read_line(child) == "up"
+    child.terminate()
+    say(child, b"\n")
+    assert read_line(child) == "asked"
+    child.kill()
+    assert child.wait(TIMEOUT_S) == -9
+
+
+def test_a_stopped_child_can_be_killed(python: Start) -> None:
+    child = python("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+    assert child.poll() is None
+    child.kill()
+    assert child.wait(TIMEOUT_S) == -9
+
+
+# --- the group ---------------------------------------------------------------------------------------------------
+
+FAMILY = (
+    "import subprocess, sys\n"
+    "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], stdin=-3, stdout=-3, stderr=-3)\n"
+    "print(p.pid)\n"
+    "input()\n"
+)
+
+
+def test_kill_takes_along_what_the_child_started(python: Start) -> None:
+    child = python(FAMILY)
+    grandchild = int(read_line(child))
+    child.kill()
+    assert child.wait(TIMEOUT_S) == -9
+    assert gone(grandchild)
+
+
+def test_what_a_dead_child_left_behind_ends_when_the_death_is_noticed(python: Start) -> None:
+    child = python(FAMILY + "import os; os._exit(3)")
+    grandchild = int(read_line(child))
+    say(child, b"\n")
+    assert child.wait(TIMEOUT_S) == 3
+    assert gone(grandchild)
+
+
+def test_the_child_is_out_of_reach_of_the_terminal(python: Start) -> None:
+    child = python("import os; print(os.getsid(0), os.getpgid(0))")
+    assert read_line(child) == f"{child.pid} {child.pid}"
+    assert os.getsid(0) != child.pid
+
+
+# --- what the child gets -----------------------------------------------------------------------------------------
+
+
+def test_the_child_inherits_three_descriptors_and_nothing_else(python: Start) -> None:
+    with open(os.devnull) as file:
+        os.set_inheritable(file.fileno(), True)
+        child = python("import os; print([n for n in range(256) if os.path.lexists(f'/proc/self/fd/{n}')])")
+        assert read_line(child) == "[0, 1, 2]"
+
+
+def test_the_child_gets_the_environment_and_the_folder_it_is_given(start: Start, tmp_path: Path) -> None:
+    child = start("/bin/sh", "-c", "pwd; echo $0 x", cwd=str(tmp_path))
+    assert read_line(child).split()[0] == str(tmp_path)
+    alone = default_spawner().spawn(["/usr/bin/env"], {"ONLY": "this"}, None)
+    assert read_line(alone) == "ONLY=this"
+    assert alone.wait(TIMEOUT_S) == 0
+    alone.close()
+
+
+def test_the_pipes_are_large(python: Start) -> None:
+    import fcntl
+
+    child = python("input()")
+    sizes = [fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) for fd in (child.stdin_fd, child.stdout_fd)]
+    assert sizes == [1 << 20, 1 << 20]
+
+
+def test_a_pipe_that_cannot_grow_is_left_as_it_is() -> None:
+    fds = OwnedFds()
+    with open(os.devnull) as file:
+        enlarge_pipe(file.fileno())
+    fds.close_all()
+
+
+# --- what cannot be started --------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_started_is_an_error_that_says_why(start: Start, tmp_path: Path) -> None:
+    headers = Path(__file__).parents[1] / "unit" / "data" / "executables"
+
+    def file(name: str, content: bytes, mode: int = 0o755) -> str:
+        path = tmp_path / name
+        path.write_bytes(content)
+        path.chmod(mode)
+        return str(path)
+
+    for program, cwd, cause in (
+        (str(tmp_path / "gone"), None, "no such file"),
+        (file("plain", b"text", 0o644), None, "not executable"),
+        (file("text", b"text"), None, "neither a known header nor an interpreter line"),
+        (file("windows", (headers / "x64_python.exe").read_bytes()), None, "program for x64, this computer is"),
+        (file("arm", b"\x7fELF\x02\x01\x01" + b"\xff" * 11 + b"\xb7\x00" + bytes(44)), None, "program for aarch64"),
+        (file("script", b"#!/no/such/python -I\n"), None, "first line asks for /no/such/python -I"),
+        (sys.executable, str(tmp_path / "nowhere"), "working folder"),
+        (str(tmp_path), None, "not executable"),
+    ):
+        with pytest.raises(HostNotFound) as caught:
+            start(program, cwd=cwd)
+        assert cause in str(caught.value.cause)
+        assert program in caught.value.message
+        assert caught.value.evidence[0].startswith("errno ")
+        assert caught.value.fix
+        assert caught.value.retry == "pointless"
+
+
+def test_a_shortage_is_an_error_that_may_pass(start: Start) -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    start("true")  # the thread that starts processes needs a descriptor for nothing
+    used = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, hard))
+    try:
+        with pytest.raises(HostStartFailed) as caught:
+            start("true")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert type(caught.value) is HostStartFailed
+    assert "too many files open" in str(caught.value.cause)
+    assert caught.value.retry == "safe"
+
+
+# --- threads -----------------------------------------------------------------------------------------------------
+
+ARMED = (
+    "import ctypes, signal\nctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)\nprint('armed')\nprint(input())\n"
+)
+
+
+def test_the_child_survives_the_thread_that_asked_for_it(python: Start) -> None:
+    """The parent-death signal comes when the thread that started the process ends, not the process."""
+    children: list[ChildProcess] = []
+    thread = threading.Thread(target=lambda: children.append(python(ARMED)))
+    thread.start()
+    thread.join(TIMEOUT_S)
+    (child,) = children
+    assert read_line(child) == "armed"
+    say(child, b"alive\n")
+    assert read_line(child) == "alive"
+    assert child.wait(TIMEOUT_S) == 0
+
+
+def test_many_threads_start_children_at_once(python: Start) -> None:
+    answers: list[str] = []
+
+    def work(number: int) -> None:
+        child = python("import sys; print(sys.argv[1])", str(number))
+        answers.append(read_line(child))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    assert sorted(answers) == [str(number) for number in range(8)]
+
+
+def test_an_interrupted_caller_leaves_no_child(tmp_path: Path) -> None:
+    """Ctrl+C while a child is being started: it is ended by the thread that started it."""
+    mark = tmp_path / "pid"
+    program = f"""
+import os, signal, subprocess, sys, threading
+from qnnbridge._platform import _posix, default_spawner
+started = []
+real = _posix._spawn
+def slow(*order):
+    os.kill(os.getpid(), signal.SIGINT)
+    interrupted.wait(20)
+    child = real(*order)
+    open({str(mark)!r}, "w").write(str(child.pid))
+    return child
+interrupted = threading.Event()
+_posix._spawn = slow
+try:
+    default_spawner().spawn(["sleep", "60"], dict(os.environ), None)
+except KeyboardInterrupt:
+    interrupted.set()
+_posix._spawn = real
+default_spawner().spawn(["true"], dict(os.environ), None).wait(20)
+print(open({str(mark)!r}).read())
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert gone(int(ran.stdout))
+
+
+# --- fork --------------------------------------------------------------------------------------------------------
+
+
+def fork(work: Callable[[], object]) -> int:
+    """Runs `work` in a fork of this process; its exit code is 0 if that returned True."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if work() is True else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_fork_keeps_no_copy_of_the_pipes(python: Start) -> None:
+    """Else the host would not see its application end, nor the application its host."""
+    child = python("import sys; print('up'); sys.stdin.read(); print('end of input')")
+    assert read_line(child) == "up"
+    inodes = {os.fstat(fd).st_ino for fd in (child.stdin_fd, child.stdout_fd, child.stderr_fd)}
+    release_r, release_w = os.pipe()
+    report_r, report_w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            copies = 0
+            for fd in map(int, os.listdir("/proc/self/fd")):
+                try:
+                    copies += os.fstat(fd).st_ino in inodes
+                except OSError:
+                    pass  # the descriptor of the listing
+            os.write(report_w, str(copies).encode())
+            os.close(release_w)
+            os.read(release_r, 1)
+        finally:
+            os._exit(0)
+    assert os.read(report_r, 10) == b"0"
+    child.close()  # as when the application dies: the fork is alive and holds nothing
+    assert child.wait(TIMEOUT_S) is not None
+    for fd in (release_r, release_w, report_r, report_w):
+        os.close(fd)
+    os.waitpid(pid, 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_fork_cannot_harm_the_child_of_its_parent(python: Start) -> None:
+    child = python("print(input())")
+    spawner = default_spawner()
+
+    def misuse() -> bool:
+        child.kill()
+        child.terminate()
+        child.close()
+        for forbidden in (child.poll, lambda: child.wait(1), lambda: spawner.spawn(["true"], {}, None)):
+            with pytest.raises(ForkedClient):
+                forbidden()
+        return True
+
+    assert fork(misuse) == 0
+    say(child, b"alive\n")
+    assert read_line(child) == "alive"
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_fork_may_start_children_of_its_own(python: Start) -> None:
+    python("")  # the parent's spawner thread runs, which the fork does not have
+
+    def work() -> bool:
+        child = default_spawner().spawn(["/bin/echo", "mine"], {}, None)
+        return read_line(child) == "mine" and child.wait(TIMEOUT_S) == 0
+
+    assert fork(work) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_forking_while_children_are_started_leaks_nothing_and_blocks_nobody(python: Start) -> None:
+    """A copy that a fork got in an unlucky moment would keep a pipe open: the end of output would not be seen."""
+    stop = threading.Event()
+    forks: list[int] = []
+
+    def fork_on() -> None:
+        while not stop.is_set():
+            release_r, release_w = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                os.close(release_w)
+                os.read(release_r, 1)
+                os._exit(0)
+            os.close(release_r)
+            forks.append(release_w)
+            pids.append(pid)
+            stop.wait(0.02)
+
+    pids: list[int] = []
+    forker = threading.Thread(target=fork_on)
+    forker.start()
+    try:
+        for _ in range(10):
+            child = python("")
+            assert at_end(child)
+            child.wait(TIMEOUT_S)
+            child.close()
+    finally:
+        stop.set()
+        forker.join(TIMEOUT_S)
+        for release in forks:
+            os.close(release)
+        for pid in pids:
+            os.waitpid(pid, 0)
+    assert len(pids) > 3
+
+
+# --- closing -----------------------------------------------------------------------------------------------------
+
+
+def test_close_gives_the_descriptors_back_and_leaves_the_child_alone(python: Start) -> None:
+    child = python("import sys, time\nsys.stdin.read()\ntime.sleep(60)")
+    stdin_fd = child.stdin_fd
+    child.close()
+    child.close()
+    assert (child.stdin_fd, child.stdout_fd, child.stderr_fd) == (-1, -1, -1)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(stdin_fd)
+    assert child.poll() is None
+    child.kill()
+    assert child.wait(TIMEOUT_S) == -9
+
+
+# --- waiting and writing -----------------------------------------------------------------------------------------
+
+
+def test_data_and_the_end_are_readable_and_silence_is_not(python: Start) -> None:
+    child = python("print(input())")
+    assert not wait_readable(child.stdout_fd, 0)
+    assert not wait_readable(child.stdout_fd, 0.02)
+    say(child, b"x\n")
+    assert wait_readable(child.stdout_fd, TIMEOUT_S)
+    assert read_line(child) == "x"
+    assert wait_readable(child.stdout_fd, None), "end of file"
+    assert os.read(child.stdout_fd, 10) == b""
+
+
+def test_a_write_to_a_child_that_does_not_read_ends_with_the_time_and_counts_right(python: Start) -> None:
+    """What was taken before the time-out is exactly what arrives, although the chunks were cut anywhere."""
+    child = python(
+        "import os, signal, hashlib, sys\n"
+        "print('up')\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "data = sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))\n"
+        "print(hashlib.sha256(data).hexdigest())"
+    )
+    assert read_line(child) == "up"
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+    total = 8 << 20
+    block = bytearray(os.urandom(total))
+    chunks = [memoryview(b"%d\n" % total), memoryview(b""), memoryview(block)[:1000], memoryview(block)[1000:]]
+    position = len(chunks[0])
+    taken = write_some(child.stdin_fd, chunks, TIMEOUT_S)
+    assert 0 < taken < total
+    begin = time.monotonic()
+    with contextlib.suppress(TimeoutError):
+        while taken < total:
+            taken += write_some(child.stdin_fd, [memoryview(block)[taken - position :]], 0.05)
+    assert taken < total
+    assert time.monotonic() - begin < 5
+    with pytest.raises(TimeoutError):
+        write_some(child.stdin_fd, [memoryview(block)[taken - position :]], 0)
+    os.kill(child.pid, signal.SIGCONT)
+    while taken - position < total:
+        taken += write_some(child.stdin_fd, [memoryview(block)[taken - position :]], TIMEOUT_S)
+    import hashlib
+
+    assert read_line(child) == hashlib.sha256(block).hexdigest()
+
+
+def test_thousands_of_chunks_go_in_several_calls(python: Start) -> None:
+    child = python("import sys; print(len(sys.stdin.buffer.read(5000)))")
+    chunks = [memoryview(b"x")] * 5000
+    written = 0
+    while written < 5000:
+        count = write_some(child.stdin_fd, chunks[written:], TIMEOUT_S)
+        assert count > 0
+        written += count
+    assert read_line(child) == "5000"
+
+
+def test_nothing_to_write_is_no_error(python: Start) -> None:
+    child = python("input()")
+    assert write_some(child.stdin_fd, [], 0) == 0
+    assert write_some(child.stdin_fd, [memoryview(b"")], 0) == 0
+
+
+def test_writing_to_a_dead_child_is_a_broken_pipe(python: Start) -> None:
+    child = python("")
+    child.wait(TIMEOUT_S)
+    with pytest.raises(BrokenPipeError):
+        write_some(child.stdin_fd, [memoryview(b"x")], TIMEOUT_S)
+
+
+def test_a_dead_child_does_not_kill_a_command_line_tool() -> None:
+    """Tools set SIGPIPE back to its deadly default, so that `tool | head` ends quietly."""
+    program = (
+        "import os, signal\n"
+        "from qnnbridge._platform import default_spawner, write_some\n"
+        "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
+        "child = default_spawner().spawn(['true'], dict(os.environ), None)\n"
+        "child.wait(20)\n"
+        "for _ in range(2):\n"
+        "    try: write_some(child.stdin_fd, [memoryview(b'x')], 1)\n"
+        "    except BrokenPipeError: print('broken')\n"
+        "child.close()\n"
+        "assert signal.SIGPIPE not in signal.pthread_sigmask(signal.SIG_BLOCK, ())\n"
+        "os.kill(os.getpid(), signal.SIGPIPE)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-u", "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.stdout == "broken\nbroken\n"
+    assert ran.returncode == -signal.SIGPIPE, "for anything else the tool's own choice still holds"
+
+
+def test_the_package_offers_what_it_promises() -> None:
+    assert all(hasattr(_platform, name) for name in _platform.__all__)
