@@ -131,6 +131,11 @@ def no_temporary_file_left_behind(private_temporary_folder: Path) -> Iterator[No
     assert not left, f"temporary files left behind: {sorted(left)}"
 
 
+def _handles() -> int:
+    count: int = psutil.Process().num_handles()  # type: ignore[attr-defined, unused-ignore] # on Windows only
+    return count
+
+
 class LeakGuard:
     """Counts what this process holds open. `allowed_growth` is for tests that keep something on purpose."""
 
@@ -143,7 +148,7 @@ class LeakGuard:
         gc.collect()
         listing = Path("/proc/self/fd")
         if not listing.is_dir():  # Windows: handles have no names that anybody could list
-            return {str(n): "handle" for n in range(psutil.Process().num_handles())}
+            return {str(n): "handle" for n in range(_handles())}
         found = {}
         for entry in os.listdir(listing):
             with contextlib.suppress(OSError):  # the descriptor of this very listing is gone by now

@@ -25,7 +25,7 @@ from qnnbridge.ort_value import OrtValue
 from qnnbridge.outputs import to_application
 from qnnbridge.providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge.remote_session import Manifest, OnDeadline, RemoteSession
-from qnnbridge_protocol.errors import BridgeError, InvalidArgument
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument, RemoteValueError
 from qnnbridge_protocol.specs import Fallback, Placement, RunSpec, SessionSpec
 
 ASYNC_THREADS = 4
@@ -195,7 +195,9 @@ class InferenceSession:
     ) -> list[OrtValue]:
         """Like `run`, with `OrtValue` in and out."""
         feed = {name: value.value for name, value in input_dict_ort_values.items()}
-        return [OrtValue(value) for value in self.run_values(output_names, feed, run_options)]
+        types = {node.name: node.type for node in self._outputs}
+        values = self.run_values(output_names, feed, run_options)
+        return [OrtValue(v, types[n]) for n, v in zip(output_names or self._output_names, values, strict=True)]
 
     def io_binding(self) -> IOBinding:
         """An empty binding for `run_with_iobinding`."""
@@ -203,6 +205,9 @@ class InferenceSession:
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | Any = None) -> None:
         """Run with bound inputs; results go into the bound outputs."""
+        if iobinding.session is not self:
+            # ONNX Runtime's own words.
+            raise RemoteValueError("IOBinding must be used with the session that created it.")
         iobinding.run(run_options)
 
     def _check_outputs(self, output_names: Sequence[str] | None) -> list[str] | None:

@@ -49,7 +49,13 @@ class HostHandlers:
     # --- the engine ---
 
     def start(self, tell_phase: Callable[[str], None]) -> None:
-        """Import ONNX Runtime while the application goes on."""
+        """Import ONNX Runtime while the application goes on.
+
+        numpy first, and here: two threads that import it at once can meet it half made (its modules import each
+        other in a circle), and both the loader and the reader of a first tensor need it.
+        """
+        import numpy  # noqa: F401
+
         threading.Thread(target=self._load, args=(tell_phase,), name="qnnbridge loader", daemon=True).start()
 
     def _load(self, tell_phase: Callable[[str], None]) -> None:
@@ -75,7 +81,7 @@ class HostHandlers:
             return CREATE_LANE
         if request.op in ("session.run", "session.set_ep_dynamic_options"):
             session = self._sessions.get(_session_id(request))
-            if session is not None and session.info.placement.qnn_nodes:
+            if session is not None and session.on_npu:
                 return NPU_LANE
         return None
 

@@ -34,13 +34,19 @@ class Lane(Generic[T]):
                 self._queue.append(item)
                 return
             self._busy = True
+        defect: BaseException | None = None
         while True:
-            self._work(item)
+            try:
+                self._work(item)
+            except BaseException as error:  # noqa: BLE001 - raised below: what waits must not suffer for it
+                defect = defect or error
             with self._lock:
                 if not self._queue:
                     self._busy = False
-                    return
+                    break
                 item = self._queue.popleft()
+        if defect is not None:
+            raise defect
 
     def __len__(self) -> int:
         return len(self._queue) + self._busy

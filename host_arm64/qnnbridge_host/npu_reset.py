@@ -24,6 +24,8 @@ from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 if TYPE_CHECKING:
     from qnnbridge_host.engine import EngineSession, StopHandle
 
+QNN = "QNNExecutionProvider"
+
 COMMUNICATION = 1007
 """QNN_COMMON_ERROR_SYSTEM_COMMUNICATION: the NPU restarted; it can be used again."""
 
@@ -78,7 +80,10 @@ class ResettableSession:
         self._make: Callable[[Enter], EngineSession] | None = make
         self._session: EngineSession = self._first(make, enter)
         self.info: SessionInfo = self._session.info
-        if not self.info.placement.qnn_nodes:
+        placement = self.info.placement
+        # Before onnxruntime 1.24 nobody can say where the nodes are.
+        self.on_npu = bool(placement.qnn_nodes) or (not placement.known and QNN in self.info.providers)
+        if not self.on_npu:
             self._make = None
 
     def run(

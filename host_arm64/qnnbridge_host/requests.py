@@ -82,8 +82,11 @@ class InFlight:
         with self._lock:
             request.phase = phase
             request.declared = False
+            stopper = request.stopper if request.withdrawn else None
             if phase != "running" or len(self._requests) > 1:
                 self._declare(request)
+        if stopper is not None:
+            stopper.stop()
 
     def finish(self, request: Request, *, failed: bool) -> None:
         with self._lock:
@@ -103,6 +106,8 @@ class InFlight:
             if not request.started:
                 request.withdrawn = True
                 return "not-started"
+            # Remembered for `enter`: it may not have anything to be stopped by yet.
+            request.withdrawn = True
             stopper = request.stopper
         if stopper is not None:
             stopper.stop()

@@ -1,5 +1,16 @@
 """ONNX's own node tests, each run twice with the CPU provider: directly in this process, and through the bridge.
 
+A run agrees if both sides give the same values, bit for bit, with the same dtypes and structure, or errors of the same
+class with the same text. What is not compared exactly as ONNX ships it, so that more can be compared:
+
+- Models of an IR version or opset that the installed ONNX Runtime does not know yet are refused by both sides. They
+  are compared as they are, and again with the newest version that it does know.
+- ``onnxruntime``'s ``run`` refuses arrays of element types that numpy lacks (bfloat16, float8, below a byte), although
+  ONNX Runtime computes with them. Then the direct side passes and takes the same bits with `OrtValue`. The bridge
+  takes and returns such arrays in ``run``.
+- ONNX ships some scalars as ``numpy.float32`` and the like, which ``run`` refuses; they are passed as arrays without
+  dimensions.
+
 `python -m tests.conformance.backend_suite [NAME ...]` prints what differs.
 """
 
@@ -7,29 +18,35 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import numpy_helper
-
-import qnnbridge
+from onnx import TensorProto, helper, numpy_helper
 from qnnbridge_protocol.values import ElementType, Typed, equal_bits
 
+import qnnbridge
+
 CPU = ["CPUExecutionProvider"]
-RAW_TYPES = (
-    onnx.TensorProto.BFLOAT16,
-    onnx.TensorProto.FLOAT8E4M3FN,
-    onnx.TensorProto.FLOAT8E4M3FNUZ,
-    onnx.TensorProto.FLOAT8E5M2,
-    onnx.TensorProto.FLOAT8E5M2FNUZ,
-    onnx.TensorProto.INT4,
-    onnx.TensorProto.UINT4,
-)
+WITHOUT_NUMPY = {
+    TensorProto.BFLOAT16: np.uint16,
+    TensorProto.FLOAT8E4M3FN: np.uint8,
+    TensorProto.FLOAT8E4M3FNUZ: np.uint8,
+    TensorProto.FLOAT8E5M2: np.uint8,
+    TensorProto.FLOAT8E5M2FNUZ: np.uint8,
+    TensorProto.FLOAT8E8M0: np.uint8,
+}
+"""Element types that numpy lacks, and what holds their bits."""
+
+BELOW_A_BYTE = (TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2, TensorProto.FLOAT4E2M1)
+REFUSED_FOR_NUMPY = ("can't be converted to MLDataType", "No corresponding Numpy type")
+REFUSED_FOR_IR_VERSION = re.compile(r"max supported IR version: (\d+)")
+REFUSED_FOR_OPSET = re.compile(r"Current official support for domain ai.onnx is till opset (\d+)")
 
 
 @dataclasses.dataclass
@@ -41,7 +58,7 @@ class Outcome:
 
     def __str__(self) -> str:
         if self.error is not None:
-            return f"{type(self.error).__name__}: {str(self.error)[:200]}"
+            return f"{type(self.error).__name__}: {str(self.error)[:300]}"
         return str([getattr(o, "dtype", type(o).__name__) for o in self.outputs or []])
 
 
@@ -58,65 +75,68 @@ def feeds_of(case: Any) -> Iterator[dict[str, Any]]:
     """The inputs of each data set, as an application would pass them."""
     names = [node.name for node in case.model.graph.input]
     for inputs, _ in case.data_sets or []:
-        yield dict(zip(names, (plain(value) for value in inputs)))
+        yield dict(zip(names, map(plain, inputs), strict=False))
 
 
 def plain(value: Any) -> Any:
-    """Protobuf values as numpy arrays, lists and ``None``."""
+    """Protobuf values as numpy arrays, lists and ``None``; scalars as arrays."""
     if isinstance(value, onnx.TensorProto):
         return numpy_helper.to_array(value)
     if isinstance(value, onnx.SequenceProto):
         return numpy_helper.to_list(value)
     if isinstance(value, onnx.OptionalProto):
         return numpy_helper.to_optional(value)
-    return value
+    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
-def direct(model: bytes, feeds: dict[str, Any]) -> Outcome:
-    """In this process.
+# --- the two sides ---------------------------------------------------------------------------------------
 
-    ``run`` refuses arrays of the types that numpy lacks (bfloat16, float8, four bits), though ONNX Runtime computes
-    with them; the way to do so is `OrtValue`. The bridge takes such arrays in ``run``.
-    """
+
+def direct(model: bytes, feeds: Mapping[str, Any]) -> Outcome:
+    """In this process."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
 
     def run() -> list[Any]:
         session = onnxruntime.InferenceSession(model, options, providers=CPU)
-        if any(getattr(value, "dtype", np.dtype(bool)).kind == "V" for value in feeds.values()):
-            bound = {name: ort_value(value) for name, value in feeds.items()}
-            return [numpy_of(value) for value in session.run_with_ort_values(None, bound)]
-        return list(session.run(None, feeds))
+        try:
+            return list(session.run(None, feeds))
+        except RuntimeError as error:
+            if not any(text in str(error) for text in REFUSED_FOR_NUMPY):
+                raise
+        bound = {name: ort_value(array) for name, array in feeds.items()}
+        return [numpy_of(value) for value in session.run_with_ort_values(None, bound)]
 
     return attempt(run)
 
 
 def ort_value(array: Any) -> onnxruntime.OrtValue:
     """The bits of `array` under their ONNX type; ONNX Runtime knows no dtype of ml_dtypes."""
-    if array.dtype.kind != "V":
-        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    element_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    if array.dtype.name in ("int4", "uint4"):
-        # Two elements in a byte; numpy has no shape for that, so it is written into memory of ONNX Runtime.
+    element_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+    if element_type in BELOW_A_BYTE:
+        # Several elements in a byte; numpy has no shape for that, so they are written into memory of ONNX Runtime.
         value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), element_type, "cpu", 0)
         packed = numpy_helper.from_array(array).raw_data
         ctypes.memmove(value.data_ptr(), packed, len(packed))
         return value
-    raw = array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, element_type)
+    if element_type in WITHOUT_NUMPY:
+        raw = array.view(WITHOUT_NUMPY[element_type])
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, element_type)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
 def numpy_of(value: onnxruntime.OrtValue) -> Any:
-    """The output as numpy, or its raw bits under the ONNX type where ONNX Runtime has no numpy type."""
+    """The output as numpy, or its raw bits under the ONNX type where numpy has no such type."""
     element_type = value.element_type()
-    if element_type not in RAW_TYPES:
+    if element_type not in WITHOUT_NUMPY and element_type not in BELOW_A_BYTE:
         return value.numpy()
     bits = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    dtype = np.uint16 if element_type == onnx.TensorProto.BFLOAT16 else np.uint8
-    return Typed(np.frombuffer(bits, dtype), ElementType(element_type), tuple(value.shape()))
+    raw = np.frombuffer(bits, WITHOUT_NUMPY.get(element_type, np.uint8))
+    return Typed(raw, ElementType(element_type), tuple(value.shape()))
 
 
-def bridged(host: qnnbridge.Host, model: bytes, feeds: dict[str, Any]) -> Outcome:
+def bridged(host: qnnbridge.Host, model: bytes, feeds: Mapping[str, Any]) -> Outcome:
+    """Through the bridge."""
     options = qnnbridge.SessionOptions()
     options.log_severity_level = 4
 
@@ -134,10 +154,13 @@ def attempt(run: Callable[[], list[Any]]) -> Outcome:
         return Outcome(error=error)
 
 
+# --- the comparison --------------------------------------------------------------------------------------
+
+
 def same(one: Outcome, two: Outcome) -> bool:
-    """Same values bit for bit, dtypes and structure; or the same class of error."""
+    """Same values bit for bit, dtypes and structure; or the same class of error and, in it, the same text."""
     if one.error is not None:
-        return isinstance(two.error, type(one.error))
+        return isinstance(two.error, type(one.error)) and str(one.error) in str(two.error)
     return two.outputs is not None and equal_bits(bare(one.outputs), bare(two.outputs))
 
 
@@ -152,37 +175,63 @@ def bare(value: Any) -> Any:
 
 @dataclasses.dataclass
 class Tally:
-    """How many runs agreed: with values, with errors; and what differed."""
+    """How many runs agreed: with values, with errors; and what differed. cases: tests of onnx that were run."""
 
+    cases: int = 0
     values: int = 0
     errors: int = 0
     different: list[str] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
         return (
-            f"onnx {onnx.__version__} node tests: {self.values} gave equal values, {self.errors} equal errors, "
-            f"{len(self.different)} differed"
+            f"onnx {onnx.__version__}, {self.cases} node tests: {self.values} runs gave equal values, "
+            f"{self.errors} equal errors, {len(self.different)} differed"
         )
 
 
 def compare(host: qnnbridge.Host, names: list[str] | None = None) -> Tally:
+    """Run all tests, or those named, on both sides."""
     tally = Tally()
     for case in cases():
         if names and case.name not in names:
             continue
-        model = case.model.SerializeToString()
+        tally.cases += 1
         for feeds in feeds_of(case):
-            one, two = direct(model, feeds), bridged(host, model, feeds)
-            if not same(one, two):
-                tally.different.append(f"{case.name}\n  direct:  {one}\n  bridged: {two}")
-            elif one.error is None:
-                tally.values += 1
-            else:
-                tally.errors += 1
+            model: onnx.ModelProto | None = case.model
+            while model is not None:
+                model = known_version(model, compare_run(tally, host, case.name, model, feeds).error)
     return tally
 
 
+def known_version(model: onnx.ModelProto, refusal: Exception | None) -> onnx.ModelProto | None:
+    """A copy with a version that ONNX Runtime says it knows, if `refusal` is about that."""
+    older = onnx.ModelProto()
+    older.CopyFrom(model)
+    if found := REFUSED_FOR_IR_VERSION.search(str(refusal)):
+        older.ir_version = int(found[1])
+    elif found := REFUSED_FOR_OPSET.search(str(refusal)):
+        for opset in older.opset_import:
+            if opset.domain in ("", "ai.onnx"):
+                opset.version = int(found[1])
+    return older if found else None
+
+
+def compare_run(
+    tally: Tally, host: qnnbridge.Host, name: str, model: onnx.ModelProto, feeds: Mapping[str, Any]
+) -> Outcome:
+    """Run one model on both sides and count the result. Returns what the direct side gave."""
+    data = model.SerializeToString()
+    one, two = direct(data, feeds), bridged(host, data, feeds)
+    if not same(one, two):
+        tally.different.append(f"{name} (opset {model.opset_import[0].version})\n  direct:  {one}\n  bridged: {two}")
+    elif one.error is None:
+        tally.values += 1
+    else:
+        tally.errors += 1
+    return one
+
+
 if __name__ == "__main__":
-    with qnnbridge.Host() as host:
-        result = compare(host, sys.argv[1:] or None)
+    with qnnbridge.Host() as the_host:
+        result = compare(the_host, sys.argv[1:] or None)
     print(*result.different, result, sep="\n")

@@ -92,8 +92,8 @@ def test_every_form_of_an_npu_reset_is_marked_as_one(error: Exception) -> None:
 
 def test_the_refusal_of_the_cpu_is_recognised() -> None:
     text = (
-        "[ONNXRuntimeError] : 1 : FAIL : This session contains graph nodes that are assigned to the default CPU EP, "
-        "but fallback to CPU EP has been explicitly disabled by the user."
+        "[ONNXRuntimeError] : 1 : FAIL : This session contains graph nodes that are assigned to the default CPU "
+        "EP, but fallback to CPU EP has been explicitly disabled by the user."
     )
     assert is_cpu_fallback_refusal(state.Fail(text))
     assert not is_cpu_fallback_refusal(state.Fail("fallback"))

@@ -88,10 +88,14 @@ def test_with_fallback_allowed_a_dynamic_model_runs_on_the_cpu_and_says_why(crea
     assert_same(session.run(None, feeds), direct_cpu_session(str(MODELS / "pnet.onnx")).run(None, feeds))
 
 
-def test_a_strict_session_keeps_quantization_at_the_edges_on_qnn(create: Any) -> None:
-    placement = create(quantized_relu()).info.placement
-    assert placement.cpu_nodes == 0
-    assert placement.qnn_nodes > 0
+def test_quantization_at_the_edges_is_on_qnn_in_a_strict_session_and_else_on_the_cpu(create: Any) -> None:
+    strict = create(quantized_relu()).info.placement
+    assert strict.cpu_nodes == 0
+    relaxed = create(quantized_relu(), fallback="cpu").info.placement
+    assert relaxed.cpu_nodes > 0
+    assert strict.qnn_nodes == relaxed.qnn_nodes + relaxed.cpu_nodes
+    assert "leaves quantization at the graph's edges to the CPU" in (relaxed.cause or "")
+    assert "does not support" not in (relaxed.cause or "")
 
 
 def test_a_model_comes_by_path_or_as_anything_with_bytes(create: Any) -> None:

@@ -280,11 +280,18 @@ ARMED = (
 def test_the_child_survives_the_thread_that_asked_for_it(python: Start) -> None:
     """The parent-death signal comes when the thread that started the process ends, not the process."""
     children: list[ChildProcess] = []
-    thread = threading.Thread(target=lambda: children.append(python(ARMED)))
+
+    def ask() -> None:
+        child = python(ARMED)
+        if read_line(child) == "armed":
+            children.append(child)
+
+    thread = threading.Thread(target=ask)
     thread.start()
     thread.join(TIMEOUT_S)
+    while os.path.exists(f"/proc/self/task/{thread.native_id}"):
+        pass  # `join` returns a moment before the kernel's thread is gone
     (child,) = children
-    assert read_line(child) == "armed"
     say(child, b"alive\n")
     assert read_line(child) == "alive"
     assert child.wait(TIMEOUT_S) == 0
@@ -457,6 +464,8 @@ def test_close_gives_the_descriptors_back_and_leaves_the_child_alone(python: Sta
     assert (child.stdin_fd, child.stdout_fd, child.stderr_fd) == (-1, -1, -1)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(stdin_fd)
+    with pytest.raises(OSError, match="closed"):
+        wait_readable(child.stdout_fd, None)
     assert child.poll() is None
     child.kill()
     assert child.wait(TIMEOUT_S) == -9

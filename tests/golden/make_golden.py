@@ -149,7 +149,6 @@ def _served() -> dict[str, Frame]:
                     "initializers": ["W"],
                 },
                 "initializers": initializers,
-                "model": 1,
                 "budget_s": 12.5,
             },
             (*initializer_buffers, b"\x08\x08these would be the bytes of a model"),

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,17 @@ class Program:
         return report
 
 
-def run_program(python: Path, *arguments: str | Path, timeout_s: float = PROGRAM_TIMEOUT_S) -> Program:
+def run_program(
+    python: Path,
+    *arguments: str | Path,
+    timeout_s: float = PROGRAM_TIMEOUT_S,
+    env: Mapping[str, str] | None = None,
+) -> Program:
     """Runs a program with pipes as its standard streams (a Windows program must not get files)."""
     command = [str(python), *map(str, arguments)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False, env=env
+    )
     # Under Windows the native library writes UTF-16 among other text to stderr.
     return Program(
         done.returncode, done.stdout.decode("utf-8"), done.stderr.replace(b"\0", b"").decode("utf-8", "replace")
@@ -87,7 +95,10 @@ class WindowsLab:
     def run(self, script: Path, *arguments: str | Path, timeout_s: float = PROGRAM_TIMEOUT_S) -> Program:
         """Runs a script. Arguments that are `Path`s are turned into Windows paths."""
         native = [windows_path(a) if isinstance(a, Path) else a for a in arguments]
-        return run_program(self.python, windows_path(script), *native, timeout_s=timeout_s)
+        env = dict(os.environ)
+        for name in ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR"):
+            env[name] = windows_path(Path(env[name]))
+        return run_program(self.python, windows_path(script), *native, timeout_s=timeout_s, env=env)
 
 
 def windows_path(path: Path) -> str:

@@ -14,7 +14,7 @@ import lab_models
 import numpy as np
 import pytest
 from labs import HERE, run_program
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 import qnnbridge
 from qnnbridge import errors
@@ -74,7 +74,7 @@ def test_every_bit_survives_the_way_there_and_back(host: qnnbridge.Host, tmp_pat
     raw = np.random.default_rng(3).integers(0, 256, 64 * 8, dtype=np.uint8)
     value = (raw[:64] > 127) if dtype == "bool" else raw.view(dtype)[:64]  # all NaN payloads included
     value = value.reshape(4, 16)
-    element_type = int(lab_models.helper.np_dtype_to_tensor_dtype(value.dtype))
+    element_type = int(helper.np_dtype_to_tensor_dtype(value.dtype))
     back = echo(host, lab_models.identity(tmp_path, element_type, (4, 16)), value)
     assert back.dtype == value.dtype
     assert back.shape == value.shape
@@ -98,7 +98,7 @@ def test_strings_of_all_scripts_survive(host: qnnbridge.Host, tmp_path: Path) ->
 def test_a_sequence_of_maps_comes_back_as_python_objects(host: qnnbridge.Host, tmp_path: Path) -> None:
     model = lab_models.labelled(tmp_path, ["up", "down", "größer"])
     with qnnbridge.InferenceSession(str(model), providers=CPU, host=host) as session:
-        (result,) = session.run(None, {"scores": np.float32([[0.5, 0.25, 0.125], [1, 2, 3]])})
+        (result,) = session.run(None, {"scores": np.array([[0.5, 0.25, 0.125], [1, 2, 3]], np.float32)})
     assert result == [{"up": 0.5, "down": 0.25, "größer": 0.125}, {"up": 1, "down": 2, "größer": 3}]
 
 
@@ -115,7 +115,7 @@ def test_qnn_is_refused_where_there_is_no_npu_and_the_host_goes_on(host: qnnbrid
     assert host.info.pid == pid
 
 
-def test_a_wanted_fallback_to_the_cpu_is_visible(host: qnnbridge.Host, tmp_path: Path) -> None:
+def test_a_wanted_fallback_works_without_an_npu_and_is_visible(host: qnnbridge.Host, tmp_path: Path) -> None:
     model = lab_models.quantized_convolution(tmp_path)
     with pytest.warns(qnnbridge.CpuFallbackWarning):
         session = qnnbridge.InferenceSession(str(model), providers=[QNN], host=host, fallback="cpu")
@@ -134,6 +134,18 @@ def test_an_npu_that_does_not_start_is_refused_with_the_cause_that_only_the_log_
     with pytest.raises((errors.PlacementRefused, errors.ProviderUnavailable)) as caught:
         qnnbridge.InferenceSession(str(model), providers=[QNN], host=host_with_fake_npu)
     assert "QNN_BACKEND_ERROR_CANNOT_INITIALIZE" in str(caught.value)
+
+
+def test_an_npu_that_does_not_start_is_visible_where_the_cpu_is_allowed(
+    host_with_fake_npu: qnnbridge.Host, tmp_path: Path
+) -> None:
+    model = lab_models.quantized_convolution(tmp_path)
+    with pytest.warns(qnnbridge.CpuFallbackWarning):
+        session = qnnbridge.InferenceSession(str(model), providers=[QNN], host=host_with_fake_npu, fallback="cpu")
+    with session:
+        assert session.placement.qnn_nodes == 0
+        assert session.placement.cpu_nodes > 0
+        assert session.run(None, lab_models.quantized_convolution_inputs())[0].any()
 
 
 def test_a_qnn_session_really_runs_on_arm64_with_the_backend_that_only_records(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +93,20 @@ def test_a_missing_model_is_the_same_typed_error_on_windows(windows_python: Wind
     assert done.returncode == 1
     assert "NoSuchFile" in done.stderr
     assert "absent.onnx" in done.stderr
+
+
+def test_a_host_that_dies_in_native_code_is_explained_on_windows(
+    windows_python: WindowsLab, tmp_path: Path
+) -> None:
+    model = lab_models.nothing_to_compute(tmp_path)
+    np.savez(tmp_path / "in.npz", x=np.zeros((0, 4), np.float32))
+    done = windows_python.run(HERE / "application.py", model, tmp_path / "in.npz", tmp_path / "out.npz")
+    assert done.returncode == 1
+    assert "HostCrashed" in done.stderr
+    assert "0xC0000094" in done.stderr
+    assert "dimension of size 0" in done.stderr
+    reports = list(Path(os.environ["QNNBRIDGE_STATE_DIR"]).glob("crashes/*.json"))
+    assert reports, "no crash report"
 
 
 def test_the_host_ends_with_an_application_that_is_terminated(windows_python: WindowsLab) -> None:

@@ -5,70 +5,33 @@ Each function looks at one fact and returns it; `test_windows_processes.py` says
 
 from __future__ import annotations
 
+import hashlib
 import json
+import msvcrt
 import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOTS = [
-    str(Path(__file__).resolve().parents[2] / name) for name in ("protocol", "bridge_x86", "host_arm64", "tools")
-]
-sys.path[:0] = ROOTS
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import psutil  # noqa: E402
-from qnnbridge._platform import (  # noqa: E402
-    ChildProcess,
+from windows_facts import FACTS, ROOTS, TIMEOUT_S, ended, fact, read_all, refusal, report, say, start
+
+import psutil  # isort: skip
+from qnnbridge._platform import (
     default_spawner,
     native_machine,
     registered_pythons,
     wait_readable,
     write_some,
 )
-from qnnbridge.launch.interpreter import find_host  # noqa: E402
-from qnnbridge.launch.machine import executable_machine, process_machine  # noqa: E402
-from qnnbridge.launch.stderr import StderrCollector  # noqa: E402
-from qnnbridge_protocol.errors import BridgeError  # noqa: E402
-
-TIMEOUT_S = 20.0
-FACTS: dict[str, Callable[[], Any]] = {}
-
-
-def fact(function: Callable[[], Any]) -> Callable[[], Any]:
-    FACTS[function.__name__] = function
-    return function
-
-
-def start(code: str, *arguments: str) -> ChildProcess:
-    prologue = f"import sys, os\nsys.path[:0] = {ROOTS!r}\n"
-    argv = [sys.executable, "-I", "-u", "-X", "utf8", "-X", "faulthandler", "-c", prologue + code, *arguments]
-    return default_spawner().spawn(argv, dict(os.environ), None)
-
-
-def read_all(fd: int) -> bytes:
-    parts = []
-    while wait_readable(fd, TIMEOUT_S):
-        try:
-            data = os.read(fd, 65536)
-        except OSError:
-            break
-        if not data:
-            break
-        parts.append(data)
-    return b"".join(parts)
-
-
-def say(child: ChildProcess, text: bytes) -> None:
-    rest = memoryview(text)
-    while rest:
-        rest = rest[write_some(child.stdin_fd, [rest], TIMEOUT_S) :]
-
+from qnnbridge.launch.interpreter import find_host
+from qnnbridge.launch.machine import executable_machine, process_machine
+from qnnbridge.launch.stderr import StderrCollector
 
 # --- start and end -------------------------------------------------------------------------------------------
 
@@ -107,16 +70,6 @@ def killed() -> Any:
     timed_out = child.wait(0.05)
     child.kill()
     return [running, timed_out, child.wait(TIMEOUT_S), child.close()]
-
-
-def ended(pid: int) -> bool:
-    try:
-        psutil.Process(pid).wait(TIMEOUT_S)
-    except psutil.NoSuchProcess:
-        pass
-    except psutil.TimeoutExpired:
-        return False
-    return True
 
 
 GRANDCHILD = (
@@ -177,15 +130,13 @@ def start_errors() -> Any:
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder, "text.exe")
         text.write_text("not a program")
-        for name, argv, cwd in (
-            ("missing", [str(Path(folder, "nothing.exe"))], None),
-            ("not a program", [str(text)], None),
-            ("no folder", [sys.executable], str(Path(folder, "nothing"))),
+        for name, program, cwd in (
+            ("missing", str(Path(folder, "nothing.exe")), None),
+            ("not a program", str(text), None),
+            ("no folder", sys.executable, str(Path(folder, "nothing"))),
         ):
-            try:
-                default_spawner().spawn(argv, dict(os.environ), cwd).close()
-            except BridgeError as error:
-                found[name] = [type(error).__name__, error.cause, error.evidence]
+            error = refusal(lambda: default_spawner().spawn([program], dict(os.environ), cwd))  # noqa: B023
+            found[name] = [type(error).__name__, error.cause, error.evidence]
     return found
 
 
@@ -193,8 +144,6 @@ def start_errors() -> Any:
 def inherits_three_handles_only() -> Any:
     """An inheritable file of ours that is open while the child starts; the child tries its handle's number."""
     with tempfile.TemporaryFile() as file:
-        import msvcrt
-
         handle = msvcrt.get_osfhandle(file.fileno())
         os.set_handle_inheritable(handle, True)
         code = (
@@ -209,8 +158,6 @@ def inherits_three_handles_only() -> Any:
 @fact
 def error_mode_of_the_application() -> Any:
     """Changed for the moment of a start only. (Wine does not hand it on to the child, as Windows does.)"""
-    import msvcrt
-
     before = msvcrt.GetErrorMode()
     start("").close()
     return msvcrt.GetErrorMode() == before
@@ -269,8 +216,6 @@ def writing_to_a_child_that_does_not_read() -> Any:
             timed_out = True
     Path(flag + ".new").write_text(str(len(sent)))
     os.replace(flag + ".new", flag)
-    import hashlib
-
     length, digest = read_all(child.stdout_fd).decode().split()
     child.close()
     os.remove(flag)
@@ -458,23 +403,10 @@ def wrong_interpreters() -> Any:
         stub.parent.mkdir()
         stub.touch()
         for name, path in (("script", script), ("store", stub), ("folder", Path(folder))):
-            try:
-                find_host(path)
-            except BridgeError as error:
-                refused[name] = error.message.replace(str(path), "PATH").replace(repr(str(path)), "PATH")
+            refused[name] = refusal(lambda: find_host(path)).message  # noqa: B023
     return refused
 
 
-def main() -> None:
-    # Every fact in one process: starting Python costs most of the time. One that fails does not hide the others.
-    wanted = sys.argv[1:] or list(FACTS)
-    report: dict[str, Any] = {}
-    for name in wanted:
-        try:
-            report[name] = FACTS[name]()
-        except BaseException:
-            report[name] = traceback.format_exc()
-    print(json.dumps(report))
-
-
-main()
+if __name__ == "__main__":
+    # Every fact in one process: starting Python costs most of the time.
+    print(json.dumps({name: report(name) for name in sys.argv[1:] or FACTS}))

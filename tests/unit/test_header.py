@@ -9,13 +9,16 @@ import tracemalloc
 from typing import Any
 
 import msgpack
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qnnbridge_protocol import header
-from qnnbridge_protocol.errors import ProtocolDesync
+from qnnbridge_protocol.elements import MAX_DEPTH as MAX_VALUE_DEPTH
+from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
 from qnnbridge_protocol.limits import MAX_DEPTH, MAX_HELLO_BYTES
+from qnnbridge_protocol.values import Encoder, Sparse
 
 MAX_REFUSAL_S = 0.1
 """CPU time. Building what these headers announce would take minutes, if it were possible at all."""
@@ -165,3 +168,25 @@ def test_the_refusal_shows_what_came() -> None:
     with pytest.raises(ProtocolDesync) as caught:
         header.decode(b"\x81\xa1aTraceback")
     assert "aTraceback" in "\n".join(caught.value.evidence)
+
+
+LEAVES: dict[str, tuple[Any, int]] = {  # and how many levels of values they take
+    "tensor": (np.zeros(1), 1),
+    "sparse": (Sparse(np.ones(1), (3,), "coo", (np.array([0]),)), 1),
+    "map": ({"a": 1}, 1),
+    "rows": ([{"a": 1}, {"a": 2}], 1),
+    "varied rows": ([{"a": 1}, {"b": 2}], 1),
+    "map of tensors": ({"a": np.zeros(1)}, 2),
+}
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_the_deepest_value_fits_into_a_header(leaf: str) -> None:
+    """As an input of a run, which is the deepest place that values have."""
+    value, levels = LEAVES[leaf]
+    for _ in range(MAX_VALUE_DEPTH - levels):
+        value = [value, None]
+    with pytest.raises(InvalidArgument, match="nested"):
+        Encoder().add([value])
+    fields = {"op": "session.run", "inputs": [["x", Encoder().add(value)]]}
+    assert header.decode(header.encode(fields)) == fields

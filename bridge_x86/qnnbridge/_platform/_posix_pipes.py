@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
@@ -61,6 +62,8 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
 
 def poll_fd(fd: int, events: int, timeout_s: float | None) -> bool:
     """Whether one of the events (or an error) came in time."""
+    if fd < 0:
+        raise OSError(errno.EBADF, "the descriptor is closed")  # poll would ignore it, and wait for ever
     poll = select.poll()
     poll.register(fd, events)
     return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s * 1000)))

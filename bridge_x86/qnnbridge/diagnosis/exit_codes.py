@@ -30,7 +30,8 @@ MAX_NUMBER: Final = 1 << 64
 
 _WORDS = re.compile(
     r"^(?:\[?(?P<kind>win ?error|signal|hresult|ntstatus|qnn(?: error)?|code|error(?: code)?|"
-    r"exit(?:ed with)?(?: status| code)?|rc|returncode|status|\$\?|%errorlevel%|\$lastexitcode))\]?\s*[:=]?\s*",
+    r"exit(?:ed with)?(?: status| code)?|rc|returncode|status|\$\?|%errorlevel%|\$lastexitcode))"
+    r"(?![A-Za-z_])\]?\s*[:=]?\s*",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"^[+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)$")
@@ -112,7 +113,8 @@ def explain_code(text: str) -> Explanation:
     if number is None:
         return _explain_name(original, body)
     if kind.replace(" ", "") == "winerror":
-        readings = list(_load_error(number))
+        # ctypes puts the NTSTATUS of a caught crash into the same brackets.
+        readings = list(_load_error(number) if number >= 0 else _readings(number, is_hex=False))
     elif kind == "signal":
         readings = [_exit_reading("A signal", codes.signal_code(number))]
     elif abs(number) > MAX_NUMBER:

@@ -15,7 +15,7 @@ from qnnbridge.diagnosis.model_rules import MODEL_RULES
 from qnnbridge.diagnosis.node_reasons import NodeReason, unsupported_nodes
 from qnnbridge.diagnosis.rules import HINT, Finding, Rule, render
 from qnnbridge.diagnosis.setup_rules import SETUP_RULES
-from qnnbridge.diagnosis.stderr_text import LogLine, decode_stderr, marked_section, parse_line, shorten
+from qnnbridge.diagnosis.stderr_text import LogLine, decode_stderr, parse_line, shorten
 from qnnbridge_protocol.errors import (
     BridgeError,
     OrtError,
@@ -133,7 +133,6 @@ __all__ = [
     "enrich",
     "enrich_from_stderr",
     "explain_lines",
-    "marked_section",
     "search",
     "unsupported_nodes",
 ]

@@ -99,7 +99,7 @@ class CrashReports:
             write_whole(path.with_suffix(".json"), json.dumps(data, indent=1, ensure_ascii=False, default=str))
             write_whole(path, _as_text(data, record, diagnoses))
             self._drop_old()
-        except (OSError, ValueError, TypeError):
+        except Exception:  # noqa: BLE001 - whatever it is, the crash itself is what the caller must hear of
             return None
         return path
 

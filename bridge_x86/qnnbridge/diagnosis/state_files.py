@@ -25,8 +25,9 @@ def write_whole(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        # Names of models may come from a file system that is not UTF-8.
-        temporary.write_text(text, encoding="utf-8", errors="surrogatepass", newline="\n")
+        # A model's name may be no UTF-8; JSON, too, writes such bytes as `\udc80`.
+        with open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            file.write(text)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
-
-MARKER: Final = "@qnnbridge "
-"""First word of the lines that the host writes around native set-up: ``@qnnbridge begin ID``, ``... end ID``."""
 
 MAX_LINE: Final = 400
 """Evidence is for a person: longer lines are cut in the middle (characters)."""
@@ -66,21 +63,6 @@ def shorten(text: str, limit: int = MAX_LINE) -> str:
         return text
     tail = limit // 3
     return f"{text[: limit - tail - 3]}...{text[-tail:]}"
-
-
-def marked_section(lines: Iterable[str], request_id: int) -> list[str]:
-    """The lines that were written while the host worked natively for one request; up to the end if it died."""
-    begin, end = f"{MARKER}begin {request_id}", f"{MARKER}end {request_id}"
-    section: list[str] | None = None
-    for line in lines:
-        if line.strip() == begin:
-            section = []
-        elif section is not None:
-            if line.strip() == end:
-                break
-            if not line.startswith(MARKER):
-                section.append(line)
-    return section or []
 
 
 def _parts(data: bytes) -> Iterator[str]:

@@ -110,9 +110,11 @@ class Quarantine:
 
         def book(accounts: Accounts) -> None:
             call = points.call
-            account = accounts.get(account_id) or Account(
-                account_id, call.fingerprint, call.options_hash, call.phase, call.model, self.versions
-            )
+            account = accounts.get(account_id)
+            if account is None or self._expired(account):
+                account = Account(
+                    account_id, call.fingerprint, call.options_hash, call.phase, call.model, self.versions
+                )
             deaths = _without(account.deaths, -death.points) if death.points < 0 else (*account.deaths, death)
             deaths = tuple(d for d in deaths if account.since is not None or abs(now - d.when) <= WINDOW_S)
             account = dataclasses.replace(account, deaths=deaths)

@@ -9,13 +9,14 @@ What counts is whether a generation was worth its start:
   and gives an answer. A model that kills the host every time is the quarantine's business, not this module's.
 - **settled**: it answered nothing, but was ready for a minute (nobody asked). It resets the exponent too.
 - **barren**: everything else. The next start waits ``0.25 s x 2^n`` with full jitter, at most 30 s, where n is the
-  number of barren generations before it in a row.
+  number of barren generations in a row before the one that died.
 
 Five barren deaths within two minutes, with nothing good in between, open the breaker for a minute; then one start
 is tried (half-open). If that one is barren too, the breaker opens for twice as long, up to ten minutes; if it gives
 a good answer or settles, the breaker is closed. A barren host that was *killed from outside* (SIGKILL, SIGTERM,
-Ctrl+C) adds to the delay but not to the breaker: it says nothing about whether the next one could work, and the
-delay alone (two starts a minute at most) keeps it from spinning.
+Ctrl+C) does not count for the breaker: it says nothing about whether the next one could work. For the delay it
+counts from the fourth in a row, so that kills at random moments, which hit some starts as well, cost little, while
+something that kills every start is soon down to two tries a minute.
 
 What a restart cannot cure (no interpreter, wrong machine, missing library, no common version) is never retried:
 the same error is raised at once for every further start, until `reset`.
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 30.0
 SETTLED_AFTER_S: Final = 60.0
+FREE_KILLS: Final = 3
+"""So many barren deaths in a row by a kill from outside do not make the delay grow."""
 BREAKER_DEATHS: Final = 5
 """systemd's 5 in 10 s and Erlang's 1 in 5 s never fire here: a cold start alone takes about 2 s."""
 BREAKER_WINDOW_S: Final = 120.0
@@ -94,7 +97,8 @@ class RestartPolicy:
     def reset(self) -> None:
         """Forget everything: the application changed something, or asks for one more try."""
         with self._lock:
-            self._barren_in_a_row = 0
+            self._crashed_in_a_row = 0
+            self._killed_in_a_row = 0
             self._not_before = self._clock.monotonic()
             self._barren_deaths: collections.deque[tuple[float, str]] = collections.deque(
                 maxlen=self._breaker_deaths
@@ -169,22 +173,28 @@ class RestartPolicy:
             else:
                 if settled:
                     self._recover()
-                self._wait_longer(now)
-                if not settled and not _killed_from_outside(status):
+                killed = status is not None and status.code.kind == "killed"
+                self._wait_longer(now, killed=killed)
+                if not settled and not killed:
                     self._count(now, _describe(status))
 
     # --- under the lock ---
 
     def _recover(self) -> None:
-        self._barren_in_a_row = 0
+        self._crashed_in_a_row = 0
+        self._killed_in_a_row = 0
         self._barren_deaths.clear()
         self._open_until = None
         self._open_s = self._first_open_s
 
-    def _wait_longer(self, now: float) -> None:
+    def _wait_longer(self, now: float, *, killed: bool) -> None:
+        exponent = self._crashed_in_a_row + max(0, self._killed_in_a_row - FREE_KILLS)
         # Past 2^32 the cap holds anyway, and floats overflow at some point.
-        delay_s = min(self._max_delay_s, self._first_delay_s * 2.0 ** min(self._barren_in_a_row, 32))
-        self._barren_in_a_row += 1
+        delay_s = min(self._max_delay_s, self._first_delay_s * 2.0 ** min(exponent, 32))
+        if killed:
+            self._killed_in_a_row += 1
+        else:
+            self._crashed_in_a_row += 1
         self._not_before = now + delay_s * self._jitter()
 
     def _count(self, now: float, description: str) -> None:
@@ -217,10 +227,6 @@ class RestartPolicy:
         )
         error.retry = "pointless"
         return error
-
-
-def _killed_from_outside(status: ExitStatus | None) -> bool:
-    return status is not None and status.code.kind == "killed"
 
 
 def _describe(status: ExitStatus | None) -> str:

@@ -17,15 +17,21 @@ from qnnbridge_protocol.specs import NodeInfo, Placement
 CPU_PROVIDER = "CPUExecutionProvider"
 MAX_CPU_LIST = 200
 _NAMED_NODES = 10
+_QUANTIZATION = ("QuantizeLinear", "DequantizeLinear")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """What the QNN part of a session computes with: backend type, NPU or simulator, the chip if one was said."""
+    """What the QNN part of a session computes with.
+
+    backend: its type (htp, gpu, ...). simulator: no NPU. soc_model: the chip, if one was said.
+    edges_on_cpu: QNN leaves quantization at the graph's inputs and outputs to the CPU, its default where it may.
+    """
 
     backend: str
     simulator: bool
     soc_model: str | None = None
+    edges_on_cpu: bool = False
 
 
 def read(session: Any, target: Target | None) -> Placement:
@@ -64,7 +70,7 @@ def read(session: Any, target: Target | None) -> Placement:
         cpu_list=tuple(on_cpu),
     )
     if target is not None and cpu and placed.cause is None:
-        placed = dataclasses.replace(placed, cause=_cause(placed, inputs(session)))
+        placed = dataclasses.replace(placed, cause=_cause(placed, inputs(session), target.edges_on_cpu))
     return placed
 
 
@@ -85,19 +91,18 @@ def refusal(
     why not.
     """
     free = dynamic_dimensions(model_inputs)
-    if placement is None or not placement.known or not placement.cpu_nodes:
+    if placement is None or not placement.cpu_nodes:
         message = f"Some nodes of {model} would run on the CPU, and this session forbids it."
-        cause = second_error.cause or second_error.message if second_error else None
-    elif placement.qnn_nodes == 0:
-        message = (
-            f"No node of {model} can run on the NPU ({_total(placement)} nodes), and this session forbids the CPU."
-        )
-        cause = _cause(placement, model_inputs)
+        cause = _dynamic(free)
+        if cause is None and second_error is not None:
+            cause = second_error.cause or second_error.message
     else:
-        message = (
-            f"{placement.cpu_nodes} of {_total(placement)} nodes of {model} would run on the CPU, and this session "
-            "forbids it."
-        )
+        total = placement.qnn_nodes + placement.cpu_nodes + placement.other_nodes
+        if placement.qnn_nodes == 0:
+            message = f"No node of {model} can run on the NPU ({total} nodes), and this session forbids the CPU."
+        else:
+            count = f"{placement.cpu_nodes} of {total} nodes"
+            message = f"{count} of {model} would run on the CPU, and this session forbids it."
         cause = _cause(placement, model_inputs)
     details: dict[str, Any] = {"dynamic_inputs": {name: list(dims) for name, dims in free.items()}}
     if placement is not None and placement.known:
@@ -136,20 +141,30 @@ def _assignment(session: Any) -> Sequence[Any] | None:
     return found
 
 
-def _total(placement: Placement) -> int:
-    return placement.qnn_nodes + placement.cpu_nodes + placement.other_nodes
+def _dynamic(free: Mapping[str, Sequence[str]]) -> str | None:
+    if not free:
+        return None
+    dims = "; ".join(f"input {name!r}: {', '.join(dims)}" for name, dims in free.items())
+    return f"QNN needs fixed dimensions, and these have no fixed size: {dims}."
 
 
-def _cause(placement: Placement, model_inputs: Sequence[NodeInfo]) -> str:
-    free = dynamic_dimensions(model_inputs)
-    if free:
-        dims = "; ".join(f"input {name!r}: {', '.join(dims)}" for name, dims in free.items())
-        return f"QNN needs fixed dimensions, and these have no fixed size: {dims}."
-    shown = [f"{op} ({name})" if name else op for name, op in placement.cpu_list[:_NAMED_NODES]]
-    more = placement.cpu_nodes - len(shown)
+def _cause(placement: Placement, model_inputs: Sequence[NodeInfo], edges_on_cpu: bool = False) -> str:
+    dynamic = _dynamic(dynamic_dimensions(model_inputs))
+    if dynamic:
+        return dynamic
+    nodes, count, edges = placement.cpu_list, placement.cpu_nodes, ""
+    if edges_on_cpu and placement.qnn_nodes:
+        nodes = tuple(node for node in nodes if node[1] not in _QUANTIZATION)
+        if len(nodes) < len(placement.cpu_list):
+            count -= len(placement.cpu_list) - len(nodes)
+            edges = "QNN leaves quantization at the graph's edges to the CPU (offload_graph_io_quantization)."
+        if not count:
+            return edges
+    shown = [f"{op} ({name})" if name else op for name, op in nodes[:_NAMED_NODES]]
+    more = count - len(shown)
     listed = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
     if placement.qnn_nodes:
-        return f"QNN does not support these nodes as they are: {listed}."
+        return f"QNN does not support these nodes as they are: {listed}. {edges}".rstrip()
     return f"QNN took none of these nodes: {listed}. Either it supports none of them, or its backend did not start."
 
 

@@ -61,6 +61,7 @@ def load(ort: Any, found: Installed, on_phase: Callable[[str], None]) -> QnnAdap
 
         library = package.get_library_path()
         folder = os.path.dirname(library)
+        _let_the_dsp_find(folder)
         on_phase("registering")
         ort.register_execution_provider_library(PROVIDER, library)
         devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
@@ -75,6 +76,17 @@ def load(ort: Any, found: Installed, on_phase: Callable[[str], None]) -> QnnAdap
             )
         )
     return PluginQnn(devices, folder, parse_version(found.onnxruntime_qnn))
+
+
+def _let_the_dsp_find(folder: str) -> None:
+    """Put the package's folder first in ADSP_LIBRARY_PATH.
+
+    The NPU's own loader looks there for its part (the skel); where it does not find it QNN switches silently to the
+    driver's older runtime (onnxruntime-qnn issue 593).
+    """
+    before = os.environ.get("ADSP_LIBRARY_PATH", "")
+    if folder not in before.split(";"):
+        os.environ["ADSP_LIBRARY_PATH"] = f"{folder};{before}" if before else folder
 
 
 def _fix(text: str) -> str:

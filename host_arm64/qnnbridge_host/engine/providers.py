@@ -120,7 +120,12 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
     strict = spec.fallback == "error"
     if strict:
         entries.setdefault(DISABLE_CPU_FALLBACK, "1")
-    target = Target(qnn_checks.backend_of(options), qnn.simulator, options.get("soc_model"))
+    target = Target(
+        qnn_checks.backend_of(options),
+        qnn.simulator,
+        options.get("soc_model"),
+        edges_on_cpu=not strict and options.get("offload_graph_io_quantization") != "0",
+    )
     others = tuple(
         (p.name, {str(k): str(v) for k, v in p.options.items()})
         for p in asked

@@ -1,0 +1,44 @@
+"""The words for a refused placement, where ONNX Runtime tells less than the newest one does."""
+
+from __future__ import annotations
+
+from qnnbridge_host.engine.placement import dynamic_dimensions, refusal
+from qnnbridge_protocol.errors import EPFail
+from qnnbridge_protocol.specs import NodeInfo, Placement
+
+STATIC = (NodeInfo("x", "tensor(float)", (1, 3)),)
+DYNAMIC = (NodeInfo("x", "tensor(float)", ("N", 3)),)
+
+
+def test_before_1_24_the_dimensions_are_still_named() -> None:
+    error = refusal("m.onnx", Placement(known=False), DYNAMIC)
+    assert error.message.startswith("Some nodes of m.onnx")
+    assert "'x': N" in (error.cause or "")
+    assert "qnn_nodes" not in error.details
+
+
+def test_when_the_second_look_fails_too_its_error_is_the_cause() -> None:
+    second = EPFail("Failed to finalize", cause="the chip cannot do it")
+    error = refusal("m.onnx", None, (), second)
+    assert error.cause == "the chip cannot do it"
+    assert error.details["with_fallback"] == "Failed to finalize"
+
+
+def test_nothing_known_invents_no_cause() -> None:
+    error = refusal("m.onnx", Placement(known=False), STATIC)
+    assert error.cause is None
+    assert "fallback='cpu'" in (error.fix or "")
+
+
+def test_more_than_ten_nodes_are_counted_not_listed() -> None:
+    nodes = tuple((f"n{i}", "Det") for i in range(12))
+    error = refusal("m.onnx", Placement(qnn_nodes=1, cpu_nodes=12, cpu_list=nodes), STATIC)
+    assert "12 of 13 nodes" in error.message
+    assert "n9" in (error.cause or "")
+    assert "n10" not in (error.cause or "")
+    assert "and 2 more" in (error.cause or "")
+
+
+def test_a_value_without_a_shape_has_no_dynamic_dimension() -> None:
+    inputs = (NodeInfo("s", "seq(tensor(float))", ()), NodeInfo("o", "tensor(float)", None))
+    assert dynamic_dimensions(inputs) == {}

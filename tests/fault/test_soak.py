@@ -1,0 +1,97 @@
+"""A small part of the fault lab on every change; the whole of it is ``python -m tests.faultlab`` (see there)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from tests.fakes.hosts import script
+from tests.faultlab.killing import kill_under_load
+from tests.faultlab.leaks import holdings, leaked_since
+from tests.faultlab.models import is_right, new_host, real, scripted
+from tests.faultlab.orphans import kill_an_application
+from tests.faultlab.promises import PROMISES, Ledger
+from tests.faultlab.soak import Soak
+
+THREADS = 8
+
+
+def test_every_call_gets_its_result_while_the_host_is_killed_again_and_again(capsys):
+    """The whole show: ``python -m tests.faultlab --calls 10000 --kills 200``."""
+    result = kill_under_load(new_host(False), scripted(), calls=1500, kills=30, threads=THREADS, seed=1)
+    with capsys.disabled():
+        print(f"\n{result}")
+    assert result.good, str(result)
+    assert result.calls == 1500
+    assert result.kills >= 25
+    assert len(result.recovery_s) >= 20
+
+
+@pytest.mark.simulator
+def test_every_call_gets_its_result_on_the_real_simulator_too():
+    """The whole: ``python -m tests.faultlab --real --calls 2000 --kills 40``."""
+    pytest.importorskip("onnxruntime_qnn")
+    result = kill_under_load(new_host(True), real(), calls=200, kills=4, threads=THREADS, seed=1)
+    assert result.good, str(result)
+    assert result.kills >= 3
+
+
+def test_all_promises_hold_under_random_faults(tmp_path: Path):
+    """The whole: ``python -m tests.faultlab --seconds 3600``."""
+    soak = Soak(
+        new_host(False), scripted(), seconds=12, seed=3, threads=THREADS, folder=tmp_path, real=False
+    )
+    ledger = soak.run()
+    assert ledger.kept, str(ledger)
+    assert soak.stats.crashes > 3
+    assert all(ledger.tried(promise) for promise in PROMISES), str(ledger)
+
+
+# --- the lab itself must be able to fail ---
+
+
+def test_the_lab_sees_a_wrong_result():
+    cases = [case for case in scripted() if case.name == "times 3"]
+    wrong = [type(case)(case.name, case.open, tuple((f, -y) for f, y in case.inputs)) for case in cases]
+    result = kill_under_load(new_host(False), wrong, calls=20, kills=0, threads=2, seed=1)
+    assert result.wrong == 20
+    assert not result.good
+
+
+def test_the_lab_sees_a_typed_error_and_a_stray_file(tmp_path: Path):
+    (case, *_) = scripted()
+    fails = script(on_run=["raise:ort.Fail=no luck"])
+    cases = [type(case)("fails", lambda host: qnnbridge.InferenceSession(fails, host=host), case.inputs)]
+    before = holdings()
+    with open(tmp_path / "kept open", "w") as kept:
+        result = kill_under_load(new_host(False), cases, calls=3, kills=0, threads=1, seed=1)
+        assert list(leaked_since(before, grace_s=0.1)) == ["open files"]
+        kept.write("")
+    assert result.errors.total() == 3
+    assert "no luck" in str(result)
+
+
+def test_a_result_that_differs_in_its_type_or_sign_of_zero_is_not_right():
+    assert is_right(np.float32([0.0, np.nan]), np.float32([0.0, np.nan]))
+    assert not is_right(np.float32([0.0]), np.float32([-0.0]))
+    assert not is_right(np.float64([0.0]), np.float32([0.0]))
+    assert not is_right(np.zeros((1, 2)), np.zeros((2, 1)))
+
+
+def test_the_ledger_tells_what_was_broken():
+    ledger = Ledger()
+    ledger.check("leak", True)
+    assert ledger.kept
+    ledger.check("deadline", False, "3 s")
+    assert not ledger.kept
+    assert "BROKEN    No call blocks" in str(ledger)
+    assert "1 x 3 s" in str(ledger)
+    assert "not tried" in str(ledger)
+
+
+def test_an_application_that_does_not_come_up_is_no_success():
+    with pytest.raises(AssertionError, match="ended before"):
+        kill_an_application("no such state")

@@ -1,0 +1,81 @@
+"""``python -m tests.faultlab``: faults under load, for as long as one likes.
+
+With ``--calls`` and ``--kills``: so many calls while the host is killed with -9 so many times; each must give the
+right result in every bit. Without: all kinds of faults at random for ``--seconds``; at the end each published
+promise and whether it held. The exit code is 1 if anything was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import logging
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.faultlab.killing import kill_under_load
+from tests.faultlab.models import new_host, real, scripted
+from tests.faultlab.soak import Soak
+
+STUCK_AFTER_S = 300.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faultlab", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long the random soak lasts")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--calls", type=int, help="with --kills: the show, 10000 calls and 200 kills for example")
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--real", action="store_true", help="with the QNN simulator in place of the scripted engine")
+    parser.add_argument("--log", action="store_true", help="show what the bridge logs")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING if options.log else logging.CRITICAL)
+    print(f"seed {options.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="faultlab-") as folder:
+        # The reports and the quarantine of this run are not the user's.
+        os.environ["QNNBRIDGE_STATE_DIR"] = os.path.join(folder, "state")
+        good = _show(options) if options.calls else _soak(options, Path(folder))
+    return 0 if good else 1
+
+
+def _show(options: argparse.Namespace) -> bool:
+    cases = real() if options.real else scripted()
+    result = kill_under_load(
+        new_host(options.real),
+        cases,
+        calls=options.calls,
+        kills=options.kills,
+        threads=options.threads,
+        seed=options.seed,
+    )
+    print(result)
+    return result.good
+
+
+def _soak(options: argparse.Namespace, folder: Path) -> bool:
+    # All stacks, should it not come to an end.
+    faulthandler.dump_traceback_later(options.seconds + STUCK_AFTER_S, exit=True)
+    cases = real() if options.real else scripted()
+    soak = Soak(
+        new_host(options.real),
+        cases,
+        seconds=options.seconds,
+        seed=options.seed,
+        threads=options.threads,
+        folder=folder,
+        real=options.real,
+    )
+    ledger = soak.run()
+    faulthandler.cancel_dump_traceback_later()
+    stats = soak.stats
+    print(f"{soak.calls} calls, {soak.faults} faults, {stats.crashes} deaths of the host, {stats.retried_calls} repeated")
+    print(ledger)
+    return ledger.kept
+
+
+if __name__ == "__main__":
+    sys.exit(main())

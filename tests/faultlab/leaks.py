@@ -1,0 +1,66 @@
+"""What a process holds: open files, threads, children, temporary files, shared memory. To compare two moments."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+GRACE_S = 5.0
+"""Threads that read a dead host's stderr, and zombies, end a moment after the call that ended the host."""
+
+OUR_FILES = "*qnnbridge*"
+ALWAYS_THERE = ("qnnbridge-spawner",)
+"""One thread that starts all hosts of the process and lives as long as it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holdings:
+    """A count of what is open, or of what is more than before."""
+
+    files: int
+    threads: frozenset[str]
+    children: frozenset[int]
+    temporary: frozenset[str]
+    shared_memory: frozenset[str]
+
+    def more_than(self, before: Holdings) -> dict[str, object]:
+        """What there is now and was not before; empty if nothing."""
+        grown: dict[str, object] = {}
+        if self.files > before.files:
+            grown["open files"] = self.files - before.files
+        for name in ("threads", "children", "temporary", "shared_memory"):
+            if new := getattr(self, name) - getattr(before, name):
+                grown[name] = sorted(new)
+        return grown
+
+
+def holdings() -> Holdings:
+    """What this process holds now."""
+    gc.collect()
+    threads = {f"{t.name} ({t.ident})" for t in threading.enumerate() if t.name not in ALWAYS_THERE}
+    return Holdings(
+        files=len(os.listdir("/proc/self/fd")),
+        threads=frozenset(threads),
+        children=frozenset(p.pid for p in psutil.Process().children(recursive=True)),
+        temporary=frozenset(p.name for p in Path(tempfile.gettempdir()).glob(OUR_FILES)),
+        shared_memory=frozenset(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else frozenset(),
+    )
+
+
+def leaked_since(before: Holdings, grace_s: float = GRACE_S) -> dict[str, object]:
+    """What is left over, once everything had time to end."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and thread.name not in ALWAYS_THERE:
+            thread.join(grace_s)
+    psutil.wait_procs(psutil.Process().children(recursive=True), timeout=grace_s)
+    until = time.monotonic() + grace_s
+    while (grown := holdings().more_than(before)) and time.monotonic() < until:
+        threading.Event().wait(0.05)
+    return grown

@@ -1,0 +1,46 @@
+"""Kills applications and looks whether their hosts end too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from qnnbridge._platform import wait_readable
+
+STATES = ("idle", "run", "create", "gil", "fork", "fork-run")
+END_TIMEOUT_S = 5.0
+"""What the README promises."""
+
+START_TIMEOUT_S = 60.0
+ROOT = Path(__file__).parents[2]
+
+
+def kill_an_application(state: str) -> float | None:
+    """Start an application in `state`, kill it with -9. Seconds until its host had ended, ``None`` if it had not."""
+    command = [sys.executable, "-m", "tests.faultlab.application", state]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        if not wait_readable(process.stdout.fileno(), START_TIMEOUT_S):
+            raise AssertionError(f"the application did not come into the state {state!r} in time")
+        pid = process.stdout.readline()
+        if not pid:
+            raise AssertionError(f"the application ended before it came into the state {state!r}")
+        host = os.pidfd_open(int(pid))
+        try:
+            begin = time.monotonic()
+            process.kill()
+            return time.monotonic() - begin if wait_readable(host, END_TIMEOUT_S) else None
+        finally:
+            os.close(host)
+    finally:
+        process.kill()
+        process.wait()
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # which ends a sibling
+        process.stdout.close()

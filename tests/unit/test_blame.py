@@ -1,0 +1,159 @@
+"""Which model is to blame for a host's death: the guilty one in the end, an innocent one never."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from qnnbridge.diagnosis.exit_status import ExitStatus
+from qnnbridge.supervision.blame import MAX_SOLO_REPLIES, Blame, NativeCall, Points
+
+SEGV = ExitStatus(-11, "posix")
+KILL = ExitStatus(-9, "posix")
+
+
+def call(name: str, phase: str = "running") -> NativeCall:
+    return NativeCall(fingerprint=name * 64, options_hash="0", phase=phase, model=f"{name}.onnx")
+
+
+A, B, C = call("a"), call("b"), call("c")
+
+
+def test_a_single_suspect_gets_one_point_and_may_go_on_with_others() -> None:
+    blame = Blame()
+    assert blame.on_death(SEGV, [A]) == [Points(A, 1.0)]
+    assert not blame.active
+    assert not blame.must_run_alone(A.fingerprint)
+
+
+def test_several_suspects_share_the_point_and_must_run_alone() -> None:
+    blame = Blame()
+    assert blame.on_death(SEGV, [A, B, C]) == [Points(one, 1 / 3) for one in (A, B, C)]
+    assert blame.active
+    assert all(blame.must_run_alone(one.fingerprint) for one in (A, B, C))
+    assert not blame.must_run_alone("x" * 64)
+
+
+def test_the_same_model_twice_in_flight_is_one_suspect() -> None:
+    blame = Blame()
+    assert blame.on_death(SEGV, [A, A]) == [Points(A, 1.0)]
+
+
+def test_nobody_in_native_code_is_nobody_to_blame() -> None:
+    blame = Blame()
+    assert blame.on_death(SEGV, []) == []
+    assert blame.on_death(SEGV, [NativeCall("", "", "importing")]) == []
+
+
+def test_a_good_reply_alone_acquits_and_takes_the_share_back() -> None:
+    blame = Blame()
+    blame.on_death(SEGV, [A, B])
+    assert blame.on_good_reply(B) == [Points(B, -0.5)]
+    assert not blame.must_run_alone(B.fingerprint)
+    assert blame.must_run_alone(A.fingerprint)
+    assert blame.on_good_reply(B) == []
+
+
+def test_a_death_alone_leaves_one_suspect() -> None:
+    blame = Blame()
+    blame.on_death(SEGV, [A, B])
+    assert blame.on_death(SEGV, [A]) == [Points(A, 1.0)]
+
+
+def test_each_new_suspicion_needs_twice_as_many_good_replies_alone() -> None:
+    blame = Blame()
+    needed = []
+    for _ in range(6):
+        blame.on_death(SEGV, [A, B])
+        count = 0
+        while blame.must_run_alone(A.fingerprint):
+            blame.on_good_reply(A)
+            count += 1
+        needed.append(count)
+    assert needed == [1, 2, 4, 8, 16, MAX_SOLO_REPLIES]
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        ExitStatus(-15, "posix"),
+        ExitStatus(-2, "posix"),
+        ExitStatus(1, "win32"),
+        ExitStatus(0xC000013A, "win32"),
+        None,
+    ],
+    ids=["SIGTERM", "SIGINT", "TerminateProcess", "Ctrl+C", "unknown"],
+)
+def test_a_host_that_was_ended_from_outside_blames_nobody(status: ExitStatus | None) -> None:
+    blame = Blame()
+    for _ in range(10):
+        assert blame.on_death(status, [A]) == []
+
+
+def test_what_we_ended_ourselves_blames_nobody_unless_it_hung() -> None:
+    blame = Blame()
+    assert blame.on_death(KILL, [A], "ended-by-us") == []
+    assert blame.on_death(KILL, [A], "hung") == [Points(A, 1.0)]
+
+
+def test_two_kills_are_bad_luck_and_the_third_in_a_row_is_the_memory() -> None:
+    blame = Blame()
+    assert blame.on_death(KILL, [A]) == []
+    assert blame.on_death(KILL, [A]) == []
+    assert blame.on_death(KILL, [A]) == [Points(A, 1.0)]
+    assert blame.on_death(KILL, [A]) == [Points(A, 1.0)]
+
+
+def test_a_good_reply_between_the_kills_starts_the_count_again() -> None:
+    blame = Blame()
+    for _ in range(20):
+        blame.on_death(KILL, [A])
+        blame.on_death(KILL, [A])
+        blame.on_good_reply(A)
+    assert blame.on_death(KILL, [A]) == []
+
+
+def test_kills_of_different_models_do_not_add_up() -> None:
+    blame = Blame()
+    assert [blame.on_death(KILL, [one]) for one in (A, B, C, A, B, C)] == [[]] * 6
+
+
+def test_a_model_in_quarantine_has_nothing_to_prove() -> None:
+    blame = Blame()
+    blame.on_death(SEGV, [A, B])
+    blame.forget(A.fingerprint)
+    assert not blame.must_run_alone(A.fingerprint)
+    assert blame.must_run_alone(B.fingerprint)
+    assert blame.on_good_reply(A) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("chance_to_kill", [1.0, 0.3])
+def test_a_poison_model_is_found_and_its_neighbours_keep_a_clean_account(seed: int, chance_to_kill: float) -> None:
+    """Four models in flight together, one of which kills; suspects are run alone, as the host's gate does it."""
+    chance = random.Random(seed)
+    blame = Blame()
+    account = dict.fromkeys("abcd", 0.0)
+    worst = dict.fromkeys("abcd", 0.0)
+
+    def book(all_points: list[Points]) -> None:
+        for points in all_points:
+            account[points.call.fingerprint[0]] += points.points
+            worst[points.call.fingerprint[0]] = max(
+                worst[points.call.fingerprint[0]], account[points.call.fingerprint[0]]
+            )
+
+    for _ in range(500):
+        models = chance.sample("abcd", 3)
+        alone = [m for m in models if blame.must_run_alone(m * 64)]
+        batch = alone[:1] or models
+        if "d" in batch and chance.random() < chance_to_kill:
+            book(blame.on_death(SEGV, [call(m) for m in batch]))
+        else:
+            for model in batch:
+                book(blame.on_good_reply(call(model)))
+        if account["d"] >= 2:
+            break
+    assert account["d"] >= 2, "the poison model was never found"
+    assert max(worst[m] for m in "abc") < 2

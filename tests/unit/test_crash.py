@@ -1,0 +1,281 @@
+"""A host's death in words. What the dying hosts wrote is real, see `data/stderr/README.md`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qnnbridge.diagnosis.crash import CrashRecord, InFlight, diagnose, to_error
+from qnnbridge.diagnosis.death_rules import DEATH_RULES
+from qnnbridge.diagnosis.exit_codes_data import POSIX, SIGNALS, WINDOWS
+from qnnbridge.diagnosis.exit_status import ExitStatus, Platform
+from qnnbridge.diagnosis.stderr_text import decode_stderr
+from qnnbridge_protocol.errors import BridgeError, HostCrashed, HostStartFailed
+
+DATA = Path(__file__).with_name("data") / "stderr"
+START = ("starting", "importing", "registering")
+
+
+def record(
+    log: str | None, phase: str, code: int | None, platform: Platform = "posix", op: str = "", **more: Any
+) -> CrashRecord:
+    """A host that died with this code in this phase, having written this file to stderr."""
+    text = ""
+    if log is not None:
+        text = decode_stderr((DATA / (log if "." in log else f"{log}.txt")).read_bytes())
+    in_call = phase in ("creating", "compiling", "running")
+    call = InFlight(
+        7, op or ("session.run" if phase == "running" else "session.create"), "pnet.onnx", "f" * 64, "0" * 64, phase
+    )
+    return CrashRecord(
+        exit=None if code is None else ExitStatus(code, platform),
+        host_phase="idle" if in_call else phase,
+        generation=3,
+        uptime_s=12.5,
+        in_flight=(call,) if in_call else (),
+        stderr_tail=text,
+        ready=phase not in START,
+        **more,
+    )
+
+
+REAL_DEATHS = [
+    # stderr, phase, exit code, words of the cause, words of the fix
+    ("zero_size_dimension", "compiling", -8, "dimension of size 0", "give it a size"),
+    ("zero_size_dimension", "creating", 136, "dimension of size 0", "give it a size"),
+    ("run_option_not_a_number", "running", -6, "must be a number is none (stoul failed)", "Correct the option"),
+    ("bin_of_another_model", "creating", -6, "does not belong to this .onnx file", "Compile the model again"),
+    ("damaged_bin_out_of_range", "creating", -6, "context binary is damaged (std::out_of_range)", "Compile"),
+    ("damaged_bin_at_create", "compiling", -11, "context binary is damaged or was made", "compile it again"),
+    ("damaged_bin_at_run", "running", -11, "while running this model", "Compile the model again"),
+    ("stft", "compiling", -11, "STFT", "replace the operator"),
+    ("truncated_backend_library", "creating", -7, "library is cut off", "Reinstall"),
+    ("two_qnn_versions", "creating", -6, "two QNN versions", "one set of QNN libraries"),
+    ("double_free", "running", -6, "double free", "one set of QNN libraries"),
+    ("thread_at_exit", "closing", -6, "all work was done", "no answer was lost"),
+    ("qemu_segv", "importing", -11, "died while it was loaded", "Reinstall"),
+    ("watchdog", "running", 1, "took longer than its budget", "more time"),
+    ("python_exception", "idle", 1, "ValueError: bad thing happened", "traceback"),
+    ("host_package_missing", "starting", 1, "qnnbridge is not installed", 'pip install "qnnbridge[host]"'),
+    ("module_missing", "starting", 1, "lacks the package nosuchmodule", "pip install"),
+    ("pythonhome", "starting", 1, "PYTHONHOME", "Unset PYTHONHOME"),
+    (None, "compiling", -9, "out-of-memory killer ended it, or somebody did", "kernel log"),
+    (None, "running", 137, "out-of-memory killer ended it, or somebody did", "kernel log"),
+    (None, "idle", -9, "Somebody ended it (kill -9), or the kernel", "kernel log"),
+    (None, "idle", -15, "asked it to end (SIGTERM)", "Find out who"),
+    (None, "idle", 0, "as if it had been asked to", "sys.exit()"),
+    (None, "starting", 127, "command or library not found", "by hand"),
+    (None, "starting", 126, "not executable", "doctor"),
+]
+
+
+@pytest.mark.parametrize(
+    ("log", "phase", "code", "cause", "fix"),
+    REAL_DEATHS,
+    ids=[f"{row[0]}-{row[1]}-{row[2]}" for row in REAL_DEATHS],
+)
+def test_a_real_death_is_explained(log: str | None, phase: str, code: int, cause: str, fix: str) -> None:
+    best = diagnose(record(log, phase, code))[0]
+    assert cause in best.cause
+    assert fix in best.fix
+
+
+WINDOWS_DEATHS = [
+    ("windows_access_violation", "running", 0xC0000005, "while running this model"),
+    ("windows_access_violation", "importing", 0xC0000005, "died while it was loaded"),
+    ("windows_run_option_not_a_number.bin", "running", 0xC0000409, "On Windows this death leaves no message"),
+    ("windows_run_option_not_a_number.bin", "running", 3, "On Windows this death leaves no message"),
+    ("windows_standard_streams", "starting", 1, "standard streams that it cannot use"),
+    (None, "compiling", 0xC0000094, "dimension of size 0"),
+    (None, "compiling", 0xC00000FD, "QNN crashed on this model"),
+    (None, "running", 0xC0000006, "cut off or replaced while in use"),
+    (None, "running", 0xC0000374, "memory allocator"),
+    (None, "starting", 0xC0000135, "Visual C++ runtime"),
+    (None, "starting", 0xC000007B, "another machine type"),
+    (None, "starting", 0xC0000139, "two versions are mixed"),
+    (None, "starting", 106, "pyvenv.cfg"),
+    (None, "idle", 0xC000013A, "asked it to end (STATUS_CONTROL_C_EXIT)"),
+    (None, "running", 1, "Nothing on stderr: somebody ended the process"),
+    (None, "idle", 259, "STILL_ACTIVE"),
+    (None, "idle", 0xC0ABCDEF, "this table does not name"),
+]
+
+
+@pytest.mark.parametrize(
+    ("log", "phase", "code", "cause"),
+    WINDOWS_DEATHS,
+    ids=[f"{row[0]}-{row[1]}-{row[2]:X}" for row in WINDOWS_DEATHS],
+)
+def test_a_windows_death_is_explained(log: str | None, phase: str, code: int, cause: str) -> None:
+    assert cause in diagnose(record(log, phase, code, "win32"))[0].cause
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "curable"),
+    [
+        ("ImportError: DLL load failed while importing ort_state: The specified module could not be found.",
+         "A native library of ort_state could not be loaded: The specified module", False),
+        ("OSError: [WinError 193] %1 is not a valid Win32 application", "for another machine", False),
+        ("ImportError: /opt/x.so: wrong ELF class: ELFCLASS32", "for another machine", False),
+        ("OSError: [Errno 8] Exec format error: '/opt/python'", "for another machine", False),
+        ("ImportError: libatomic.so.1: cannot open shared object file: No such file", "libatomic.so.1", False),
+        ("ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found", "GLIBCXX_3.4.32", False),
+        ("SyntaxError: invalid syntax", "too old for qnnbridge", False),
+        ("MemoryError", "no memory left", True),
+        ("RuntimeError: something odd", "RuntimeError: something odd", True),
+    ],
+)  # fmt: skip
+def test_a_python_that_cannot_be_a_host_is_explained(line: str, cause: str, curable: bool) -> None:
+    text = f'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n{line}\n'
+    died = CrashRecord(ExitStatus(1, "posix"), host_phase="starting", ready=False, stderr_tail=text)
+    best = diagnose(died)[0]
+    assert cause in best.cause
+    assert best.curable is curable
+    assert to_error(died).retry == ("safe" if curable else "pointless")
+
+
+def test_a_bad_dynamic_option_is_told_from_a_thread_at_exit() -> None:
+    # Both leave the same line: `terminate called without an active exception`.
+    by_option = record("dynamic_option_not_a_number", "running", -6, op="session.set_ep_dynamic_options")
+    assert "dynamic option" in diagnose(by_option)[0].cause
+    assert "all work was done" in diagnose(record("thread_at_exit", "idle", -6))[0].cause
+
+
+def test_there_is_always_an_answer_and_the_exit_code_is_part_of_it() -> None:
+    statuses = [
+        *(ExitStatus(row.number, "win32") for row in WINDOWS),
+        *(ExitStatus(row.number, "posix") for row in POSIX),
+        *(ExitStatus(-row.number, "posix") for row in SIGNALS),
+    ]
+    for status in statuses:
+        for phase in (*START, "creating", "compiling", "running", "idle", "closing"):
+            diagnoses = diagnose(record(None, phase, status.raw, status.platform))
+            weights = [diagnosis.weight for diagnosis in diagnoses]
+            assert weights == sorted(weights, reverse=True)
+            assert any(d.cause.startswith(f"{status.name}: ") for d in diagnoses), (status.name, phase)
+            assert all("{" not in d.cause for d in diagnoses)
+    assert "could not be read" in diagnose(record(None, "running", None))[0].cause
+
+
+def test_no_rule_speaks_of_a_fault_or_a_phase_that_does_not_exist() -> None:
+    faults = {row.fault for row in (*WINDOWS, *SIGNALS, *POSIX)} | {"unknown"}
+    phases = {*START, "creating", "compiling", "running", "idle", "closing"}
+    for rule in DEATH_RULES:
+        assert set(rule.faults) <= faults, rule.cause
+        assert set(rule.phases) <= phases, rule.cause
+        assert rule.fix, rule.cause
+
+
+def test_what_we_did_ourselves_is_no_riddle() -> None:
+    died = record("damaged_bin_at_run", "running", -9, killed_because="a call ran past its deadline")
+    (only,) = diagnose(died)
+    assert only.cause == "qnnbridge ended it: a call ran past its deadline."
+
+
+def test_a_log_line_of_an_earlier_failure_does_not_outdo_what_the_death_itself_says() -> None:
+    both = "backend_missing"
+    died = record(both, "compiling", -8)
+    causes = [d.cause for d in diagnose(died)]
+    assert "dimension of size 0" in causes[0]
+    assert any("libQnnHtp.so is not there" in cause for cause in causes[1:])
+
+
+# --- evidence ---
+
+
+def test_the_stack_of_the_thread_that_died_is_read() -> None:
+    died = record("damaged_bin_at_run", "running", -11)
+    title, innermost, *_ = died.python_stack
+    assert title == "Fatal Python error: Segmentation fault"
+    assert innermost.endswith("line 395 in run")
+    assert diagnose(died)[0].evidence == (
+        "Fatal Python error: Segmentation fault in run (onnxruntime_inference_collection.py:395)",
+    )
+
+
+def test_a_thread_without_python_frames_does_not_borrow_those_of_another() -> None:
+    text = (
+        "Fatal Python error: Aborted\n\nThread 0x01 (most recent call first):\n  <no Python frame>\n\n"
+        'Current thread 0x02 (most recent call first):\n  File "a.py", line 1 in f\n'
+    )
+    assert CrashRecord(ExitStatus(-6, "posix"), stderr_tail=text).python_stack == ("Fatal Python error: Aborted",)
+
+
+def test_the_words_of_the_cpp_runtime_are_kept_with_the_exception_text() -> None:
+    died = record("two_qnn_versions", "creating", -6)
+    assert died.terminate_line == (
+        "terminate called after throwing an instance of 'std::runtime_error': duplicate op key @BlockZap"
+    )
+    assert record("damaged_bin_at_run", "running", -11).terminate_line is None
+
+
+def test_a_stack_in_the_head_of_stderr_is_found_too() -> None:
+    text = decode_stderr((DATA / "bin_of_another_model.txt").read_bytes())
+    died = CrashRecord(ExitStatus(-6, "posix"), stderr_head=text, stderr_tail="later lines\n")
+    assert died.python_stack
+    assert "does not belong" in diagnose(died)[0].cause
+
+
+def test_only_requests_in_native_code_are_suspects() -> None:
+    calls = (
+        InFlight(1, "session.run", "queued.onnx", "a" * 64, "0", None),
+        InFlight(2, "session.run", "guilty.onnx", "b" * 64, "0", "running"),
+        InFlight(3, "host.info", "", "", "", None),
+    )
+    died = CrashRecord(ExitStatus(-11, "posix"), in_flight=calls)
+    assert [call.request_id for call in died.suspects] == [2]
+    assert (died.phase, died.models) == ("running", ("guilty.onnx",))
+    assert "while running guilty.onnx" in to_error(died).message
+
+
+# --- the error ---
+
+
+def test_the_error_names_phase_model_code_cause_fix_and_report_in_few_lines() -> None:
+    error = to_error(record("zero_size_dimension", "compiling", -8), "~/crashes/x.txt")
+    assert type(error) is HostCrashed
+    lines = str(error).splitlines()
+    assert lines[0] == "The QNN host process ended while compiling pnet.onnx: exit code -8 (SIGFPE)."
+    assert [line.split(":")[0].strip() for line in lines[1:]] == ["Cause", "Evidence", "Evidence", "Fix"]
+    assert "crash report: ~/crashes/x.txt" in lines[3]
+
+
+def test_a_windows_code_is_named_by_number_hex_and_name() -> None:
+    error = to_error(record(None, "running", 3221226505, "win32"))
+    assert "3221226505 (0xC0000409, STATUS_STACK_BUFFER_OVERRUN)" in error.message
+
+
+def test_a_host_that_never_got_ready_failed_to_start() -> None:
+    error = to_error(record("host_package_missing", "starting", 1))
+    assert type(error) is HostStartFailed
+    assert error.message == "The QNN host process ended before it was ready: exit code 1."
+    assert error.retry == "pointless"
+    assert to_error(record(None, "starting", -9)).retry == "safe"
+
+
+def test_the_details_hold_everything_and_travel() -> None:
+    died = record(
+        "bin_of_another_model",
+        "creating",
+        -6,
+        versions={"onnxruntime": "1.31.1"},
+        application_versions={"python": "3.10.4"},
+        last_frames=("REQUEST 7 create",),
+        interpreter="/opt/python",
+    )
+    error = to_error(died, "report.txt")
+    details = json.loads(json.dumps(error.details))
+    assert details["exit"]["number"] == -6
+    assert details["exit"]["hex"] == "0xFFFFFFFA"
+    assert details["exit"]["name"] == "SIGABRT"
+    assert (details["phase"], details["models"], details["generation"]) == ("creating", ["pnet.onnx"], 3)
+    assert details["suspects"][0]["fingerprint"] == "f" * 64
+    assert details["versions"] == {"onnxruntime": "1.31.1"}
+    assert details["last_frames"] == ["REQUEST 7 create"]
+    assert details["report"] == "report.txt"
+    assert details["diagnoses"][0]["cause"] == error.cause
+    assert "what():" in details["stderr_tail"]
+    assert BridgeError.__reduce__(error)[1][0]["details"]["phase"] == "creating"

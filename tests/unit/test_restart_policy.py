@@ -1,0 +1,281 @@
+"""When a dead host may be started again. Time is a fake clock, chance a fixed number."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+from fake_clock import FakeClock
+
+from qnnbridge.diagnosis.exit_status import ExitStatus
+from qnnbridge.supervision.restart_policy import RestartPolicy
+from qnnbridge_protocol.errors import BreakerOpen, HostNotFound, VersionMismatch
+
+CRASHED = ExitStatus(-11, "posix")
+KILLED = ExitStatus(-9, "posix")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def full_delay(clock: FakeClock) -> RestartPolicy:
+    """A policy whose jitter always takes the whole delay."""
+    return RestartPolicy(clock=clock, jitter=lambda: 1.0)
+
+
+def live(policy: RestartPolicy, clock: FakeClock, seconds: float = 1.0, replies: int = 0) -> None:
+    """One generation: wait as told, start, be ready, answer so many calls, live so long."""
+    clock.sleep(policy.next_start().delay_s)
+    policy.on_start()
+    policy.on_ready()
+    for _ in range(replies):
+        policy.on_good_reply()
+    clock.sleep(seconds)
+
+
+def die_at_start(policy: RestartPolicy, clock: FakeClock, status: ExitStatus = CRASHED) -> float:
+    """A start that fails at once; gives the delay before the next one."""
+    clock.sleep(policy.next_start().delay_s)
+    policy.on_start()
+    policy.on_death(status)
+    return policy.next_start().delay_s
+
+
+def test_the_first_start_is_immediate(clock: FakeClock) -> None:
+    start = full_delay(clock).next_start()
+    assert (start.delay_s, start.probe) == (0.0, False)
+
+
+def open_breaker(policy: RestartPolicy, clock: FakeClock) -> BreakerOpen:
+    """Five starts that crash at once; gives the error of the sixth."""
+    with pytest.raises(BreakerOpen) as caught:  # noqa: PT012 - the fifth death is what raises
+        for _ in range(5):
+            die_at_start(policy, clock)
+    return caught.value
+
+
+def test_delays_double_when_every_start_crashes(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    assert [die_at_start(policy, clock) for _ in range(4)] == [0.25, 0.5, 1.0, 2.0]
+
+
+def test_delays_grow_to_half_a_minute_when_every_start_is_killed_and_the_first_three_are_free(
+    clock: FakeClock,
+) -> None:
+    policy = full_delay(clock)
+    delays = [die_at_start(policy, clock, KILLED) for _ in range(13)]
+    assert delays == [0.25, 0.25, 0.25, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+
+
+def test_jitter_is_full(clock: FakeClock) -> None:
+    policy = RestartPolicy(clock=clock, jitter=random.Random(1).random)
+    delays = [die_at_start(policy, clock, KILLED) for _ in range(50)][12:]
+    assert all(0 <= delay <= 30 for delay in delays)
+    assert min(delays) < 5
+    assert max(delays) > 25
+
+
+def test_time_that_has_passed_since_the_death_counts(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    for _ in range(4):
+        die_at_start(policy, clock)
+    clock.sleep(0.5)
+    assert policy.next_start().delay_s == 1.5
+    clock.sleep(100)
+    assert policy.next_start().delay_s == 0
+
+
+def test_a_host_killed_two_hundred_times_a_minute_while_it_works_is_restarted_at_once(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    waited = 0.0
+    for _ in range(200):
+        waited += policy.next_start().delay_s
+        live(policy, clock, seconds=0.3, replies=1)
+        policy.on_death(KILLED)
+    assert waited == 0
+    assert policy.state == "closed"
+
+
+def test_kills_at_random_moments_never_stop_it(clock: FakeClock) -> None:
+    chance = random.Random(7)
+    policy = RestartPolicy(clock=clock, jitter=chance.random)
+    begin = clock.now
+    for _ in range(200):
+        live(policy, clock, seconds=0.3, replies=chance.choice([0, 0, 3]))
+        policy.on_death(KILLED)
+    assert policy.state == "closed"
+    # Two out of three kills hit the start, and still the waiting is short.
+    assert (clock.now - begin) / 200 < 1
+
+
+def test_one_good_reply_ends_the_growth_of_the_delay(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    for _ in range(3):
+        die_at_start(policy, clock)
+    live(policy, clock, replies=1)
+    policy.on_death(CRASHED)
+    assert policy.next_start().delay_s == 0
+    assert die_at_start(policy, clock) == 0.25
+
+
+def test_a_minute_of_readiness_counts_though_nobody_asked(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    for _ in range(4):
+        die_at_start(policy, clock)
+    live(policy, clock, seconds=60)
+    policy.on_death(CRASHED)
+    assert policy.next_start().delay_s == 0.25
+    assert policy.state == "closed"
+
+
+def test_five_barren_deaths_open_the_breaker(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    error = open_breaker(policy, clock)
+    assert policy.state == "open"
+    assert error.details["retry_after_s"] == 60
+    assert error.details["deaths"] == ["exit code -11 (SIGSEGV)"] * 5
+    assert "died 5 times in a row" in error.message
+    assert error.retry == "safe"
+
+
+def test_the_breaker_tries_once_after_a_minute_and_doubles_when_that_fails(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    open_breaker(policy, clock)
+    for open_s in (60, 120, 240, 480, 600, 600):
+        with pytest.raises(BreakerOpen) as caught:
+            policy.next_start()
+        assert caught.value.details["retry_after_s"] == open_s
+        clock.sleep(open_s - 0.001)
+        with pytest.raises(BreakerOpen):
+            policy.next_start()
+        clock.sleep(0.001)
+        assert policy.state == "half-open"
+        assert policy.next_start().probe
+        policy.on_start()
+        policy.on_death(CRASHED)
+
+
+def test_a_good_probe_closes_the_breaker_for_good(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    open_breaker(policy, clock)
+    clock.sleep(60)
+    live(policy, clock, replies=1)
+    assert policy.state == "closed"
+    policy.on_death(CRASHED)
+    assert policy.next_start().delay_s == 0
+    for _ in range(4):
+        die_at_start(policy, clock)  # the old deaths are forgotten
+    assert policy.state == "closed"
+
+
+def test_a_probe_that_is_killed_from_outside_is_repeated_after_a_delay(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    open_breaker(policy, clock)
+    clock.sleep(60)
+    policy.on_start()
+    policy.on_death(KILLED)
+    start = policy.next_start()
+    assert start.probe
+    assert start.delay_s > 0
+
+
+def test_deaths_that_are_far_apart_do_not_open_the_breaker(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    for _ in range(30):  # one every two minutes for an hour
+        live(policy, clock, seconds=10)
+        policy.on_death(CRASHED)
+        clock.sleep(110)
+    assert policy.state == "closed"
+
+
+def test_a_good_generation_in_between_keeps_the_breaker_closed(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    for n in range(40):
+        live(policy, clock, seconds=0.5, replies=n % 4 == 3)
+        policy.on_death(CRASHED)
+    assert policy.state == "closed"
+
+
+def test_kills_from_outside_slow_it_down_but_do_not_open_the_breaker(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    for _ in range(50):
+        delay_s = die_at_start(policy, clock, KILLED)
+    assert policy.state == "closed"
+    assert delay_s == 30
+
+
+def test_what_a_restart_cannot_cure_is_never_tried_again(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    policy.on_start()
+    policy.on_death(None, curable=False, error=VersionMismatch("The host speaks version 2.", fix="Upgrade it."))
+    clock.sleep(1e6)
+    for _ in range(2):
+        with pytest.raises(VersionMismatch, match="version 2") as caught:
+            policy.next_start()
+        assert caught.value.fix == "Upgrade it."
+        assert caught.value.retry == "pointless"
+    assert policy.state == "broken"
+    policy.reset()
+    assert policy.next_start().delay_s == 0
+
+
+def test_an_incurable_death_without_an_error_of_its_own_says_so(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    policy.on_start()
+    policy.on_death(ExitStatus(0xC0000135, "win32"), curable=False)
+    with pytest.raises(BreakerOpen, match="STATUS_DLL_NOT_FOUND") as caught:
+        policy.next_start()
+    assert caught.value.retry == "pointless"
+
+
+def test_the_error_that_is_raised_again_is_a_fresh_one(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    policy.on_death(None, curable=False, error=HostNotFound("no interpreter"))
+    errors = []
+    for _ in range(2):
+        with pytest.raises(HostNotFound) as caught:
+            policy.next_start()
+        errors.append(caught.value)
+    assert errors[0] is not errors[1]  # else each raise would add to one traceback
+
+
+def test_the_wall_clock_plays_no_part(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    die_at_start(policy, clock)
+    clock.wall_offset += 365 * 86400
+    assert policy.next_start().delay_s == 0.25
+    clock.wall_offset -= 2 * 365 * 86400
+    assert policy.next_start().delay_s == 0.25
+
+
+def test_numbers_can_be_chosen(clock: FakeClock) -> None:
+    policy = RestartPolicy(
+        first_delay_s=1, max_delay_s=3, breaker_deaths=3, open_s=10, max_open_s=15, clock=clock, jitter=lambda: 1.0
+    )
+    assert [die_at_start(policy, clock) for _ in range(2)] == [1, 2]
+    with pytest.raises(BreakerOpen) as caught:
+        die_at_start(policy, clock)
+    assert caught.value.details["retry_after_s"] == 10
+
+
+def test_a_thousand_deaths_do_not_overflow(clock: FakeClock) -> None:
+    policy = full_delay(clock)
+    for _ in range(2000):
+        policy.on_death(KILLED)
+    assert policy.next_start().delay_s == 30
+
+
+def test_many_threads_may_report_good_replies_at_once() -> None:
+    policy = RestartPolicy()
+    policy.on_start()
+    policy.on_ready()
+    threads = [threading.Thread(target=lambda: [policy.on_good_reply() for _ in range(500)]) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    policy.on_death(CRASHED)
+    assert policy.next_start().delay_s == 0
