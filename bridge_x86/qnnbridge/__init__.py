@@ -12,6 +12,7 @@ from qnnbridge import errors
 from qnnbridge.errors import BridgeError
 from qnnbridge.host import Host, HostInfo, HostStats, default_host
 from qnnbridge.io_binding import IOBinding
+from qnnbridge.lora import LoraAdapter
 from qnnbridge.node import ModelMetadata, NodeArg
 from qnnbridge.options import (
     ExecutionMode,
@@ -42,6 +43,7 @@ __all__ = [
     "IOBinding",
     "InferenceSession",
     "Limits",
+    "LoraAdapter",
     "ModelMetadata",
     "NodeArg",
     "OrtAllocatorType",

@@ -135,10 +135,12 @@ class RemoteSession:
         on_deadline: OnDeadline = "raise",
         stop: RunOptions | None = None,
     ) -> Frame:
+        note = self._note if header["op"] == self._note.op else dataclasses.replace(self._note, op=header["op"])
+
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
             request = {**header, "session": self._id_in(process, deadline)}
-            with self.host.gate(self._note, deadline), _Stop(stop, process) as on_sent:
-                return process.call(request, buffers, deadline, self._note, on_sent)
+            with self.host.gate(note, deadline), _Stop(stop, process) as on_sent:
+                return process.call(request, buffers, deadline, note, on_sent)
 
         if self._closed:
             raise Closed("The session is closed.", fix="Create a new one.")
@@ -192,8 +194,9 @@ class RemoteSession:
                 f"The host was ended: {self._note.model} ran past its deadline of {timeout_s:g} s.",
                 details={"model": self._note.model},
             )
-            process.kill("a call ran past its deadline (on_deadline='kill')")
+            # The reason first: whoever sees the end of the stream before it would report a crash.
             process.channel.fail(reason)
+            process.kill("a call ran past its deadline (on_deadline='kill')")
             state = "stopped"
         return DeadlineExceeded(
             f"{self._note.model}: no answer within {timeout_s:g} s (the work is {state}).",

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
-from qnnbridge.option_fields import Field, HasFields, as_bool, as_int32, as_text
+from qnnbridge.lora import LoraAdapter
+from qnnbridge.option_fields import Field, HasFields, as_bool, as_int32, as_text, wrong_type
 from qnnbridge.session_options import add_entry, get_entry
-from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import RunSpec
 
 
 class RunOptions(HasFields):
     """Configuration of single runs, with the names, defaults and error classes of ``onnxruntime.RunOptions``."""
 
-    __slots__ = ("_config_entries", "_listeners", "_lock", "_terminate")
+    __slots__ = ("_adapters", "_config_entries", "_listeners", "_lock", "_terminate")
 
     log_severity_level = Field(-1, as_int32, "0 verbose, 1 info, 2 warning, 3 error, 4 fatal; -1 the default.")
     log_verbosity_level = Field(0, as_int32, "Verbosity of verbose logs in debug builds.")
@@ -30,6 +30,7 @@ class RunOptions(HasFields):
     def __init__(self) -> None:
         super().__init__()
         self._config_entries: dict[str, str] = {}
+        self._adapters: list[str] = []
         self._terminate = False
         self._listeners: list[Callable[[bool], None]] = []
         self._lock = threading.Lock()
@@ -72,17 +73,17 @@ class RunOptions(HasFields):
         """The value of an entry that was added; an error that is also a `RuntimeError` if there is none."""
         return get_entry(self._config_entries, key, "RunOptions")
 
-    def add_active_adapter(self, adapter: object, /) -> NoReturn:
-        raise errors.OptionError(
-            "add_active_adapter cannot be used through qnnbridge.",
-            cause="A LoRA adapter is an object of ONNX Runtime in the process that runs the model.",
-            fix="With the QNN provider switch adapters with add_run_config_entry('qnn.lora_config', file); "
-            "else merge the adapter into the model.",
-        )
+    def add_active_adapter(self, adapter: LoraAdapter, /) -> None:
+        """Run with the parameters of a LoRA adapter; several may be active at once."""
+        if not isinstance(adapter, LoraAdapter):
+            raise wrong_type("adapter", adapter, "a qnnbridge.LoraAdapter")
+        self._adapters.append(adapter.path)
 
     def to_spec(self) -> RunSpec:
         """What travels with a run."""
         options = self.changed_fields()
         if self._terminate:
             options["terminate"] = True
+        if self._adapters:
+            options["active_adapters"] = list(self._adapters)
         return RunSpec(options=options, config_entries=dict(self._config_entries))

@@ -182,7 +182,8 @@ class HostHandlers:
     def _end_profiling(self, request: Request, _enter: Callable[[str], None]) -> Answer:
         return {"file": self._session(request).end_profiling()}, ()
 
-    def _set_ep_dynamic_options(self, request: Request, _enter: Callable[[str], None]) -> Answer:
+    def _set_ep_dynamic_options(self, request: Request, enter: Callable[[str], None]) -> Answer:
+        enter("running")
         self._session(request).set_ep_dynamic_options(request.header["options"])
         return {}, ()
 

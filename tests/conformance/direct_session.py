@@ -18,7 +18,7 @@ QNN = "QNNExecutionProvider"
 CPU = "CPUExecutionProvider"
 
 
-def flatten(value: Any, path: str = "") -> dict[str, np.ndarray[Any, Any]]:
+def flatten(value: Any, path: str = "") -> dict[str, Any]:
     """A run's outputs as arrays by name: lists by position, maps as their keys and their values.
 
     Types that an array would not show (list or map, a number of Python or of numpy) are part of the name.

@@ -2,7 +2,8 @@
 
 The "model" is JSON: ``{"scale": 2.0, "npu": true, "on_create": ["sleep:0.1"], "on_run": ["segv"], "once": FILE}``.
 A session has one input ``x`` and one output ``y = x * scale`` (float32, any shape). Actions happen in order,
-before the result. With ``once`` they happen only while FILE does not exist, and it is made before they do.
+before the result. With ``once`` they happen only while FILE does not exist, and it is made before they do. ``wait:FILE`` lasts until FILE
+exists, ``note:FILE`` adds a dot to it.
 """
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ def act(action: str, stop: Any = None) -> None:
             "RecursionError": RecursionError(),
             "BadText": BadText(),
         }[value]
+    elif name == "wait":
+        while not os.path.exists(value):
+            time.sleep(0.002)
+    elif name == "close_stderr":
+        os.close(2)
     elif name == "grow":
         _kept.append(np.ones(int(value) * 131072))
     else:
@@ -122,7 +128,7 @@ class FakeSession:
         return [feeds["x"] * np.float32(self.script.get("scale", 2.0))]
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        pass
+        perform(self.script, "on_dynamic")
 
     def end_profiling(self) -> str:
         return "profile.json"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 from direct_ort import assert_same_class, outcome, session
 
 from qnnbridge import enums
+from qnnbridge.lora import LoraAdapter
 from qnnbridge.node import ModelMetadata, NodeArg
 from qnnbridge.options import (
     ExecutionMode,
@@ -451,9 +453,23 @@ def test_a_listener_may_remove_itself_and_use_the_options_while_it_is_called() -
     assert options.terminate is False
 
 
-def test_lora_adapters_are_refused_in_words() -> None:
-    with pytest.raises(errors.OptionError, match=r"qnn\.lora_config"):
-        RunOptions().add_active_adapter(object())
+def test_a_lora_adapter_travels_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "delta.onnx_adapter"
+    path.write_bytes(b"")
+    adapter = LoraAdapter()
+    adapter.Load(path)
+    options = RunOptions()
+    options.add_active_adapter(adapter)
+    assert options.to_spec().options == {"active_adapters": [str(path)]}
+
+
+def test_what_is_no_loaded_lora_adapter_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="LoraAdapter"):
+        RunOptions().add_active_adapter(object())  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="Load"):
+        RunOptions().add_active_adapter(LoraAdapter())
+    with pytest.raises(errors.NoSuchFile):
+        LoraAdapter().Load(tmp_path / "missing")
 
 
 def test_importing_the_application_side_classes_loads_nothing_heavy() -> None:

@@ -109,6 +109,7 @@ class Channel:
         self._send_lock = threading.Lock()
         self._lead = threading.Lock()
         self._waiters: dict[int, _Waiter] = {}
+        self._abandoned: dict[int, Note] = {}
         self._failure: ChannelFailed | None = None
         self._greeting: Frame | None = None
         self._said_goodbye = False
@@ -172,8 +173,6 @@ class Channel:
             # An interrupt of the caller: nobody waits any more, the host may stop working on it.
             self._abandon(request_id, None)
             raise
-        finally:
-            self.phases.pop(request_id, None)
         if answer.kind is Kind.ERROR:
             raise from_wire(answer.header.get("error") or {})
         return answer
@@ -199,9 +198,14 @@ class Channel:
         try:
             with self._send_lock:
                 self._write(self._connection.send(Frame(Kind.GOODBYE, 0, {})), deadline)
-            with self._lead:
+            # A caller without a deadline may have the lead as long as its call lasts.
+            if not self._lead.acquire(timeout=_remaining(deadline)):
+                return self._said_goodbye
+            try:
                 while not self._said_goodbye:
                     self._read(deadline)
+            finally:
+                self._lead.release()
         except (ChannelFailed, Deadline, RuntimeError):
             return self._said_goodbye
         return True
@@ -210,10 +214,10 @@ class Channel:
         """Nothing will come any more: every caller gets the failure. The first reason stays."""
         if self._failure is None:
             self._failure = ChannelFailed(reason)
+            # What nobody waits for any more may be what the host is busy with.
+            notes = {**self._abandoned, **{number: waiter.note for number, waiter in self._waiters.items()}}
             self.lost = tuple(
-                Lost(request_id, waiter.note, self.phases.get(request_id))
-                for request_id, waiter in sorted(self._waiters.items())
-                if waiter.note.op
+                Lost(number, note, self.phases.get(number)) for number, note in sorted(notes.items()) if note.op
             )
         for waiter in list(self._waiters.values()):
             waiter.wake()
@@ -230,10 +234,19 @@ class Channel:
             self._idle.clear()
         return not self._waiters
 
-    def release(self) -> None:
-        """Forget the bytes of requests that were never written whole."""
+    def release(self, timeout_s: float) -> bool:
+        """After `fail` and the end of the process: nobody is inside of the descriptors any more, nor will be.
+
+        Only then may they be closed: their numbers are given to the next host's pipes, and a caller that was about
+        to read would take bytes out of those. False if a caller still waits (somebody keeps the pipe open).
+        """
+        assert self._failure is not None
         with self._send_lock:
             self._writer.discard()
+        if not self._lead.acquire(timeout=timeout_s):
+            return False
+        self._lead.release()
+        return True
 
     # --- asking ---
 
@@ -292,6 +305,12 @@ class Channel:
             state = self.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
         except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
             state = "still-running"
+        waiting = self._waiters.get(request_id)
+        if waiting is not None and state == "still-running":
+            # Its answer is still expected, so that a death until then is blamed on the right one.
+            self._abandoned[request_id] = waiting.note
+            self._take_waiter(request_id)
+            return state
         if waiter is not None and waiter.answer is not None and state == "still-running":
             state = "finished"
         self._forget(request_id)
@@ -299,6 +318,7 @@ class Channel:
 
     def _forget(self, request_id: int) -> None:
         self._take_waiter(request_id)
+        self.phases.pop(request_id, None)
         self._connection.give_up(request_id)
 
     def _take_waiter(self, request_id: int) -> _Waiter | None:
@@ -355,6 +375,8 @@ class Channel:
         """Wait for bytes without a deadline. Only a host that cannot move, or stops within a frame, ends it."""
         in_frame_since = time.monotonic() if self._connection.mid_frame else None
         while not wait_readable(self._read_fd, SILENCE_INTERVAL_S):
+            if self._failure is not None:
+                raise self._failure
             reason = self._on_silence()
             if in_frame_since is not None and time.monotonic() - in_frame_since >= STALL_TIMEOUT_S:
                 reason = reason or _stalled("send", STALL_TIMEOUT_S)
@@ -371,12 +393,17 @@ class Channel:
     def _hand_out(self, frame: Frame) -> None:
         kind = frame.kind
         if kind is Kind.PHASE:
-            self.phases[frame.request_id] = str(frame.header.get("phase"))
+            number = frame.request_id
+            # The host may declare a request that it has just answered: a second one came in that moment.
+            if not number or number in self._waiters or number in self._abandoned:
+                self.phases[number] = str(frame.header.get("phase"))
         elif kind in (Kind.HELLO_OK, Kind.HELLO_ERR):
             self._greeting = frame
         elif kind is Kind.GOODBYE:
             self._said_goodbye = True
         else:
+            self.phases.pop(frame.request_id, None)
+            self._abandoned.pop(frame.request_id, None)
             waiter = self._take_waiter(frame.request_id)
             if waiter is not None:
                 waiter.answer = frame

@@ -30,6 +30,9 @@ DRAIN_TIMEOUT_S = 2.0
 STDIN_CLOSED_TIMEOUT_S = 2.0
 TERMINATE_TIMEOUT_S = 1.0
 KILL_TIMEOUT_S = 2.0
+RELEASE_TIMEOUT_S = 1.0
+"""From the end of the process to the last caller's return from reading its pipe."""
+
 STOPPED_LOOKS = 6
 """Looks, five seconds apart, that must find it stopped."""
 
@@ -129,8 +132,10 @@ class HostProcess:
         self.killed_because = self.killed_because or "it was closed"
         self._descend()
         self.stderr.drain(STDERR_TIMEOUT_S)
-        self.channel.release()
-        self._child.close()
+        if self.channel.release(RELEASE_TIMEOUT_S):
+            self._child.close()
+        else:
+            self.rungs.append("descriptors kept")
         self.stderr.close()
 
     def _look_whether_stopped(self) -> BridgeError | None:

@@ -21,6 +21,9 @@ from qnnbridge_protocol.errors import HostError, HostHung
 VERSIONS_THAT_MATTER = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
 """A model that kills a host of these versions may be harmless with others."""
 
+RUNNING = ("session.run", "session.set_ep_dynamic_options")
+"""Operations that enter native code in the phase "running"."""
+
 NOT_BUSY = (None, "ready")
 """What the host declares for itself when it waits for work."""
 
@@ -136,12 +139,12 @@ def _native_call(note: Note, phase: str) -> NativeCall:
 
 
 def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
-    """A run that is alone in the host declares nothing (ADR 0003): then the oldest one is inside native code."""
+    """What is alone in the host declares no run (ADR 0003): then the oldest one is inside native code."""
     if any(one.phase for one in lost):
         return lost
     out = list(lost)
     for index, one in enumerate(out):
-        if one.note.op == "session.run":
+        if one.note.op in RUNNING:
             out[index] = dataclasses.replace(one, phase="running")
             break
     return tuple(out)

@@ -185,7 +185,7 @@ class Supervisor:
     def _bury(self, process: HostProcess) -> None:
         """Release what a dead generation holds; make sure it is dead, and that its death was looked into."""
         if process.channel.failed:
-            self.lost(process, ChannelFailed())
+            self.lost(process, process.channel.fail(None))
         process.close()
         for generation in [g for g in self._deaths if g < process.generation - 8]:
             del self._deaths[generation]

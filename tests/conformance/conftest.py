@@ -1,0 +1,19 @@
+"""The real host for the comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import qnnbridge
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[qnnbridge.Host]:
+    """One host for all tests of a module, with QNN on the simulator."""
+    pytest.importorskip("onnxruntime_qnn")
+    with qnnbridge.Host() as host:
+        # Now, so that the guard of the first test does not take it for one that this test left behind.
+        host.start()
+        yield host
