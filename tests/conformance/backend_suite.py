@@ -5,8 +5,8 @@ same class with the same text. What is not compared exactly as ONNX ships it, so
 
 - Models of an IR version or opset that the installed ONNX Runtime does not know yet are refused by both sides. They
   are compared as they are, and again with the newest version that it does know.
-- ``onnxruntime``'s ``run`` refuses arrays of element types that numpy lacks (bfloat16, float8, below a byte), though
-  ONNX Runtime computes with them. Then the direct side passes and takes the same bits with `OrtValue`. The bridge
+- ``run`` of ONNX Runtime refuses arrays of types that numpy lacks (bfloat16, float8, below a byte), though
+  it computes with them. Then the direct side passes and takes the same bits with `OrtValue`. The bridge
   takes and returns such arrays in ``run``.
 - ONNX ships some scalars as ``numpy.float32`` and the like, which ``run`` refuses; they are passed as arrays
   without dimensions.

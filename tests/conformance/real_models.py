@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +17,6 @@ QNN = "QNNExecutionProvider"
 CPU = "CPUExecutionProvider"
 SOC_MODEL = "60"
 """Snapdragon X Elite. Without a chip most float models fail on the simulator, or take minutes."""
-
-Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +37,7 @@ class RealModel:
         first = {"qnn": [QNN]} if self.whole else {"qnn and cpu": [QNN, CPU]}
         return {**first, "cpu": [CPU]}
 
-    def feeds(self) -> dict[str, dict[str, Array]]:
+    def feeds(self) -> dict[str, dict[str, Any]]:
         """Name of the input data -> feeds."""
         rng = np.random.default_rng(20)
         return {

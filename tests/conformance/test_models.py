@@ -45,7 +45,6 @@ def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
 
 def run_directly(model: RealModel, path: Path, folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """The flattened outputs by mode and feed, from a process that knows nothing of the bridge."""
-    feeds: dict[str, Any]
     for name, feeds in model.feeds().items():
         np.savez(folder / f"{name}.npz", **feeds)
     outputs = folder / "direct"

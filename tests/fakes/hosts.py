@@ -11,12 +11,19 @@ from typing import Any
 import qnnbridge
 
 FAKE_HOST = str(Path(__file__).with_name("fake_host.py"))
+RELAY = str(Path(__file__).with_name("relay.py"))
 
 
 def fake_host(*arguments: str, **options: Any) -> qnnbridge.Host:
     """A host of which the engine does what the model says. Arguments: see `fake_host.py`."""
     command = [sys.executable, "-I", "-u", "-X", "utf8", "-X", "faulthandler", FAKE_HOST]
     return qnnbridge.Host(_command=[*command, *arguments, "--parent", str(os.getpid())], **options)
+
+
+def dying_host(step: str, once: Path, *arguments: str, **options: Any) -> qnnbridge.Host:
+    """A host that dies once, at a step of the protocol; see `relay.py`."""
+    command = [sys.executable, "-u", RELAY, str(once), step, *arguments, "--parent", str(os.getpid())]
+    return qnnbridge.Host(_command=command, **options)
 
 
 def script(**what: Any) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,14 @@ def test_a_log_line_of_an_earlier_failure_does_not_outdo_what_the_death_itself_s
     causes = [d.cause for d in diagnose(died)]
     assert "dimension of size 0" in causes[0]
     assert any("libQnnHtp.so is not there" in cause for cause in causes[1:])
+
+
+def test_a_stderr_full_of_long_lines_is_read_in_a_moment() -> None:
+    line = "2026-11-21 09:59:38.9 [V:onnxruntime:, x.cc:1 F] " + "name=a id=1 type=QNN_TENSOR_TYPE_NATIVE " * 50
+    died = CrashRecord(ExitStatus(1, "posix"), stderr_tail="\n".join([line] * 40 + ["x" * 20_000]))
+    begin = time.perf_counter()
+    diagnose(died)
+    assert time.perf_counter() - begin < 1
 
 
 # --- evidence ---

@@ -1,12 +1,20 @@
-"""The requests in flight: how many there may be, what a cancel achieves, and which phases are declared."""
+"""The requests in flight: how many, what a cancel achieves, which phases are declared, and errors as answers."""
 
 from __future__ import annotations
 
+import os
 import threading
+from typing import Any
 
 import pytest
+from tests.unit.wire_streams import feed, wire
 
 from qnnbridge_host.requests import InFlight, Request
+from qnnbridge_host.server import describe
+from qnnbridge_protocol.errors import OptionError, from_wire
+from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge_protocol.limits import Limits
+from qnnbridge_protocol.reader import FrameReader
 
 GRACE_S = 20.0
 """Only a defect waits this long."""
@@ -201,3 +209,44 @@ def test_after_a_time_with_two_a_lone_run_is_quiet_again() -> None:
 def test_a_request_knows_its_operation_and_takes_a_header_without_one() -> None:
     assert Request(1, {"op": "host.info"}, ()).op == "host.info"
     assert Request(1, {}, ()).op is None
+
+
+# --- errors as answers -----------------------------------------------------------------------------------
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+def deep(levels: int) -> list[Any]:
+    return [deep(levels - 1)] if levels else []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("plain"),
+        Unprintable(),
+        KeyboardInterrupt(),
+        FileNotFoundError(2, "No such file or directory", os.fsdecode(b"/caf\xe9.onnx")),
+        OptionError(
+            "a name with half a pair: \ud83d", fix="\udc80", evidence=["\udc80"], details={"\udc80": "\udc80"}
+        ),
+        OptionError("details that msgpack cannot carry", details={"set": {1}, "object": object()}),
+        OptionError("a number of more than 64 bits", details={"number": 2**64}),
+        OptionError("keys that are no text", details={1: 2}),  # type: ignore[dict-item]
+        OptionError("deeper than a header may be", details={"deep": deep(20)}),
+        RuntimeError("x" * 5 * 1024 * 1024),
+        OptionError("long evidence", evidence=["x" * 1024] * 5000),
+    ],
+    ids=lambda error: f"{type(error).__name__} {error.args[0] if error.args else ''}"[:40],
+)
+def test_whatever_a_handler_raises_can_be_answered(error: BaseException) -> None:
+    """An answer that cannot be written would leave the caller without one, and end the thread that serves it."""
+    answer = Frame(Kind.ERROR, 1, {"error": describe(error).to_wire()})
+    (got,) = feed(FrameReader(Limits()), wire(answer, Limits()))
+    travelled = from_wire(got.header["error"])
+    assert travelled.code == describe(error).code
+    assert travelled.message
+    str(travelled).encode()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from qnnbridge.diagnosis.death_rules import DEATH_RULES, DeathRule
@@ -161,20 +161,21 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
     if record.killed_because is not None:
         cause = f"qnnbridge ended it: {record.killed_because}."
         return [Diagnosis(cause, "", _evidence(record), OUR_KILL, True)]
-    found = [diagnosis for rule in DEATH_RULES if (diagnosis := _apply(rule, record)) is not None]
+    lines, evidence = record.lines, _evidence(record)
+    found = [d for rule in DEATH_RULES if (d := _apply(rule, record, lines, evidence)) is not None]
     curable = record.exit is None or record.exit.code.curable
     # An earlier failure that was survived leaves its lines too, so a log line alone is a symptom at most.
     found += [
         Diagnosis(finding.cause, finding.fix, finding.evidence, min(finding.weight, SYMPTOM) - 1, curable)
-        for finding in explain_lines(record.lines)
+        for finding in explain_lines(lines)
         if finding.weight > HINT
     ]
     if record.exit is None:
-        found.append(Diagnosis("Its exit code could not be read.", "Look at stderr.", _evidence(record), 0, True))
+        found.append(Diagnosis("Its exit code could not be read.", "Look at stderr.", evidence, 0, True))
     else:
         code = record.exit.code
         cause = f"{code.name}: {code.meaning}."
-        found.append(Diagnosis(cause, code.advice, _evidence(record), FROM_EXIT_CODE, curable))
+        found.append(Diagnosis(cause, code.advice, evidence, FROM_EXIT_CODE, curable))
     return sorted(found, key=lambda diagnosis: -diagnosis.weight)[:MAX_DIAGNOSES]
 
 
@@ -209,7 +210,9 @@ def details_of(record: CrashRecord, diagnoses: list[Diagnosis], report_path: str
     }
 
 
-def _apply(rule: DeathRule, record: CrashRecord) -> Diagnosis | None:
+def _apply(
+    rule: DeathRule, record: CrashRecord, lines: Sequence[str], evidence: tuple[str, ...]
+) -> Diagnosis | None:
     code = record.exit.code if record.exit is not None else None
     if rule.faults and (code is None or code.fault not in rule.faults):
         return None
@@ -217,12 +220,11 @@ def _apply(rule: DeathRule, record: CrashRecord) -> Diagnosis | None:
         return None
     if rule.ops and not any(call.op in rule.ops for call in record.in_flight):
         return None
-    if rule.silent and _speaks(record):
+    if rule.silent and (record.terminate_line is not None or any(_TRACEBACK.match(line) for line in lines)):
         return None
     words = {"signal": code.name if code is not None else ""}
-    evidence = _evidence(record)
     if rule.line is not None:
-        matches = [(line, match) for line in record.lines if (match := re.search(rule.line, line))]
+        matches = [(line, match) for line in lines if (match := re.search(rule.line, line))]
         if not matches:
             return None
         line, match = matches[-1]
@@ -232,10 +234,6 @@ def _apply(rule: DeathRule, record: CrashRecord) -> Diagnosis | None:
             evidence = (said, *evidence)
     curable = rule.curable if rule.curable is not None else code is None or code.curable
     return Diagnosis(rule.cause.format(**words), rule.fix, evidence[:MAX_EVIDENCE], rule.weight, curable)
-
-
-def _speaks(record: CrashRecord) -> bool:
-    return record.terminate_line is not None or any(_TRACEBACK.match(line) for line in record.lines)
 
 
 def _evidence(record: CrashRecord) -> tuple[str, ...]:

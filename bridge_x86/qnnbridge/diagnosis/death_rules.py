@@ -20,6 +20,7 @@ class DeathRule:
     """Fits if all that is given fits: one of the faults, one of the phases, an operation under way, a line.
 
     line: searched in every line of stderr; the last match counts, its named groups can be used in the sentences.
+        A pattern that begins with ``.*`` must be anchored, or a log of long lines takes seconds.
     curable: whether a restart may help; ``None`` leaves it to the exit code.
     """
 
@@ -218,7 +219,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     _rule(
         "A native library is for another machine: {why}",
         "Install the packages with the host's own interpreter; never copy them from another one. " + _DOCTOR,
-        line=r"(?P<why>.*(?:\[WinError (?:193|216)\]|wrong ELF class|invalid ELF header|Exec format error|"
+        line=r"^(?P<why>.*(?:\[WinError (?:193|216)\]|wrong ELF class|invalid ELF header|Exec format error|"
         r"incompatible architecture).*)",
         curable=False,
     ),

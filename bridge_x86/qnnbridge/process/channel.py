@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qnnbridge._platform import wait_readable, write_some
-from qnnbridge_protocol.connection import Connection, Role, State
+from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
 from qnnbridge_protocol.errors import BridgeError, HostHung, ProtocolDesync, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
@@ -112,6 +112,7 @@ class Channel:
         self._abandoned: dict[int, Note] = {}
         self._failure: ChannelFailed | None = None
         self._greeting: Frame | None = None
+        self._retired = False
         self._said_goodbye = False
         self._idle: threading.Event | None = None
         self.phases: dict[int, str] = {}
@@ -197,6 +198,7 @@ class Channel:
         """Tell the host to finish what it has and leave. True if it said goodbye in time."""
         try:
             with self._send_lock:
+                self._retired = True
                 self._write(self._connection.send(Frame(Kind.GOODBYE, 0, {})), deadline)
             # A caller without a deadline may have the lead as long as its call lasts.
             if not self._lead.acquire(timeout=_remaining(deadline)):
@@ -262,11 +264,17 @@ class Channel:
         if not self._send_lock.acquire(timeout=_remaining(deadline)):
             raise Deadline("not-started")
         try:
+            # First: that the stream has ended since is no failure.
+            if self._retired:
+                raise ChannelRetired
             if self._failure is not None:
                 raise self._failure
-            if self._connection.state is not State.READY:
-                raise ChannelRetired
-            request_id, chunks = self._connection.ask(kind, header, buffers)
+            try:
+                request_id, chunks = self._connection.ask(kind, header, buffers)
+            except RuntimeError:
+                if self._failure is not None:  # the stream has ended this very moment
+                    raise self._failure from None
+                raise
             self._waiters[request_id] = waiter
             try:
                 self._write(chunks, deadline)
@@ -385,8 +393,9 @@ class Channel:
 
     def _received(self, count: int) -> None:
         if not count:
+            failure = self.fail(None)
             self._connection.received_eof()
-            raise self.fail(None)
+            raise failure
         for frame in self._connection.received(count):
             self._hand_out(frame)
 

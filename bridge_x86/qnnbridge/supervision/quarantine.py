@@ -226,7 +226,7 @@ class Quarantine:
             f"{what} is in quarantine: it killed the host {len(account.deaths)} times while {account.phase}.",
             cause=f"It would most likely do it again. Last exit code: {account.deaths[-1].exit or 'unknown'}.",
             evidence=[f"crash report: {reports[-1]}"] if reports else (),
-            fix=f"Read the report. To try it again: `qnnbridge quarantine clear {account.id}`; it ends by itself "
+            fix=f"To try it again: `qnnbridge quarantine clear {account.id}`; it ends by itself "
             f"at {until:%Y-%m-%d %H:%M} UTC, and with other versions of ONNX Runtime, QNN or the driver.",
             details={
                 "id": account.id,

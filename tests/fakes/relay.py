@@ -1,0 +1,102 @@
+"""A host that dies at a named step of the protocol: ``relay.py FILE SIDE:KIND:WHERE [ARGUMENTS of fake_host.py]``.
+
+It starts the scripted host and hands the bytes on, both ways. SIDE is ``client`` or ``host``, the sender of the
+frame; KIND the frame's kind, with ``+`` behind it one that has a body. WHERE is how much of that frame is still
+handed on: ``prefix``, ``body`` (half of the body), ``whole``. Then both processes die by SIGKILL. It happens once:
+while FILE does not exist.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+from qnnbridge_protocol.frames import PREFIX_BYTES, Kind, aligned, parse_prefix
+from qnnbridge_protocol.limits import Limits
+
+CHUNK_BYTES = 65536
+
+
+def main() -> None:
+    once, step, *arguments = sys.argv[1:]
+    fake_host = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fake_host.py")
+    command = [sys.executable, "-I", "-u", "-X", "utf8", "-X", "faulthandler", fake_host, *arguments]
+    if os.path.exists(once):
+        os.execv(command[0], command)
+    host = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert host.stdin is not None
+    assert host.stdout is not None
+    side, kind, where = step.split(":")
+
+    def die() -> None:
+        os.close(os.open(once, os.O_CREAT))
+        host.kill()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def relay(name: str, source: int, target: int) -> None:
+        frames = Frames(source, target)
+        while frames.next(kind if name == side else None, where):
+            pass
+        if frames.struck:
+            die()
+        os._exit(0)
+
+    threading.Thread(target=relay, args=("host", host.stdout.fileno(), 1)).start()
+    relay("client", 0, host.stdin.fileno())
+
+
+class Frames:
+    """Hands frames on. struck: the one that was looked for has come."""
+
+    def __init__(self, source: int, target: int) -> None:
+        self._source = source
+        self._target = target
+        self.struck = False
+
+    def next(self, kind: str | None, where: str) -> bool:
+        """One frame; False at the end, or when it was the one."""
+        raw = self._read(PREFIX_BYTES)
+        if len(raw) < PREFIX_BYTES:
+            return False
+        prefix = parse_prefix(memoryview(raw), Limits())
+        head = prefix.header_bytes
+        if prefix.buffer_count:
+            head = aligned(PREFIX_BYTES + head) - PREFIX_BYTES
+        self.struck = kind is not None and prefix.kind is Kind[kind.rstrip("+")]
+        if kind is not None and kind.endswith("+") and not prefix.body_bytes:
+            self.struck = False
+        self._write(raw)
+        if self.struck and where == "prefix":
+            return False
+        self._copy(head)
+        if self.struck and where == "body":
+            self._copy(prefix.body_bytes // 2)
+            return False
+        self._copy(prefix.body_bytes)
+        return not self.struck
+
+    def _copy(self, count: int) -> None:
+        while count:
+            data = os.read(self._source, min(count, CHUNK_BYTES))
+            if not data:
+                os._exit(0)
+            self._write(data)
+            count -= len(data)
+
+    def _read(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count and (more := os.read(self._source, count - len(data))):
+            data += more
+        return data
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._target, view) :]
+
+
+if __name__ == "__main__":
+    main()
