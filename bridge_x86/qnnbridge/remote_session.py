@@ -135,11 +135,12 @@ class RemoteSession:
         on_deadline: OnDeadline = "raise",
         stop: RunOptions | None = None,
     ) -> Frame:
+        told = bool((header.get("options") or {}).get("terminate"))
         note = self._note if header["op"] == self._note.op else dataclasses.replace(self._note, op=header["op"])
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
             request = {**header, "session": self._id_in(process, deadline)}
-            with self.host.gate(note, deadline), _Stop(stop, process) as on_sent:
+            with self.host.gate(note, deadline), _Stop(stop, process, told) as on_sent:
                 return process.call(request, buffers, deadline, note, on_sent)
 
         if self._closed:
@@ -255,8 +256,10 @@ class RemoteSession:
 class _Stop:
     """While a run is under way, hands ``RunOptions.terminate = True`` on to the host."""
 
-    def __init__(self, options: RunOptions | None, process: HostProcess) -> None:
+    def __init__(self, options: RunOptions | None, process: HostProcess, told: bool) -> None:
+        """told: the request itself says that it is to be stopped at once."""
         self._options = options
+        self._told = told
         self._process = process
         self._request_id = 0
         self._remove: Callable[[], None] | None = None
@@ -273,6 +276,9 @@ class _Stop:
 
     def _on_sent(self, request_id: int) -> None:
         self._request_id = request_id
+        if self._options is not None and self._options.terminate and not self._told:
+            # Assigned before there was a number to send; and also before the listener, so nobody else does it.
+            self._on_terminate(True)
 
     def _on_terminate(self, terminate: bool) -> None:
         if terminate and self._request_id:

@@ -133,9 +133,9 @@ class HostHandlers:
             decoder = Decoder(request.buffers[:count])
             values = [decoder.value(item) for item in header.get("initializers", [])]
             decoder.finish()
+            initializers = dict(zip((*spec.initializers, *spec.external_initializers), values, strict=True))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a proper description ({error})") from None
-        initializers = dict(zip((*spec.initializers, *spec.external_initializers), values, strict=True))
         budget = header.get("budget_s")
         mark("begin", request.id)
         try:

@@ -72,7 +72,7 @@ class InFlight:
         return True
 
     def start(self, request: Request) -> bool:
-        """The request leaves its queue. False if it was withdrawn meanwhile."""
+        """The request leaves its queue. False if it was withdrawn meanwhile (and answered, see `take_withdrawn`)."""
         with self._lock:
             request.started = not request.withdrawn
             return request.started
@@ -114,6 +114,15 @@ class InFlight:
         if not request.done.wait(grace_s):
             return "still-running"
         return "stopped" if request.failed else "finished"
+
+    def take_withdrawn(self, request_id: int) -> Request | None:
+        """A request that was withdrawn in its queue, once: whoever takes it answers it, now and not at its turn."""
+        with self._lock:
+            request = self._requests.get(request_id)
+            if request is None or request.started or not request.withdrawn:
+                return None
+        self.finish(request, failed=True)
+        return request
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight."""

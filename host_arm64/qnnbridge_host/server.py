@@ -14,16 +14,15 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
+from qnnbridge_host.failures import describe
 from qnnbridge_host.lanes import Lane
 from qnnbridge_host.requests import InFlight, Request
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import (
-    BridgeError,
     Busy,
     Cancelled,
     ProtocolDesync,
-    RemoteError,
     VersionMismatch,
 )
 from qnnbridge_protocol.frames import Frame, Kind
@@ -133,15 +132,18 @@ class Server:
             self._send(Frame(Kind.PONG, frame.request_id, {}))
         elif frame.kind is Kind.CANCEL:
             target = frame.header.get("target")
-            state = self._in_flight.cancel(target if type(target) is int else 0, CANCEL_GRACE_S)
+            target = target if type(target) is int else 0
+            state = self._in_flight.cancel(target, CANCEL_GRACE_S)
             self._send(Frame(Kind.REPLY, frame.request_id, {"state": state}))
+            withdrawn = self._in_flight.take_withdrawn(target) if state == "not-started" else None
+            if withdrawn is not None:
+                self._send_error(withdrawn, Cancelled("The request was cancelled before it started."))
         else:
             self._accept(Request(frame.request_id, frame.header, frame.buffers))
 
     def _accept(self, request: Request) -> None:
         if not self._in_flight.add(request):
-            limit = self._connection.hello.limits.max_in_flight
-            self._send_error(request, Busy(f"{limit} requests are in flight already.", fix="Call again later."))
+            self._send_error(request, Busy("Too many requests are in flight.", fix="Call again later."))
             return
         name = self._handlers.lane_of(request)
         if name is None:
@@ -151,10 +153,10 @@ class Server:
             self._lanes.setdefault(name, Lane(self._serve)).submit(request)
 
     def _serve(self, request: Request) -> None:
+        if not self._in_flight.start(request):
+            return
         failed = True
         try:
-            if not self._in_flight.start(request):
-                raise Cancelled("The request was cancelled before it started.")
             header, buffers = self._handlers.handle(request, lambda phase: self._in_flight.enter(request, phase))
             self._send(Frame(Kind.REPLY, request.id, header, buffers))
             failed = False
@@ -169,7 +171,7 @@ class Server:
         self._send(Frame(Kind.PHASE, request_id, {"phase": phase}))
 
     def _send_error(self, request: Request, error: BaseException) -> None:
-        self._send(Frame(Kind.ERROR, request.id, {"error": describe(error).to_wire()}))
+        self._send(Frame(Kind.ERROR, request.id, {"error": describe(error)}))
 
     def _send(self, frame: Frame) -> None:
         with self._write_lock:
@@ -180,18 +182,6 @@ class Server:
             self._writer.write_all(chunks)
         except OSError:
             leave(EXIT_OK)
-
-
-def describe(error: BaseException) -> BridgeError:
-    """Any exception as one that can travel."""
-    if isinstance(error, BridgeError):
-        return error
-    kind = type(error).__name__
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - an exception whose own text fails must not end the host
-        text = "(its message cannot be shown)"
-    return RemoteError(f"{kind} in the host: {text}", details={"type": kind})
 
 
 def leave(code: int) -> NoReturn:
@@ -206,4 +196,4 @@ def leave(code: int) -> NoReturn:
         os._exit(code)
 
 
-__all__ = ["EXIT_OK", "EXIT_PROTOCOL", "Answer", "Handlers", "Server", "describe", "leave"]
+__all__ = ["EXIT_OK", "EXIT_PROTOCOL", "Answer", "Handlers", "Server", "leave"]

@@ -28,15 +28,15 @@ EVIDENCE_BYTES = 256
 class Limits:
     """What one side accepts.
 
-    max_header: bytes of a msgpack header. A thousand outputs with long names fit in 1 MiB; 4 MiB leaves room
-        for sequences of many small tensors.
+    max_header: bytes of a msgpack header. Ten thousand tensors are described in less than 1 MiB, and 1 MiB of the
+        worst a hostile peer can think of takes under a second and 100 MB to unpack.
     max_buffers: out-of-band buffers of one message.
     max_body: bytes of all buffers of one message, padding included.
     max_in_flight: requests that wait for their reply on one connection.
     """
 
-    max_header: int = 4 * MIB
-    max_buffers: int = 65_536
+    max_header: int = 1 * MIB
+    max_buffers: int = 16_384
     max_body: int = 2048 * MIB
     max_in_flight: int = 64
 

@@ -142,9 +142,9 @@ class _Load:
 
     def _kill_at_random(self, dice: random.Random) -> None:
         result = self._result
-        # Spread over the calls: a random number of calls lies between two kills.
-        average = max(CALLS_BETWEEN_KILLS + 1, self._calls // max(1, self._kills))
         while result.kills < self._kills:
+            # Spread over the calls that are left: a random number of them lies between two kills.
+            average = max(CALLS_BETWEEN_KILLS, (self._calls - result.calls) // (self._kills - result.kills + 1))
             wanted = dice.randint(CALLS_BETWEEN_KILLS, 2 * average - CALLS_BETWEEN_KILLS)
             with self._moved:
                 if not self._wait_for(lambda wanted=wanted: self._since_kill >= wanted):

@@ -295,7 +295,7 @@ def test_no_flipped_bit_of_a_header_is_ever_accepted(frame: Frame, data: st.Data
         described("x", 1, 0),
         raw_frame(b"\x80", 1, 0),
         described([2 * 2**30], 1, 2 * 2**30 - 1),
-        described([0] * 65_536, 65_535, 0),
+        described([0] * 16_384, 16_383, 0),
     ],
 )
 def test_sizes_of_buffers_that_do_not_fit_the_prefix_are_refused_before_memory_is_allocated(data: bytes) -> None:

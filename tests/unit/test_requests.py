@@ -10,7 +10,7 @@ import pytest
 from tests.unit.wire_streams import feed, wire
 
 from qnnbridge_host.requests import InFlight, Request
-from qnnbridge_host.server import describe
+from qnnbridge_host.failures import describe
 from qnnbridge_protocol.errors import OptionError, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.limits import Limits
@@ -244,9 +244,23 @@ def deep(levels: int) -> list[Any]:
 )
 def test_whatever_a_handler_raises_can_be_answered(error: BaseException) -> None:
     """An answer that cannot be written would leave the caller without one, and end the thread that serves it."""
-    answer = Frame(Kind.ERROR, 1, {"error": describe(error).to_wire()})
+    answer = Frame(Kind.ERROR, 1, {"error": describe(error)})
     (got,) = feed(FrameReader(Limits()), wire(answer, Limits()))
     travelled = from_wire(got.header["error"])
-    assert travelled.code == describe(error).code
+    assert travelled.code == describe(error)["code"]
     assert travelled.message
     str(travelled).encode()
+
+
+def test_a_withdrawn_request_is_handed_out_once_to_be_answered() -> None:
+    desk = Desk()
+    request = desk.request(1, started=False)
+    assert desk.in_flight.take_withdrawn(1) is None, "it is not withdrawn"
+    desk.in_flight.cancel(1, GRACE_S)
+    assert desk.in_flight.take_withdrawn(1) is request
+    assert desk.in_flight.take_withdrawn(1) is None
+    assert not desk.in_flight.start(request), "and is not answered again at its turn"
+    running = desk.request(2)
+    desk.in_flight.cancel(2, NO_GRACE_S)
+    assert desk.in_flight.take_withdrawn(2) is None, "it answers for itself"
+    desk.in_flight.finish(running, failed=False)

@@ -186,7 +186,7 @@ def test_lines_go_to_logging_and_only_errors_stand_out(writer: Writer, caplog: p
     writer.end()
     levels = [(record.name, record.levelname) for record in caplog.records]
     assert levels == [
-        ("test.host", name) for name in ("DEBUG", "DEBUG", "DEBUG", "WARNING", "WARNING", "DEBUG", "DEBUG")
+        ("test.host", name) for name in ("DEBUG", "DEBUG", "DEBUG", "INFO", "INFO", "DEBUG", "DEBUG")
     ]
     assert caplog.messages[-2:] == ["\ufffd plain", "no line end"]
     assert not any("@qnnbridge" in message for message in caplog.messages)
@@ -198,7 +198,7 @@ def test_the_wide_log_of_windows_is_readable(writer: Writer, caplog: pytest.LogC
     writer.write((line + line).encode("utf-16-le") + b"narrow\n")
     writer.end()
     assert [message[-6:] for message in caplog.messages] == ["weit ä", "weit ä", "narrow"]
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "DEBUG"]
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "DEBUG"]
 
 
 def test_an_endless_line_is_logged_in_pieces(writer: Writer, caplog: pytest.LogCaptureFixture) -> None:

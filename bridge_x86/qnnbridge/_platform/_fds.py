@@ -6,7 +6,7 @@ its stdout hides the host's death from the application. So every descriptor is c
 
 Threads: any. One lock, held for a few system calls, keeps a fork in one thread from falling between the
 creation and the registration of a pipe in another. It is re-entrant because garbage collection may run
-`OwnedFds.__del__` in a thread that holds it.
+`OwnedFds.__del__` in a thread that holds it. The other lock keeps forks away while a program is being started.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ if sys.platform == "win32":
     _lock = contextlib.nullcontext()
 else:
     _lock = threading.RLock()
+
+no_fork = threading.RLock()
+"""Held while a program is started. `Popen` waits for the end of a pipe of its own, of which a fork that happens in
+between would hold a copy: the start would last as long as the fork lives. Taken before the other lock."""
 
 _all: weakref.WeakSet[OwnedFds] = weakref.WeakSet()
 
@@ -72,15 +76,21 @@ class OwnedFds:
 if sys.platform != "win32":
 
     def _before_fork() -> None:
+        no_fork.acquire()
         _lock.__enter__()
 
     def _after_fork_in_parent() -> None:
         _lock.__exit__(None, None, None)
+        no_fork.release()
 
     def _after_fork_in_child() -> None:
-        for owned in tuple(_all):
-            owned.close_all()
-        _lock.__exit__(None, None, None)
+        try:
+            for owned in tuple(_all):
+                with contextlib.suppress(OSError):  # closed behind its owner's back
+                    owned.close_all()
+        finally:
+            _lock.__exit__(None, None, None)
+            no_fork.release()
 
     os.register_at_fork(
         before=_before_fork,

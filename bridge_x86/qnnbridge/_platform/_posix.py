@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
-from qnnbridge._platform._fds import OwnedFds
+from qnnbridge._platform._fds import OwnedFds, no_fork
 from qnnbridge._platform._start_errors import start_failed
 from qnnbridge._platform._types import ChildProcess
 from qnnbridge_protocol.errors import ForkedClient, HostStartFailed
@@ -211,16 +211,17 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
         enlarge_pipe(our_stdout)
         # Of this end only: the two ends of a pipe are separate open files.
         os.set_blocking(our_stdin, False)
-        process = subprocess.Popen(
-            argv,
-            stdin=child_stdin,
-            stdout=child_stdout,
-            stderr=child_stderr,
-            env=env,
-            cwd=cwd,
-            close_fds=True,
-            start_new_session=True,
-        )
+        with no_fork:
+            process = subprocess.Popen(
+                argv,
+                stdin=child_stdin,
+                stdout=child_stdout,
+                stderr=child_stderr,
+                env=env,
+                cwd=cwd,
+                close_fds=True,
+                start_new_session=True,
+            )
         for fd in (child_stdin, child_stdout, child_stderr):
             fds.close(fd)
         return PosixChild(process, fds, (our_stdin, our_stdout, our_stderr))

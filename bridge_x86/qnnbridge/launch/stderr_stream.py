@@ -128,7 +128,7 @@ class LogForwarder:
         self._line = bytearray()
 
     def feed(self, data: bytes) -> None:
-        if not self._logger.isEnabledFor(logging.WARNING):
+        if not self._logger.isEnabledFor(logging.INFO):
             return
         pieces = data.split(b"\n")
         for piece in pieces[:-1]:
@@ -151,7 +151,8 @@ class LogForwarder:
         text = decode_stderr(line).rstrip()
         if not text:
             return
-        level = logging.WARNING if parse_line(text).severity in ("E", "F") else logging.DEBUG
+        # Not a warning: what matters of it is in the error that the application gets.
+        level = logging.INFO if parse_line(text).severity in ("E", "F") else logging.DEBUG
         try:
             self._logger.log(level, "%s", text)
         except Exception:  # noqa: BLE001, S110 - the application's handler; the host must be read on

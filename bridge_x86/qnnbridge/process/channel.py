@@ -14,9 +14,9 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
-from qnnbridge._platform import wait_readable, write_some
+from qnnbridge._platform import let_ctrl_c_through, wait_readable, write_some
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
 from qnnbridge_protocol.errors import BridgeError, HostHung, ProtocolDesync, from_wire
@@ -109,6 +109,7 @@ class Channel:
         self._send_lock = threading.Lock()
         self._lead = threading.Lock()
         self._waiters: dict[int, _Waiter] = {}
+        self._room = threading.Semaphore(hello.limits.max_in_flight)
         self._abandoned: dict[int, Note] = {}
         self._failure: ChannelFailed | None = None
         self._greeting: Frame | None = None
@@ -149,6 +150,9 @@ class Channel:
                 self._read(deadline)
         if self._greeting.kind is Kind.HELLO_ERR:
             raise from_wire(self._greeting.header.get("error") or {})
+        assert self._connection.agreement is not None
+        # More than the host takes wait here, in the order they came.
+        self._room = threading.Semaphore(self._connection.agreement.limits.max_in_flight)
 
     def call(
         self,
@@ -163,6 +167,21 @@ class Channel:
         Raises the error that the host answered with, `Deadline` when the time is up (the work is cancelled as
         far as that goes), `ChannelFailed` when the host is lost, `TooLarge` when nothing was sent.
         """
+        if not self._room.acquire(timeout=_remaining(deadline, None)):
+            raise Deadline("not-started")
+        try:
+            return self._call(header, buffers, deadline, note, on_sent)
+        finally:
+            self._room.release()
+
+    def _call(
+        self,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...],
+        deadline: float | None,
+        note: Note | None,
+        on_sent: Callable[[int], None] | None,
+    ) -> Frame:
         request_id, waiter = self._ask(Kind.REQUEST, header, buffers, deadline, note)
         if on_sent is not None:
             on_sent(request_id)
@@ -372,6 +391,7 @@ class Channel:
                     raise Deadline("still-running")
             else:
                 self._wait_with_patience()
+                let_ctrl_c_through(self._read_fd)
         try:
             reader.read_into(self._connection.get_buffer(), self._received)
         except ProtocolDesync as error:
@@ -410,7 +430,7 @@ class Channel:
             self._greeting = frame
         elif kind is Kind.GOODBYE:
             self._said_goodbye = True
-        else:
+        elif kind is not Kind.EVENT:  # an event is news that this version does not know
             self.phases.pop(frame.request_id, None)
             self._abandoned.pop(frame.request_id, None)
             waiter = self._take_waiter(frame.request_id)
@@ -422,7 +442,11 @@ class Channel:
 _UNNOTED = Note("")
 
 
-def _remaining(deadline: float | None, forever: float = -1) -> float:
+@overload
+def _remaining(deadline: float | None, forever: float = -1) -> float: ...
+@overload
+def _remaining(deadline: float | None, forever: None) -> float | None: ...
+def _remaining(deadline: float | None, forever: float | None = -1) -> float | None:
     """Seconds left; without a deadline `forever`, by default what `Lock.acquire` takes for it."""
     return forever if deadline is None else max(0.0, deadline - time.monotonic())
 

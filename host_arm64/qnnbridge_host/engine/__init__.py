@@ -7,6 +7,7 @@ Importing it imports neither ONNX Runtime nor numpy. All errors leave the engine
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from qnnbridge_host.engine.providers import QnnAdapter
 
 __all__ = ["Engine", "EngineSession", "StopHandle", "load_engine"]
+
+
+VERBOSE = "QNNBRIDGE_VERBOSE"
+"""Environment variable; 1 lets QNN itself log everything (lines with <E> name the operator that is at fault)."""
 
 
 class EngineSession(Protocol):
@@ -77,6 +82,9 @@ def load_engine(on_phase: Callable[[str], None] = lambda phase: None) -> Engine:
 
     if hasattr(ort, "disable_telemetry_events"):
         ort.disable_telemetry_events()
+    if os.environ.get(VERBOSE) == "1":
+        # Before the plugin is registered: it keeps the severity that it finds then.
+        ort.set_default_logger_severity(0)
     return OrtEngine(ort, _adapter(ort, found, on_phase), found)
 
 

@@ -87,8 +87,8 @@ def _finalize_fix(circumstances: Circumstances) -> str:
             "Chips before HTP V73 cannot run most float operators; quantize the model for them."
         )
     return (
-        "Create the session with log_severity_level=0: QNN names the operator in lines with <E>. "
-        "Then change or quantize it, or run the model on the CPU provider."
+        "Run it again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then names the operator. "
+        "Change or quantize that, or run the model on the CPU provider."
     )
 
 

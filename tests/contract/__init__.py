@@ -1,0 +1,1 @@
+"""What an application may rely on: the real host, the real ONNX Runtime, the QNN simulator."""

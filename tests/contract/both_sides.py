@@ -1,0 +1,59 @@
+"""The same session twice: made with onnxruntime in this process, and through the bridge. CPU provider."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import onnxruntime
+
+import qnnbridge
+from qnnbridge_protocol.values import equal_bits
+from tests.contract.small_models import CPU
+
+Prepare = Callable[[Any, Any], None]
+"""Sets session options; gets the module (onnxruntime or qnnbridge) and its SessionOptions."""
+
+
+@contextlib.contextmanager
+def two_sessions(
+    host: qnnbridge.Host, model: Any, prepare: Prepare | None = None, **keywords: Any
+) -> Iterator[tuple[Any, qnnbridge.InferenceSession]]:
+    """The direct one, then ours. keywords: further arguments of both."""
+    theirs, ours = onnxruntime.SessionOptions(), qnnbridge.SessionOptions()
+    theirs.log_severity_level = ours.log_severity_level = 4
+    if prepare is not None:
+        prepare(onnxruntime, theirs)
+        prepare(qnnbridge, ours)
+    direct = onnxruntime.InferenceSession(model, theirs, providers=[CPU], **keywords)
+    with qnnbridge.InferenceSession(model, ours, providers=[CPU], host=host, **keywords) as bridged:
+        yield direct, bridged
+
+
+def nodes(args: Any) -> list[tuple[str, str, list[Any]]]:
+    """Inputs or outputs as plain data."""
+    return [(arg.name, arg.type, list(arg.shape)) for arg in args]
+
+
+def assert_same_run(direct: Any, bridged: Any, feeds: Mapping[str, Any], names: Any = None) -> Any:
+    """Both give the same outputs to the last bit, or fail with the same class. Returns what the direct one gave."""
+    try:
+        expected = direct.run(names, dict(feeds))
+    except Exception as error:
+        assert_same_error(error, lambda: bridged.run(names, dict(feeds)))
+        return error
+    result = bridged.run(names, dict(feeds))
+    assert list(map(type, result)) == list(map(type, expected))
+    assert equal_bits(result, expected)
+    return expected
+
+
+def assert_same_error(theirs: Exception, call: Callable[[], Any]) -> None:
+    """An ``except`` clause for onnxruntime's error catches ours, and its text is the same or in it."""
+    try:
+        result = call()
+    except Exception as error:
+        assert isinstance(error, type(theirs)), f"{error!r} where direct: {theirs!r}"
+        return
+    raise AssertionError(f"{result!r:.200} where direct: {theirs!r}")

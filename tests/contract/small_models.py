@@ -1,0 +1,76 @@
+"""Models for the contract, made with onnx.helper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+MODELS = Path(__file__).parent.parent / "models"
+
+QNN = "QNNExecutionProvider"
+CPU = "CPUExecutionProvider"
+FLOAT = TensorProto.FLOAT
+
+Shape = Sequence[int | str | None] | None
+
+
+def tensor(name: str, shape: Shape, element: int = FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, element, shape)
+
+
+def node(op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, list(inputs), list(outputs), **attributes)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    constants: Mapping[str, Any] | None = None,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in (constants or {}).items()]
+    graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def identity(element: int = FLOAT, shape: Shape = (None,), opset: int = 21) -> bytes:
+    """One input x, one output y."""
+    made = model([node("Identity", ["x"], ["y"])], [tensor("x", shape, element)], [tensor("y", shape, element)], {}, opset)
+    return bytes(made.SerializeToString())
+
+
+def add_and_multiply() -> onnx.ModelProto:
+    """Two inputs and three outputs, with a dimension that has a name: s = a + b, p = a * b, d = a - b."""
+    nodes = [node("Add", ["a", "b"], ["s"]), node("Mul", ["a", "b"], ["p"]), node("Sub", ["a", "b"], ["d"])]
+    return model(
+        nodes,
+        [tensor(name, ["batch", 3]) for name in "ab"],
+        [tensor(name, ["batch", 3]) for name in "spd"],
+    )
+
+
+def counting_loop() -> bytes:
+    """A Loop that adds 1 to x as often as n says: as slow as wanted, on the CPU, and stoppable between two turns."""
+    body = helper.make_graph(
+        [
+            node("Identity", ["go_on"], ["go_on_out"]),
+            node("Add", ["sum", "one"], ["sum_out"]),
+        ],
+        "body",
+        [tensor("turn", [], TensorProto.INT64), tensor("go_on", [], TensorProto.BOOL), tensor("sum", [1])],
+        [tensor("go_on_out", [], TensorProto.BOOL), tensor("sum_out", [1])],
+        [numpy_helper.from_array(np.ones(1, np.float32), "one")],
+    )
+    made = model(
+        [node("Loop", ["n", "true", "x"], ["y"], body=body)],
+        [tensor("n", [], TensorProto.INT64), tensor("x", [1])],
+        [tensor("y", [1])],
+        {"true": np.array(True)},
+    )
+    return bytes(made.SerializeToString())

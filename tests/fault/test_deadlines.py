@@ -1,0 +1,226 @@
+"""What is left of a call when its time is up, and of the others beside it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from qnnbridge import errors
+from qnnbridge.supervision.quarantine import Quarantine
+from tests.fakes.hosts import fake_host, script
+
+X = np.arange(4, dtype=np.float32)
+GRACE_S = 1.0
+"""What the README promises on top of a deadline."""
+
+WAIT_S = 20.0
+
+
+def in_flight(host: qnnbridge.Host, count: int) -> None:
+    """Wait until so many requests are under way."""
+    until = time.monotonic() + WAIT_S
+    while host.stats.calls_in_flight < count:
+        assert time.monotonic() < until
+        threading.Event().wait(0.002)
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, errors.DeadlineExceeded]:
+    begin = time.monotonic()
+    with pytest.raises(errors.DeadlineExceeded) as caught:
+        work()
+    return time.monotonic() - begin, caught.value
+
+
+def test_a_run_that_cannot_be_interrupted_is_left_alone_and_its_caller_goes_on(tmp_path: Path):
+    """Row 29: the lane is busy until the work ends, then all is as before."""
+    end = tmp_path / "end"
+    with fake_host() as host:
+        slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
+        other = qnnbridge.InferenceSession(script(scale=3), host=host)
+        seconds, error = timed(lambda: slow.run(None, {"x": X}, timeout=0.2))
+        assert error.state == "still-running"
+        assert 0.2 <= seconds < 0.2 + GRACE_S
+        assert "on_deadline='kill'" in str(error.fix)
+        seconds, error = timed(lambda: other.run(None, {"x": X}, timeout=0.1))
+        assert error.state == "not-started", "the NPU works on one thing at a time"
+        assert seconds < 0.1 + GRACE_S
+        end.touch()
+        assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
+        assert np.array_equal(slow.run(None, {"x": X}, timeout=WAIT_S)[0], X * 2)
+        assert host.stats.generation == 1
+
+
+def test_a_session_on_the_cpu_does_not_wait_for_the_npu(tmp_path: Path):
+    end = tmp_path / "end"
+    with fake_host() as host:
+        slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
+        cpu = qnnbridge.InferenceSession(script(scale=3, npu=False), host=host)
+        timed(lambda: slow.run(None, {"x": X}, timeout=0.05))
+        assert np.array_equal(cpu.run(None, {"x": X}, timeout=WAIT_S)[0], X * 3)
+        end.touch()
+
+
+def test_the_deadline_kill_ends_the_host_and_the_others_are_repeated(no_leaks):
+    """Row 30."""
+    with fake_host() as host, ThreadPoolExecutor(1) as pool:
+        slow = qnnbridge.InferenceSession(script(on_run=["sleep:60"]), host=host)
+        other = qnnbridge.InferenceSession(script(scale=3), host=host)
+        waits: Future[Any] = pool.submit(lambda: None)
+        begin = time.monotonic()
+
+        def late() -> None:
+            slow.run(None, {"x": X}, timeout=0.5, on_deadline="kill")
+
+        late_call = threading.Thread(target=lambda: pytest.raises(errors.DeadlineExceeded, late))
+        late_call.start()
+        in_flight(host, 1)
+        waits = pool.submit(lambda: other.run(None, {"x": X})[0])
+        assert np.array_equal(waits.result(WAIT_S), X * 3)
+        late_call.join(WAIT_S)
+        assert time.monotonic() - begin < 0.5 + GRACE_S + WAIT_S / 2
+        assert host.stats.generation == 2
+        assert host.stats.retried_calls == 1
+
+
+def test_a_model_that_hangs_is_to_blame_and_not_the_one_that_waits_behind_it():
+    """Row 30: the caller of the one that hangs has gone when the host is ended; the one behind it never ran."""
+    with fake_host() as host, ThreadPoolExecutor(1) as pool:
+        slow = qnnbridge.InferenceSession(script(on_run=["sleep:60"]), host=host)
+        other = qnnbridge.InferenceSession(script(scale=3), host=host)
+        for _ in range(2):
+            hangs = pool.submit(slow.run, None, {"x": X}, timeout=0.3, on_deadline="kill")
+            in_flight(host, 1)
+            assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
+            assert isinstance(hangs.exception(WAIT_S), errors.DeadlineExceeded)
+        with pytest.raises(errors.ModelQuarantined) as caught:
+            slow.run(None, {"x": X})
+        assert "while running" in str(caught.value)
+        (account,) = Quarantine().accounts()
+        assert account.fingerprint == slow._remote.manifest.source.fingerprint
+        assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
+
+
+def test_a_crash_of_abandoned_work_is_blamed_on_it(tmp_path: Path):
+    """Nobody waits any more for the call that kills; another one does, and is innocent."""
+    end = tmp_path / "end"
+    with fake_host() as host, ThreadPoolExecutor(1) as pool:
+        for _ in range(2):
+            end.unlink(missing_ok=True)
+            poison = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}", "segv"]), host=host)
+            other = qnnbridge.InferenceSession(script(scale=3), host=host)
+            timed(lambda poison=poison: poison.run(None, {"x": X}, timeout=0.05))
+            waits = pool.submit(other.run, None, {"x": X})
+            in_flight(host, 1)
+            end.touch()
+            assert np.array_equal(waits.result(WAIT_S)[0], X * 3)
+        (account,) = Quarantine().accounts()
+        assert account.fingerprint == poison._remote.manifest.source.fingerprint
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["queued", "running"])
+def test_terminate_stops_what_can_be_stopped(before: bool, tmp_path: Path):
+    """Row 31: from another thread, through the run options as with ONNX Runtime."""
+    end = tmp_path / "end"
+    with fake_host() as host, ThreadPoolExecutor(2) as pool:
+        first = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
+        session = qnnbridge.InferenceSession(script(on_run=["stoppable:60"]), host=host)
+        if before:
+            blocks = pool.submit(first.run, None, {"x": X})
+            in_flight(host, 1)
+        options = qnnbridge.RunOptions()
+        stopped = pool.submit(session.run, None, {"x": X}, options)
+        in_flight(host, 1 + before)
+        options.terminate = True
+        error = stopped.exception(WAIT_S)
+        assert isinstance(error, errors.Cancelled if before else errors.Fail), error
+        end.touch()
+        if before:
+            assert np.array_equal(blocks.result(WAIT_S)[0], X * 2)
+        assert host.stats.generation == 1
+
+
+@pytest.mark.parametrize(
+    ("action", "state"), [("stoppable:60", "stopped"), ("sleep:0.25", "finished"), ("sleep:3", "still-running")]
+)
+def test_the_error_says_what_became_of_the_work(action: str, state: str):
+    """Row 31."""
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(on_run=[action]), host=host)
+        seconds, error = timed(lambda: session.run(None, {"x": X}, timeout=0.15))
+        assert error.state == state
+        assert seconds < 0.15 + GRACE_S
+        assert isinstance(error, TimeoutError)
+
+
+def test_a_creation_past_its_deadline_is_told_in_time(tmp_path: Path):
+    end = tmp_path / "end"
+    with fake_host() as host:
+        host.start()
+        model = script(on_create=[f"wait:{end}"])
+        seconds, _ = timed(lambda: qnnbridge.InferenceSession(model, host=host, timeout=0.2))
+        assert seconds < 0.2 + GRACE_S
+        end.touch()
+        assert np.array_equal(qnnbridge.InferenceSession(model, host=host).run(None, {"x": X})[0], X * 2)
+
+
+def test_the_deadline_holds_while_the_host_does_not_come_up():
+    with fake_host("--first=sleep:60") as host:
+        seconds, error = timed(lambda: qnnbridge.InferenceSession(script(), host=host, timeout=0.3))
+        assert seconds < 0.3 + GRACE_S
+        assert error.state == "not-started"
+
+
+def test_the_deadline_holds_while_a_large_input_does_not_get_through(tmp_path: Path, no_leaks):
+    """The host is stopped, so the pipe fills. What was not written goes out with the next call."""
+    import os
+    import signal
+
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(scale=3), host=host)
+        large = np.ones(8 << 20, np.float32)
+        pid = host.info.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            seconds, _ = timed(lambda: session.run(None, {"x": large}, timeout=0.2))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert seconds < 0.2 + GRACE_S
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+        assert host.info.pid == pid
+
+
+def test_a_wall_clock_that_jumps_changes_nothing(monkeypatch: pytest.MonkeyPatch):
+    """Row 39."""
+    year_s = 365 * 86400.0
+    real = time.time
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(scale=3, on_run=["sleep:0.05"]), host=host)
+        for jump in (year_s, -year_s):
+            monkeypatch.setattr(time, "time", lambda jump=jump: real() + jump)
+            assert np.array_equal(session.run(None, {"x": X}, timeout=WAIT_S)[0], X * 3)
+            with pytest.raises(errors.HostCrashed):
+                qnnbridge.InferenceSession(script(scale=jump, on_run=["segv"]), host=host).run(None, {"x": X}, retry=0)
+            assert np.array_equal(session.run(None, {"x": X}, timeout=WAIT_S)[0], X * 3)
+
+
+def test_an_hour_of_sleep_in_the_middle_of_a_call_kills_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Row 39: the machine was suspended, the monotonic clock has gone on."""
+    end = tmp_path / "end"
+    real = time.monotonic
+    with fake_host() as host, ThreadPoolExecutor(1) as pool:
+        session = qnnbridge.InferenceSession(script(scale=3, on_run=[f"wait:{end}"]), host=host)
+        monkeypatch.setattr("qnnbridge.process.channel.SILENCE_INTERVAL_S", 0.02)
+        call = pool.submit(session.run, None, {"x": X})
+        in_flight(host, 1)
+        monkeypatch.setattr(time, "monotonic", lambda: real() + 3600.0)
+        end.touch()
+        assert np.array_equal(call.result(WAIT_S)[0], X * 3)
+        assert host.stats.generation == 1

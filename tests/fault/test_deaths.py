@@ -1,0 +1,210 @@
+"""A host that dies is explained: by what it was doing, with which model, and why."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import qnnbridge
+from qnnbridge import errors
+from qnnbridge.supervision.quarantine import Quarantine
+from qnnbridge.supervision.restart_policy import RestartPolicy
+from tests.fakes.hosts import dying_host, fake_host, script
+
+X = np.arange(4, dtype=np.float32)
+CLOSE_TIMEOUT_S = 5.0
+
+
+def points() -> dict[str, float]:
+    """What is booked, by phase."""
+    accounts = Quarantine()._read()
+    return {account.phase: account.points for account in accounts.values()}
+
+
+def test_a_death_before_hello_is_a_failed_start_with_its_code_and_its_words(no_leaks):
+    """Row 1."""
+    with fake_host("--first=stderr:20", "--first=signal:9") as host:
+        with pytest.raises(errors.HostStartFailed) as caught:
+            host.start()
+        text = str(caught.value)
+        assert "before it was ready" in text
+        assert "SIGKILL" in text
+        details = caught.value.details
+        assert details["exit"]["number"] == -signal.SIGKILL
+        assert details["stderr_head"].startswith("\ufffd")
+        assert caught.value.retry == "safe"
+        assert Path(details["report"]).is_file()
+
+
+def test_a_failed_start_is_tried_again_by_the_next_call_after_its_delay(tmp_path: Path):
+    """Row 1: by the restart policy, without anything done by the application."""
+    with dying_host("host:HELLO_OK:prefix", tmp_path / "once", restart=RestartPolicy(jitter=lambda: 0.5)) as host:
+        with pytest.raises(errors.HostStartFailed):
+            qnnbridge.InferenceSession(script(), host=host, retry=0)
+        begin = time.monotonic()
+        session = qnnbridge.InferenceSession(script(scale=3), host=host, retry=0)
+        assert time.monotonic() - begin > 0.1
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+
+
+@pytest.mark.parametrize(
+    ("action", "number", "name"),
+    [
+        ("segv", -signal.SIGSEGV, "SIGSEGV"),
+        ("abort", -signal.SIGABRT, "SIGABRT"),
+        (f"signal:{int(signal.SIGILL)}", -signal.SIGILL, "SIGILL"),
+        (f"signal:{int(signal.SIGFPE)}", -signal.SIGFPE, "SIGFPE"),
+        (f"signal:{int(signal.SIGBUS)}", -signal.SIGBUS, "SIGBUS"),
+        ("exit:127", 127, "127"),
+        ("exit:0", 0, "exit code 0"),
+    ],
+)
+def test_a_death_in_native_code_names_phase_model_and_cause_and_the_next_model_works(
+    action: str, number: int, name: str, tmp_path: Path, no_leaks
+):
+    """Row 4: and only that model gets a point."""
+    path = tmp_path / "bad model.onnx"
+    path.write_bytes(script(on_create=[action]))
+    with fake_host() as host:
+        other = qnnbridge.InferenceSession(script(scale=3), host=host)
+        with pytest.raises(errors.HostCrashed) as caught:
+            qnnbridge.InferenceSession(path, host=host, retry=0)
+        assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
+        text = str(caught.value)
+        assert "while creating a session of bad model.onnx" in text
+        assert name in text
+        assert caught.value.cause
+        details = caught.value.details
+        assert details["exit"]["number"] == number
+        assert details["phase"] == "creating"
+        assert [suspect["model"] for suspect in details["suspects"]] == ["bad model.onnx"]
+        assert details["generation"] == 1
+        report = json.loads(Path(details["report"]).read_text())
+        assert report["exit"]["number"] == number
+        assert "\x00" not in Path(details["report"]).read_text()
+        assert host.stats.crashes == 1
+    assert points() == {"creating": 1.0} if number else {}
+
+
+def test_a_kill_from_outside_is_nobodys_fault():
+    """Row 4: SIGKILL alone proves nothing about the model."""
+    with fake_host() as host:
+        with pytest.raises(errors.HostCrashed, match="SIGKILL"):
+            qnnbridge.InferenceSession(script(on_create=["signal:9"]), host=host, retry=0)
+    assert points() == {}
+
+
+def test_a_death_under_a_dynamic_option_is_blamed_on_it(no_leaks):
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(scale=3, on_dynamic=["abort"]), host=host, retry=0)
+        with pytest.raises(errors.HostCrashed) as caught:
+            session.set_ep_dynamic_options({"ep.dynamic.workload_type": "Efficient"})
+        assert "while running" in str(caught.value)
+        assert "dynamic option" in str(caught.value.cause)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+    assert points() == {"running": 1.0}
+
+
+@pytest.mark.parametrize("action", ["segv", "abort", "signal:9"])
+def test_a_host_that_dies_at_import_is_explained(action: str):
+    with fake_host(f"--import={action}") as host:
+        with pytest.raises((errors.HostCrashed, errors.HostStartFailed)) as caught:
+            qnnbridge.InferenceSession(script(), host=host, retry=0)
+        assert "while importing ONNX Runtime" in str(caught.value)
+        assert caught.value.details["phase"] == "importing"
+        assert caught.value.cause
+
+
+def test_the_text_of_a_python_failure_at_import_reaches_the_caller_and_the_host_lives():
+    with fake_host("--import=raise:py.RuntimeError=no such library") as host:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="no such library"):
+                qnnbridge.InferenceSession(script(), host=host)
+        assert host.stats.generation == 1
+
+
+@pytest.mark.parametrize("when", ["client:GOODBYE:prefix", "client:GOODBYE:whole", "host:GOODBYE:prefix"])
+def test_a_death_after_the_work_is_done_is_no_failure(when: str, tmp_path: Path, no_leaks):
+    """Row 7."""
+    host = dying_host(when, tmp_path / "once")
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+    begin = time.monotonic()
+    host.close()
+    assert time.monotonic() - begin < CLOSE_TIMEOUT_S
+    assert (tmp_path / "once").exists(), "it did die there"
+    assert host.stats.crashes == 0
+
+
+def test_a_session_that_kills_when_it_is_closed_costs_the_application_nothing(no_leaks):
+    with fake_host() as host:
+        other = qnnbridge.InferenceSession(script(scale=3), host=host)
+        qnnbridge.InferenceSession(script(on_close=["segv"]), host=host).close()
+        assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
+    host = fake_host()
+    qnnbridge.InferenceSession(script(on_close=["segv"]), host=host)
+    host.close()
+
+
+def test_whatever_the_host_prints_never_reaches_the_wire(caplog: pytest.LogCaptureFixture):
+    """Row 14: print, C's puts, a raw write and a child process; before HELLO, at import, in create and in run."""
+    caplog.set_level(logging.DEBUG, logger="qnnbridge.host")
+    with fake_host("--first=print:first", "--import=print:import") as host:
+        session = qnnbridge.InferenceSession(script(on_create=["print:create"], on_run=["print:run"]), host=host)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
+        assert host.supervisor.running.channel.preamble == b""
+    said = caplog.text
+    for where in ("first", "import", "create", "run"):
+        for how in ("", "native ", "raw ", "child "):
+            assert f"{how}{where}" in said
+
+
+def test_ten_megabytes_on_stderr_before_hello_block_nothing_and_both_ends_are_kept():
+    """Row 40: no newline, invalid UTF-8."""
+    with fake_host("--first=stderr:10485760", "--import=segv") as host:
+        with pytest.raises((errors.HostCrashed, errors.HostStartFailed)) as caught:
+            qnnbridge.InferenceSession(script(), host=host, retry=0)
+        details = caught.value.details
+        assert len(details["stderr_head"]) == 16 * 1024
+        assert "Fatal Python error: Segmentation fault" in details["stderr_tail"]
+        assert "SIGSEGV" in str(caught.value)
+
+
+def test_a_host_that_has_closed_its_stderr_goes_on():
+    """Row 41."""
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(on_create=["close_stderr"]), host=host)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
+        assert np.array_equal(qnnbridge.InferenceSession(script(scale=3), host=host).run(None, {"x": X})[0], X * 3)
+        assert host.stats.generation == 1
+
+
+def test_a_crash_report_that_cannot_be_written_changes_nothing_else(monkeypatch: pytest.MonkeyPatch):
+    """Row 41: a full disk, or as here a folder that is none."""
+    monkeypatch.setenv("QNNBRIDGE_STATE_DIR", "/proc/no/such/folder")
+    with fake_host() as host:
+        poison = qnnbridge.InferenceSession(script(on_run=["segv"]), host=host)
+        with pytest.raises(errors.HostCrashed) as caught:
+            poison.run(None, {"x": X})
+        assert "SIGSEGV" in str(caught.value)
+        assert caught.value.details["report"] is None
+        with pytest.raises(errors.ModelQuarantined):
+            poison.run(None, {"x": X})
+
+
+def test_nothing_of_a_killed_host_is_left_in_the_process_table():
+    with fake_host() as host:
+        host.start()
+        pid = host.info.pid
+        os.kill(pid, signal.SIGKILL)
+        session = qnnbridge.InferenceSession(script(), host=host)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
+        assert not psutil.pid_exists(pid)
