@@ -4,32 +4,67 @@
 >>> session = qnnbridge.InferenceSession("model.onnx")
 >>> session.run(None, {"x": x})
 
-The names are those of ``onnxruntime``; the application needs no onnxruntime. Importing this package loads numpy
-and nothing else that is heavy.
+The names are those of ``onnxruntime``; the application needs no onnxruntime. Each name is imported when it is first
+used, so importing the package itself costs next to nothing.
 """
 
-from qnnbridge import errors
-from qnnbridge.errors import BridgeError
-from qnnbridge.host import Host, HostInfo, HostStats, default_host
-from qnnbridge.io_binding import IOBinding
-from qnnbridge.lora import LoraAdapter
-from qnnbridge.node import ModelMetadata, NodeArg
-from qnnbridge.options import (
-    ExecutionMode,
-    ExecutionOrder,
-    GraphOptimizationLevel,
-    OrtAllocatorType,
-    RunOptions,
-    SessionOptions,
-)
-from qnnbridge.ort_value import OrtValue, SparseTensor
-from qnnbridge.session import CpuFallbackWarning, InferenceSession
-from qnnbridge.supervision.recycling import RecycleAfter
-from qnnbridge.supervision.restart_policy import RestartPolicy
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from qnnbridge_protocol._version import __version__
-from qnnbridge_protocol.limits import Limits
-from qnnbridge_protocol.specs import Placement
-from qnnbridge_protocol.values import Typed
+
+if TYPE_CHECKING:
+    from qnnbridge import errors
+    from qnnbridge.errors import BridgeError
+    from qnnbridge.host import Host, HostInfo, HostStats, default_host
+    from qnnbridge.io_binding import IOBinding
+    from qnnbridge.lora import LoraAdapter
+    from qnnbridge.node import ModelMetadata, NodeArg
+    from qnnbridge.options import (
+        ExecutionMode,
+        ExecutionOrder,
+        GraphOptimizationLevel,
+        OrtAllocatorType,
+        RunOptions,
+        SessionOptions,
+    )
+    from qnnbridge.ort_value import OrtValue
+    from qnnbridge.session import CpuFallbackWarning, InferenceSession
+    from qnnbridge.sparse_tensor import SparseTensor
+    from qnnbridge.supervision.recycling import RecycleAfter
+    from qnnbridge.supervision.restart_policy import RestartPolicy
+    from qnnbridge_protocol.limits import Limits
+    from qnnbridge_protocol.specs import Placement
+    from qnnbridge_protocol.typed import Typed
+
+_HOMES = {
+    "BridgeError": "qnnbridge.errors",
+    "CpuFallbackWarning": "qnnbridge.session",
+    "ExecutionMode": "qnnbridge.options",
+    "ExecutionOrder": "qnnbridge.options",
+    "GraphOptimizationLevel": "qnnbridge.options",
+    "Host": "qnnbridge.host",
+    "HostInfo": "qnnbridge.host",
+    "HostStats": "qnnbridge.host",
+    "IOBinding": "qnnbridge.io_binding",
+    "InferenceSession": "qnnbridge.session",
+    "Limits": "qnnbridge_protocol.limits",
+    "LoraAdapter": "qnnbridge.lora",
+    "ModelMetadata": "qnnbridge.node",
+    "NodeArg": "qnnbridge.node",
+    "OrtAllocatorType": "qnnbridge.options",
+    "OrtValue": "qnnbridge.ort_value",
+    "Placement": "qnnbridge_protocol.specs",
+    "RecycleAfter": "qnnbridge.supervision.recycling",
+    "RestartPolicy": "qnnbridge.supervision.restart_policy",
+    "RunOptions": "qnnbridge.options",
+    "SessionOptions": "qnnbridge.options",
+    "SparseTensor": "qnnbridge.sparse_tensor",
+    "Typed": "qnnbridge_protocol.typed",
+    "default_host": "qnnbridge.host",
+}
 
 __all__ = [
     "BridgeError",
@@ -59,3 +94,18 @@ __all__ = [
     "default_host",
     "errors",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("qnnbridge.errors")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'qnnbridge' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

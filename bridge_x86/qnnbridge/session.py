@@ -6,6 +6,7 @@ Names, argument order, defaults and error classes are ONNX Runtime's. What is ad
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import threading
 import warnings
@@ -25,8 +26,10 @@ from qnnbridge.ort_value import OrtValue
 from qnnbridge.outputs import to_application
 from qnnbridge.providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge.remote_session import Manifest, OnDeadline, RemoteSession
-from qnnbridge_protocol.errors import BridgeError, InvalidArgument, RemoteValueError
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument, RemoteError, RemoteValueError
 from qnnbridge_protocol.specs import Fallback, Placement, RunSpec, SessionSpec
+
+_log = logging.getLogger("qnnbridge.session")
 
 ASYNC_THREADS = 4
 """Threads for `run_async` of one session; the NPU works on one call at a time anyway."""
@@ -173,7 +176,16 @@ class InferenceSession:
         user_data: Any,
         run_options: RunOptions | Any = None,
     ) -> None:
-        """Run in the background and call ``callback(results, user_data, error_text)`` from another thread."""
+        """Run in the background and call ``callback(results, user_data, error_text)`` from another thread.
+
+        As in ONNX Runtime, what is no value for an input at all is raised here, and the rest told to the callback.
+        """
+        try:
+            self._checker.check(input_feed)
+        except RemoteError:
+            raise
+        except BridgeError:
+            pass  # the run finds it again
         with self._executor_lock:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(ASYNC_THREADS, thread_name_prefix="qnnbridge run_async")
@@ -183,7 +195,10 @@ class InferenceSession:
                 results, error = self.run(output_names, input_feed, run_options), ""
             except Exception as failure:  # noqa: BLE001 - the callback is told
                 results, error = [], str(failure)
-            callback(results, user_data, error)
+            try:
+                callback(results, user_data, error)
+            except Exception:  # noqa: BLE001 - nobody else would hear of it
+                _log.exception("The callback of run_async failed.")
 
         self._executor.submit(work)
 

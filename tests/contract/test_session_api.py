@@ -88,6 +88,25 @@ def test_run_async_tells_the_callback_about_an_error(arithmetic: Any) -> None:
     assert "[ONNXRuntimeError]" in error
 
 
+@pytest.mark.parametrize("feeds", [{}, {"a": A}, {"a": A, "b": "text"}], ids=["none", "one of two", "no value"])
+def test_run_async_raises_at_once_what_is_no_input_at_all(feeds: dict[str, Any], arithmetic: Any) -> None:
+    direct, bridged = arithmetic
+    with pytest.raises((ValueError, RuntimeError)) as caught:
+        direct.run_async(None, feeds, pytest.fail, None)
+    assert_same_error(caught.value, lambda: bridged.run_async(None, feeds, pytest.fail, None))
+
+
+def test_a_callback_that_fails_is_logged(arithmetic: Any, caplog: pytest.LogCaptureFixture) -> None:
+    _, bridged = arithmetic
+
+    def callback(*_: Any) -> None:
+        raise LookupError("lost the user")
+
+    bridged.run_async(None, FEEDS, callback, None)
+    bridged.close()
+    assert "lost the user" in caplog.text
+
+
 def test_run_with_ort_values_returns_ort_values(arithmetic: Any) -> None:
     import onnxruntime
 

@@ -171,11 +171,29 @@ def test_a_creation_past_its_deadline_is_told_in_time(tmp_path: Path):
         assert np.array_equal(qnnbridge.InferenceSession(model, host=host).run(None, {"x": X})[0], X * 2)
 
 
-def test_the_deadline_holds_while_the_host_does_not_come_up():
+def test_the_deadline_holds_while_the_host_does_not_come_up(no_leaks):
     with fake_host("--first=sleep:60") as host:
         seconds, error = timed(lambda: qnnbridge.InferenceSession(script(), host=host, timeout=0.3))
         assert seconds < 0.3 + GRACE_S
         assert error.state == "not-started"
+
+
+def test_callers_with_little_time_get_their_host_after_all(tmp_path: Path, no_leaks):
+    """The start goes on while nobody waits for it."""
+    end = tmp_path / "end"
+    with fake_host(f"--first=wait:{end}") as host:
+        for _ in range(3):
+            timed(lambda: qnnbridge.InferenceSession(script(), host=host, timeout=0.05))
+        end.touch()
+        session = qnnbridge.InferenceSession(script(scale=3), host=host)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+        assert host.stats.generation == 1
+
+
+def test_a_host_that_does_not_come_up_in_time_is_ended_and_told(no_leaks):
+    with fake_host("--first=print:Hello from a banner", "--first=stop_process", start_timeout=1.0) as host:
+        with pytest.raises(errors.HandshakeFailed, match="within 1 s"):
+            host.start()
 
 
 def test_the_deadline_holds_while_a_large_input_does_not_get_through(tmp_path: Path, no_leaks):

@@ -87,9 +87,8 @@ def test_a_death_in_native_code_names_phase_model_and_cause_and_the_next_model_w
         assert details["phase"] == "creating"
         assert [suspect["model"] for suspect in details["suspects"]] == ["bad model.onnx"]
         assert details["generation"] == 1
-        report = json.loads(Path(details["report"]).read_text())
+        report = json.loads(Path(details["report"]).with_suffix(".json").read_text())
         assert report["exit"]["number"] == number
-        assert "\x00" not in Path(details["report"]).read_text()
         assert host.stats.crashes == 1
     assert points() == {"creating": 1.0} if number else {}
 

@@ -41,15 +41,19 @@ def test_a_death_in_the_middle_of_a_message_costs_a_repetition_and_nothing_else(
         assert "SIGKILL" in str(host.stats.last_crash)
 
 
-@pytest.mark.parametrize("step", ["client:REQUEST+:body", "host:REPLY+:body"])
-def test_without_repetition_the_death_is_told(step: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("step", "doing"),
+    [("client:REQUEST+:body", "no call was under way"), ("host:REPLY+:body", "while running model")],
+)
+def test_without_repetition_the_death_is_told(step: str, doing: str, tmp_path: Path):
+    """A request that never came whole cannot have been what the host was doing."""
     model = tmp_path / "model"
     model.write_bytes(script(scale=3))
     with dying_host(step, tmp_path / "once") as host:
         session = qnnbridge.InferenceSession(model, host=host)
         with pytest.raises(errors.HostCrashed) as caught:
             session.run(None, {"x": LARGE}, retry=0)
-        assert "while running model" in str(caught.value)
+        assert doing in str(caught.value)
         assert host.stats.retried_calls == 0
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3), "the next call needs nothing from the application"
 

@@ -119,8 +119,8 @@ def test_the_host_introduces_itself_before_anything_heavy_is_loaded() -> None:
 
 
 def test_the_application_loads_no_model_library_and_no_terminal_library() -> None:
-    loaded = loaded_after("import qnnbridge")
-    assert "qnnbridge_protocol.errors" in loaded
+    loaded = loaded_after("import qnnbridge; qnnbridge.InferenceSession")
+    assert "qnnbridge.remote_session" in loaded
     assert not loaded & {"onnx", "onnxruntime", "onnxruntime_qnn", "rich", "typer", "ml_dtypes"}
 
 

@@ -12,7 +12,6 @@ import datetime
 import json
 import os
 import re
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -83,6 +82,8 @@ class CrashReports:
         from qnnbridge.diagnosis.crash import details_of, diagnose  # heavy, and needed after a crash only
 
         try:
+            import secrets  # 8 ms, for a case that is rare
+
             when = datetime.datetime.fromtimestamp(self._wall_clock(), datetime.timezone.utc)
             report_id = f"{when:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
             diagnoses = diagnose(record)

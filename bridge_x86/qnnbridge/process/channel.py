@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from qnnbridge._platform import let_ctrl_c_through, wait_readable, write_some
-from qnnbridge_protocol.connection import Connection, Role
+from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
 from qnnbridge_protocol.errors import BridgeError, HostHung, ProtocolDesync, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
@@ -31,6 +31,10 @@ SILENCE_INTERVAL_S = 5.0
 
 CANCEL_TIMEOUT_S = 0.8
 """How long a caller whose deadline has passed waits to hear what became of its work."""
+
+
+LAST_WORDS_TIMEOUT_S = 1.0
+"""From a write that finds nobody to the end of what the dead host has left in the other pipe."""
 
 
 class ChannelFailed(Exception):
@@ -65,11 +69,16 @@ class Note:
 
 @dataclasses.dataclass(frozen=True)
 class Lost:
-    """A request that was open when the connection failed. `phase` is what the host declared for it, if anything."""
+    """A request that was open when the connection failed.
+
+    phase: what the host declared for it, if anything. sent: whether it was written whole, so that the host can
+    have begun with it.
+    """
 
     request_id: int
     note: Note
     phase: str | None
+    sent: bool = True
 
 
 class _Waiter:
@@ -113,6 +122,7 @@ class Channel:
         self._abandoned: dict[int, Note] = {}
         self._failure: ChannelFailed | None = None
         self._greeting: Frame | None = None
+        self._unsent: int | None = None
         self._retired = False
         self._said_goodbye = False
         self._idle: threading.Event | None = None
@@ -142,9 +152,10 @@ class Channel:
         return len(self._waiters)
 
     def greet(self, deadline: float) -> None:
-        """Exchange HELLOs. Raises `VersionMismatch`, `ChannelFailed` or `Deadline`."""
+        """Exchange HELLOs. Raises `VersionMismatch`, `ChannelFailed` or `Deadline`; goes on if called again."""
         with self._send_lock:
-            self._write(self._connection.send_hello(), deadline)
+            greeted = self._connection.state is not State.START
+            self._write([] if greeted else self._connection.send_hello(), deadline)
         with self._lead:
             while self._greeting is None:
                 self._read(deadline)
@@ -238,7 +249,9 @@ class Channel:
             # What nobody waits for any more may be what the host is busy with.
             notes = {**self._abandoned, **{number: waiter.note for number, waiter in self._waiters.items()}}
             self.lost = tuple(
-                Lost(number, note, self.phases.get(number)) for number, note in sorted(notes.items()) if note.op
+                Lost(number, note, self.phases.get(number), number != self._unsent)
+                for number, note in sorted(notes.items())
+                if note.op
             )
         for waiter in list(self._waiters.values()):
             waiter.wake()
@@ -295,11 +308,14 @@ class Channel:
                     raise self._failure from None
                 raise
             self._waiters[request_id] = waiter
+            self._unsent = request_id
             try:
                 self._write(chunks, deadline)
             except BaseException:
                 self._forget(request_id)
                 raise
+            finally:
+                self._unsent = None
         finally:
             self._send_lock.release()
         return request_id, waiter
@@ -324,7 +340,20 @@ class Channel:
                 if deadline is not None and now >= deadline:
                     raise Deadline("not-started") from None
             except OSError:
-                raise self.fail(None) from None
+                raise self._after_last_words() from None
+
+    def _after_last_words(self) -> ChannelFailed:
+        """The host takes nothing any more. What it said before is still in the pipe: phases, even answers."""
+        until = time.monotonic() + LAST_WORDS_TIMEOUT_S
+        if self._lead.acquire(timeout=LAST_WORDS_TIMEOUT_S):
+            try:
+                while self._failure is None:
+                    self._read(until)
+            except (ChannelFailed, Deadline):
+                pass
+            finally:
+                self._lead.release()
+        return self.fail(None)
 
     def _abandon(self, request_id: int, waiter: _Waiter | None) -> str:
         """Give an unanswered request up and tell the host. Returns what became of the work."""

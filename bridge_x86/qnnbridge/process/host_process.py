@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import psutil
-
 from qnnbridge._platform import ChildProcess, Spawner
 from qnnbridge.launch.stderr import StderrCollector
 from qnnbridge.process.channel import Channel, ChannelFailed, Deadline, Note
@@ -57,6 +55,7 @@ class HostProcess:
     def __init__(self, launch: Launch, spawner: Spawner, generation: int) -> None:
         self.generation = generation
         self.started_at = time.monotonic()
+        self._start_timeout_s = launch.timeout_s
         self.ready_at: float | None = None
         self.killed_because: str | None = None
         """Why we ended it ourselves; ``None`` if it ended by itself."""
@@ -87,15 +86,21 @@ class HostProcess:
     def usable(self) -> bool:
         return not (self.channel.failed or self.retiring)
 
-    def greet(self, timeout_s: float) -> None:
-        """The handshake. Raises `ChannelFailed` if the process ended, `HandshakeFailed`, `VersionMismatch`."""
+    def greet(self, deadline: float | None = None) -> None:
+        """The handshake. May be called again after `Deadline`, which means that the caller's time is up.
+
+        Raises `ChannelFailed` if the process ended, `HandshakeFailed`, `VersionMismatch`.
+        """
+        until = self.started_at + self._start_timeout_s
         try:
-            self.channel.greet(time.monotonic() + timeout_s)
+            self.channel.greet(until if deadline is None else min(until, deadline))
         except Deadline:
+            if time.monotonic() < until:
+                raise
             preamble = self.channel.preamble[:200]
             self.kill("it did not say HELLO")
             raise HandshakeFailed(
-                f"The host did not say HELLO within {timeout_s:g} s.",
+                f"The host did not say HELLO within {self._start_timeout_s:g} s.",
                 cause="It is not a qnnbridge host, it waits for something, or the machine is very busy.",
                 evidence=[f"printed instead: {preamble!r}"] if preamble else (),
                 fix="Check the host interpreter; raise Host(start_timeout=...) on a slow machine.",
@@ -143,6 +148,8 @@ class HostProcess:
 
         Counted in looks, not in seconds: after a sleep of the machine the clock alone would condemn it.
         """
+        import psutil  # 12 ms, for a case that is rare
+
         try:
             stopped = psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
         except psutil.Error:

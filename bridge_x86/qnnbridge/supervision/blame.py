@@ -87,7 +87,7 @@ class Blame:
         with self._lock:
             if not suspects or why == "ended-by-us":
                 return []
-            if why == "died" and (status is None or not status.code.blame):
+            if why == "died" and (status is None or not _may_be_its_fault(status)):
                 if status is None or status.code.fault != "kill":
                     return []
                 suspects = [call for call in suspects if self._killed_too_often(call)]
@@ -133,3 +133,9 @@ class Blame:
         solo = self._solo.setdefault(fingerprint, _Solo(0, []))
         solo.needed = min(MAX_SOLO_REPLIES, 2**before)
         solo.shares.append(share)
+
+
+def _may_be_its_fault(status: ExitStatus) -> bool:
+    # Loaders end programs at start, for which nobody here is to blame; but also in the middle of native code, when
+    # a function that is bound at its first call is missing (127, 0xC0000139).
+    return status.code.blame or status.code.kind == "loader"

@@ -144,7 +144,7 @@ def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
         return lost
     out = list(lost)
     for index, one in enumerate(out):
-        if one.note.op in RUNNING:
+        if one.note.op in RUNNING and one.sent:
             out[index] = dataclasses.replace(one, phase="running")
             break
     return tuple(out)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from qnnbridge._platform import Spawner
-from qnnbridge.process.channel import ChannelFailed, Note
+from qnnbridge.process.channel import ChannelFailed, Deadline, Note
 from qnnbridge.process.host_process import HostProcess, Launch
 from qnnbridge.supervision.investigation import Investigator
 from qnnbridge.supervision.restart_policy import RestartPolicy
@@ -55,6 +55,8 @@ class Supervisor:
         self.counters = Counters()
         self._owner_pid = os.getpid()
         self._process: HostProcess | None = None
+        self._starting: HostProcess | None = None
+        """A generation that has not said HELLO yet, and nobody waits for it at the moment."""
         self._start_lock = threading.Lock()
         self._death_lock = threading.Lock()
         self._deaths: dict[int, HostError] = {}
@@ -91,7 +93,7 @@ class Supervisor:
                 raise Closed("The host was closed.", fix="Create a new qnnbridge.Host.")
             process = self._process
             if process is None or not process.usable:
-                process = self._process = self._next_generation(process, deadline)
+                process = self._process = self._next_generation(deadline)
             return process
         finally:
             self._start_lock.release()
@@ -139,15 +141,46 @@ class Supervisor:
         if self._owner_pid != os.getpid():
             return
         with self._start_lock:
-            process, self._process = self._process, None
-            if process is not None:
-                process.close(reason=Closed("The host was closed while the call was under way."))
+            for process in (self._starting, self._process):
+                if process is not None:
+                    process.close(reason=Closed("The host was closed while the call was under way."))
+            self._starting = self._process = None
 
     # --- starting ---
 
-    def _next_generation(self, before: HostProcess | None, deadline: float | None) -> HostProcess:
-        if before is not None:
-            self._bury(before)
+    def _next_generation(self, deadline: float | None) -> HostProcess:
+        process = self._starting
+        if process is None:
+            process = self._spawn(deadline)
+        try:
+            process.greet(deadline)
+        except Deadline:
+            # The caller's time is up, not the host's: the next caller goes on waiting for it.
+            self._starting = process
+            raise _too_late() from None
+        except ChannelFailed as failure:
+            self._starting = None
+            error = self.lost(process, failure)
+            self._bury(process)
+            raise error from None
+        except BaseException as error:
+            self._starting = None
+            process.close()
+            self._note_failed_start(error)
+            raise
+        self._starting = None
+        self._policy.on_ready()
+        self._investigator.on_ready(process)
+        if process.channel.preamble:
+            _log.warning("the host printed before its HELLO: %r", process.channel.preamble[:200])
+        peer = process.peer
+        _log.info("host generation %d is ready: pid %d, %s", process.generation, peer.pid, peer.executable)
+        return process
+
+    def _spawn(self, deadline: float | None) -> HostProcess:
+        if self._process is not None:
+            self._bury(self._process)
+            self._process = None
         start = self._policy.next_start()
         if start.delay_s:
             if deadline is not None and time.monotonic() + start.delay_s > deadline:
@@ -156,31 +189,17 @@ class Supervisor:
                 raise Closed("The host was closed.")
         if self._launch is None:
             self._launch = self._make_launch()
-        launch = self._launch
         self._policy.on_start()
         self.counters.generation += 1
-        generation = self.counters.generation
-        process = None
         try:
-            process = HostProcess(launch, self._spawner, generation)
-            process.greet(launch.timeout_s)
-        except ChannelFailed as failure:
-            assert process is not None
-            error = self.lost(process, failure)
-            self._bury(process)
-            raise error from None
+            return HostProcess(self._launch, self._spawner, self.counters.generation)
         except BaseException as error:
-            if process is not None:
-                process.close()
-            if isinstance(error, BridgeError):
-                self._policy.on_death(None, curable=error.retry != "pointless", error=error)
+            self._note_failed_start(error)
             raise
-        self._policy.on_ready()
-        self._investigator.on_ready(process)
-        if process.channel.preamble:
-            _log.warning("the host printed before its HELLO: %r", process.channel.preamble[:200])
-        _log.info("host generation %d is ready: pid %d, %s", generation, process.peer.pid, process.peer.executable)
-        return process
+
+    def _note_failed_start(self, error: BaseException) -> None:
+        if isinstance(error, BridgeError):
+            self._policy.on_death(None, curable=error.retry != "pointless", error=error)
 
     def _bury(self, process: HostProcess) -> None:
         """Release what a dead generation holds; make sure it is dead, and that its death was looked into."""
@@ -202,7 +221,9 @@ class Supervisor:
             self.counters.last_crash = error
             # A call that is repeated well raises nothing; the log is then the only trace.
             _log.warning("%s %s", error.message, error.cause or "")
-        self._policy.on_death(finding.status, curable=error.retry != "pointless", error=error)
+        # What a model does to the host is no reason to give the host up for the other models.
+        curable = error.retry != "pointless" or bool(error.details.get("suspects"))
+        self._policy.on_death(finding.status, curable=curable, error=error)
         return error
 
     def _check_owner(self) -> None:

@@ -1,0 +1,243 @@
+"""Values of every kind, through real models: what goes in and comes out equals what ONNX Runtime does directly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+pytest.importorskip("onnxruntime_qnn")
+
+import qnnbridge
+from qnnbridge_protocol.values import ElementType, Typed, equal_bits
+from tests.contract.both_sides import assert_same_run, two_sessions
+from tests.contract.small_models import CPU, MODELS, identity, model, node, tensor
+
+pytestmark = pytest.mark.simulator
+
+NAMED = {
+    "FLOAT": np.array([0.0, -0.0, np.inf, -np.inf, 1e-45], np.float32),
+    "FLOAT16": np.array([0.0, -0.0, np.inf, 6e-8], np.float16),
+    "DOUBLE": np.array([5e-324, -np.inf, np.pi], np.float64),
+    "BOOL": np.array([True, False, True]),
+    "INT8": np.array([-128, 127], np.int8),
+    "UINT8": np.array([0, 255], np.uint8),
+    "INT16": np.array([-(2**15), 2**15 - 1], np.int16),
+    "UINT16": np.array([0, 2**16 - 1], np.uint16),
+    "INT32": np.array([-(2**31), 2**31 - 1], np.int32),
+    "UINT32": np.array([0, 2**32 - 1], np.uint32),
+    "INT64": np.array([-(2**63), 2**63 - 1], np.int64),
+    "UINT64": np.array([0, 2**64 - 1], np.uint64),
+    "STRING": np.array(["", "a", "Grüße 語 🙂", "nul\0inside", "x" * 10_000], object),
+}
+RAW = {
+    "BFLOAT16": np.array([0x0000, 0x8000, 0x7F80, 0x7FC1, 0x0001], np.uint16),
+    "FLOAT8E4M3FN": np.arange(256, dtype=np.uint8),
+    "FLOAT8E4M3FNUZ": np.arange(256, dtype=np.uint8),
+    "FLOAT8E5M2": np.arange(256, dtype=np.uint8),
+    "FLOAT8E5M2FNUZ": np.arange(256, dtype=np.uint8),
+    "INT4": np.arange(0, 256, dtype=np.uint8),
+    "UINT4": np.arange(0, 256, dtype=np.uint8),
+}
+
+
+@pytest.fixture(scope="module")
+def floats(host: qnnbridge.Host) -> Any:
+    """Both Identity sessions for float of any shape."""
+    with two_sessions(host, identity(TensorProto.FLOAT, None)) as sessions:
+        yield sessions
+
+
+# --- element types ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_type_that_numpy_has_goes_through_unchanged(name: str, host: qnnbridge.Host) -> None:
+    with two_sessions(host, identity(getattr(TensorProto, name))) as (direct, bridged):
+        assert_same_run(direct, bridged, {"x": NAMED[name]})
+        assert_same_run(direct, bridged, {"x": NAMED[name][:0]})
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_every_type_that_numpy_lacks_goes_through_unchanged(name: str, host: qnnbridge.Host) -> None:
+    """Directly they can only be passed as OrtValue; the bits that come back are known without that."""
+    element = ElementType[name]
+    raw = RAW[name]
+    value = Typed(raw, element, (raw.size * (2 if element in (ElementType.INT4, ElementType.UINT4) else 1),))
+    made = identity(getattr(TensorProto, name))
+    with qnnbridge.InferenceSession(made, providers=[CPU], host=host) as session:
+        (result,) = session.run_values(None, {"x": value})
+        assert equal_bits(result, value)
+        shown = session.run(None, {"x": value})[0]
+        if element is ElementType.FLOAT8E4M3FN:
+            # The one that ONNX Runtime returns too: as its bits.
+            assert equal_bits(shown, raw)
+        else:
+            assert equal_bits(shown, value)
+
+
+def test_bits_of_nans_are_kept(floats: Any) -> None:
+    nans = np.array([0x7FC00001, 0x7F800001, 0xFFFFFFFF], np.uint32).view(np.float32)
+    assert_same_run(*floats, {"x": nans})
+    assert floats[1].run(None, {"x": nans})[0].tobytes() == nans.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,) * 8, (2, 1, 3)], ids=str)
+def test_shapes_of_all_kinds_go_through(shape: tuple[int, ...], floats: Any) -> None:
+    (result,) = assert_same_run(*floats, {"x": np.ones(shape, np.float32)})
+    assert result.shape == shape
+
+
+BASE = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+LAYOUTS = {
+    "transposed": BASE.T,
+    "reversed": BASE[::-1, :, ::-1],
+    "every second": BASE[:, :, ::2],
+    "broadcast": np.broadcast_to(np.float32(7), (2, 5)),
+    "Fortran order": np.asfortranarray(BASE),
+    "read-only": np.frombuffer(BASE.tobytes(), np.float32),
+    "unaligned": np.frombuffer(b"x" + BASE.tobytes(), np.float32, offset=1),
+    "a subclass": np.ma.masked_array(BASE),
+    "a list": [[1.0, 2.0], [3.0, 4.0]],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_memory_layouts_make_no_difference(layout: str, floats: Any) -> None:
+    assert_same_run(*floats, {"x": LAYOUTS[layout]})
+
+
+def test_big_endian_arrays_arrive_as_the_numbers_they_are(floats: Any) -> None:
+    """ONNX Runtime takes their bytes for little-endian numbers; here the numbers count."""
+    assert floats[1].run(None, {"x": BASE.astype(">f4")})[0].tolist() == BASE.tolist()
+
+
+# --- strings ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [np.array(["a", "語"]), np.array([["a", ""], ["b", "c"]], object), np.array([], object), np.array([1, None], object)],
+    ids=["fixed width", "objects", "none", "other objects"],
+)
+def test_strings_go_in_and_come_out(texts: Any, host: qnnbridge.Host) -> None:
+    with two_sessions(host, identity(TensorProto.STRING, None)) as (direct, bridged):
+        assert_same_run(direct, bridged, {"x": texts})
+
+
+# --- sequences, maps, optionals --------------------------------------------------------------------------
+
+
+def test_a_classifier_returns_a_sequence_of_maps(host: qnnbridge.Host) -> None:
+    feeds = {"float_input": np.array([[5.1, 3.5], [6.0, 2.2], [0, 0]], np.float32)}
+    with two_sessions(host, MODELS / "logreg_iris.onnx") as (direct, bridged):
+        _, probabilities = assert_same_run(direct, bridged, feeds)
+    assert [list(row) for row in probabilities] == [[0, 1, 2]] * 3
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_sequences_of_tensors_go_in_and_come_out(count: int, host: qnnbridge.Host) -> None:
+    of_tensors = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.INT64, None))
+    made = model(
+        [node("SequenceInsert", ["s", "x"], ["t"]), node("SequenceLength", ["t"], ["n"])],
+        [helper.make_value_info("s", of_tensors), tensor("x", None, TensorProto.INT64)],
+        [helper.make_value_info("t", of_tensors), tensor("n", [], TensorProto.INT64)],
+    )
+    items = [np.arange(size) for size in range(count)]
+    with two_sessions(host, made.SerializeToString()) as (direct, bridged):
+        result, length = assert_same_run(direct, bridged, {"s": items, "x": np.array([7, 8])})
+    assert length == count + 1
+    assert result[-1].tolist() == [7, 8]
+
+
+def test_sequences_of_strings_come_out(host: qnnbridge.Host) -> None:
+    made = model(
+        [node("SplitToSequence", ["x"], ["s"], axis=0, keepdims=0)],
+        [tensor("x", [None], TensorProto.STRING)],
+        [helper.make_tensor_sequence_value_info("s", TensorProto.STRING, None)],
+    )
+    with two_sessions(host, made.SerializeToString()) as (direct, bridged):
+        assert_same_run(direct, bridged, {"x": np.array(["a", "語"], object)})
+
+
+def test_maps_go_in(host: qnnbridge.Host) -> None:
+    of_floats = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    cast = helper.make_node("CastMap", ["m"], ["y"], domain="ai.onnx.ml", map_form="SPARSE", max_map=5)
+    graph = helper.make_graph([cast], "g", [helper.make_value_info("m", of_floats)], [tensor("y", [1, 5])])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    made = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    with two_sessions(host, made.SerializeToString()) as (direct, bridged):
+        (result,) = assert_same_run(direct, bridged, {"m": {1: 0.5, 4: -2.0}})
+        assert result.tolist() == [[0, 0.5, 0, 0, -2.0]]
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_optionals_come_out_full_or_empty(full: bool, host: qnnbridge.Host) -> None:
+    optional = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    make = (
+        node("Optional", ["x"], ["o"])
+        if full
+        else node("Optional", [], ["o"], type=helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    )
+    made = model(
+        [make, node("OptionalHasElement", ["o"], ["has"]), node("Identity", ["x"], ["y"])],
+        [tensor("x", None)],
+        [helper.make_value_info("o", optional), tensor("has", [], TensorProto.BOOL), tensor("y", None)],
+        opset=18,
+    )
+    with two_sessions(host, made.SerializeToString()) as (direct, bridged):
+        result = assert_same_run(direct, bridged, {"x": np.ones(2, np.float32)})
+        assert bool(result[1]) is full
+        assert (result[0] is None) is not full
+
+
+@pytest.mark.parametrize("value", [None, np.ones(3, np.float32)], ids=["empty", "full"])
+def test_optionals_go_in_full_or_empty(value: Any, host: qnnbridge.Host) -> None:
+    optional = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    made = model(
+        [node("OptionalHasElement", ["o"], ["has"])],
+        [helper.make_value_info("o", optional)],
+        [tensor("has", [], TensorProto.BOOL)],
+        opset=18,
+    )
+    with two_sessions(host, made.SerializeToString()) as (direct, bridged):
+        assert_same_run(direct, bridged, {"o": value})
+        assert_same_run(direct, bridged, {})
+
+
+# --- sparse ----------------------------------------------------------------------------------------------
+
+
+def test_sparse_tensors_go_in(host: qnnbridge.Host) -> None:
+    """ONNX Runtime multiplies a sparse matrix; such a model is made of its own operator."""
+    import onnxruntime
+
+    from qnnbridge.devices import CPU_DEVICE
+
+    sparse = onnx.TypeProto()
+    sparse.sparse_tensor_type.elem_type = TensorProto.FLOAT
+    for size in (3, 4):
+        sparse.sparse_tensor_type.shape.dim.add().dim_value = size
+    multiply = helper.make_node("SparseToDenseMatMul", ["a", "b"], ["y"], domain="com.microsoft")
+    graph = helper.make_graph([multiply], "g", [helper.make_value_info("a", sparse), tensor("b", [4, 2])], [tensor("y", [3, 2])])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    made = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    values, places = np.array([2, 3, 4], np.float32), np.array([1, 6, 11], np.int64)
+    dense = np.arange(8, dtype=np.float32).reshape(4, 2)
+    with two_sessions(host, made.SerializeToString()) as (direct, bridged):
+        device = onnxruntime.SparseTensor  # the classes have the same methods on both sides
+        theirs = device.sparse_coo_from_numpy(
+            [3, 4], values, places, onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()
+        )
+        ours = qnnbridge.SparseTensor.sparse_coo_from_numpy([3, 4], values, places, CPU_DEVICE)
+        expected = direct.run_with_ort_values(
+            None,
+            {
+                "a": onnxruntime.OrtValue.ort_value_from_sparse_tensor(theirs),
+                "b": onnxruntime.OrtValue.ortvalue_from_numpy(dense),
+            },
+        )[0].numpy()
+        assert equal_bits(bridged.run(None, {"a": ours, "b": dense})[0], expected)
