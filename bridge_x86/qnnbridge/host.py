@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from qnnbridge._platform import default_spawner
+from qnnbridge.deadlines import deadline_after
 from qnnbridge.diagnosis.reports import CrashReports
 from qnnbridge.launch.command import host_command, host_environment
 from qnnbridge.launch.interpreter import HostInterpreter, find_host
@@ -28,7 +29,7 @@ from qnnbridge.supervision.recycling import RecycleAfter, Recycler
 from qnnbridge.supervision.restart_policy import RestartPolicy
 from qnnbridge.supervision.solo import SoloGate
 from qnnbridge.supervision.supervisor import Supervisor
-from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
+from qnnbridge_protocol.errors import DeadlineExceeded
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.limits import Limits
 
@@ -65,7 +66,8 @@ class HostStats:
     """What has happened so far.
 
     generation: how often the host was started. crashes: deaths that nobody asked for. retried_calls: calls that
-    were repeated in the next generation. last_crash: text of the last crash.
+    were repeated in the next generation. cpu_fallbacks: sessions that asked for QNN and run on the CPU, as their
+    ``fallback`` allows. last_crash: text of the last crash.
     """
 
     generation: int
@@ -73,6 +75,7 @@ class HostStats:
     crashes: int
     planned_restarts: int
     retried_calls: int
+    cpu_fallbacks: int
     calls_in_flight: int
     last_crash: str | None
 
@@ -130,7 +133,7 @@ class Host:
 
     def start(self, timeout: float | None = None) -> None:
         """Start the process now, so that the first session need not wait for it."""
-        self._process(None if timeout is None else time.monotonic() + timeout)
+        self._process(deadline_after(timeout))
 
     def close(self) -> None:
         """End the process. Sessions in it cannot be used any more. Idempotent; takes at most a few seconds."""
@@ -141,7 +144,7 @@ class Host:
         """Replace the process by a new one, without losing a call: sessions are made again when they are used."""
         process = self.supervisor.running
         if process is not None:
-            self.supervisor.retire(process)
+            self.supervisor.retire(process, wait=True)
 
     def __enter__(self) -> Host:
         return self
@@ -156,7 +159,7 @@ class Host:
     @property
     def info(self) -> HostInfo:
         """Facts about the host; starts it and waits until ONNX Runtime is loaded there."""
-        process = self._process(time.monotonic() + self._start_timeout)
+        process = self._process(deadline_after(self._start_timeout))
         if self._info is None or self._info.generation != process.generation:
             told = self.call({"op": "host.info"}, timeout=INFO_TIMEOUT_S).header
             peer = process.peer
@@ -187,13 +190,14 @@ class Host:
             crashes=counters.crashes,
             planned_restarts=counters.planned_restarts,
             retried_calls=counters.retried_calls,
-            calls_in_flight=process.channel.in_flight if process is not None else 0,
+            cpu_fallbacks=counters.cpu_fallbacks,
+            calls_in_flight=process.channel.requests.waiting if process is not None else 0,
             last_crash=str(counters.last_crash) if counters.last_crash is not None else None,
         )
 
     def ping(self, timeout: float = 5.0) -> float:
         """Seconds of a round trip. Raises `DeadlineExceeded`, which alone does not mean that the host is ill."""
-        deadline = time.monotonic() + timeout
+        deadline = deadline_after(timeout)
         process = self._process(deadline)
         begin = time.perf_counter()
         try:
@@ -201,15 +205,16 @@ class Host:
         except Deadline:
             raise DeadlineExceeded(f"No sign of life from the host within {timeout:g} s.") from None
         except ChannelFailed as failure:
-            raise self.supervisor.lost(process, failure) from None
+            raise self.supervisor.lost(process, failure, deadline) from None
         return time.perf_counter() - begin
 
     # --- for the sessions ---
 
     def call(self, header: dict[str, Any], timeout: float | None = None) -> Frame:
         """An operation on the host itself; repeated once if the host dies meanwhile."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        for last in (False, True):
+        deadline = deadline_after(timeout)
+        last = False
+        while True:
             process = self._process(deadline)
             try:
                 return process.call(header, deadline=deadline, note=Note(str(header.get("op"))))
@@ -218,10 +223,12 @@ class Host:
             except ChannelRetired:
                 continue
             except ChannelFailed as failure:
-                error = self.supervisor.lost(process, failure)
+                if process.retiring:
+                    continue
+                error = self.supervisor.lost(process, failure, deadline)
                 if last or error.retry == "pointless":
                     raise error from None
-        raise AssertionError("unreachable")
+                last = True
 
     def gate(self, note: Note, deadline: float | None) -> AbstractContextManager[None]:
         """Around a call that enters native code: suspects of a crash are run alone."""
@@ -232,12 +239,9 @@ class Host:
         while self._unreleased:
             generation, session_id = self._unreleased.popleft()
             if generation == process.generation:
-                try:
-                    process.call({"op": "session.close", "session": session_id}, deadline=time.monotonic() + 2.0)
-                except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
-                    break
-        if self.recycler.is_due(process.generation, process.pid):
-            self.supervisor.retire(process)
+                process.channel.post({"op": "session.close", "session": session_id})
+        if self.recycler.is_due(process.generation, process.real_pid):
+            self.supervisor.retire(process, wait=False)
 
     def release_later(self, generation: int, session_id: int) -> None:
         """From a finalizer, which must neither lock nor block."""

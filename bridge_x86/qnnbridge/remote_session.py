@@ -7,27 +7,29 @@ session is made again there by the first call that needs it, after a look whethe
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from qnnbridge.diagnosis.ort_log import enrich_from_stderr
+from qnnbridge.deadlines import deadline_after
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge.model_source import ModelSource
 from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline, Note
+from qnnbridge.providers import CPU
 from qnnbridge_protocol.elements import ValueType
-from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostHung
+from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostHung, ModelQuarantined
 from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.specs import ProviderSpec, RunSpec, SessionInfo, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder
 
 if TYPE_CHECKING:
     from qnnbridge.host import Host
     from qnnbridge.process.host_process import HostProcess
     from qnnbridge.run_options import RunOptions
+
+_log = logging.getLogger("qnnbridge.session")
 
 OnDeadline = Literal["raise", "kill"]
 T = TypeVar("T")
@@ -45,8 +47,16 @@ class Manifest:
     initializers: Sequence[Any] = ()
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether the CPU is all that it asks for."""
+        return [provider.name for provider in self.spec.providers] == [CPU]
+
+    @property
     def options_hash(self) -> str:
         """Of everything but the model, so that a change of options is another case."""
+        import hashlib
+        import json
+
         spec = dataclasses.replace(self.spec, model_path=None).to_wire()
         return hashlib.sha256(json.dumps(spec, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
@@ -63,6 +73,8 @@ class RemoteSession:
         self._note = Note("session.run", manifest.source.label, manifest.source.fingerprint, manifest.options_hash)
         self._create_note = dataclasses.replace(self._note, op="session.create")
         self._lock = threading.Lock()
+        self._dynamic: dict[str, str] = {}
+        self._moved_because: str | None = None
         self._generation = 0
         self._id = 0
         self._closed = False
@@ -72,9 +84,9 @@ class RemoteSession:
         """Of the host in which the session lives, or last lived."""
         return self._generation
 
-    def open(self, timeout_s: float | None) -> SessionInfo:
+    def open(self, timeout_s: float | None, on_deadline: OnDeadline) -> SessionInfo:
         """Make the session. Raises what the host raises, with the cause from its log."""
-        self._survive(lambda process, deadline: self._id_in(process, deadline), timeout_s, self.retry)
+        self._survive(self._id_in, timeout_s, self.retry, on_deadline, self._create_note)
         return self.info
 
     def run(
@@ -101,17 +113,18 @@ class RemoteSession:
         return outputs
 
     def end_profiling(self) -> str:
-        return str(self._call({"op": "session.end_profiling"}, retry=0).header["file"])
+        header = {"op": "session.end_profiling"}
+        return str(self._call(header, timeout_s=self.timeout_s, retry=0).header["file"])
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
-        self._call({"op": "session.set_ep_dynamic_options", "options": options})
+        self._call({"op": "session.set_ep_dynamic_options", "options": options}, timeout_s=self.timeout_s)
+        self._dynamic |= options  # for the next host
 
     def close(self) -> None:
         """Release the session in the host. Idempotent; never blocks for long."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+        if self._closed:
+            return
+        self._closed = True  # whoever is making it this moment looks at that, and releases what it made
         process = self.host.supervisor.running
         if process is not None and process.generation == self._generation:
             try:
@@ -145,7 +158,7 @@ class RemoteSession:
 
         if self._closed:
             raise Closed("The session is closed.", fix="Create a new one.")
-        result = self._survive(attempt, timeout_s, self.retry if retry is None else retry, on_deadline)
+        result = self._survive(attempt, timeout_s, self.retry if retry is None else retry, on_deadline, note)
         self.host.supervisor.good_reply(self._note, "running")
         return result
 
@@ -154,29 +167,32 @@ class RemoteSession:
         attempt: Callable[[HostProcess, float | None], T],
         timeout_s: float | None,
         retry: int,
-        on_deadline: OnDeadline = "raise",
+        on_deadline: OnDeadline,
+        note: Note,
     ) -> T:
         """Do `attempt` in a living host; again in the next one if that dies meanwhile, `retry` times."""
         supervisor = self.host.supervisor
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = deadline_after(timeout_s)
         while True:
             # Before: a known poison must not cost a start of the host. Behind: the first HELLO tells the versions.
-            supervisor.check_quarantine(self._note)
+            self._check_quarantine()
             process = supervisor.process(deadline)
-            supervisor.check_quarantine(self._note)
+            self._check_quarantine()
             self.host.before_call(process)
             try:
                 return attempt(process, deadline)
             except ChannelRetired:
                 continue
             except ChannelFailed as failure:
-                error = supervisor.lost(process, failure)
+                if process.retiring:
+                    continue  # it did not finish in time, by our own plan
+                error = supervisor.lost(process, failure, deadline)
                 if retry <= 0 or error.retry == "pointless":
-                    raise error from None
+                    raise as_onnxruntime(error) from None
                 retry -= 1
                 supervisor.counters.retried_calls += 1
             except Deadline as late:
-                raise self._too_late(process, late, timeout_s, on_deadline) from None
+                raise self._too_late(process, late, timeout_s, on_deadline, note) from None
             except BridgeError as error:
                 if not error.details.get("host_must_restart"):
                     raise as_onnxruntime(error) from None
@@ -186,10 +202,39 @@ class RemoteSession:
                 retry -= 1
                 supervisor.counters.retried_calls += 1
 
+    def _check_quarantine(self) -> None:
+        """Raises `ModelQuarantined`, or goes on with the CPU if the session allows that."""
+        try:
+            self.host.supervisor.check_quarantine(self._note)
+        except ModelQuarantined as error:
+            if self.manifest.spec.fallback != "cpu" or self.manifest.on_cpu:
+                raise
+            self._move_to_cpu(error)
+
+    def _move_to_cpu(self, error: ModelQuarantined) -> None:
+        """The model keeps killing hosts on QNN; there it is refused from now on, not here."""
+        with self._lock:
+            if self.manifest.on_cpu:
+                return
+            spec = dataclasses.replace(self.manifest.spec, providers=(ProviderSpec(CPU),))
+            self.manifest = dataclasses.replace(self.manifest, spec=spec)
+            self._note = dataclasses.replace(self._note, options_hash=self.manifest.options_hash)
+            self._create_note = dataclasses.replace(self._note, op="session.create")
+            self._moved_because = error.message
+            self._generation = 0
+        self.host.supervisor.counters.cpu_fallbacks += 1
+        _log.warning("%s It runs on the CPU from now on, as fallback='cpu' allows.", error.message)
+
     def _too_late(
-        self, process: HostProcess, late: Deadline, timeout_s: float | None, on_deadline: OnDeadline
+        self,
+        process: HostProcess,
+        late: Deadline,
+        timeout_s: float | None,
+        on_deadline: OnDeadline,
+        note: Note,
     ) -> DeadlineExceeded:
         state = late.state
+        inside = "inside of a QNN partition" if note.op == "session.run" else "while native code works on it"
         if on_deadline == "kill" and state == "still-running":
             reason = HostHung(
                 f"The host was ended: {self._note.model} ran past its deadline of {timeout_s:g} s.",
@@ -201,7 +246,7 @@ class RemoteSession:
             state = "stopped"
         return DeadlineExceeded(
             f"{self._note.model}: no answer within {timeout_s:g} s (the work is {state}).",
-            cause="A call cannot be interrupted inside of a QNN partition." if state == "still-running" else None,
+            cause=f"A call cannot be interrupted {inside}." if state == "still-running" else None,
             fix="Wait longer, or give on_deadline='kill' to end the host (other calls are replayed)."
             if state == "still-running"
             else None,
@@ -233,6 +278,8 @@ class RemoteSession:
             "spec": manifest.spec.to_wire(),
             "initializers": [encoder.add(value) for value in manifest.initializers],
         }
+        if self._dynamic:
+            header["dynamic"] = self._dynamic
         buffers: tuple[Any, ...] = tuple(encoder.buffers)
         if manifest.source.data is not None:
             # Behind the tensors.
@@ -243,14 +290,44 @@ class RemoteSession:
         try:
             with self.host.gate(self._create_note, deadline):
                 frame = process.call(header, buffers, deadline, self._create_note, request_id.append)
+        except (Deadline, KeyboardInterrupt):
+            # It may be made all the same; its number is that of the request.
+            for number in request_id:
+                self.host.release_later(process.generation, number)
+            raise
         except BridgeError as error:
+            from qnnbridge.diagnosis.ort_log import enrich_from_stderr
+
             raise enrich_from_stderr(error, process.stderr, request_id, LOG_TIMEOUT_S) from None
-        process.stderr.forget(request_id[-1])
-        self.info = SessionInfo.from_wire(frame.header["info"])
+        self.info = _with_cause(SessionInfo.from_wire(frame.header["info"]), process, request_id[-1])
         self._id = int(frame.header["session"])
         self._generation = process.generation
-        self.host.recycler.created(process.generation)
-        self.host.supervisor.good_reply(self._create_note, "creating")
+        if self._moved_because is not None:
+            placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
+            self.info = dataclasses.replace(self.info, placement=placement)
+        if self._closed:
+            self.host.release_later(self._generation, self._id)
+        note = self._create_note
+        self.host.recycler.created(process.generation, note.fingerprint + note.options_hash)
+        self.host.supervisor.good_reply(note, "creating")
+
+
+def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> SessionInfo:
+    """A session that asked for QNN and got nothing there, with the reason if QNN did not even start.
+
+    The host can only conclude from the outcome; the log names the fact.
+    """
+    placement = info.placement
+    if not (placement.known and placement.backend and not placement.qnn_nodes):
+        process.stderr.forget(request_id)
+        return info
+    from qnnbridge.diagnosis.ort_log import decode_stderr, explain_lines
+
+    lines = decode_stderr(process.stderr.section(request_id, LOG_TIMEOUT_S)).splitlines()
+    causes = [finding.cause for finding in explain_lines(lines) if finding.setup]
+    if not causes:
+        return info
+    return dataclasses.replace(info, placement=dataclasses.replace(placement, cause=causes[0]))
 
 
 class _Stop:

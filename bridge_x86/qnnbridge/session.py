@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
+from qnnbridge.background import Background
+from qnnbridge.deadlines import deadline_after
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge.feeds import FeedChecker
 from qnnbridge.host import Host, default_host
@@ -26,13 +26,21 @@ from qnnbridge.ort_value import OrtValue
 from qnnbridge.outputs import to_application
 from qnnbridge.providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge.remote_session import Manifest, OnDeadline, RemoteSession
-from qnnbridge_protocol.errors import BridgeError, InvalidArgument, RemoteError, RemoteValueError
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    InvalidArgument,
+    OptionError,
+    RemoteError,
+    RemoteValueError,
+)
 from qnnbridge_protocol.specs import Fallback, Placement, RunSpec, SessionSpec
 
 _log = logging.getLogger("qnnbridge.session")
 
-ASYNC_THREADS = 4
-"""Threads for `run_async` of one session; the NPU works on one call at a time anyway."""
+_log = logging.getLogger("qnnbridge.session")
+
+CLOSE_TIMEOUT_S = 2.0
+"""How long `close` waits for calls of `run_async` that are under way."""
 
 
 class CpuFallbackWarning(UserWarning):
@@ -55,6 +63,7 @@ class InferenceSession:
         timeout: seconds for the creation, and the default for calls. Default: none, since compiling can take
             minutes.
         retry: how often a call is repeated in a new host when the host dies under it.
+        on_deadline: "kill" ends the host if the creation still goes on when its time is up.
         enable_fallback, disabled_optimizers: as in ONNX Runtime; fallback behind the application's back stays
             off whatever `enable_fallback` says.
 
@@ -73,10 +82,14 @@ class InferenceSession:
         fallback: Fallback | None = None,
         timeout: float | None = None,
         retry: int = 1,
+        on_deadline: OnDeadline = "raise",
         enable_fallback: int | bool = 0,
         disabled_optimizers: Sequence[str] | None = None,
     ) -> None:
         try:
+            _check_call(timeout, retry, on_deadline)
+            if host is not None and not isinstance(host, Host):
+                raise OptionError(f"host={host!r} is no qnnbridge.Host.", fix="Give qnnbridge.Host(python=...).")
             options = coerce_session_options(sess_options, providers_given=providers is not None)
             parts = options.to_spec_parts()
             specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
@@ -93,15 +106,18 @@ class InferenceSession:
             raise as_onnxruntime(error) from None
         self._options = options
         self._timeout = timeout
-        self._executor: ThreadPoolExecutor | None = None
-        self._executor_lock = threading.Lock()
+        self._background = Background("qnnbridge run_async")
         self._open(
-            Manifest(source, spec, tuple(options.initializer_values().values())), host or default_host(), retry
+            Manifest(source, spec, tuple(options.initializer_values().values())),
+            host or default_host(),
+            retry,
+            on_deadline,
         )
 
-    def _open(self, manifest: Manifest, host: Host, retry: int) -> None:
-        self._remote = RemoteSession(host, manifest, retry=retry, timeout_s=self._timeout)
-        info = self._remote.open(self._timeout)
+    def _open(self, manifest: Manifest, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
+        remote = RemoteSession(host, manifest, retry=retry, timeout_s=self._timeout)
+        info = remote.open(self._timeout, on_deadline)
+        self._remote = remote
         self._inputs = [NodeArg(node) for node in info.inputs]
         self._outputs = [NodeArg(node) for node in info.outputs]
         self._overridable = [NodeArg(node) for node in info.overridable_initializers]
@@ -109,6 +125,8 @@ class InferenceSession:
         self._output_names = [node.name for node in self._outputs]
         placement = info.placement
         if manifest.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
+            host.supervisor.counters.cpu_fallbacks += 1
+            _log.warning("%s runs on the CPU: %s", manifest.source.label, placement.cause)
             warnings.warn(
                 f"{manifest.source.label} runs on the CPU: no node of it could be placed on QNN"
                 + (f" ({placement.cause})" if placement.cause else ""),
@@ -153,6 +171,7 @@ class InferenceSession:
     ) -> list[Any]:
         """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
         try:
+            _check_call(timeout, retry, on_deadline)
             feeds = self._checker.check(input_feed)
             names = self._check_outputs(output_names)
             spec, options = self._run_spec(run_options)
@@ -186,9 +205,6 @@ class InferenceSession:
             raise
         except BridgeError:
             pass  # the run finds it again
-        with self._executor_lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(ASYNC_THREADS, thread_name_prefix="qnnbridge run_async")
 
         def work() -> None:
             try:
@@ -200,7 +216,7 @@ class InferenceSession:
             except Exception:  # noqa: BLE001 - nobody else would hear of it
                 _log.exception("The callback of run_async failed.")
 
-        self._executor.submit(work)
+        self._background.submit(work)
 
     def run_with_ort_values(
         self,
@@ -329,8 +345,7 @@ class InferenceSession:
 
     def close(self) -> None:
         """Release the session in the host. Idempotent."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=True)
+        self._background.wait(CLOSE_TIMEOUT_S)
         self._remote.close()
 
     def __enter__(self) -> InferenceSession:
@@ -348,15 +363,23 @@ class InferenceSession:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, a session is what it was made from; unpickled, it is made again in that process' own host."""
-        return _remake, (self._remote.manifest, self._remote.retry, self._timeout)
+        return _remake, (self._remote.manifest, self._remote.retry, self._timeout, self._options)
 
 
-def _remake(manifest: Manifest, retry: int, timeout: float | None) -> InferenceSession:
+def _check_call(timeout: float | None, retry: int | None, on_deadline: str) -> None:
+    """Raises `OptionError` for what would otherwise be noticed too late."""
+    deadline_after(timeout)
+    if retry is not None and (isinstance(retry, bool) or not isinstance(retry, int) or retry < 0):
+        raise OptionError(f"retry={retry!r} is no number of repetitions.", fix="Give 0, 1 or more.")
+    if on_deadline not in ("raise", "kill"):
+        raise OptionError(f"on_deadline={on_deadline!r} is not known.", fix="Give 'raise' or 'kill'.")
+
+
+def _remake(manifest: Manifest, retry: int, timeout: float | None, options: SessionOptions) -> InferenceSession:
     session = InferenceSession.__new__(InferenceSession)
-    session._options = SessionOptions()
+    session._options = options
     session._timeout = timeout
-    session._executor = None
-    session._executor_lock = threading.Lock()
+    session._background = Background("qnnbridge run_async")
     session._open(manifest, default_host(), retry)
     return session
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import itertools
 import os
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from qnnbridge_host.npu_reset import Npu, ResettableSession
 from qnnbridge_host.requests import Request
 from qnnbridge_host.server import Answer
-from qnnbridge_protocol.errors import Closed, UnknownOperation
+from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, UnknownOperation
 from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ class HostHandlers:
         self._engine_loaded = threading.Event()
         self._sessions: dict[int, ResettableSession] = {}
         self._npu = Npu()
-        self._ids = itertools.count(1)
         self._started_at = time.monotonic()
         self._operations: dict[str, Callable[[Request, Callable[[str], None]], Answer]] = {
             "host.info": self._host_info,
@@ -70,7 +68,9 @@ class HostHandlers:
     def _ready_engine(self) -> Engine:
         self._engine_loaded.wait()
         if self._engine_error is not None:
-            raise self._engine_error
+            # A fresh one for each: what is raised gathers tracebacks, and is completed on its way.
+            error = self._engine_error
+            raise error.copy() if isinstance(error, BridgeError) else error.with_traceback(None)
         assert self._engine is not None
         return self._engine
 
@@ -134,6 +134,7 @@ class HostHandlers:
             values = [decoder.value(item) for item in header.get("initializers", [])]
             decoder.finish()
             initializers = dict(zip((*spec.initializers, *spec.external_initializers), values, strict=True))
+            dynamic = dict(header.get("dynamic") or {})
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a proper description ({error})") from None
         budget = header.get("budget_s")
@@ -148,12 +149,22 @@ class HostHandlers:
                 lambda on_phase: engine.create_session(spec, model, initializers, on_phase),
                 enter,
             )
+            if dynamic:
+                try:
+                    session.set_ep_dynamic_options(dynamic, enter)
+                except BaseException:
+                    session.close()
+                    raise
         finally:
             faulthandler.cancel_dump_traceback_later()
             mark("end", request.id)
-        session_id = next(self._ids)
-        self._sessions[session_id] = session
-        return {"session": session_id, "info": session.info.to_wire()}, ()
+        if request.withdrawn:
+            # Whoever asked has given up, so nobody would ever close it.
+            session.close()
+            raise Cancelled("The creation of the session was cancelled.")
+        # Its number is that of the request: a client that does not wait for the answer can close it all the same.
+        self._sessions[request.id] = session
+        return {"session": request.id, "info": session.info.to_wire()}, ()
 
     def _run(self, request: Request, enter: Callable[[str], None]) -> Answer:
         from qnnbridge_host.engine import StopHandle
@@ -183,8 +194,7 @@ class HostHandlers:
         return {"file": self._session(request).end_profiling()}, ()
 
     def _set_ep_dynamic_options(self, request: Request, enter: Callable[[str], None]) -> Answer:
-        enter("running")
-        self._session(request).set_ep_dynamic_options(request.header["options"])
+        self._session(request).set_ep_dynamic_options(request.header["options"], enter)
         return {}, ()
 
     def _session(self, request: Request) -> ResettableSession:

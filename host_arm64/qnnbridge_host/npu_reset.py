@@ -5,39 +5,29 @@ no reason to end the host: the session is made again in place and the call repea
 made again by its next call. If it happens again within a minute, or QNN says that the NPU is gone for good (1011),
 only a new process helps; the error then says so to the client in ``details["host_must_restart"]``.
 
-Where the codes come from: QNN's error table; which exception carries them differs between releases
-(`DeviceReset` since onnxruntime 1.28, `EngineError` or `EPFail` with a code before).
+Which error is a reset is decided where ONNX Runtime's texts are read (`engine.ort_errors`), and stands in its
+details: ``npu_reset``, ``qnn_code``.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from qnnbridge_protocol.errors import BridgeError, DeviceReset, EngineError, EPFail, ModelChanged
+from qnnbridge_protocol.errors import BridgeError, Closed, ModelChanged
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine import EngineSession, StopHandle
 
+T = TypeVar("T")
+
 QNN = "QNNExecutionProvider"
 
-COMMUNICATION = 1007
-"""QNN_COMMON_ERROR_SYSTEM_COMMUNICATION: the NPU restarted; it can be used again."""
-
-COMMUNICATION_FATAL = 1011
-"""QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL: it cannot, from this process."""
-
-CODE_MASK = 0xFFFF
-"""ONNX Runtime prints QNN's whole number; the code is in its low 16 bits."""
-
 REPEATED_WITHIN_S = 60.0
-
-_CODE = re.compile(r"[Cc]ode: (\d+)")
 
 
 class Npu:
@@ -70,16 +60,22 @@ class ResettableSession:
     """A session that comes back from a reset of the NPU. Its runs come one at a time (the NPU's lane).
 
     make: makes it, as often as need be; it keeps what that takes, a model given as bytes included.
+    What always holds: when it could not be made again, the next call tries it again.
     """
 
     def __init__(self, npu: Npu, spec: SessionSpec, make: Callable[[Enter], EngineSession], enter: Enter) -> None:
         self._npu = npu
-        self._path = spec.model_path
-        self._stamp = _stamp(self._path)
-        self._made_at_reset = npu.resets
+        self._stamps = {path: _stamp(path) for path in (spec.model_path, *spec.model_files) if path is not None}
         self._make: Callable[[Enter], EngineSession] | None = make
-        self._session: EngineSession = self._first(make, enter)
-        self.info: SessionInfo = self._session.info
+        self._dynamic: dict[str, str] = {}
+        """All dynamic options that were set, in this order."""
+        self._seen_resets = npu.resets
+        """How many there had been when the attempt that is under way began."""
+        session = self._first(make, enter)
+        self._session: EngineSession | None = session
+        self._made_at_reset = self._seen_resets
+        self._closed = False
+        self.info: SessionInfo = session.info
         placement = self.info.placement
         # Before onnxruntime 1.24 nobody can say where the nodes are.
         self.on_npu = bool(placement.qnn_nodes) or (not placement.known and QNN in self.info.providers)
@@ -95,73 +91,106 @@ class ResettableSession:
         enter: Enter,
     ) -> list[Any]:
         """See `EngineSession.run`."""
-        if self._make is not None and self._made_at_reset != self._npu.resets:
-            self._rebuild(self._make, enter)
-        enter("running")
-        try:
-            return self._session.run(output_names, feeds, run, stop)
-        except BridgeError as error:
-            if self._make is None:
-                raise
-            self._after(error)
-        self._rebuild(self._make, enter)
-        enter("running")
-        try:
-            return self._session.run(output_names, feeds, run, stop)
-        except BridgeError as error:
-            if is_reset(error):
-                raise _needs_restart(error) from None
-            raise
+        return self._survive(lambda session: session.run(output_names, feeds, run, stop), enter)
 
-    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        self._session.set_ep_dynamic_options(options)
+    def set_ep_dynamic_options(self, options: Mapping[str, str], enter: Enter) -> None:
+        """See `EngineSession`. They are kept, and set again whenever the session is made again."""
+        self._survive(lambda session: session.set_ep_dynamic_options(options), enter)
+        self._dynamic.update(options)
 
     def end_profiling(self) -> str:
-        return self._session.end_profiling()
+        session = self._session
+        if session is None:
+            raise Closed(
+                "The session was lost in a reset of the NPU, and its profile with it.",
+                fix="Run it once: that makes it again.",
+            )
+        return session.end_profiling()
 
     def close(self) -> None:
-        self._session.close()
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
 
     def _first(self, make: Callable[[Enter], EngineSession], enter: Enter) -> EngineSession:
         try:
             return make(enter)
         except BridgeError as error:
             self._after(error)
-        self._made_at_reset = self._npu.resets
+        self._seen_resets = self._npu.resets
         return make(enter)
+
+    def _survive(self, call: Callable[[EngineSession], T], enter: Enter) -> T:
+        try:
+            return self._attempt(call, enter)
+        except BridgeError as error:
+            if self._make is None:
+                raise
+            self._after(error)
+        try:
+            return self._attempt(call, enter)
+        except BridgeError as error:
+            if is_reset(error):
+                raise _needs_restart(error) from None
+            raise
+
+    def _attempt(self, call: Callable[[EngineSession], T], enter: Enter) -> T:
+        self._seen_resets = self._npu.resets
+        session = self._session
+        if self._make is not None and (session is None or self._made_at_reset != self._seen_resets):
+            session = self._rebuild(self._make, enter)
+        if session is None:
+            raise _closed()
+        enter("running")
+        return call(session)
 
     def _after(self, error: BridgeError) -> None:
         """Returns if the call is to be repeated here; raises `error` if not."""
         if not is_reset(error):
             raise error
-        if code_of(error) == COMMUNICATION_FATAL or not self._npu.note_reset(self._made_at_reset):
+        from qnnbridge_host.engine.ort_errors import QNN_COMMUNICATION_FATAL
+
+        if error.details.get("qnn_code") == QNN_COMMUNICATION_FATAL or not self._npu.note_reset(self._seen_resets):
             raise _needs_restart(error)
 
-    def _rebuild(self, make: Callable[[Enter], EngineSession], enter: Enter) -> None:
-        if self._path is not None and _stamp(self._path) != self._stamp:
-            raise ModelChanged(
-                f"The NPU was reset, and {self._path} has changed since the session was made from it.",
-                fix="Create the session again.",
-                details={"path": self._path},
-            )
-        self._session.close()
-        self._made_at_reset = self._npu.resets
-        self._session = make(enter)
+    def _rebuild(self, make: Callable[[Enter], EngineSession], enter: Enter) -> EngineSession:
+        if self._closed:
+            raise _closed()
+        for path, stamp in self._stamps.items():
+            if _stamp(path) != stamp:
+                raise ModelChanged(
+                    f"The NPU was reset, and {path} has changed since the session was made from it.",
+                    fix="Create the session again.",
+                    details={"path": path},
+                )
+        # First let go of the old one: two at once may not fit into the NPU.
+        old, self._session = self._session, None
+        if old is not None:
+            old.close()
+        session = make(enter)
+        if self._dynamic:
+            enter("running")
+            try:
+                session.set_ep_dynamic_options(self._dynamic)
+            except BaseException:
+                session.close()
+                raise
+        self._made_at_reset = self._seen_resets
+        self._session = session
+        if self._closed:  # meanwhile
+            self.close()
+            raise _closed()
+        return session
 
 
 def is_reset(error: BridgeError) -> bool:
     """Whether the NPU was reset under the call."""
-    if isinstance(error, (DeviceReset, EngineError)):
-        return True
-    return isinstance(error, EPFail) and (
-        code_of(error) in (COMMUNICATION, COMMUNICATION_FATAL) or "SSR detected" in error.message
-    )
+    return bool(error.details.get("npu_reset"))
 
 
-def code_of(error: BridgeError) -> int | None:
-    """The QNN code in the text of an error."""
-    found = _CODE.search(error.message)
-    return int(found.group(1)) & CODE_MASK if found else None
+def _closed() -> Closed:
+    return Closed("The session is closed.", fix="Create a new one.")
 
 
 def _needs_restart(error: BridgeError) -> BridgeError:
@@ -171,9 +200,7 @@ def _needs_restart(error: BridgeError) -> BridgeError:
     return error
 
 
-def _stamp(path: str | None) -> tuple[int, int] | None:
-    if path is None:
-        return None
+def _stamp(path: str) -> tuple[int, int] | None:
     try:
         status = os.stat(path)
     except OSError:

@@ -46,6 +46,12 @@ class Request:
         self.done = threading.Event()
         self.stopper: Stoppable | None = None
 
+    def let_go(self) -> None:
+        """Forget the tensors: nobody will look at them any more, but the request may wait in its lane for long."""
+        self.buffers = ()
+        self.header.pop("inputs", None)
+        self.header.pop("initializers", None)
+
 
 class InFlight:
     """All requests between their arrival and their answer. Any thread."""
@@ -92,6 +98,8 @@ class InFlight:
         with self._lock:
             request.phase = None
             request.failed = failed
+            # The thread that served it may go on in the lane for others, with this one on its stack.
+            request.let_go()
             self._requests.pop(request.id, None)
             if not self._requests:
                 self._empty.notify_all()
@@ -105,6 +113,7 @@ class InFlight:
                 return "finished"
             if not request.started:
                 request.withdrawn = True
+                request.let_go()
                 return "not-started"
             # Remembered for `enter`: it may not have anything to be stopped by yet.
             request.withdrawn = True

@@ -68,6 +68,7 @@ class Server:
         self._lead = threading.Lock()
         self._frames: list[Frame] = []
         self._idle = 0
+        self._idle_lock = threading.Lock()
         self._lanes: dict[str, Lane[Request]] = {}
         self._in_flight = InFlight(self._tell_phase, hello.limits.max_in_flight)
 
@@ -92,15 +93,22 @@ class Server:
 
     def _work(self) -> None:
         while True:
-            self._idle += 1
+            self._count_idle(+1)
             with self._lead:
-                self._idle -= 1
+                self._count_idle(-1)
                 frame = self._next_frame()
                 if frame.kind is Kind.GOODBYE:
                     self._say_goodbye()
-                if not self._idle:
+                if self._idle <= 0:
                     threading.Thread(target=self._work, name="qnnbridge worker", daemon=True).start()
-            self._take(frame)
+            # The only reference is handed over: a thread that waits, or works for others in a lane, holds no tensors.
+            taken = [frame]
+            del frame
+            self._take(taken)
+
+    def _count_idle(self, change: int) -> None:
+        with self._idle_lock:  # threads come here on their way to the lead, which another one has
+            self._idle += change
 
     def _next_frame(self) -> Frame:
         while not self._frames:
@@ -127,7 +135,8 @@ class Server:
 
     # --- serving ---
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, taken: list[Frame]) -> None:
+        frame = taken.pop()
         if frame.kind is Kind.PING:
             self._send(Frame(Kind.PONG, frame.request_id, {}))
         elif frame.kind is Kind.CANCEL:
@@ -139,7 +148,9 @@ class Server:
             if withdrawn is not None:
                 self._send_error(withdrawn, Cancelled("The request was cancelled before it started."))
         else:
-            self._accept(Request(frame.request_id, frame.header, frame.buffers))
+            request = Request(frame.request_id, frame.header, frame.buffers)
+            del frame
+            self._accept(request)
 
     def _accept(self, request: Request) -> None:
         if not self._in_flight.add(request):

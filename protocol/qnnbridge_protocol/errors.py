@@ -91,6 +91,12 @@ class BridgeError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         return (from_wire, (self.to_wire(),))
 
+    def copy(self) -> BridgeError:
+        """The same error, without the traceback that keeps the frames of whoever raised it first alive."""
+        error = from_wire(self.to_wire())
+        error.retry = self.retry
+        return error
+
     def to_wire(self) -> dict[str, Any]:
         """The error as a map of msgpack types."""
         return {

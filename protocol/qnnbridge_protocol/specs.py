@@ -55,6 +55,7 @@ class SessionSpec(_Record):
     fallback: "error" refuses a session of which any node would run on the CPU though QNN was asked for.
     options: attributes of ``onnxruntime.SessionOptions`` that the application set, by name; enums as numbers.
     config_entries: ``SessionOptions.add_session_config_entry`` pairs.
+    model_files: absolute paths of the other files that the model is made of (external data, context binaries).
     initializers: names of the initializers that travel as values; `external_initializers` likewise.
     """
 
@@ -69,11 +70,15 @@ class SessionSpec(_Record):
     external_initializers: tuple[str, ...] = ()
     custom_op_libraries: tuple[str, ...] = ()
     disabled_optimizers: tuple[str, ...] = ()
+    model_files: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         providers = tuple(p if isinstance(p, ProviderSpec) else ProviderSpec.from_wire(p) for p in self.providers)
         object.__setattr__(self, "providers", providers)
-        for name in ("initializers", "external_initializers", "custom_op_libraries", "disabled_optimizers"):
+        for name in (
+            *("initializers", "external_initializers", "custom_op_libraries", "disabled_optimizers"),
+            "model_files",
+        ):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
 

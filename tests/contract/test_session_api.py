@@ -239,6 +239,15 @@ def test_set_providers_makes_the_session_again(host: qnnbridge.Host) -> None:
         assert session.run(None, {"X": x})[0].shape == on_qnn[0].shape
 
 
+def test_providers_that_cannot_be_had_leave_the_session_as_it_was(host: qnnbridge.Host) -> None:
+    with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", providers=[CPU], host=host) as session:
+        for wrong in (["CUDAExecutionProvider"], [(QNN, {"soc_model": "none"})], [5]):
+            with pytest.raises(qnnbridge.BridgeError):
+                session.set_providers(wrong)
+        assert session.get_providers() == [CPU]
+        assert session.run(None, {"X": np.ones((3, 2), np.float32)})[0].shape == (3, 2)
+
+
 def test_errors_are_also_instances_of_the_classes_of_an_imported_onnxruntime(arithmetic: Any) -> None:
     direct, bridged = arithmetic
     feeds = {"a": A, "b": np.ones((5, 3), np.float32)}

@@ -33,15 +33,16 @@ NAMED = {
     "UINT64": np.array([0, 2**64 - 1], np.uint64),
     "STRING": np.array(["", "a", "Grüße 語 🙂", "nul\0inside", "x" * 10_000], object),
 }
-RAW = {
-    "BFLOAT16": np.array([0x0000, 0x8000, 0x7F80, 0x7FC1, 0x0001], np.uint16),
-    "FLOAT8E4M3FN": np.arange(256, dtype=np.uint8),
-    "FLOAT8E4M3FNUZ": np.arange(256, dtype=np.uint8),
-    "FLOAT8E5M2": np.arange(256, dtype=np.uint8),
-    "FLOAT8E5M2FNUZ": np.arange(256, dtype=np.uint8),
-    "INT4": np.arange(0, 256, dtype=np.uint8),
-    "UINT4": np.arange(0, 256, dtype=np.uint8),
+EVERY_BYTE = np.arange(256, dtype=np.uint8)
+WITHOUT_NUMPY = {
+    "BFLOAT16": np.arange(2**16, dtype=np.uint16),
+    "FLOAT8E4M3FN": EVERY_BYTE,
+    "FLOAT8E4M3FNUZ": EVERY_BYTE,
+    "FLOAT8E5M2": EVERY_BYTE,
+    "FLOAT8E5M2FNUZ": EVERY_BYTE,
 }
+PER_BYTE = {"INT4": 2, "UINT4": 2, "INT2": 4, "UINT2": 4}
+"""Types below a byte: how many elements are in one."""
 
 
 @pytest.fixture(scope="module")
@@ -61,22 +62,30 @@ def test_every_type_that_numpy_has_goes_through_unchanged(name: str, host: qnnbr
         assert_same_run(direct, bridged, {"x": NAMED[name][:0]})
 
 
-@pytest.mark.parametrize("name", RAW)
+@pytest.mark.parametrize("name", WITHOUT_NUMPY)
 def test_every_type_that_numpy_lacks_goes_through_unchanged(name: str, host: qnnbridge.Host) -> None:
-    """Directly they can only be passed as OrtValue; the bits that come back are known without that."""
+    """Directly such values can only be passed as OrtValue; here `run` takes and returns them."""
+    raw, element = WITHOUT_NUMPY[name], ElementType[name]
+    value = Typed(raw, element, raw.shape)
+    with qnnbridge.InferenceSession(identity(int(element)), providers=[CPU], host=host) as session:
+        assert equal_bits(session.run_values(None, {"x": value})[0], value)
+        # ONNX Runtime returns one of them too: as its bits.
+        shown = raw if element is ElementType.FLOAT8E4M3FN else value
+        assert equal_bits(session.run(None, {"x": value})[0], shown)
+        assert equal_bits(session.run(None, {"x": value.numpy()})[0], shown)
+
+
+@pytest.mark.parametrize("name", PER_BYTE)
+def test_types_below_a_byte_go_through_unchanged(name: str, host: qnnbridge.Host) -> None:
     element = ElementType[name]
-    raw = RAW[name]
-    value = Typed(raw, element, (raw.size * (2 if element in (ElementType.INT4, ElementType.UINT4) else 1),))
-    made = identity(getattr(TensorProto, name))
-    with qnnbridge.InferenceSession(made, providers=[CPU], host=host) as session:
-        (result,) = session.run_values(None, {"x": value})
-        assert equal_bits(result, value)
-        shown = session.run(None, {"x": value})[0]
-        if element is ElementType.FLOAT8E4M3FN:
-            # The one that ONNX Runtime returns too: as its bits.
-            assert equal_bits(shown, raw)
-        else:
-            assert equal_bits(shown, value)
+    same = node("Transpose", ["x"], ["y"], perm=[0])  # there is no Identity for these
+    made = model([same], [tensor("x", [None], element)], [tensor("y", [None], element)], opset=25)
+    with qnnbridge.InferenceSession(made.SerializeToString(), providers=[CPU], host=host) as session:
+        for count in (256 * PER_BYTE[name], 1, 0):  # one element is not a whole byte
+            raw = EVERY_BYTE[1 : 1 + (count + PER_BYTE[name] - 1) // PER_BYTE[name]] if count < 256 else EVERY_BYTE
+            value = Typed(raw, element, (count,))
+            assert equal_bits(session.run(None, {"x": value})[0], value)
+            assert equal_bits(session.run(None, {"x": value.numpy()})[0], value)
 
 
 def test_bits_of_nans_are_kept(floats: Any) -> None:
@@ -211,33 +220,35 @@ def test_optionals_go_in_full_or_empty(value: Any, host: qnnbridge.Host) -> None
 # --- sparse ----------------------------------------------------------------------------------------------
 
 
-def test_sparse_tensors_go_in(host: qnnbridge.Host) -> None:
-    """ONNX Runtime multiplies a sparse matrix; such a model is made of its own operator."""
+def test_sparse_tensors_go_in_and_come_out(host: qnnbridge.Host) -> None:
+    """A matrix product with a sparse matrix, which is an output too: no operator makes one."""
     import onnxruntime
 
-    from qnnbridge.devices import CPU_DEVICE
+    from qnnbridge.devices import OrtDevice
 
-    sparse = onnx.TypeProto()
-    sparse.sparse_tensor_type.elem_type = TensorProto.FLOAT
+    kind = onnx.TypeProto()
+    kind.sparse_tensor_type.elem_type = TensorProto.FLOAT
     for size in (3, 4):
-        sparse.sparse_tensor_type.shape.dim.add().dim_value = size
+        kind.sparse_tensor_type.shape.dim.add().dim_value = size
+    matrix = helper.make_value_info("a", kind)
     multiply = helper.make_node("SparseToDenseMatMul", ["a", "b"], ["y"], domain="com.microsoft")
-    graph = helper.make_graph([multiply], "g", [helper.make_value_info("a", sparse), tensor("b", [4, 2])], [tensor("y", [3, 2])])
+    graph = helper.make_graph([multiply], "g", [matrix, tensor("b", [4, 2])], [tensor("y", [3, 2]), matrix])
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     made = helper.make_model(graph, opset_imports=imports, ir_version=10)
-    values, places = np.array([2, 3, 4], np.float32), np.array([1, 6, 11], np.int64)
+    values, places = np.array([2, 3, 4], np.float32), np.array([[0, 1], [1, 2], [2, 3]], np.int64)
     dense = np.arange(8, dtype=np.float32).reshape(4, 2)
+
+    def feeds(module: Any, device: Any) -> dict[str, Any]:
+        sparse = module.SparseTensor.sparse_coo_from_numpy([3, 4], values, places, device.make("cpu", 0))
+        ort_value = module.OrtValue
+        return {"a": ort_value.ort_value_from_sparse_tensor(sparse), "b": ort_value.ortvalue_from_numpy(dense)}
+
     with two_sessions(host, made.SerializeToString()) as (direct, bridged):
-        device = onnxruntime.SparseTensor  # the classes have the same methods on both sides
-        theirs = device.sparse_coo_from_numpy(
-            [3, 4], values, places, onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()
-        )
-        ours = qnnbridge.SparseTensor.sparse_coo_from_numpy([3, 4], values, places, CPU_DEVICE)
-        expected = direct.run_with_ort_values(
-            None,
-            {
-                "a": onnxruntime.OrtValue.ort_value_from_sparse_tensor(theirs),
-                "b": onnxruntime.OrtValue.ortvalue_from_numpy(dense),
-            },
-        )[0].numpy()
-        assert equal_bits(bridged.run(None, {"a": ours, "b": dense})[0], expected)
+        theirs = direct.run_with_ort_values(None, feeds(onnxruntime, onnxruntime.OrtDevice))
+        ours = bridged.run_with_ort_values(None, feeds(qnnbridge, OrtDevice))
+        assert equal_bits(ours[0].numpy(), theirs[0].numpy())
+        for given in (ours[1].as_sparse_tensor(), bridged.run(["a"], feeds(qnnbridge, OrtDevice))[0]):
+            expected = theirs[1].as_sparse_tensor()
+            assert list(given.dense_shape()) == list(expected.dense_shape())
+            assert equal_bits(given.values(), expected.values())
+            assert given.as_coo_view().indices().tolist() == expected.as_coo_view().indices().tolist()

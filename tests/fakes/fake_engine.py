@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from qnnbridge_host.engine.ort_errors import details_of
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import NodeInfo, Placement, RunSpec, SessionInfo, SessionSpec
 
@@ -64,7 +65,8 @@ def act(action: str, stop: Any = None) -> None:
         os.write(2, b"\xff" * int(value))
     elif name == "raise":
         code, _, text = value.partition("=")
-        raise errors.BY_CODE[code](text or "scripted error")
+        cls = errors.BY_CODE[code]
+        raise cls(text or "scripted error", details=details_of(cls, text))
     elif name == "note":
         with open(value, "a") as file:
             file.write(".")

@@ -1,4 +1,7 @@
-"""The host process with the scripted engine: `python tests/fakes/fake_host.py [--import ACTION] --parent PID`."""
+"""The host process with the scripted engine.
+
+`python tests/fakes/fake_host.py [--first=ACTION] [--import=ACTION] [--watchdog-grace=SECONDS] --parent PID`
+"""
 
 import sys
 
@@ -22,6 +25,12 @@ if __name__ == "__main__":
             act(action)
         return FakeEngine()
 
+    for argument in sys.argv[1:]:
+        if argument.startswith("--watchdog-grace="):
+            from qnnbridge_host import handlers
+
+            handlers.WATCHDOG_GRACE_S = float(argument.partition("=")[2])
     for action in before:
         act(action)
-    main(IN_FD, OUT_FD, [a for a in sys.argv[1:] if not a.startswith(("--first=", "--import="))], load_engine)
+    ours = ("--first=", "--import=", "--watchdog-grace=")
+    main(IN_FD, OUT_FD, [a for a in sys.argv[1:] if not a.startswith(ours)], load_engine)

@@ -125,6 +125,20 @@ def test_a_crash_of_abandoned_work_is_blamed_on_it(tmp_path: Path):
         assert account.fingerprint == poison._remote.manifest.source.fingerprint
 
 
+def test_abandoned_work_that_has_ended_is_not_blamed_for_what_comes_later(tmp_path: Path):
+    end = tmp_path / "end"
+    with fake_host() as host:
+        slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
+        poison = qnnbridge.InferenceSession(script(on_run=["segv"]), host=host)
+        timed(lambda: slow.run(None, {"x": X}, timeout=0.05))
+        end.touch()
+        assert np.array_equal(slow.run(None, {"x": X})[0], X * 2)
+        with pytest.raises(errors.HostCrashed) as caught:
+            poison.run(None, {"x": X}, retry=0)
+        (suspect,) = caught.value.details["suspects"]
+        assert suspect["fingerprint"] == poison._remote.manifest.source.fingerprint
+
+
 @pytest.mark.parametrize("before", [True, False], ids=["queued", "running"])
 def test_terminate_stops_what_can_be_stopped(before: bool, tmp_path: Path):
     """Row 31: from another thread, through the run options as with ONNX Runtime."""

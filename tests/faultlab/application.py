@@ -1,4 +1,4 @@
-"""An application that is meant to be killed: ``python -m tests.faultlab.application STATE``.
+"""An application that is meant to be killed: ``python -m tests.faultlab.application STATE FILE``.
 
 It starts a host with the scripted engine, brings it into the state, prints the host's pid and waits. States:
 ``idle``; ``run`` and ``create``: inside native code; ``gil``: inside native code that holds the host's GIL;
@@ -20,39 +20,31 @@ from tests.fakes.hosts import fake_host, script
 from tests.faultlab.orphans import STATES
 
 X = np.zeros(4, np.float32)
-FOR_EVER = "sleep:600"
 
 
-def main(state: str) -> None:
+def main(state: str, began: str) -> None:
+    """began: a file that says that the host is in native code; its folder exists."""
     if state not in STATES:
         raise SystemExit(f"unknown state {state!r}; known: {', '.join(STATES)}")
     host = fake_host()
     pid = host.info.pid
     if state.startswith("fork"):
         _fork()
+    action = "hold_gil:600" if state == "gil" else "sleep:600"
     if state in ("run", "fork-run"):
-        session = qnnbridge.InferenceSession(script(on_run=[FOR_EVER]), host=host)
-        _in_a_thread(lambda: session.run(None, {"x": X}))
-        _wait_for_phase(host, "running")
+        session = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", action]), host=host)
+        _in_a_thread(lambda: session.run(None, {"x": X}), began)
     elif state in ("create", "gil"):
-        action = "hold_gil:600" if state == "gil" else FOR_EVER
-        _in_a_thread(lambda: qnnbridge.InferenceSession(script(on_create=[action]), host=host))
-        _wait_for_phase(host, "creating")
+        model = script(on_create=[f"note:{began}", action])
+        _in_a_thread(lambda: qnnbridge.InferenceSession(model, host=host), began)
     print(pid, flush=True)
     sys.stdin.read()
 
 
-def _in_a_thread(work: Callable[[], object]) -> None:
+def _in_a_thread(work: Callable[[], object], began: str) -> None:
     threading.Thread(target=work, daemon=True).start()
-
-
-def _wait_for_phase(host: qnnbridge.Host, phase: str) -> None:
-    """Until the host has declared it."""
-    while (process := host.supervisor.running) is None or phase not in process.channel.phases.values():
-        if phase == "running" and process is not None:
-            # A lone run declares nothing (ADR 0003); in company it does.
-            process.call({"op": "host.stats"})
-        threading.Event().wait(0.005)
+    while not os.path.exists(began):
+        threading.Event().wait(0.002)
 
 
 def _fork() -> None:
@@ -66,4 +58,4 @@ def _fork() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -21,7 +22,11 @@ ROOT = Path(__file__).parents[2]
 
 def kill_an_application(state: str) -> float | None:
     """Start an application in `state`, kill it with -9. Seconds until its host had ended, ``None`` if it had not."""
-    command = [sys.executable, "-m", "tests.faultlab.application", state]
+    with tempfile.TemporaryDirectory(prefix="faultlab-") as folder:
+        return _kill(state, [sys.executable, "-m", "tests.faultlab.application", state, f"{folder}/began"])
+
+
+def _kill(state: str, command: list[str]) -> float | None:
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdin is not None
     assert process.stdout is not None

@@ -40,7 +40,7 @@ need_debs() {
     export DEBIAN_FRONTEND=noninteractive
     # A third-party source that is out of order must not stand in the way; a missing package is noticed below.
     apt-get update -qq || say "apt-get update reported errors"
-    apt-get install -qq -y --no-install-recommends "$@"
+    said=$(apt-get install -qq -y --no-install-recommends "$@" 2>&1) || { printf '%s\n' "$said"; exit 1; }
   ) 9>"${TMPDIR:-/tmp}/.lab-apt-$(id -u).lock" >&2
 }
 

@@ -34,7 +34,7 @@ unpack_debian() {
     -o Dir::State="$state" -o Dir::State::lists="$state/lists" -o Dir::State::status="$state/status"
     -o Dir::Cache="$state" -o Dir::Cache::archives="$state/archives")
   printf '#clear APT::Architectures;\n' > "$state/apt.conf"
-  APT_CONFIG=$state/apt.conf "${apt[@]}" update
+  APT_CONFIG=$state/apt.conf "${apt[@]}" update || say "apt-get update reported errors"
   # libatomic1: without it the QNN library runs until it has to read or write a context binary.
   APT_CONFIG=$state/apt.conf "${apt[@]}" install -y --download-only \
     python$version-minimal libpython$version-stdlib libstdc++6 libgcc-s1 libatomic1

@@ -16,7 +16,7 @@ from typing import Any
 from qnnbridge._platform import ChildProcess, Spawner
 from qnnbridge.launch.stderr import StderrCollector
 from qnnbridge.process.channel import Channel, ChannelFailed, Deadline, Note
-from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, HostHung
+from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, HostHung, HostStartFailed
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
@@ -62,21 +62,38 @@ class HostProcess:
         self.rungs: list[str] = []
         """The steps that it took to end it."""
         self.retiring = False
-        self._child: ChildProcess = spawner.spawn(launch.argv, launch.env, launch.cwd)
-        self.stderr = StderrCollector(self._child.stderr_fd)
+        self._seen_stopped = 0
         hello = Hello(
             limits=launch.limits,
             pid=os.getpid(),
             python="{}.{}.{}".format(*sys.version_info[:3]),
             platform=sys.platform,
         )
-        self.channel = Channel(self._child.stdin_fd, self._child.stdout_fd, hello, self._look_whether_stopped)
-        self._seen_stopped = 0
+        self._child: ChildProcess = spawner.spawn(launch.argv, launch.env, launch.cwd)
+        try:
+            self.stderr = StderrCollector(self._child.stderr_fd)
+            self.channel = Channel(self._child.stdin_fd, self._child.stdout_fd, hello, self._look_at_it)
+        except BaseException as error:
+            self._child.kill()
+            self._child.wait(KILL_TIMEOUT_S)
+            self._child.close()
+            if isinstance(error, OSError):
+                raise HostStartFailed(
+                    "The host cannot be started.",
+                    cause=f"{error.strerror or error}.",
+                    fix="Close files that are open and try again.",
+                ) from None
+            raise
 
     @property
     def pid(self) -> int:
         """Of the process that we started; the host says its own in `peer`."""
         return self._child.pid
+
+    @property
+    def real_pid(self) -> int:
+        """Of the host itself; with a virtual environment on Windows `pid` is only its launcher."""
+        return self.channel.peer.pid if self.ready_at is not None and self.channel.peer.pid else self.pid
 
     @property
     def peer(self) -> Hello:
@@ -143,25 +160,31 @@ class HostProcess:
             self.rungs.append("descriptors kept")
         self.stderr.close()
 
-    def _look_whether_stopped(self) -> BridgeError | None:
-        """A process that is stopped again and again when we look will not answer by itself.
+    def _look_at_it(self) -> ChannelFailed | None:
+        """It has been silent for a while: is it still there, and can it move?
 
-        Counted in looks, not in seconds: after a sleep of the machine the clock alone would condemn it.
+        A dead process whose output somebody else holds open gives no end of stream. One that is stopped again and
+        again when we look will not answer by itself; counted in looks, not in seconds, because after a sleep of the
+        machine the clock alone would condemn it.
         """
+        if self._child.poll() is not None:
+            return ChannelFailed()
         import psutil  # 12 ms, for a case that is rare
 
         try:
-            stopped = psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+            stopped = psutil.Process(self.real_pid).status() == psutil.STATUS_STOPPED
         except psutil.Error:
             stopped = False
         self._seen_stopped = self._seen_stopped + 1 if stopped else 0
         if self._seen_stopped < STOPPED_LOOKS:
             return None
-        return HostHung(
-            "The host process is stopped and does not go on.",
-            cause="Somebody stopped it (SIGSTOP, a debugger, a suspended process).",
-            fix="Nothing to do: it is ended and started again with the next call.",
-            details={"pid": self.pid},
+        return ChannelFailed(
+            HostHung(
+                "The host process is stopped and does not go on.",
+                cause="Somebody stopped it (SIGSTOP, a debugger, a suspended process).",
+                fix="Nothing to do: it is ended and started again with the next call.",
+                details={"pid": self.real_pid},
+            )
         )
 
     def _descend(self) -> None:

@@ -12,7 +12,7 @@ from qnnbridge.diagnosis.exit_status import ExitStatus
 from qnnbridge.diagnosis.reports import CrashReports
 from qnnbridge.diagnosis.stderr_text import decode_stderr
 from qnnbridge.process.channel import ChannelFailed, Lost, Note
-from qnnbridge.process.host_process import EXIT_WAIT_S, STDERR_TIMEOUT_S, HostProcess
+from qnnbridge.process.host_process import EXIT_WAIT_S, KILL_TIMEOUT_S, STDERR_TIMEOUT_S, HostProcess
 from qnnbridge.supervision.blame import Blame, NativeCall, Why
 from qnnbridge.supervision.quarantine import Quarantine
 from qnnbridge_protocol._version import __version__
@@ -58,19 +58,26 @@ class Investigator:
         for points in self._blame.on_good_reply(_native_call(note, phase)):
             self._quarantine.add(points)
 
-    def investigate(self, process: HostProcess, failure: ChannelFailed, suspect: Note | None = None) -> Finding:
+    def investigate(
+        self,
+        process: HostProcess,
+        failure: ChannelFailed,
+        suspect: Note | None = None,
+        patience_s: float = EXIT_WAIT_S,
+    ) -> Finding:
         """Why the connection to `process` failed. Ends the process if it is still there.
 
         suspect: what was done when the NPU was lost; its call has been answered, so it is not open any more.
+        patience_s: how long the process may take to end by itself.
         """
         if failure.reason is not None:
             # It talks nonsense or does not move: it is of no use any more.
             process.kill(failure.reason.message)
-        raw = process.exit_code(EXIT_WAIT_S)
+        raw = process.exit_code(patience_s)
         if raw is None:
             process.kill("it closed its output and did not end")
-            raw = process.exit_code(EXIT_WAIT_S)
-        process.stderr.drain(STDERR_TIMEOUT_S)
+            raw = process.exit_code(KILL_TIMEOUT_S)
+        process.stderr.drain(min(STDERR_TIMEOUT_S, patience_s))
         status = None if raw is None else ExitStatus(raw, "win32" if sys.platform == "win32" else "posix")
         record = self._record(process, status)
         report = self._reports.write(record)
@@ -88,8 +95,8 @@ class Investigator:
 
     def _record(self, process: HostProcess, status: ExitStatus | None) -> CrashRecord:
         channel = process.channel
-        lost = _with_implied_phase(channel.lost)
-        host_phase = channel.phases.get(0)
+        lost = _with_implied_phase(channel.requests.lost)
+        host_phase = channel.requests.host_phase
         ready = process.ready_at is not None
         if host_phase in NOT_BUSY:
             host_phase = "idle" if ready else "starting"

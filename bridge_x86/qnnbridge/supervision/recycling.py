@@ -16,7 +16,7 @@ CHECK_INTERVAL_S = 2.0
 class RecycleAfter:
     """When a host is replaced by a fresh one between two calls. ``None`` means never.
 
-    rss_bytes: resident memory of the host process. creations: sessions made in it.
+    rss_bytes: resident memory of the host process. creations: sessions made in it, beyond the first of each kind.
     """
 
     rss_bytes: int | None = None
@@ -29,16 +29,25 @@ class Recycler:
     def __init__(self, after: RecycleAfter) -> None:
         self._after = after
         self._next_check = 0.0
-        self._creations: dict[int, int] = {}
+        self._generation = 0
+        self._first: set[str] = set()
+        self._extra = 0
 
-    def created(self, generation: int) -> None:
-        """A session was made in this generation."""
-        self._creations = {generation: self._creations.get(generation, 0) + 1}
+    def created(self, generation: int, key: str) -> None:
+        """A session was made in this generation. key: of its model and options.
+
+        The first one of each kind does not count: they come back after every restart, and would cause the next.
+        """
+        if generation != self._generation:
+            self._generation, self._first, self._extra = generation, set(), 0
+        if key in self._first:
+            self._extra += 1
+        self._first.add(key)
 
     def is_due(self, generation: int, pid: int) -> bool:
         """Whether the host should be replaced now. Looks at its memory every two seconds at most."""
         after = self._after
-        if after.creations is not None and self._creations.get(generation, 0) >= after.creations:
+        if after.creations is not None and generation == self._generation and self._extra >= after.creations:
             return True
         if after.rss_bytes is None or time.monotonic() < self._next_check:
             return False

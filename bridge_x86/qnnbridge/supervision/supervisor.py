@@ -6,6 +6,7 @@ callers that see a death share one investigation of it. Waiting is bounded by th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -15,12 +16,16 @@ from collections.abc import Callable
 
 from qnnbridge._platform import Spawner
 from qnnbridge.process.channel import ChannelFailed, Deadline, Note
-from qnnbridge.process.host_process import HostProcess, Launch
+from qnnbridge.process.host_process import EXIT_WAIT_S, HostProcess, Launch
 from qnnbridge.supervision.investigation import Investigator
 from qnnbridge.supervision.restart_policy import RestartPolicy
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, ForkedClient, HostCrashed, HostError
 
 _log = logging.getLogger("qnnbridge.supervisor")
+
+CLOSE_TIMEOUT_S = 5.0
+GRACE_S = 0.25
+"""What is spent after a caller's deadline to tell it why, at most, at one place."""
 
 RETIRE_TIMEOUT_S = 30.0
 """A planned restart waits this long for calls under way before it ends the host under them (they are replayed)."""
@@ -34,6 +39,7 @@ class Counters:
     crashes: int = 0
     planned_restarts: int = 0
     retried_calls: int = 0
+    cpu_fallbacks: int = 0
     last_crash: HostCrashed | None = None
 
 
@@ -56,11 +62,12 @@ class Supervisor:
         self._owner_pid = os.getpid()
         self._process: HostProcess | None = None
         self._starting: HostProcess | None = None
-        """A generation that has not said HELLO yet, and nobody waits for it at the moment."""
+        """A generation that has not said HELLO yet."""
         self._start_lock = threading.Lock()
         self._death_lock = threading.Lock()
         self._deaths: dict[int, HostError] = {}
         self._closed = threading.Event()
+        self._retired: list[HostProcess] = []
 
     @property
     def closed(self) -> bool:
@@ -73,9 +80,9 @@ class Supervisor:
 
     @property
     def running(self) -> HostProcess | None:
-        """The generation that takes calls, if there is one."""
+        """The generation that takes calls, if there is one; never in a fork."""
         process = self._process
-        return process if process is not None and process.usable else None
+        return process if process is not None and process.usable and not self.foreign else None
 
     def process(self, deadline: float | None) -> HostProcess:
         """A generation that takes calls; starts one if need be.
@@ -98,14 +105,21 @@ class Supervisor:
         finally:
             self._start_lock.release()
 
-    def lost(self, process: HostProcess, failure: ChannelFailed) -> HostError:
-        """Why `process` ended. The first caller finds out, the others get the same error."""
-        with self._death_lock:
+    def lost(self, process: HostProcess, failure: ChannelFailed, deadline: float | None = None) -> BridgeError:
+        """Why `process` ended. The first caller finds out, the others get the same; each a copy of its own.
+
+        Raises `DeadlineExceeded` if that takes longer than the caller has; the next one then knows.
+        """
+        if not self._death_lock.acquire(timeout=_patience(deadline, -1)):
+            raise _too_late()
+        try:
             error = self._deaths.get(process.generation)
             if error is None:
-                error = self._investigate(process, failure)
+                error = self._investigate(process, failure, deadline=deadline)
                 self._deaths[process.generation] = error
-        return error
+        finally:
+            self._death_lock.release()
+        return error.copy()
 
     def npu_lost(self, process: HostProcess, error: BridgeError, note: Note) -> None:
         """The NPU cannot be used from `process` any more (QNN 1011, or resets again and again): end it."""
@@ -123,45 +137,65 @@ class Supervisor:
         """Raises `ModelQuarantined`."""
         self._investigator.check_quarantine(note)
 
-    def retire(self, process: HostProcess) -> None:
-        """A planned restart: calls under way are finished first, new ones go to the next generation."""
+    def retire(self, process: HostProcess, *, wait: bool) -> None:
+        """A planned restart: calls under way are finished in the old host, new ones go to the next at once.
+
+        wait: return when the old one has ended; else that goes on behind the caller's back.
+        """
         with self._start_lock:
             if self._process is not process or not process.usable:
                 return
             self.counters.planned_restarts += 1
             process.retiring = True
-            until = time.monotonic() + RETIRE_TIMEOUT_S
-            process.channel.wait_idle(until)
-            process.close()
             self._process = None
+            self._retired.append(process)
+        if wait:
+            self._let_go(process)
+        else:
+            threading.Thread(target=self._let_go, args=(process,), name="qnnbridge retire", daemon=True).start()
+
+    def _let_go(self, process: HostProcess) -> None:
+        process.channel.requests.wait_idle(RETIRE_TIMEOUT_S)
+        process.close()
+        with contextlib.suppress(ValueError):
+            self._retired.remove(process)
 
     def close(self) -> None:
         """End the host. Calls under way get `Closed`. Idempotent; bounded in time."""
         self._closed.set()
-        if self._owner_pid != os.getpid():
+        if self.foreign:
             return
-        with self._start_lock:
-            for process in (self._starting, self._process):
+        reason = Closed("The host was closed while the call was under way.")
+        starting = self._starting
+        if starting is not None:
+            # Whoever waits for its HELLO holds the lock, and gives it up when this is noticed.
+            starting.channel.fail(reason)
+            starting.kill("it was closed")
+        if not self._start_lock.acquire(timeout=CLOSE_TIMEOUT_S):
+            return
+        try:
+            for process in (self._starting, self._process, *self._retired):
                 if process is not None:
-                    process.close(reason=Closed("The host was closed while the call was under way."))
+                    process.close(reason=reason)
             self._starting = self._process = None
+        finally:
+            self._start_lock.release()
 
     # --- starting ---
 
     def _next_generation(self, deadline: float | None) -> HostProcess:
         process = self._starting
         if process is None:
-            process = self._spawn(deadline)
+            process = self._starting = self._spawn(deadline)
         try:
             process.greet(deadline)
         except Deadline:
             # The caller's time is up, not the host's: the next caller goes on waiting for it.
-            self._starting = process
             raise _too_late() from None
         except ChannelFailed as failure:
             self._starting = None
-            error = self.lost(process, failure)
-            self._bury(process)
+            error = self.lost(process, failure, deadline)
+            self._bury(process, deadline)
             raise error from None
         except BaseException as error:
             self._starting = None
@@ -179,7 +213,7 @@ class Supervisor:
 
     def _spawn(self, deadline: float | None) -> HostProcess:
         if self._process is not None:
-            self._bury(self._process)
+            self._bury(self._process, deadline)
             self._process = None
         start = self._policy.next_start()
         if start.delay_s:
@@ -201,20 +235,27 @@ class Supervisor:
         if isinstance(error, BridgeError):
             self._policy.on_death(None, curable=error.retry != "pointless", error=error)
 
-    def _bury(self, process: HostProcess) -> None:
+    def _bury(self, process: HostProcess, deadline: float | None) -> None:
         """Release what a dead generation holds; make sure it is dead, and that its death was looked into."""
         if process.channel.failed:
-            self.lost(process, process.channel.fail(None))
+            self.lost(process, process.channel.fail(None), deadline)
         process.close()
         for generation in [g for g in self._deaths if g < process.generation - 8]:
             del self._deaths[generation]
 
     # --- deaths ---
 
-    def _investigate(self, process: HostProcess, failure: ChannelFailed, suspect: Note | None = None) -> HostError:
+    def _investigate(
+        self,
+        process: HostProcess,
+        failure: ChannelFailed,
+        suspect: Note | None = None,
+        deadline: float | None = None,
+    ) -> HostError:
         if isinstance(failure.reason, Closed):
             return failure.reason
-        finding = self._investigator.investigate(process, failure, suspect)
+        patience_s = min(EXIT_WAIT_S, _patience(deadline, EXIT_WAIT_S))
+        finding = self._investigator.investigate(process, failure, suspect, patience_s)
         error = finding.error
         if isinstance(error, HostCrashed):
             self.counters.crashes += 1
@@ -233,6 +274,11 @@ class Supervisor:
                 cause="Pipes cannot be shared by two processes.",
                 fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
             )
+
+
+def _patience(deadline: float | None, forever: float) -> float:
+    """Seconds that may be spent on a caller with this deadline: a little more than it has."""
+    return forever if deadline is None else max(0.0, deadline - time.monotonic()) + GRACE_S
 
 
 def _too_late() -> DeadlineExceeded:

@@ -1,7 +1,8 @@
 """Turns what ONNX Runtime and Python raise into the project's errors, by a closed table.
 
 ONNX Runtime's classes keep their name and text; builtin exceptions become the matching ``Remote...Error``. A text
-that is known to mislead gets a cause and a fix beside it (`ort_hints`). Pure functions; any thread.
+that is known to mislead gets a cause and a fix beside it (`ort_hints`). Whether an error is a reset of the NPU is
+decided here, and only here: ``details["npu_reset"]``. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -45,9 +46,17 @@ _BUILTINS: tuple[tuple[type[Exception], type[RemoteError]], ...] = (
 """Order counts: a UnicodeDecodeError is a ValueError, a NotImplementedError is a RuntimeError."""
 
 _PREFIX = re.compile(r"\[ONNXRuntimeError\] : (\d+) : ")
-_QNN_CODE = re.compile(r"\bCode: (\d+)")
+_QNN_CODE = re.compile(r"\b[Cc]ode: (\d+)")
 _QNN_CODE_MASK = 0xFFFF
-_QNN_RESET_CODE = 1007
+"""ONNX Runtime prints QNN's whole number; the upper bits are internal to QNN."""
+
+QNN_COMMUNICATION = 1007
+"""QNN_COMMON_ERROR_SYSTEM_COMMUNICATION: the NPU restarted; it can be used again."""
+
+QNN_COMMUNICATION_FATAL = 1011
+"""QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL: it cannot, from this process."""
+
+_RESET_TEXT = "SSR detected"
 _CPU_FALLBACK_DISABLED = "fallback to CPU EP has been explicitly disabled"
 
 
@@ -58,7 +67,7 @@ def translate(error: Exception, circumstances: Circumstances | None = None) -> B
     text = str(error)
     cls = _class_of(error, text)
     cause, fix = hint(text, circumstances or Circumstances())
-    return cls(text, cause=cause, fix=fix, details=_details(error, text, cls))
+    return cls(text, cause=cause, fix=fix, details={"type": type(error).__name__, **details_of(cls, text)})
 
 
 def is_cpu_fallback_refusal(error: Exception) -> bool:
@@ -82,15 +91,20 @@ def _class_of(error: Exception, text: str) -> type[OrtError] | type[RemoteError]
     return RemoteError
 
 
-def _details(error: Exception, text: str, cls: type[BridgeError]) -> dict[str, Any]:
-    details: dict[str, Any] = {"type": type(error).__name__}
+def details_of(cls: type[BridgeError], text: str) -> dict[str, Any]:
+    """What ONNX Runtime's text says to a program: ``ort_code``, ``qnn_code``, ``npu_reset``.
+
+    Which class carries a reset differs between releases: `DeviceReset` since onnxruntime 1.28, before it
+    `EngineError`, or `EPFail` with one of two codes.
+    """
+    details: dict[str, Any] = {}
     prefix = _PREFIX.search(text)
     if prefix:
         details["ort_code"] = int(prefix[1])
     code = _QNN_CODE.search(text)
     if code:
-        # The upper bits are internal to QNN.
         details["qnn_code"] = int(code[1]) & _QNN_CODE_MASK
-    if cls in (errors.DeviceReset, errors.EngineError) or details.get("qnn_code") == _QNN_RESET_CODE:
+    by_text = details.get("qnn_code") in (QNN_COMMUNICATION, QNN_COMMUNICATION_FATAL) or _RESET_TEXT in text
+    if issubclass(cls, (errors.DeviceReset, errors.EngineError)) or (issubclass(cls, OrtError) and by_text):
         details["npu_reset"] = True
     return details

@@ -92,6 +92,16 @@ class ByteWriter:
         while self._rest:
             self.write_some()
 
+    def take_back(self, chunks: Iterable[memoryview]) -> bool:
+        """Forget the chunks that were added last, if nothing of them has been written. True if so."""
+        added = [chunk for chunk in chunks if chunk.nbytes][::-1]
+        untouched = len(added) <= len(self._rest) and all(
+            kept is chunk for kept, chunk in zip(self._rest, added)  # noqa: B905 - the shorter one is meant
+        )
+        if untouched:
+            del self._rest[: len(added)]
+        return untouched
+
     def discard(self) -> None:
         """Forget what is pending: the stream is lost anyway, the memory is not."""
         self._rest.clear()

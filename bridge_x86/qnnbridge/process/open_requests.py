@@ -1,0 +1,183 @@
+"""The requests between being asked and being answered: who waits for which, what it is about, how far it is.
+
+What always holds: a request is here from before its first byte is written until its answer has come or the
+connection has failed, whether or not its caller still waits; `lost` is what was here at that moment. One lock
+guards it all, and nothing is done under it but looking things up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.frames import Frame
+
+
+class ChannelFailed(Exception):
+    """The connection is of no use any more: the host is gone, hung, or talks nonsense (`reason`)."""
+
+    def __init__(self, reason: BridgeError | None = None) -> None:
+        super().__init__(str(reason or "end of stream"))
+        self.reason = reason
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """What a request is about, for the case that the host does not survive it."""
+
+    op: str
+    model: str = ""
+    fingerprint: str = ""
+    options_hash: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lost:
+    """A request that was open when the connection failed.
+
+    phase: what the host declared for it, if anything. sent: whether it was written whole, so that the host can
+    have begun with it.
+    """
+
+    request_id: int
+    note: Note
+    phase: str | None
+    sent: bool = True
+
+
+class Waiter:
+    """One caller that waits for one answer."""
+
+    __slots__ = ("answer", "wakeup")
+
+    def __init__(self) -> None:
+        self.answer: Frame | None = None
+        self.wakeup = threading.Lock()
+        self.wakeup.acquire()
+
+    def wake(self) -> None:
+        """Let it look again: its answer is there, the lead is free, or the connection has failed."""
+        try:
+            self.wakeup.release()
+        except RuntimeError:
+            pass  # it has been woken already and did not look yet
+
+
+class _Open:
+    __slots__ = ("note", "phase", "sent", "waiter")
+
+    def __init__(self, waiter: Waiter | None, note: Note) -> None:
+        self.waiter = waiter
+        self.note = note
+        self.phase: str | None = None
+        self.sent = False
+
+
+class OpenRequests:
+    """See the module. Any thread."""
+
+    def __init__(self) -> None:
+        # Re-entrant: a signal handler may make a call while its thread is in here.
+        self._lock = threading.RLock()
+        self._open: dict[int, _Open] = {}
+        self._idle: threading.Event | None = None
+        self.host_phase: str | None = None
+        """The native step that the host as a whole said it is in."""
+        self.failure: ChannelFailed | None = None
+        self.lost: tuple[Lost, ...] = ()
+        """What was open when the connection failed, oldest first."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests whose callers still wait."""
+        with self._lock:
+            return sum(entry.waiter is not None for entry in self._open.values())
+
+    def add(self, request_id: int, waiter: Waiter | None, note: Note) -> None:
+        """A request is about to be written."""
+        with self._lock:
+            if self.failure is not None:
+                raise self.failure
+            self._open[request_id] = _Open(waiter, note)
+
+    def sent(self, request_id: int) -> None:
+        """It was written whole."""
+        entry = self._open.get(request_id)
+        if entry is not None:
+            entry.sent = True
+
+    def withdraw(self, request_id: int) -> None:
+        """It was not written at all."""
+        with self._lock:
+            self._open.pop(request_id, None)
+            self._look_whether_idle()
+
+    def leave(self, request_id: int) -> None:
+        """Its caller waits no more; the host may be busy with it all the same."""
+        with self._lock:
+            entry = self._open.get(request_id)
+            if entry is not None:
+                entry.waiter = None
+                self._look_whether_idle()
+
+    def declare(self, request_id: int, phase: str) -> None:
+        """The host said which native step it is about to enter."""
+        with self._lock:
+            if not request_id:
+                self.host_phase = phase
+                return
+            # One that was just answered may still be declared: a second request came in that very moment.
+            entry = self._open.get(request_id)
+            if entry is not None:
+                entry.phase = phase
+
+    def answer(self, frame: Frame) -> None:
+        """Its answer came: hand it to who waits for it."""
+        with self._lock:
+            entry = self._open.pop(frame.request_id, None)
+            self._look_whether_idle()
+        if entry is not None and entry.waiter is not None:
+            entry.waiter.answer = frame
+            entry.waiter.wake()
+
+    def wake_next(self) -> None:
+        """Wake one caller that waits, so that somebody reads."""
+        with self._lock:
+            for entry in self._open.values():
+                if entry.waiter is not None and entry.waiter.answer is None:
+                    entry.waiter.wake()
+                    return
+
+    def fail(self, reason: BridgeError | None) -> ChannelFailed:
+        """Nothing will come any more. The first reason stays."""
+        with self._lock:
+            if self.failure is None:
+                self.lost = tuple(
+                    Lost(number, entry.note, entry.phase, entry.sent)
+                    for number, entry in sorted(self._open.items())
+                    if entry.note.op
+                )
+                self.failure = ChannelFailed(reason)
+            failure = self.failure
+            waiters = [entry.waiter for entry in self._open.values() if entry.waiter is not None]
+            if self._idle is not None:
+                self._idle.set()
+        for waiter in waiters:
+            waiter.wake()
+        return failure
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no caller waits. False if one still does."""
+        with self._lock:
+            self._idle = idle = threading.Event()
+            self._look_whether_idle()
+        return idle.wait(timeout_s)
+
+    def _look_whether_idle(self) -> None:
+        if self._idle is not None and not any(entry.waiter is not None for entry in self._open.values()):
+            self._idle.set()
+
+
+UNNOTED = Note("")
+"""For what is no call of the application: pings, cancels."""

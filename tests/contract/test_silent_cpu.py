@@ -1,0 +1,280 @@
+"""Every way in which ONNX Runtime silently runs a model on the CPU that was meant for QNN is an error here.
+
+Where the application allows the CPU, it is told: by the placement, and by a warning. Either way the real cause is
+named, which ONNX Runtime writes into its log only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from qnnbridge import errors
+from tests.contract.small_models import CPU, MODELS, QNN, model, node, tensor
+
+pytestmark = pytest.mark.simulator
+
+MODEL = MODELS / "mul_1.onnx"
+X = np.arange(6, dtype=np.float32).reshape(3, 2)
+
+
+@pytest.fixture
+def garbage(tmp_path: Path) -> dict[str, str]:
+    """A backend that is there and cannot be loaded."""
+    library = tmp_path / "libQnnHtp.so"
+    library.write_bytes(b"this is no library" * 100)
+    return {"backend_path": str(library)}
+
+
+# --- QNN does not start ----------------------------------------------------------------------------------
+
+NOT_STARTED: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "unknown chip": (
+        {"soc_model": "9999"},
+        ("QNN SetupBackend failed", "QNN_DEVICE_ERROR_INVALID_CONFIG", "Check soc_model"),
+    ),
+    "unknown device": ({"device_id": "7"}, ("Could not find device with ID = 7", "device_id")),
+}
+
+
+@pytest.mark.parametrize("reason", NOT_STARTED)
+def test_a_backend_that_does_not_start_is_an_error_with_its_cause(reason: str, host: qnnbridge.Host) -> None:
+    options, words = NOT_STARTED[reason]
+    with pytest.raises(errors.PlacementRefused) as caught:
+        qnnbridge.InferenceSession(MODEL, provider_options=[options], host=host)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_a_backend_that_cannot_be_loaded_is_an_error_with_its_cause(
+    garbage: dict[str, str], host: qnnbridge.Host
+) -> None:
+    with pytest.raises(errors.PlacementRefused) as caught:
+        qnnbridge.InferenceSession(MODEL, provider_options=[garbage], host=host)
+    assert "QNN SetupBackend failed Unable to load backend" in str(caught.value)
+    assert garbage["backend_path"] in (caught.value.cause or "")
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [({"soc_model": "9999"}, "QNN_DEVICE_ERROR_INVALID_CONFIG"), ({"device_id": "7"}, "no QNN device")],
+    ids=["unknown chip", "unknown device"],
+)
+def test_where_the_cpu_is_allowed_the_cause_is_told(
+    options: dict[str, str], cause: str, host: qnnbridge.Host
+) -> None:
+    with pytest.warns(qnnbridge.CpuFallbackWarning, match=cause) as told:
+        session = qnnbridge.InferenceSession(MODEL, provider_options=[options], fallback="cpu", host=host)
+    assert told[0].filename == __file__
+    assert (session.placement.qnn_nodes, session.placement.cpu_nodes) == (0, 1)
+    assert cause in (session.placement.cause or "")
+    # ONNX Runtime lists QNN all the same, which is why nobody should ask it.
+    assert QNN in session.get_providers()
+    assert session.run(None, {"X": X})[0].shape == X.shape
+    session.close()
+
+
+@pytest.mark.parametrize("fallback", ["error", "cpu"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"backend_path": "/nowhere/libQnnHtp.so"}, "there is no file /nowhere/libQnnHtp.so"),
+        ({"backend_type": "cpu"}, "has no library for this backend"),
+        ({"qnn_context_priority": "urgent"}, "cannot be 'urgent'"),
+        ({"htp_arch": "seventy-three"}, "cannot be 'seventy-three'"),
+    ],
+    ids=["missing backend", "backend without a library", "unknown priority", "unknown architecture"],
+)
+def test_options_that_would_silently_lead_to_the_cpu_are_refused(
+    options: dict[str, str], words: str, fallback: Any, host: qnnbridge.Host
+) -> None:
+    with pytest.raises(errors.OptionError, match=words):
+        qnnbridge.InferenceSession(MODEL, provider_options=[options], fallback=fallback, host=host)
+
+
+@pytest.mark.parametrize("fallback", ["error", "cpu"])
+def test_the_python_fallback_of_onnx_runtime_is_off(fallback: Any, host: qnnbridge.Host) -> None:
+    """It prints "Falling back to ['CPUExecutionProvider'] and retrying." and returns a CPU session."""
+    options = [{"enable_htp_shared_memory_allocator": "1"}]  # which needs the driver of a real NPU
+    with pytest.raises(qnnbridge.BridgeError, match="creating QNN EP") as caught:
+        qnnbridge.InferenceSession(
+            MODEL, provider_options=options, enable_fallback=1, fallback=fallback, host=host
+        )
+    assert "enable_htp_shared_memory_allocator" in (caught.value.cause or "")
+
+
+# --- QNN does not take the nodes -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("model_v8.onnx", "input 'input_1': N"),
+        ("pnet.onnx", "input 'input_1': N, M1, M2"),
+        ("ch_ppocr_mobile_v2.0_cls_infer.onnx", "input 'x': "),
+    ],
+)
+def test_a_dynamic_model_is_refused_or_told_about(file: str, words: str, host: qnnbridge.Host) -> None:
+    """With a dynamic batch ONNX Runtime logs not one line."""
+    with pytest.raises(errors.PlacementRefused, match=words):
+        qnnbridge.InferenceSession(MODELS / file, host=host)
+    with pytest.warns(qnnbridge.CpuFallbackWarning, match=words):
+        session = qnnbridge.InferenceSession(MODELS / file, fallback="cpu", host=host)
+    assert session.placement.qnn_nodes == 0
+    session.close()
+
+
+def partly_for_qnn() -> bytes:
+    """Relu, which QNN takes, then Det, which it does not."""
+    made = model(
+        [node("Relu", ["x"], ["r"], name="relu"), node("Det", ["r"], ["y"], name="det")],
+        [tensor("x", [2, 3, 3])],
+        [tensor("y", [2])],
+    )
+    return bytes(made.SerializeToString())
+
+
+def test_a_single_node_on_the_cpu_is_refused_by_its_name(host: qnnbridge.Host) -> None:
+    with pytest.raises(errors.PlacementRefused) as caught:
+        qnnbridge.InferenceSession(partly_for_qnn(), host=host)
+    assert "1 of 2 nodes" in caught.value.message
+    assert "Operators of type `Det` are not supported by QNN EP" in str(caught.value)
+
+
+@pytest.mark.parametrize("how", [{"fallback": "cpu"}, {"providers": [QNN, CPU]}], ids=str)
+def test_where_the_cpu_is_allowed_each_node_on_it_is_listed(how: dict[str, Any], host: qnnbridge.Host) -> None:
+    with qnnbridge.InferenceSession(partly_for_qnn(), host=host, **how) as session:
+        placement = session.placement
+    assert (placement.qnn_nodes, placement.cpu_nodes, placement.partitions) == (1, 1, 1)
+    assert placement.cpu_list == (("det", "Det"),)
+    assert "Det (det)" in (placement.cause or "")
+
+
+# --- QNN is named in the ways of the examples ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"providers": [QNN]},
+        {"providers": [(QNN, {"soc_model": "60"})]},
+        {"providers": [QNN, CPU]},
+        {"providers": [(QNN, {"backend_path": "libQnnHtp.so"}), CPU]},
+        {"providers": [QNN], "provider_options": [{"backend_type": "htp"}]},
+    ],
+    ids=str,
+)
+def test_every_way_to_name_qnn_leads_to_qnn(arguments: dict[str, Any], host: qnnbridge.Host) -> None:
+    """With the plugin ``providers=["QNNExecutionProvider"]`` directly gives a CPU session."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with qnnbridge.InferenceSession(MODEL, host=host, **arguments) as session:
+            assert (session.placement.qnn_nodes, session.placement.cpu_nodes) == (1, 0)
+            assert session.placement.backend == "htp"
+
+
+def test_qnn_behind_the_cpu_is_refused_because_it_would_get_nothing(host: qnnbridge.Host) -> None:
+    with pytest.raises(errors.OptionError, match="comes before QNNExecutionProvider"):
+        qnnbridge.InferenceSession(MODEL, providers=[CPU, QNN], host=host)
+
+
+def test_the_cpu_alone_is_no_fallback(host: qnnbridge.Host) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with qnnbridge.InferenceSession(MODEL, providers=[CPU], host=host) as session:
+            assert (session.placement.qnn_nodes, session.placement.cpu_nodes) == (0, 1)
+
+
+def test_a_backend_whose_outputs_are_no_results_says_so(host: qnnbridge.Host) -> None:
+    """The saver passes for QNN with all nodes placed, and returns garbage."""
+    options = [{"backend_path": "libQnnSaver.so"}]
+    with qnnbridge.InferenceSession(MODEL, provider_options=options, host=host) as session:
+        assert session.placement.backend == "saver"
+        assert "are not results" in (session.placement.cause or "")
+
+
+# --- an installation with parts missing ------------------------------------------------------------------
+
+HostWithout = Callable[[Collection[str]], qnnbridge.Host]
+
+
+@pytest.fixture
+def host_without(tmp_path: Path) -> HostWithout:
+    """A host whose onnxruntime-qnn lacks files (or the folder of its libraries). All else is linked."""
+    import onnxruntime_qnn
+
+    def make(missing: Collection[str]) -> qnnbridge.Host:
+        package = Path(onnxruntime_qnn.__file__).parent
+        (tmp_path / package.name).mkdir()
+        for file in package.iterdir():
+            if file.name not in missing and file.name != "__pycache__":
+                (tmp_path / package.name / file.name).symlink_to(file)
+        for sibling in package.parent.glob(f"{package.name}[-.]*"):
+            if sibling.name not in missing:
+                (tmp_path / sibling.name).symlink_to(sibling)
+        code = (
+            f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); "
+            "runpy.run_module('qnnbridge_host', run_name='__main__')"
+        )
+        command = [sys.executable, "-I", "-u", "-X", "utf8", "-c", code, "--parent", str(os.getpid())]
+        return qnnbridge.Host(_command=command)
+
+    return make
+
+
+def refusal(host: qnnbridge.Host, source: Path = MODEL) -> str:
+    with pytest.raises(qnnbridge.BridgeError) as caught:
+        qnnbridge.InferenceSession(source, host=host)
+    return str(caught.value)
+
+
+def test_the_linked_installation_works_when_nothing_is_missing(host_without: HostWithout) -> None:
+    """Else the tests below would prove nothing."""
+    with host_without(()) as host, qnnbridge.InferenceSession(MODEL, host=host) as session:
+        assert session.placement.qnn_nodes == 1
+
+
+def test_a_missing_library_folder_is_named(host_without: HostWithout) -> None:
+    with host_without(["onnxruntime_qnn.libs"]) as host:
+        text = refusal(host)
+        assert "libc++" in text
+        assert "onnxruntime_qnn.libs" in text
+        assert "Reinstall onnxruntime-qnn" in text
+        with pytest.warns(qnnbridge.CpuFallbackWarning, match=r"libc\+\+"):
+            session = qnnbridge.InferenceSession(MODEL, fallback="cpu", host=host)
+        assert session.placement.qnn_nodes == 0
+
+
+def test_a_missing_provider_library_is_named(host_without: HostWithout) -> None:
+    library = "libonnxruntime_providers_qnn.so"
+    with host_without([library]) as host:
+        text = refusal(host)
+        assert library in text
+        assert "Reinstall onnxruntime-qnn" in text
+        with qnnbridge.InferenceSession(MODEL, providers=[CPU], host=host) as session:
+            assert session.run(None, {"X": X})[0].shape == X.shape
+
+
+def test_a_missing_backend_library_is_no_silent_cpu(host_without: HostWithout) -> None:
+    with host_without(["libQnnHtp.so"]) as host:
+        assert "QNN EP" in refusal(host) or "backend" in refusal(host)
+
+
+def test_a_missing_system_library_is_named_by_those_who_need_it(host_without: HostWithout, tmp_path: Path) -> None:
+    """Models run without it; compiled ones are neither written nor read, and ONNX Runtime does not say why."""
+    with host_without(["libQnnSystem.so"]) as host:
+        with qnnbridge.InferenceSession(MODEL, host=host) as session:
+            assert session.placement.qnn_nodes == 1
+        options = qnnbridge.SessionOptions()
+        options.add_session_config_entry("ep.context_enable", "1")
+        options.add_session_config_entry("ep.context_file_path", str(tmp_path / "compiled.onnx"))
+        with pytest.raises(qnnbridge.BridgeError, match=r"libQnnSystem\.so"):
+            qnnbridge.InferenceSession(MODEL, options, host=host)

@@ -1,0 +1,189 @@
+"""Many threads on one host, big tensors both ways, and calls whose time is up: with the real engine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from qnnbridge import errors
+from tests.contract.small_models import CPU, MODELS, counting_loop, identity
+
+pytestmark = pytest.mark.simulator
+
+THREADS = 8
+MIB = 1024 * 1024
+GRACE_S = 1.0
+"""How long after its deadline a call may return."""
+
+MINUTES = np.array(10**9, np.int64)
+"""Turns of the loop that take minutes."""
+
+
+@pytest.fixture(scope="module")
+def loop(host: qnnbridge.Host) -> qnnbridge.InferenceSession:
+    """A model that is as slow as its input says, and can be stopped."""
+    return qnnbridge.InferenceSession(counting_loop(), providers=[CPU], host=host)
+
+
+def turns(number: Any) -> dict[str, Any]:
+    return {"n": np.asarray(number, np.int64), "x": np.zeros(1, np.float32)}
+
+
+def in_parallel(works: list[Callable[[], Any]]) -> list[Any]:
+    """The results of all works, each in a thread of its own, all started at once."""
+    barrier = threading.Barrier(len(works))
+
+    def begin(work: Callable[[], Any]) -> Any:
+        barrier.wait()
+        return work()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return list(pool.map(begin, works))
+
+
+def run_at_once(sessions: list[qnnbridge.InferenceSession], name: str, shape: tuple[int, ...]) -> None:
+    """Every thread has an input of its own and checks that it gets its own answers."""
+    inputs = [np.random.default_rng(number).random(shape, np.float32) for number in range(THREADS)]
+    expected = [sessions[number % len(sessions)].run(None, {name: x})[0] for number, x in enumerate(inputs)]
+
+    def work(number: int) -> bool:
+        session = sessions[number % len(sessions)]
+        return all(
+            session.run(None, {name: inputs[number]})[0].tobytes() == expected[number].tobytes() for _ in range(10)
+        )
+
+    assert in_parallel([lambda number=number: work(number) for number in range(THREADS)]) == [True] * THREADS
+
+
+# --- threads ---------------------------------------------------------------------------------------------
+
+
+def test_eight_threads_share_one_session_on_qnn(host: qnnbridge.Host) -> None:
+    with qnnbridge.InferenceSession(MODELS / "q.onnx", host=host) as session:
+        run_at_once([session], "x", (1, 3, 64, 64))
+
+
+def test_eight_threads_share_one_session_on_the_cpu(host: qnnbridge.Host) -> None:
+    with qnnbridge.InferenceSession(MODELS / "f.onnx", providers=[CPU], host=host) as session:
+        run_at_once([session], "x", (1, 3, 64, 64))
+
+
+def test_eight_threads_use_sessions_of_all_kinds_at_once(host: qnnbridge.Host) -> None:
+    quantized, floating = MODELS / "q.onnx", MODELS / "f.onnx"
+    sessions = [
+        qnnbridge.InferenceSession(quantized, host=host),
+        qnnbridge.InferenceSession(quantized, providers=[CPU], host=host),
+        qnnbridge.InferenceSession(floating, host=host),
+        qnnbridge.InferenceSession(floating, providers=[CPU], host=host),
+    ]
+    run_at_once(sessions, "x", (1, 3, 64, 64))
+    for session in sessions:
+        session.close()
+
+
+def test_sessions_are_made_and_closed_by_eight_threads_at_once(host: qnnbridge.Host) -> None:
+    x = np.ones((3, 2), np.float32)
+
+    def make_and_run(number: int) -> Any:
+        providers = [CPU] if number % 2 else None
+        with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", providers=providers, host=host) as session:
+            return session.run(None, {"X": x})[0].shape
+
+    assert in_parallel([lambda number=number: make_and_run(number) for number in range(THREADS)]) == [(3, 2)] * THREADS
+
+
+def test_big_tensors_go_both_ways_at_once(host: qnnbridge.Host) -> None:
+    """More than any pipe holds: a side that only wrote would wait for the other for ever."""
+    with qnnbridge.InferenceSession(identity(), providers=[CPU], host=host) as session:
+        inputs = [np.full(64 * MIB // 4, number, np.float32) for number in range(4)]
+
+        def work(number: int) -> bool:
+            return bool((session.run(None, {"x": inputs[number]})[0] == number).all())
+
+        assert in_parallel([lambda number=number: work(number) for number in range(4)]) == [True] * 4
+
+
+# --- deadlines -------------------------------------------------------------------------------------------
+
+
+def test_a_run_past_its_deadline_is_stopped_and_the_session_works_on(loop: qnnbridge.InferenceSession) -> None:
+    begin = time.monotonic()
+    with pytest.raises(errors.DeadlineExceeded) as caught:
+        loop.run(None, turns(MINUTES), timeout=0.5)
+    seconds = time.monotonic() - begin
+    assert 0.5 <= seconds < 0.5 + GRACE_S
+    assert caught.value.state == "stopped"
+    assert "0.5 s (the work is stopped)" in str(caught.value)
+    assert isinstance(caught.value, TimeoutError)
+    assert loop.run(None, turns(3))[0].tolist() == [3]
+    assert loop.generation == 1
+
+
+def test_the_deadline_of_the_session_holds_for_its_calls(host: qnnbridge.Host) -> None:
+    with qnnbridge.InferenceSession(counting_loop(), providers=[CPU], host=host, timeout=0.5) as session:
+        with pytest.raises(errors.DeadlineExceeded):
+            session.run(None, turns(MINUTES))
+        assert session.run(None, turns(100_000), timeout=60)[0].tolist() == [100_000]
+
+
+def test_a_deadline_delays_nobody_else(loop: qnnbridge.InferenceSession) -> None:
+    def late() -> str:
+        with pytest.raises(errors.DeadlineExceeded) as caught:
+            loop.run(None, turns(MINUTES), timeout=0.3)
+        return caught.value.state
+
+    def others() -> list[Any]:
+        return [loop.run(None, turns(number))[0].tolist() for number in range(50)]
+
+    assert in_parallel([late, others]) == ["stopped", [[number] for number in range(50)]]
+
+
+def test_a_time_that_is_up_already_costs_no_work(loop: qnnbridge.InferenceSession) -> None:
+    with pytest.raises(errors.DeadlineExceeded):
+        loop.run(None, turns(MINUTES), timeout=0.0)
+    assert loop.run(None, turns(1))[0].tolist() == [1]
+
+
+def test_terminate_stops_a_run_from_another_thread(
+    loop: qnnbridge.InferenceSession, host: qnnbridge.Host
+) -> None:
+    options = qnnbridge.RunOptions()
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(loop.run, None, turns(MINUTES), options)
+        until = time.monotonic() + 30
+        while not host.stats.calls_in_flight and time.monotonic() < until:
+            threading.Event().wait(0.005)
+        # The loop may still be on its way into native code; then it is stopped as soon as it is there.
+        options.terminate = True
+        with pytest.raises((errors.Fail, errors.Cancelled)):
+            run.result(timeout=30)
+    with pytest.raises(errors.Fail, match="terminate flag"):
+        loop.run(None, turns(3), options)
+    options.terminate = False
+    assert loop.run(None, turns(3), options)[0].tolist() == [3]
+
+
+def test_an_interrupted_caller_leaves_the_host_to_the_others(loop: qnnbridge.InferenceSession) -> None:
+    """Ctrl+C in a run ends the run in the host too."""
+    import signal
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            loop.run(None, turns(MINUTES))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert loop.run(None, turns(3), timeout=30)[0].tolist() == [3]
+    assert loop.host.stats.calls_in_flight == 0

@@ -1,0 +1,191 @@
+"""A model that kills is found and kept away; those that ran beside it are not touched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from qnnbridge import errors
+from qnnbridge.supervision.quarantine import Quarantine
+from tests.fakes.hosts import FAKE_HOST, fake_host, script
+
+X = np.arange(4, dtype=np.float32)
+WAIT_S = 60.0
+REFUSAL_S = 0.01
+"""What the README says of a model in quarantine."""
+
+
+@pytest.fixture
+def host() -> Iterator[qnnbridge.Host]:
+    with fake_host() as host:
+        yield host
+
+
+@pytest.mark.parametrize("how", ["segv", "abort"])
+@pytest.mark.parametrize("when", ["on_create", "on_run"])
+def test_a_poison_model_is_refused_after_its_second_kill_at_once_and_without_a_host(
+    host: qnnbridge.Host, how: str, when: str, capsys: pytest.CaptureFixture[str]
+):
+    """Row 35."""
+    poison = script(**{when: [how]})
+    innocent = qnnbridge.InferenceSession(script(scale=3), host=host)
+
+    def use() -> None:
+        qnnbridge.InferenceSession(poison, host=host).run(None, {"x": X})
+
+    with pytest.raises(errors.HostCrashed):
+        use()
+    assert host.stats.crashes == 2, "the call and its repetition"
+    times = []
+    for _ in range(20):
+        generation, running = host.stats.generation, host.stats.running
+        begin = time.perf_counter()
+        with pytest.raises(errors.ModelQuarantined) as caught:
+            use()
+        times.append(time.perf_counter() - begin)
+        assert (host.stats.generation, host.stats.running) == (generation, running), "no host is started for it"
+    with capsys.disabled():
+        print(f"\nrefused in {sorted(times)[10] * 1000:.2f} ms (median), {max(times) * 1000:.2f} ms (worst)")
+    assert sorted(times)[10] < REFUSAL_S
+    assert "killed the host 2 times" in str(caught.value)
+    assert Path(caught.value.details["report"]).is_file()
+    assert np.array_equal(innocent.run(None, {"x": X})[0], X * 3)
+
+
+def test_the_poison_is_known_to_the_next_application_and_to_no_other_versions(host: qnnbridge.Host):
+    poison = script(on_run=["segv"])
+    with pytest.raises(errors.HostCrashed):
+        qnnbridge.InferenceSession(poison, host=host).run(None, {"x": X})
+    program = (
+        "import sys, qnnbridge\n"
+        "from tests.fakes.hosts import fake_host\n"
+        f"try: qnnbridge.InferenceSession({poison!r}, host=fake_host())\n"
+        "except qnnbridge.errors.ModelQuarantined as error: print(error)\n"
+    )
+    root = Path(FAKE_HOST).parents[2]
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root, timeout=60)
+    assert "is in quarantine" in ran.stdout, ran.stderr
+    quarantine = Quarantine()
+    (account,) = quarantine.accounts()
+    quarantine.versions = "onnxruntime 99"
+    quarantine.check(account.fingerprint, account.options_hash)
+
+
+def test_a_model_is_tried_again_when_its_quarantine_is_cleared(host: qnnbridge.Host, tmp_path: Path):
+    """As `qnnbridge quarantine clear` does it, from another process."""
+    cured = tmp_path / "cured"
+    model = script(scale=3, on_run=["segv"], once=str(cured))
+    session = qnnbridge.InferenceSession(model, host=host)
+    for _ in range(2):
+        cured.unlink(missing_ok=True)
+        with pytest.raises(errors.HostCrashed):
+            session.run(None, {"x": X}, retry=0)
+    with pytest.raises(errors.ModelQuarantined):
+        session.run(None, {"x": X})
+    assert Quarantine().clear() == 1
+    until = time.monotonic() + WAIT_S
+    while True:  # the file is looked at once a second
+        try:
+            (result,) = session.run(None, {"x": X})
+            break
+        except errors.ModelQuarantined:
+            assert time.monotonic() < until
+    assert np.array_equal(result, X * 3)
+
+
+def test_other_options_are_another_case(host: qnnbridge.Host):
+    poison = script(on_create=["segv"])
+    with pytest.raises(errors.HostCrashed):
+        qnnbridge.InferenceSession(poison, host=host)
+    with pytest.raises(errors.ModelQuarantined):
+        qnnbridge.InferenceSession(poison, host=host)
+    options = qnnbridge.SessionOptions()
+    options.intra_op_num_threads = 1
+    with pytest.raises(errors.HostCrashed):
+        qnnbridge.InferenceSession(poison, sess_options=options, host=host, retry=0)
+
+
+def quarantined() -> set[str]:
+    return {account.fingerprint for account in Quarantine().accounts()}
+
+
+def fingerprint(session: qnnbridge.InferenceSession) -> str:
+    return session._remote.manifest.source.fingerprint
+
+
+def test_of_several_in_native_code_at_once_the_one_that_kills_is_found_and_no_other(host: qnnbridge.Host):
+    """Row 36: sessions on the CPU, which really run at the same time. All calls of the innocents get their result."""
+    innocents = [
+        qnnbridge.InferenceSession(script(scale=n + 3, npu=False, on_run=["sleep:0.02"]), host=host, retry=8)
+        for n in range(3)
+    ]
+    poison = qnnbridge.InferenceSession(script(npu=False, on_run=["sleep:0.01", "segv"]), host=host, retry=0)
+    died: list[BaseException] = []
+
+    def kill() -> None:
+        while not died or not isinstance(died[-1], errors.ModelQuarantined):
+            assert len(died) < 20
+            try:
+                poison.run(None, {"x": X})
+            except errors.BridgeError as error:
+                died.append(error)
+
+    def work(number: int) -> int:
+        right = 0
+        while not killer.done():
+            (result,) = innocents[number].run(None, {"x": X})
+            assert np.array_equal(result, X * np.float32(number + 3))
+            right += 1
+        return right
+
+    with ThreadPoolExecutor(4) as pool:
+        killer: Future[Any] = pool.submit(kill)
+        workers = [pool.submit(work, number) for number in range(3)]
+        killer.result(WAIT_S)
+        assert all(worker.result(WAIT_S) > 0 for worker in workers)
+    assert quarantined() == {fingerprint(poison)}
+    assert host.stats.crashes <= 6, "found in a few deaths"
+
+
+def test_a_suspect_runs_alone_until_it_has_proved_itself(host: qnnbridge.Host, tmp_path: Path):
+    """Row 36: after a death with two suspects no other call is under way while one of them is."""
+    meets = [tmp_path / "a", tmp_path / "b"]
+    poison = script(npu=False, on_run=[f"note:{meets[0]}", f"wait:{meets[1]}", "segv"], once=str(tmp_path / "once"))
+    first = qnnbridge.InferenceSession(poison, host=host)
+    second = qnnbridge.InferenceSession(
+        script(scale=3, npu=False, on_run=[f"note:{meets[1]}", f"wait:{meets[0]}", "sleep:0.3"]), host=host
+    )
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(session.run, None, {"x": X}) for session in (first, second)]
+        assert np.array_equal(calls[0].result(WAIT_S)[0], X * 2)
+        assert np.array_equal(calls[1].result(WAIT_S)[0], X * 3)
+    blame = host._solo._blame
+    assert host.stats.crashes == 1
+    assert not blame.active, "one good reply alone is enough for a first suspicion"
+    assert quarantined() == set()
+    assert all(not account.points for account in Quarantine()._read().values())
+    details = host.supervisor.counters.last_crash.details
+    assert {suspect["fingerprint"] for suspect in details["suspects"]} == {fingerprint(first), fingerprint(second)}
+
+
+def test_what_waits_in_the_queue_is_no_suspect(host: qnnbridge.Host):
+    """The NPU takes one at a time: the others have not begun."""
+    innocents = [qnnbridge.InferenceSession(script(scale=n + 3), host=host, retry=4) for n in range(3)]
+    poison = qnnbridge.InferenceSession(script(on_run=["sleep:0.1", "segv"]), host=host)
+    with ThreadPoolExecutor(4) as pool:
+        kills = pool.submit(poison.run, None, {"x": X})
+        calls = [pool.submit(session.run, None, {"x": X}) for session in innocents]
+        for number, call in enumerate(calls):
+            assert np.array_equal(call.result(WAIT_S)[0], X * np.float32(number + 3))
+        assert isinstance(kills.exception(WAIT_S), errors.HostCrashed)
+    assert quarantined() == {fingerprint(poison)}
+    assert {a.fingerprint for a in Quarantine()._read().values()} == {fingerprint(poison)}

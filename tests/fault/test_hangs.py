@@ -1,0 +1,171 @@
+"""A host that does not answer: stopped, holding its GIL, slow, or busy writing. Only the process tells its life."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import qnnbridge
+from qnnbridge import errors
+from qnnbridge_protocol.limits import Limits
+from tests.fakes.hosts import fake_host, script
+
+X = np.arange(4, dtype=np.float32)
+WAIT_S = 30.0
+GRACE_S = 1.0
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks whether a silent host is stopped every 50 ms in place of every five seconds."""
+    monkeypatch.setattr("qnnbridge.process.channel.SILENCE_INTERVAL_S", 0.05)
+
+
+def wait_until(condition) -> None:
+    until = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < until
+        threading.Event().wait(0.002)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_host_that_is_stopped_under_a_call_is_replaced_and_the_call_repeated(tmp_path: Path, no_leaks):
+    """Row 26."""
+    with fake_host() as host:
+        model = script(scale=3, on_run=["stop_process"], once=str(tmp_path / "once"))
+        session = qnnbridge.InferenceSession(model, host=host)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+        assert host.stats.generation == 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_host_that_is_always_stopped_is_told_to_hang(no_leaks):
+    """Row 26."""
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(on_run=["stop_process"]), host=host)
+        with pytest.raises(errors.HostHung) as caught:
+            session.run(None, {"x": X}, retry=0)
+        assert "is stopped" in str(caught.value)
+        assert caught.value.details["report"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_host_that_is_stopped_for_a_moment_is_left_alone(tmp_path: Path):
+    """Row 26: fewer looks than it takes."""
+    end = tmp_path / "end"
+    with fake_host() as host, ThreadPoolExecutor(1) as pool:
+        session = qnnbridge.InferenceSession(script(scale=3, on_run=[f"wait:{end}"]), host=host)
+        call = pool.submit(session.run, None, {"x": X})
+        wait_until(lambda: host.stats.calls_in_flight == 1)
+        process = host.supervisor.running
+        os.kill(process.pid, signal.SIGSTOP)
+        wait_until(lambda: process._seen_stopped >= 2)
+        os.kill(process.pid, signal.SIGCONT)
+        wait_until(lambda: process._seen_stopped == 0)
+        end.touch()
+        assert np.array_equal(call.result(WAIT_S)[0], X * 3)
+        assert host.stats.generation == 1
+
+
+def test_an_idle_host_that_is_stopped_costs_a_call_no_more_than_its_deadline():
+    """Row 26."""
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(scale=3), host=host)
+        os.kill(host.info.pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        with pytest.raises(errors.DeadlineExceeded):
+            session.run(None, {"x": X}, timeout=0.2, on_deadline="kill")
+        assert time.monotonic() - begin < 0.2 + GRACE_S
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+        assert host.stats.generation == 2
+
+
+def test_a_host_that_is_stopped_can_still_be_closed(no_leaks):
+    host = fake_host()
+    host.start()
+    process = host.supervisor.running
+    os.kill(process.pid, signal.SIGSTOP)
+    begin = time.monotonic()
+    host.close()
+    assert time.monotonic() - begin < 5
+    assert "kill" in process.rungs
+
+
+def test_a_late_pong_is_no_reason_to_kill_and_the_call_ends_well(tmp_path: Path):
+    """Row 27: native code holds the GIL, so nothing in the host can answer."""
+    with fake_host() as host, ThreadPoolExecutor(1) as pool:
+        other = qnnbridge.InferenceSession(script(scale=3), host=host)
+        began = tmp_path / "began"
+        model = script(scale=5, on_create=[f"note:{began}", "hold_gil:1.2"])
+        creates = pool.submit(qnnbridge.InferenceSession, model, host=host)
+        wait_until(began.exists)
+        with pytest.raises(errors.DeadlineExceeded, match="No sign of life"):
+            host.ping(timeout=0.2)
+        assert np.array_equal(other.run(None, {"x": X}, timeout=WAIT_S)[0], X * 3), "it waits, and gets its turn"
+        assert np.array_equal(creates.result(WAIT_S).run(None, {"x": X})[0], X * 5)
+        assert host.ping(timeout=WAIT_S) < WAIT_S
+        assert (host.stats.generation, host.stats.crashes) == (1, 0)
+
+
+def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_hosts_own_watchdog(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Row 28: no thread of the host can run; faulthandler's can. The report has the stack."""
+    with fake_host("--watchdog-grace=0.2") as host:
+        model = script(on_create=["hold_gil:60"])
+        begin = time.monotonic()
+        with pytest.raises(errors.DeadlineExceeded):
+            qnnbridge.InferenceSession(model, host=host, timeout=1.0, retry=0)
+        assert time.monotonic() - begin < 1.0 + GRACE_S
+        process = host.supervisor.running
+        if process is not None:
+            assert process.exit_code(WAIT_S) == 1
+        assert np.array_equal(qnnbridge.InferenceSession(script(), host=host).run(None, {"x": X})[0], X * 2)
+        crash = host.supervisor.counters.last_crash
+        assert "watchdog" in str(crash)
+        assert "hold_gil" in crash.details["stderr_head"] or "in act" in crash.details["stderr_head"]
+
+
+def test_both_sides_may_write_more_than_the_pipes_hold_at_once():
+    """Row 24."""
+    large = np.ones(4 << 20, np.float32)
+    with fake_host() as host, ThreadPoolExecutor(4) as pool:
+        sessions = [qnnbridge.InferenceSession(script(scale=n), host=host) for n in range(1, 5)]
+        calls = [pool.submit(s.run, None, {"x": large}, timeout=60.0) for s in sessions for _ in range(3)]
+        for n, call in enumerate(calls):
+            assert call.result(WAIT_S)[0][-1] == n // 3 + 1
+
+
+def test_more_calls_than_the_host_takes_wait_for_their_turn():
+    """Row 25: nobody is refused, and all credits are there again at the end."""
+    with fake_host(limits=Limits(max_in_flight=4)) as host, ThreadPoolExecutor(40) as pool:
+        session = qnnbridge.InferenceSession(script(scale=3), host=host)
+        calls = [pool.submit(session.run, None, {"x": X}) for _ in range(400)]
+        assert all(np.array_equal(call.result(WAIT_S)[0], X * 3) for call in calls)
+        assert host.stats.calls_in_flight == 0
+        assert host.supervisor.running.channel._room._value == 4
+
+
+def test_an_application_that_reads_late_makes_the_host_wait_and_nothing_else():
+    """Row 23: the answers back up in the host, its memory grows by nothing else, and all of them come."""
+    large = np.ones(2 << 20, np.float32)
+    with fake_host() as host, ThreadPoolExecutor(6) as pool:
+        session = qnnbridge.InferenceSession(script(scale=3, npu=False), host=host)
+        channel = host.supervisor.running.channel
+        with channel._lead:  # nobody reads
+            calls = [pool.submit(session.run, None, {"x": large}) for _ in range(6)]
+            wait_until(lambda: host.stats.calls_in_flight == 6 and not channel._writer.pending)
+            used = psutil.Process(host.supervisor.running.pid).memory_info().rss
+        channel.requests.wake_next()
+        assert used < 6 * 3 * large.nbytes + (150 << 20)
+        for call in calls:
+            assert call.result(WAIT_S)[0][-1] == 3
+        assert host.stats.generation == 1

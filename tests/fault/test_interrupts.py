@@ -1,0 +1,149 @@
+"""Ctrl+C belongs to the application: its call ends with KeyboardInterrupt, its host lives and can be used at once."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qnnbridge._platform import wait_readable
+
+ROOT = Path(__file__).parents[2]
+WAIT_S = 60.0
+
+PROGRAM = """
+import os, sys, tempfile, threading
+import numpy as np
+import qnnbridge
+from tests.fakes.hosts import fake_host, script
+X = np.arange(4, dtype=np.float32)
+host = fake_host()
+pid = host.info.pid
+began, end = sys.argv[2] + "/began", sys.argv[2] + "/end"
+other = qnnbridge.InferenceSession(script(scale=3), host=host)
+what = {
+    "run": lambda: slow.run(None, {"x": X}),
+    "run with a deadline": lambda: slow.run(None, {"x": X}, timeout=60),
+    "create": lambda: qnnbridge.InferenceSession(script(on_create=["note:" + began, "wait:" + end]), host=host),
+    "follow": lambda: slow.run(None, {"x": X}),
+}[sys.argv[1]]
+slow = qnnbridge.InferenceSession(script(on_run=["note:" + began, "wait:" + end]), host=host)
+def tell():
+    while not os.path.exists(began): threading.Event().wait(0.002)
+    print("began", flush=True)
+if sys.argv[1] == "follow":
+    # Another thread reads; the main thread, which gets the interrupt, waits for it.
+    reader = threading.Thread(target=lambda: slow.run(None, {"x": X}))
+    reader.start()
+    while not os.path.exists(began): threading.Event().wait(0.002)
+threading.Thread(target=tell, daemon=True).start()
+try:
+    what()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+open(end, "w").close()
+assert host.info.pid == pid, "the host was replaced"
+assert other.run(None, {"x": X})[0].tolist() == [0, 3, 6, 9]
+assert slow.run(None, {"x": X})[0].tolist() == [0, 2, 4, 6]
+assert host.stats.generation == 1
+if sys.argv[1] == "follow":
+    reader.join()
+host.close()
+print("usable", flush=True)
+"""
+
+
+@pytest.mark.parametrize("where", ["run", "run with a deadline", "create", "follow"])
+def test_an_interrupt_ends_the_call_and_nothing_else(where: str, tmp_path: Path):
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, where, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        cwd=ROOT,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "began\n"
+    program.send_signal(signal.SIGINT)
+    out, err = program.communicate(timeout=WAIT_S)
+    assert out.splitlines() == ["interrupted", "usable"], err
+    assert program.returncode == 0
+    assert err == ""
+
+
+def test_ctrl_c_in_the_terminal_goes_to_everything_in_the_foreground_but_not_to_the_host(tmp_path: Path):
+    """A real terminal, with a shell's job in it: the kernel sends the signal to the whole group."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, "-c", PROGRAM, "run", str(tmp_path)])
+    said = b""
+    try:
+        while b"began" not in said:
+            assert wait_readable(terminal, WAIT_S)
+            said += os.read(terminal, 4096)
+        os.write(terminal, b"\x03")
+        while b"usable" not in said and wait_readable(terminal, WAIT_S):
+            try:
+                said += os.read(terminal, 4096)
+            except OSError:  # the other side has gone
+                break
+    finally:
+        _, status = os.waitpid(pid, 0)
+        os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0, said.decode()
+    assert b"interrupted" in said
+    assert b"usable" in said
+
+
+def test_interrupts_at_any_moment_leave_a_session_that_works(tmp_path: Path):
+    """Fifty interrupts at random moments of small calls: each call gives its result or KeyboardInterrupt."""
+    program = """
+import os, random, signal, sys, threading, time
+import numpy as np
+import qnnbridge
+from tests.fakes.hosts import fake_host, script
+X = np.arange(4, dtype=np.float32)
+dice = random.Random(1)
+host = fake_host()
+session = qnnbridge.InferenceSession(script(scale=3), host=host, retry=2)
+interrupted, wrong, sent = 0, 0, threading.Semaphore(0)
+stop = False
+def shoot():
+    for _ in range(50):
+        sent.acquire()
+        time.sleep(dice.random() * 0.002)
+        os.kill(os.getpid(), signal.SIGINT)
+thread = threading.Thread(target=shoot)
+thread.start()
+shots = 0
+while shots < 50:
+    try:
+        shots += 1
+        sent.release()
+        for _ in range(10000):
+            (y,) = session.run(None, {"x": X})
+            wrong += not np.array_equal(y, X * 3)
+        print("no interrupt came")
+    except KeyboardInterrupt:
+        interrupted += 1
+thread.join()
+(y,) = session.run(None, {"x": X})
+wrong += not np.array_equal(y, X * 3)
+print(interrupted, wrong, host.stats.generation, flush=True)
+host.close()
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=WAIT_S, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    interrupted, wrong, generations = map(int, ran.stdout.split())
+    assert (interrupted, wrong) == (50, 0)
+    # An interrupt within the microseconds in which a message is taken apart costs a host, never a result.
+    assert generations <= 5

@@ -1,0 +1,304 @@
+"""Application and host: neither outlives the other, forks are refused in words, every exit is clean."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from qnnbridge import errors
+from qnnbridge._platform import wait_readable
+from tests.fakes.hosts import fake_host, script
+from tests.faultlab.orphans import END_TIMEOUT_S, STATES, kill_an_application
+
+X = np.arange(4, dtype=np.float32)
+ROOT = Path(__file__).parents[2]
+WAIT_S = 60.0
+TIMES = 3
+
+
+# --- the application dies ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_host_ends_with_its_killed_application_every_time(state: str, capsys: pytest.CaptureFixture[str]):
+    """Rows 10 and 11: ``kill -9`` while idle, in run, in create, with the GIL held, with a sibling on the pipes."""
+    ended = [kill_an_application(state) for _ in range(TIMES)]
+    assert None not in ended, f"the host outlived its application by more than {END_TIMEOUT_S:g} s"
+    with capsys.disabled():
+        print(f"\n{state}: host gone after {max(s for s in ended if s is not None) * 1000:.0f} ms at most")
+
+
+def run_application(program: str, *, timeout_s: float = WAIT_S) -> tuple[int, str, str, bool]:
+    """Run a program that prints its host's pid first. Gives its exit code, the rest, stderr, whether the host ended."""
+    prologue = (
+        "import os, sys, threading, atexit\nimport numpy as np\nimport qnnbridge\n"
+        "from tests.fakes.hosts import fake_host, script\nX = np.arange(4, dtype=np.float32)\n"
+    )
+    done = subprocess.Popen(
+        [sys.executable, "-c", prologue + program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.stdout is not None
+    pid = int(done.stdout.readline())
+    try:
+        watch = os.pidfd_open(pid)
+    except ProcessLookupError:
+        watch = None
+    out, err = done.communicate(timeout=timeout_s)
+    ended = watch is None or wait_readable(watch, END_TIMEOUT_S)
+    if watch is not None:
+        os.close(watch)
+    return done.returncode, out, err, ended
+
+
+START = "host = fake_host()\nprint(host.info.pid, flush=True)\n"
+IN_A_RUN = (
+    "import tempfile, time\n"
+    "began = tempfile.mktemp()\n"
+    "session = qnnbridge.InferenceSession(script(on_run=['note:' + began, 'sleep:60']), host=host)\n"
+    "{thread}.start()\n"
+    "while not os.path.exists(began): time.sleep(0.002)\n"
+    "os.unlink(began)\n"
+)
+DAEMON = "threading.Thread(target=lambda: session.run(None, {'x': X}), daemon=True)"
+
+ENDINGS = {
+    "end of the program": ("", 0, ""),
+    "sys.exit": ("sys.exit(7)", 7, ""),
+    "exception": ("raise ValueError('mine')", 1, "ValueError: mine"),
+    "os._exit": ("os._exit(9)", 9, ""),
+    "exception in atexit": ("atexit.register(lambda: 1 / 0)", 0, "ZeroDivisionError"),
+    "a session is left in a global": ("s = qnnbridge.InferenceSession(script(), host=host); s.run(None, {'x': X})", 0, ""),
+    "used in atexit": (
+        "s = qnnbridge.InferenceSession(script(scale=3), host=host)\n"
+        "atexit.register(lambda: print(s.run(None, {'x': X})[0][1]))",
+        0,
+        "",
+    ),
+    "started in atexit": (
+        "def late():\n"
+        "    with fake_host() as other: print(qnnbridge.InferenceSession(script(), host=other).run(None, {'x': X})[0][1])\n"
+        "atexit.register(late)",
+        0,
+        "",
+    ),
+    "in the middle of a call": (IN_A_RUN.format(thread=DAEMON), 0, ""),
+    "in the middle of a creation": (
+        IN_A_RUN.format(thread=DAEMON).replace("session = ", "model = ").replace("on_run", "on_create").replace(
+            "qnnbridge.InferenceSession(script(on_create=['note:' + began, 'sleep:60']), host=host)",
+            "script(on_create=['note:' + began, 'sleep:60'])",
+        ).replace("session.run(None, {'x': X})", "qnnbridge.InferenceSession(model, host=host)"),
+        0,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_application_may_end_in_any_way_and_its_exit_code_is_its_own(ending: str):
+    """Row 61."""
+    program, expected, says = ENDINGS[ending]
+    begin = time.monotonic()
+    code, out, err, host_ended = run_application(START + program)
+    assert code == expected, err
+    assert says in err
+    assert "Fatal Python error" not in err
+    assert host_ended
+    assert time.monotonic() - begin < 20
+    if not says:
+        assert "Traceback" not in err, err
+    if ending.endswith("in atexit") and not says:
+        assert out.strip() in ("3.0", "2.0")
+
+
+def test_a_host_that_was_killed_meanwhile_does_not_disturb_the_end():
+    code, _, err, _ = run_application(START + "os.kill(host.info.pid, 9)")
+    assert (code, err) == (0, "")
+
+
+# --- forks ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_fork_is_refused_in_words_and_its_parent_goes_on(no_leaks):
+    """Row 58."""
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(scale=3), host=host)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                for use in (lambda: session.run(None, {"x": X}), lambda: host.start(), lambda: host.info):
+                    try:
+                        use()
+                    except errors.ForkedClient as error:
+                        assert "fork" in str(error)
+                        assert error.fix
+                    else:
+                        os._exit(3)
+                session.close()
+                host.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+        assert host.stats.generation == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_fork_in_the_middle_of_calls_disturbs_none_of_them(no_leaks):
+    """Row 58: the child gets copies of locks that other threads hold; the parent must not notice."""
+    with fake_host() as host, ThreadPoolExecutor(4) as pool:
+        session = qnnbridge.InferenceSession(script(scale=3), host=host)
+        stop = threading.Event()
+
+        def work() -> int:
+            calls = 0
+            while not stop.is_set():
+                assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+                calls += 1
+            return calls
+
+        workers = [pool.submit(work) for _ in range(3)]
+        for _ in range(10):
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    session.run(None, {"x": X}, timeout=5.0)
+                except errors.ForkedClient:
+                    code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        stop.set()
+        assert all(worker.result(WAIT_S) > 0 for worker in workers)
+        assert host.stats.generation == 1
+
+
+def test_a_pickled_session_is_made_again_in_another_process(tmp_path: Path):
+    """Row 58: what spawned workers of multiprocessing do."""
+    model = tmp_path / "model"
+    model.write_bytes(script(scale=3))
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(model, host=host)
+        pickled = pickle.dumps(session)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+    (tmp_path / "pickled").write_bytes(pickled)
+    program = (
+        "import pickle, sys, numpy as np, qnnbridge.host\n"
+        "from tests.fakes.hosts import fake_host\n"
+        "qnnbridge.host._default = fake_host()\n"
+        f"session = pickle.load(open({str(tmp_path / 'pickled')!r}, 'rb'))\n"
+        "print(session.run(None, {'x': np.ones(2, np.float32)})[0].tolist(), session.host.stats.generation)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=WAIT_S)
+    assert ran.stdout.strip() == "[3.0, 3.0] 1", ran.stderr
+
+
+# --- closing -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("npu", [True, False])
+def test_closing_in_the_middle_of_many_calls_ends_each_with_its_result_or_closed(npu: bool, no_leaks):
+    """Row 59."""
+    with ThreadPoolExecutor(32) as pool:
+        host = fake_host()
+        sessions = [qnnbridge.InferenceSession(script(scale=n + 2, npu=npu), host=host) for n in range(4)]
+        half = threading.Event()
+        done: list[int] = []
+
+        def work(number: int) -> str:
+            factor = np.float32(number % 4 + 2)
+            for _ in range(1000):
+                try:
+                    assert np.array_equal(sessions[number % 4].run(None, {"x": X})[0], X * factor)
+                except errors.Closed:
+                    return "closed"
+                done.append(number)
+                if len(done) > 500:
+                    half.set()
+            return "finished"
+
+        workers = [pool.submit(work, number) for number in range(32)]
+        assert half.wait(WAIT_S)
+        begin = time.monotonic()
+        host.close()
+        assert time.monotonic() - begin < 5
+        assert {worker.result(WAIT_S) for worker in workers} <= {"closed", "finished"}
+        assert host.stats.crashes == 0
+
+
+def test_closing_does_not_wait_for_a_call_that_does_not_end(tmp_path: Path, no_leaks):
+    began = tmp_path / "began"
+    with ThreadPoolExecutor(2) as pool:
+        host = fake_host()
+        session = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", "sleep:60"]), host=host)
+        call = pool.submit(session.run, None, {"x": X})
+        while not began.exists():
+            threading.Event().wait(0.002)
+        begin = time.monotonic()
+        host.close()
+        assert time.monotonic() - begin < 6
+        assert isinstance(call.exception(WAIT_S), errors.Closed)
+        with pytest.raises(errors.Closed):
+            session.run(None, {"x": X})
+
+
+def test_closing_one_session_under_its_own_calls_ends_each_with_its_result_or_closed():
+    """Row 59."""
+    with fake_host() as host, ThreadPoolExecutor(8) as pool:
+        for _ in range(10):
+            session = qnnbridge.InferenceSession(script(scale=3), host=host)
+
+            def work(session: qnnbridge.InferenceSession = session) -> None:
+                while True:
+                    try:
+                        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+                    except errors.Closed:
+                        return
+
+            workers = [pool.submit(work) for _ in range(4)]
+            session.close()
+            for worker in workers:
+                worker.result(WAIT_S)
+        assert host.stats.generation == 1
+
+
+def test_sessions_that_are_dropped_anywhere_are_released_with_the_next_call(tmp_path: Path):
+    """Row 62: also when the garbage collector strikes in the middle of a send."""
+
+    class Cycle:
+        def __init__(self, session: qnnbridge.InferenceSession) -> None:
+            self.session = session
+            self.me = self
+
+    thresholds = gc.get_threshold()
+    with fake_host() as host:
+        keeper = qnnbridge.InferenceSession(script(scale=3), host=host)
+        try:
+            gc.set_threshold(5)
+            for n in range(40):
+                Cycle(qnnbridge.InferenceSession(script(scale=n), host=host))
+                assert np.array_equal(keeper.run(None, {"x": X})[0], X * 3)
+        finally:
+            gc.set_threshold(*thresholds)
+        gc.collect()
+        keeper.run(None, {"x": X})
+        assert host.call({"op": "host.stats"}).header["sessions"] == 1

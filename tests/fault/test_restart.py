@@ -1,0 +1,115 @@
+"""When a dead host is started again, and when not. The policy itself has unit tests; here it has real hosts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from qnnbridge import errors
+from qnnbridge._platform import wait_readable
+from qnnbridge.supervision.restart_policy import RestartPolicy
+from tests.fakes.hosts import FAKE_HOST, fake_host, script
+from tests.unit.fake_clock import FakeClock
+
+X = np.arange(4, dtype=np.float32)
+
+
+def test_a_host_that_never_comes_up_opens_the_breaker_and_one_that_does_closes_it(tmp_path: Path, no_leaks):
+    """Row 37."""
+    clock = FakeClock()
+    policy = RestartPolicy(clock=clock, jitter=lambda: 0.0)
+    broken = tmp_path / "fixed"
+    wrapper = [sys.executable, "-c", WRAPPER, str(broken), FAKE_HOST, "--parent", str(os.getpid())]
+    with qnnbridge.Host(_command=wrapper, restart=policy) as host:
+        for _ in range(5):
+            with pytest.raises(errors.HostStartFailed, match="SIGSEGV"):
+                host.start()
+        generation = host.stats.generation
+        for _ in range(3):
+            with pytest.raises(errors.BreakerOpen) as caught:
+                host.start()
+        assert host.stats.generation == generation, "nothing is started meanwhile"
+        assert "died 5 times in a row" in str(caught.value)
+        assert "SIGSEGV" in str(caught.value.cause)
+        assert caught.value.details["retry_after_s"] <= 60
+        clock.now += 61
+        with pytest.raises(errors.HostStartFailed):  # half open: one try
+            host.start()
+        with pytest.raises(errors.BreakerOpen):
+            host.start()
+        clock.now += 121
+        broken.touch()
+        session = qnnbridge.InferenceSession(script(scale=3), host=host)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+        assert policy.state == "closed"
+
+
+WRAPPER = """
+import faulthandler, os, sys
+if not os.path.exists(sys.argv[1]):
+    faulthandler._sigsegv()
+os.execv(sys.executable, [sys.executable, "-I", "-u", *sys.argv[2:]])
+"""
+
+
+def end(pid: int) -> None:
+    """By SIGSEGV while it is idle. Its exit code stays for the one whom it belongs to."""
+    watch = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGSEGV)
+    assert wait_readable(watch, 10)
+    os.close(watch)
+
+
+def test_a_crash_every_two_minutes_for_an_hour_never_stops_it(no_leaks):
+    """Row 38."""
+    clock = FakeClock()
+    with fake_host(restart=RestartPolicy(clock=clock, jitter=lambda: 0.0)) as host:
+        session = qnnbridge.InferenceSession(script(scale=3), host=host)
+        for _ in range(30):
+            clock.now += 120
+            end(host.supervisor.running.pid)
+            assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+        assert host.stats.crashes == 30
+        with pytest.raises(errors.HostCrashed):
+            qnnbridge.InferenceSession(script(on_run=["segv"]), host=host, retry=0).run(None, {"x": X})
+
+
+def test_what_a_new_start_cannot_cure_is_tried_once(tmp_path: Path, no_leaks):
+    with qnnbridge.Host(_command=[sys.executable, "-c", "import a_package_that_is_not_installed"]) as host:
+        with pytest.raises(errors.HostStartFailed) as first:
+            host.start()
+        generation = host.stats.generation
+        with pytest.raises(errors.HostStartFailed):
+            host.start()
+        assert host.stats.generation == generation
+        assert "a_package_that_is_not_installed" in str(first.value)
+    with qnnbridge.Host(_command=[str(tmp_path / "no such python")]) as host:
+        for _ in range(2):
+            with pytest.raises(errors.HostNotFound):
+                host.start()
+
+
+def test_a_planned_restart_loses_no_call_of_many_threads(no_leaks):
+    from concurrent.futures import ThreadPoolExecutor
+
+    with fake_host() as host, ThreadPoolExecutor(6) as pool:
+        sessions = [qnnbridge.InferenceSession(script(scale=n + 2), host=host, retry=0) for n in range(3)]
+
+        def work(number: int) -> None:
+            for _ in range(60):
+                session = sessions[number % 3]
+                assert np.array_equal(session.run(None, {"x": X})[0], X * np.float32(number % 3 + 2))
+
+        workers = [pool.submit(work, number) for number in range(6)]
+        for _ in range(5):
+            host.restart()
+        for worker in workers:
+            worker.result(60)
+        assert host.stats.crashes == 0
+        assert host.stats.retried_calls == 0
