@@ -40,7 +40,8 @@ def main() -> None:
         where = session.placement
         print(f"host: Python {host.info.python} on {host.info.machine}, process {host.info.pid}")
         print(f"placement: {where.qnn_nodes} nodes on QNN, {where.cpu_nodes} nodes on the CPU")
-        for node, values in zip(session.get_outputs(), session.run(None, random_feeds(session))):
+        results = session.run(None, random_feeds(session))
+        for node, values in zip(session.get_outputs(), results, strict=True):
             flat = np.asarray(values).reshape(-1)
             best = np.argsort(flat)[::-1][:5]
             print(f"{node.name}: " + ", ".join(f"[{place}] {flat[place]:.4g}" for place in best))

@@ -276,5 +276,6 @@ def default_host() -> Host:
 @atexit.register
 def _close_all() -> None:
     for host in list(_open_hosts):
+        host.supervisor.exiting = True
         with contextlib.suppress(Exception):
             host.close()

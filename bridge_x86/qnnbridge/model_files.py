@@ -26,6 +26,8 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _EXTERNAL = 1
 """``TensorProto.DataLocation``."""
 _EP_CONTEXT: Final = (b"EPContext", b"com.microsoft")
+_EMBEDDED = 1
+"""``embed_mode``, also of a node that does not say it: the context binary is inside of the node."""
 
 
 class _Message(enum.Enum):
@@ -97,7 +99,7 @@ def referenced_files(data: bytes | bytearray | memoryview | BinaryIO) -> list[st
     data: the model's bytes, or a seekable file opened for reading them. What is no ONNX model has none: whether it
     is one is for ONNX Runtime to say. Raises only what reading the file raises (`OSError`).
     """
-    file: BinaryIO = data if hasattr(data, "seek") else io.BytesIO(data)
+    file: BinaryIO = io.BytesIO(data) if isinstance(data, (bytes, bytearray, memoryview)) else data
     found: dict[bytes, None] = {}
     try:
         _walk(file, file.seek(0, io.SEEK_END), found)
@@ -174,10 +176,12 @@ def _close(message: _Open, parent: _Open | None, found: dict[bytes, None]) -> No
             parent.inner[name] = values.get(_ATTRIBUTE_INT, 0)
         elif name == b"ep_cache_context":
             parent.inner[name] = values.get(_ATTRIBUTE_TEXT, b"")
-    elif message.kind is _M.NODE and (values.get(_NODE_TYPE), values.get(_NODE_DOMAIN)) == _EP_CONTEXT:
-        # A node that does not say embed_mode has the context binary inside.
-        if message.inner.get(b"embed_mode", 1) == 0:
-            _add(message.inner.get(b"ep_cache_context"), found)
+    elif (
+        message.kind is _M.NODE
+        and (values.get(_NODE_TYPE), values.get(_NODE_DOMAIN)) == _EP_CONTEXT
+        and message.inner.get(b"embed_mode", _EMBEDDED) == 0
+    ):
+        _add(message.inner.get(b"ep_cache_context"), found)
 
 
 def _add(path: bytes | int | None, found: dict[bytes, None]) -> None:

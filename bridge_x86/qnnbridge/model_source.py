@@ -1,4 +1,4 @@
-"""The model that a session is made from: a file or bytes, the files beside it, and what proves that all are the same.
+"""The model that a session is made from: a file or bytes, the files beside it, and what proves them the same.
 
 A model may keep its weights or its context binary in files of their own (`model_files`). They count as much as the
 .onnx file does: with other contents they give other numbers. Immutable; any thread.
@@ -117,7 +117,8 @@ class ModelSource:
             try:
                 if file.is_unchanged():
                     continue
-                what = "has other contents now" if os.path.exists(file.path) else "is not there any more"
+                there = os.path.exists(file.path)
+                what = "has other contents now" if there else "cannot be read any more (it is not there)"
             except OSError as error:
                 what = f"cannot be read any more ({error.strerror or error})"
             name = os.path.basename(file.path)

@@ -187,7 +187,7 @@ class RemoteSession:
                 if process.retiring:
                     continue  # it did not finish in time, by our own plan
                 error = supervisor.lost(process, failure, deadline)
-                if retry <= 0 or error.retry == "pointless":
+                if retry <= 0 or (error.retry == "pointless" and self._concerns_me(error)):
                     raise as_onnxruntime(error) from None
                 retry -= 1
                 supervisor.counters.retried_calls += 1
@@ -201,6 +201,11 @@ class RemoteSession:
                     raise as_onnxruntime(error) from None
                 retry -= 1
                 supervisor.counters.retried_calls += 1
+
+    def _concerns_me(self, error: BridgeError) -> bool:
+        """Whether a death that a restart does not cure says anything about this model: not if others did it."""
+        suspects = error.details.get("suspects") or []
+        return not suspects or any(call.get("fingerprint") == self._note.fingerprint for call in suspects)
 
     def _check_quarantine(self) -> None:
         """Raises `ModelQuarantined`, or goes on with the CPU if the session allows that."""

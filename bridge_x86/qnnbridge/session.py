@@ -37,8 +37,6 @@ from qnnbridge_protocol.specs import Fallback, Placement, RunSpec, SessionSpec
 
 _log = logging.getLogger("qnnbridge.session")
 
-_log = logging.getLogger("qnnbridge.session")
-
 CLOSE_TIMEOUT_S = 2.0
 """How long `close` waits for calls of `run_async` that are under way."""
 
@@ -363,7 +361,7 @@ class InferenceSession:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, a session is what it was made from; unpickled, it is made again in that process' own host."""
-        return _remake, (self._remote.manifest, self._remote.retry, self._timeout, self._options)
+        return _remake, (self._remote.manifest, self._remote.retry, self._timeout)
 
 
 def _check_call(timeout: float | None, retry: int | None, on_deadline: str) -> None:
@@ -375,9 +373,9 @@ def _check_call(timeout: float | None, retry: int | None, on_deadline: str) -> N
         raise OptionError(f"on_deadline={on_deadline!r} is not known.", fix="Give 'raise' or 'kill'.")
 
 
-def _remake(manifest: Manifest, retry: int, timeout: float | None, options: SessionOptions) -> InferenceSession:
+def _remake(manifest: Manifest, retry: int, timeout: float | None) -> InferenceSession:
     session = InferenceSession.__new__(InferenceSession)
-    session._options = options
+    session._options = SessionOptions.from_spec(manifest.spec)
     session._timeout = timeout
     session._background = Background("qnnbridge run_async")
     session._open(manifest, default_host(), retry)

@@ -32,7 +32,7 @@ from qnnbridge.option_fields import (
 from qnnbridge.ort_value import OrtValue
 from qnnbridge.suggestions import suggest
 from qnnbridge_protocol import errors
-from qnnbridge_protocol.specs import ProviderSpec
+from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 
 MAX_CONFIG_KEY_BYTES = 1024
 MAX_CONFIG_VALUE_BYTES = 8192
@@ -306,6 +306,19 @@ class SessionOptions(HasFields):
         elif self.has_providers():
             parts["providers"] = tuple(ProviderSpec(name) for name in _POLICY_PROVIDERS[self._policy])
         return parts
+
+
+    @classmethod
+    def from_spec(cls, spec: SessionSpec) -> SessionOptions:
+        """The options that led to `spec`, without tensors and providers."""
+        options = cls()
+        for name, value in spec.options.items():
+            setattr(options, name, type(getattr(cls, name).default)(value) if name in _ENUM_FIELDS else value)
+        options._config_entries.update(spec.config_entries)
+        options._free_dimensions_by_name.update(spec.free_dimensions_by_name)
+        options._free_dimensions_by_denotation.update(spec.free_dimensions_by_denotation)
+        options._custom_op_libraries.extend(spec.custom_op_libraries)
+        return options
 
 
 _ENUM_FIELDS = ("execution_mode", "execution_order", "graph_optimization_level")

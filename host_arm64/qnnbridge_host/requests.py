@@ -78,7 +78,7 @@ class InFlight:
         return True
 
     def start(self, request: Request) -> bool:
-        """The request leaves its queue. False if it was withdrawn meanwhile (and answered, see `take_withdrawn`)."""
+        """The request leaves its queue. False if it was withdrawn (and answered, see `take_withdrawn`)."""
         with self._lock:
             request.started = not request.withdrawn
             return request.started

@@ -101,7 +101,7 @@ class Server:
                     self._say_goodbye()
                 if self._idle <= 0:
                     threading.Thread(target=self._work, name="qnnbridge worker", daemon=True).start()
-            # The only reference is handed over: a thread that waits, or works for others in a lane, holds no tensors.
+            # The only reference is handed over: a thread that waits, or works for others, holds no tensors.
             taken = [frame]
             del frame
             self._take(taken)

@@ -41,7 +41,9 @@ def model(
 
 def identity(element: int = FLOAT, shape: Shape = (None,), opset: int = 21) -> bytes:
     """One input x, one output y."""
-    made = model([node("Identity", ["x"], ["y"])], [tensor("x", shape, element)], [tensor("y", shape, element)], {}, opset)
+    made = model(
+        [node("Identity", ["x"], ["y"])], [tensor("x", shape, element)], [tensor("y", shape, element)], {}, opset
+    )
     return bytes(made.SerializeToString())
 
 
@@ -56,7 +58,7 @@ def add_and_multiply() -> onnx.ModelProto:
 
 
 def counting_loop() -> bytes:
-    """A Loop that adds 1 to x as often as n says: as slow as wanted, on the CPU, and stoppable between two turns."""
+    """A Loop that adds 1 to x as often as n says: as slow as wanted, and stoppable between two turns."""
     body = helper.make_graph(
         [
             node("Identity", ["go_on"], ["go_on_out"]),

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 import qnnbridge
 from qnnbridge import errors
 from tests.contract.small_models import CPU, MODELS, QNN, identity
-from tests.contract.small_models import TensorProto as T
 
 pytestmark = pytest.mark.simulator
 
@@ -86,9 +86,7 @@ def test_a_file_that_is_no_model(content: str, host: qnnbridge.Host, refused: Re
 
 
 @pytest.mark.parametrize(("data", "cls"), [(b"", errors.InvalidArgument), (b"hello", errors.InvalidProtobuf)])
-def test_bytes_that_are_no_model(
-    data: bytes, cls: type[Exception], host: qnnbridge.Host, refused: Refused
-) -> None:
+def test_bytes_that_are_no_model(data: bytes, cls: type[Exception], host: qnnbridge.Host, refused: Refused) -> None:
     refused(cls, lambda: qnnbridge.InferenceSession(data, host=host), "protobuf")
 
 
@@ -200,7 +198,7 @@ def test_wrong_feeds(what: str, good: qnnbridge.InferenceSession, refused: Refus
 
 
 def test_numbers_where_strings_are_due(host: qnnbridge.Host, refused: Refused) -> None:
-    with qnnbridge.InferenceSession(identity(T.STRING), providers=[CPU], host=host) as session:
+    with qnnbridge.InferenceSession(identity(TensorProto.STRING), providers=[CPU], host=host) as session:
         refused(
             errors.InvalidArgument,
             lambda: session.run(None, {"x": np.zeros(3, np.float32)}),
@@ -210,9 +208,7 @@ def test_numbers_where_strings_are_due(host: qnnbridge.Host, refused: Refused) -
         assert session.run(None, {"x": np.array(["a"])})[0].tolist() == ["a"]
 
 
-def test_a_tensor_over_the_limit_is_refused_before_anything_is_sent(
-    host: qnnbridge.Host, refused: Refused
-) -> None:
+def test_a_tensor_over_the_limit_is_refused_before_anything_is_sent(host: qnnbridge.Host, refused: Refused) -> None:
     """Zeros take no memory until somebody reads them: this test would be slow if the bridge did."""
     three_gib = np.zeros(3 << 28, np.float32)
     with qnnbridge.InferenceSession(identity(), providers=[CPU], host=host) as session:
@@ -310,12 +306,12 @@ def test_run_options_of_another_type(good: qnnbridge.InferenceSession, refused: 
 
 def test_a_value_of_another_type_for_a_session_option() -> None:
     with pytest.raises(TypeError, match=r"intra_op_num_threads must be a whole number, not 'four'"):
-        qnnbridge.SessionOptions().intra_op_num_threads = "four"  # type: ignore[assignment]
+        qnnbridge.SessionOptions().intra_op_num_threads = "four"
 
 
 def test_an_unknown_session_option() -> None:
     with pytest.raises(AttributeError, match=r"Did you mean 'intra_op_num_threads'\?"):
-        qnnbridge.SessionOptions().intra_op_threads = 4  # type: ignore[attr-defined]
+        qnnbridge.SessionOptions().intra_op_threads = 4
 
 
 def test_options_for_a_provider_that_is_not_named(host: qnnbridge.Host, refused: Refused) -> None:
@@ -350,7 +346,10 @@ def test_a_closed_host(refused: Refused) -> None:
     with qnnbridge.Host() as other:
         session = qnnbridge.InferenceSession(identity(), providers=[CPU], host=other)
     refused(
-        errors.Closed, lambda: session.run(None, {"x": X[0, 0, 0]}), "host was closed", "Create a new qnnbridge.Host"
+        errors.Closed,
+        lambda: session.run(None, {"x": X[0, 0, 0]}),
+        "host was closed",
+        "Create a new qnnbridge.Host",
     )
     refused(errors.Closed, lambda: qnnbridge.InferenceSession(MODEL, host=other), "host was closed")
     session.close()

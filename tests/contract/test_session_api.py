@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 
 pytest.importorskip("onnxruntime_qnn")
 
+import onnxruntime
+
 import qnnbridge
-from tests.contract.both_sides import assert_same_error, assert_same_run, nodes, two_sessions
+from tests.contract.both_sides import assert_same_error, assert_same_run, is_logged, nodes, two_sessions
 from tests.contract.small_models import CPU, MODELS, QNN, add_and_multiply, model, node, tensor
 
 pytestmark = pytest.mark.simulator
@@ -46,7 +49,8 @@ def arithmetic(host: qnnbridge.Host) -> Any:
     ids=str,
 )
 def test_run_returns_the_outputs_that_were_named(names: Any, arithmetic: Any) -> None:
-    assert_same_run(*arithmetic, FEEDS, names)
+    direct, bridged = arithmetic
+    assert_same_run(direct, bridged, FEEDS, names)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +59,8 @@ def test_run_returns_the_outputs_that_were_named(names: Any, arithmetic: Any) ->
     ids=["none", "one of two", "too many", "other batch", "wrong shape", "wrong type"],
 )
 def test_run_takes_and_refuses_the_same_feeds(feeds: dict[str, Any], arithmetic: Any) -> None:
-    assert_same_run(*arithmetic, feeds)
+    direct, bridged = arithmetic
+    assert_same_run(direct, bridged, feeds)
 
 
 def test_results_belong_to_the_application(arithmetic: Any) -> None:
@@ -108,8 +113,6 @@ def test_a_callback_that_fails_is_logged(arithmetic: Any, caplog: pytest.LogCapt
 
 
 def test_run_with_ort_values_returns_ort_values(arithmetic: Any) -> None:
-    import onnxruntime
-
     direct, bridged = arithmetic
     theirs = direct.run_with_ort_values(
         ["p", "s"], {k: onnxruntime.OrtValue.ortvalue_from_numpy(v) for k, v in FEEDS.items()}
@@ -119,7 +122,11 @@ def test_run_with_ort_values_returns_ort_values(arithmetic: Any) -> None:
     )
     for one, two in zip(ours, theirs, strict=True):
         assert isinstance(one, qnnbridge.OrtValue)
-        assert (one.data_type(), one.shape(), one.device_name()) == (two.data_type(), two.shape(), two.device_name())
+        assert (one.data_type(), one.shape(), one.device_name()) == (
+            two.data_type(),
+            two.shape(),
+            two.device_name(),
+        )
         assert one.numpy().tolist() == two.numpy().tolist()
 
 
@@ -138,6 +145,31 @@ def test_a_binding_reads_its_inputs_at_each_run_and_writes_into_its_outputs(arit
         results.append([p.tolist(), *(array.tolist() for array in binding.copy_outputs_to_cpu())])
     assert results[0] == results[1]
     assert results[1][0] == ((A + 1) * B).tolist()
+
+
+def test_the_log_of_a_run_carries_its_name(
+    arithmetic: Any, host: qnnbridge.Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, bridged = arithmetic
+    caplog.set_level(logging.INFO, logger="qnnbridge.host")
+    options = qnnbridge.RunOptions()
+    options.logid = "this very run"
+    options.log_severity_level = 3
+    with pytest.raises(qnnbridge.BridgeError):
+        bridged.run(None, {"a": A, "b": np.ones((5, 3), np.float32)}, options)
+    assert is_logged(caplog, "this very run")
+
+
+def test_qnn_options_are_changed_between_runs(host: qnnbridge.Host) -> None:
+    options = qnnbridge.RunOptions()
+    options.add_run_config_entry("qnn.htp_perf_mode", "burst")
+    with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", host=host) as session:
+        x = np.ones((3, 2), np.float32)
+        before = session.run(None, {"X": x})[0]
+        session.set_ep_dynamic_options({"ep.dynamic.workload_type": "Efficient"})
+        assert session.run(None, {"X": x}, options)[0].tobytes() == before.tobytes()
+        with pytest.raises(qnnbridge.errors.OptionError, match=r"ep\.dynamic\.workload_type"):
+            session.set_ep_dynamic_options({"ep.dynamic.workload": "Efficient"})
 
 
 # --- facts -----------------------------------------------------------------------------------------------
@@ -179,7 +211,10 @@ def test_overridable_initializers_are_listed_and_may_be_fed(host: qnnbridge.Host
         assert [arg.name for arg in bridged.get_overridable_initializers()] == ["factor"]
         assert [arg.name for arg in bridged.get_inputs()] == [arg.name for arg in direct.get_inputs()] == ["x"]
         assert assert_same_run(direct, bridged, {"x": x})[0].tolist() == [3, 6]
-        assert assert_same_run(direct, bridged, {"x": x, "factor": np.array([5], np.float32)})[0].tolist() == [5, 10]
+        assert assert_same_run(direct, bridged, {"x": x, "factor": np.array([5], np.float32)})[0].tolist() == [
+            5,
+            10,
+        ]
 
 
 def test_providers_and_their_options_are_listed_the_same(arithmetic: Any) -> None:
@@ -241,7 +276,8 @@ def test_set_providers_makes_the_session_again(host: qnnbridge.Host) -> None:
 
 def test_providers_that_cannot_be_had_leave_the_session_as_it_was(host: qnnbridge.Host) -> None:
     with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", providers=[CPU], host=host) as session:
-        for wrong in (["CUDAExecutionProvider"], [(QNN, {"soc_model": "none"})], [5]):
+        impossible: list[list[Any]] = [["CUDAExecutionProvider"], [(QNN, {"soc_model": "none"})], [5]]
+        for wrong in impossible:
             with pytest.raises(qnnbridge.BridgeError):
                 session.set_providers(wrong)
         assert session.get_providers() == [CPU]

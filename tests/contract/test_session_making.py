@@ -1,4 +1,4 @@
-"""What a session can be made from, and with: paths and bytes, external data, overrides, initializers, optimization."""
+"""What a session is made from, and with: paths and bytes, external data, overrides, initializers, optimization."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnx import external_data_helper
 pytest.importorskip("onnxruntime_qnn")
 
 import qnnbridge
-from tests.contract.both_sides import assert_same_error, assert_same_run, nodes, two_sessions
+from tests.contract.both_sides import assert_same_error, assert_same_run, is_logged, nodes, two_sessions
 from tests.contract.small_models import CPU, MODELS, QNN, Shape, add_and_multiply, model, node, tensor
 
 pytestmark = pytest.mark.simulator
@@ -146,7 +146,12 @@ def test_an_initializer_is_replaced(host: qnnbridge.Host) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("w", np.ones(5, np.float32)), ("w", np.ones(4, np.float64)), ("w", np.ones(4, np.int32)), ("v", np.ones(4, "f4"))],
+    [
+        ("w", np.ones(5, np.float32)),
+        ("w", np.ones(4, np.float64)),
+        ("w", np.ones(4, np.int32)),
+        ("v", np.ones(4, "f4")),
+    ],
     ids=["another size", "another float", "another type", "another name"],
 )
 def test_a_wrong_initializer_does_what_it_does_directly(
@@ -206,7 +211,8 @@ def test_the_optimization_level_is_obeyed(level: str, host: qnnbridge.Host, tmp_
     with two_sessions(host, optimizable(), prepare) as (direct, bridged):
         assert_same_run(direct, bridged, {"x": X})
     theirs, ours = (
-        [n.op_type for n in onnx.load(tmp_path / f"{name}.onnx").graph.node] for name in ("onnxruntime", "qnnbridge")
+        [n.op_type for n in onnx.load(tmp_path / f"{name}.onnx").graph.node]
+        for name in ("onnxruntime", "qnnbridge")
     )
     assert ours == theirs
     assert len(ours) == (4 if level == "ORT_DISABLE_ALL" else 1)
@@ -232,4 +238,4 @@ def test_log_settings_reach_the_host_and_its_log_the_application(
     options.log_severity_level = 0
     options.logid = "the one with a name"
     qnnbridge.InferenceSession(MODELS / "mul_1.onnx", options, providers=[CPU], host=host).close()
-    assert "the one with a name" in caplog.text
+    assert is_logged(caplog, "the one with a name")

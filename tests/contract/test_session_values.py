@@ -18,7 +18,7 @@ from tests.contract.small_models import CPU, MODELS, identity, model, node, tens
 
 pytestmark = pytest.mark.simulator
 
-NAMED = {
+NAMED: dict[str, Any] = {
     "FLOAT": np.array([0.0, -0.0, np.inf, -np.inf, 1e-45], np.float32),
     "FLOAT16": np.array([0.0, -0.0, np.inf, 6e-8], np.float16),
     "DOUBLE": np.array([5e-324, -np.inf, np.pi], np.float64),
@@ -34,7 +34,7 @@ NAMED = {
     "STRING": np.array(["", "a", "Grüße 語 🙂", "nul\0inside", "x" * 10_000], object),
 }
 EVERY_BYTE = np.arange(256, dtype=np.uint8)
-WITHOUT_NUMPY = {
+WITHOUT_NUMPY: dict[str, Any] = {
     "BFLOAT16": np.arange(2**16, dtype=np.uint16),
     "FLOAT8E4M3FN": EVERY_BYTE,
     "FLOAT8E4M3FNUZ": EVERY_BYTE,
@@ -90,18 +90,18 @@ def test_types_below_a_byte_go_through_unchanged(name: str, host: qnnbridge.Host
 
 def test_bits_of_nans_are_kept(floats: Any) -> None:
     nans = np.array([0x7FC00001, 0x7F800001, 0xFFFFFFFF], np.uint32).view(np.float32)
-    assert_same_run(*floats, {"x": nans})
+    assert_same_run(floats[0], floats[1], {"x": nans})
     assert floats[1].run(None, {"x": nans})[0].tobytes() == nans.tobytes()
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,) * 8, (2, 1, 3)], ids=str)
 def test_shapes_of_all_kinds_go_through(shape: tuple[int, ...], floats: Any) -> None:
-    (result,) = assert_same_run(*floats, {"x": np.ones(shape, np.float32)})
+    (result,) = assert_same_run(floats[0], floats[1], {"x": np.ones(shape, np.float32)})
     assert result.shape == shape
 
 
 BASE = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-LAYOUTS = {
+LAYOUTS: dict[str, Any] = {
     "transposed": BASE.T,
     "reversed": BASE[::-1, :, ::-1],
     "every second": BASE[:, :, ::2],
@@ -116,7 +116,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_memory_layouts_make_no_difference(layout: str, floats: Any) -> None:
-    assert_same_run(*floats, {"x": LAYOUTS[layout]})
+    assert_same_run(floats[0], floats[1], {"x": LAYOUTS[layout]})
 
 
 def test_big_endian_arrays_arrive_as_the_numbers_they_are(floats: Any) -> None:
@@ -129,7 +129,12 @@ def test_big_endian_arrays_arrive_as_the_numbers_they_are(floats: Any) -> None:
 
 @pytest.mark.parametrize(
     "texts",
-    [np.array(["a", "語"]), np.array([["a", ""], ["b", "c"]], object), np.array([], object), np.array([1, None], object)],
+    [
+        np.array(["a", "語"]),
+        np.array([["a", ""], ["b", "c"]], object),
+        np.array([], object),
+        np.array([1, None], object),
+    ],
     ids=["fixed width", "objects", "none", "other objects"],
 )
 def test_strings_go_in_and_come_out(texts: Any, host: qnnbridge.Host) -> None:
@@ -173,7 +178,9 @@ def test_sequences_of_strings_come_out(host: qnnbridge.Host) -> None:
 
 
 def test_maps_go_in(host: qnnbridge.Host) -> None:
-    of_floats = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    of_floats = helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    )
     cast = helper.make_node("CastMap", ["m"], ["y"], domain="ai.onnx.ml", map_form="SPARSE", max_map=5)
     graph = helper.make_graph([cast], "g", [helper.make_value_info("m", of_floats)], [tensor("y", [1, 5])])
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]

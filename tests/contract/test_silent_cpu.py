@@ -20,6 +20,7 @@ import qnnbridge
 from qnnbridge import errors
 from tests.contract.small_models import CPU, MODELS, QNN, model, node, tensor
 
+pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator
 
 MODEL = MODELS / "mul_1.onnx"
@@ -104,9 +105,7 @@ def test_the_python_fallback_of_onnx_runtime_is_off(fallback: Any, host: qnnbrid
     """It prints "Falling back to ['CPUExecutionProvider'] and retrying." and returns a CPU session."""
     options = [{"enable_htp_shared_memory_allocator": "1"}]  # which needs the driver of a real NPU
     with pytest.raises(qnnbridge.BridgeError, match="creating QNN EP") as caught:
-        qnnbridge.InferenceSession(
-            MODEL, provider_options=options, enable_fallback=1, fallback=fallback, host=host
-        )
+        qnnbridge.InferenceSession(MODEL, provider_options=options, enable_fallback=1, fallback=fallback, host=host)
     assert "enable_htp_shared_memory_allocator" in (caught.value.cause or "")
 
 
@@ -193,10 +192,13 @@ def test_the_cpu_alone_is_no_fallback(host: qnnbridge.Host) -> None:
             assert (session.placement.qnn_nodes, session.placement.cpu_nodes) == (0, 1)
 
 
-def test_a_backend_whose_outputs_are_no_results_says_so(host: qnnbridge.Host) -> None:
-    """The saver passes for QNN with all nodes placed, and returns garbage."""
+def test_a_backend_whose_outputs_are_no_results_says_so(tmp_path: Path) -> None:
+    """The saver passes for QNN with all nodes placed, and returns garbage. It writes into the working folder."""
     options = [{"backend_path": "libQnnSaver.so"}]
-    with qnnbridge.InferenceSession(MODEL, provider_options=options, host=host) as session:
+    with (
+        qnnbridge.Host(cwd=tmp_path) as host,
+        qnnbridge.InferenceSession(MODEL, provider_options=options, host=host) as session,
+    ):
         assert session.placement.backend == "saver"
         assert "are not results" in (session.placement.cause or "")
 

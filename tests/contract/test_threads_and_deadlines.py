@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def run_at_once(sessions: list[qnnbridge.InferenceSession], name: str, shape: tu
             session.run(None, {name: inputs[number]})[0].tobytes() == expected[number].tobytes() for _ in range(10)
         )
 
-    assert in_parallel([lambda number=number: work(number) for number in range(THREADS)]) == [True] * THREADS
+    assert in_parallel([partial(work, number) for number in range(THREADS)]) == [True] * THREADS
 
 
 # --- threads ---------------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ def test_sessions_are_made_and_closed_by_eight_threads_at_once(host: qnnbridge.H
         with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", providers=providers, host=host) as session:
             return session.run(None, {"X": x})[0].shape
 
-    assert in_parallel([lambda number=number: make_and_run(number) for number in range(THREADS)]) == [(3, 2)] * THREADS
+    assert in_parallel([partial(make_and_run, number) for number in range(THREADS)]) == [(3, 2)] * THREADS
 
 
 def test_big_tensors_go_both_ways_at_once(host: qnnbridge.Host) -> None:
@@ -107,7 +108,7 @@ def test_big_tensors_go_both_ways_at_once(host: qnnbridge.Host) -> None:
         def work(number: int) -> bool:
             return bool((session.run(None, {"x": inputs[number]})[0] == number).all())
 
-        assert in_parallel([lambda number=number: work(number) for number in range(4)]) == [True] * 4
+        assert in_parallel([partial(work, number) for number in range(4)]) == [True] * 4
 
 
 # --- deadlines -------------------------------------------------------------------------------------------
@@ -151,9 +152,7 @@ def test_a_time_that_is_up_already_costs_no_work(loop: qnnbridge.InferenceSessio
     assert loop.run(None, turns(1))[0].tolist() == [1]
 
 
-def test_terminate_stops_a_run_from_another_thread(
-    loop: qnnbridge.InferenceSession, host: qnnbridge.Host
-) -> None:
+def test_terminate_stops_a_run_from_another_thread(loop: qnnbridge.InferenceSession, host: qnnbridge.Host) -> None:
     options = qnnbridge.RunOptions()
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(loop.run, None, turns(MINUTES), options)

@@ -17,6 +17,7 @@ from tests.fakes.hosts import FAKE_HOST, fake_host, script
 
 X = np.arange(4, dtype=np.float32)
 
+
 def stderr_of(host: qnnbridge.Host) -> str:
     """All that the host wrote to stderr in its life, which this ends."""
     process = host.supervisor.running

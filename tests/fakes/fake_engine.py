@@ -2,8 +2,8 @@
 
 The "model" is JSON: ``{"scale": 2.0, "npu": true, "on_create": ["sleep:0.1"], "on_run": ["segv"], "once": FILE}``.
 A session has one input ``x`` and one output ``y = x * scale`` (float32, any shape). Actions happen in order,
-before the result. With ``once`` they happen only while FILE does not exist, and it is made before they do. ``wait:FILE`` lasts until FILE
-exists, ``note:FILE`` adds a dot to it.
+before the result. With ``once`` they happen only while FILE does not exist, and it is made before they do.
+``wait:FILE`` lasts until FILE exists, ``note:FILE`` adds a dot to it.
 """
 
 from __future__ import annotations

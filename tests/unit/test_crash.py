@@ -69,7 +69,7 @@ REAL_DEATHS = [
     (None, "idle", -15, "asked it to end (SIGTERM)", "Find out who"),
     (None, "idle", 0, "as if it had been asked to", "sys.exit()"),
     (None, "starting", 127, "command or library not found", "by hand"),
-    (None, "starting", 126, "not executable", "doctor"),
+    (None, "starting", 126, "not executable", "one machine type"),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -264,3 +265,37 @@ def test_a_withdrawn_request_is_handed_out_once_to_be_answered() -> None:
     desk.in_flight.cancel(2, NO_GRACE_S)
     assert desk.in_flight.take_withdrawn(2) is None, "it answers for itself"
     desk.in_flight.finish(running, failed=False)
+
+
+# --- tensors that nobody needs any more ------------------------------------------------------------------
+
+
+class Tensor:
+    """Something that can be watched, in the place of a received buffer."""
+
+
+def test_a_request_withdrawn_in_its_queue_lets_go_of_its_tensors_at_once() -> None:
+    """A lane that is stuck in native code would keep the tensors of all callers that left."""
+    desk = Desk()
+    tensor = Tensor()
+    gone = weakref.ref(tensor)
+    request = Request(1, {"op": "session.run", "inputs": [["x", [1, [4], 0]]]}, (tensor,))
+    assert desk.in_flight.add(request)
+    del tensor
+    assert desk.in_flight.cancel(1, NO_GRACE_S) == "not-started"
+    assert gone() is None
+    assert "inputs" not in request.header
+    assert request.op == "session.run"
+    assert desk.in_flight.take_withdrawn(1) is request
+
+
+def test_a_request_that_is_under_way_keeps_its_tensors() -> None:
+    desk = Desk()
+    request = Request(1, {"inputs": []}, (Tensor(),))
+    desk.in_flight.add(request)
+    desk.in_flight.start(request)
+    assert desk.in_flight.cancel(1, NO_GRACE_S) == "still-running"
+    assert len(request.buffers) == 1
+    assert "inputs" in request.header
+    desk.in_flight.finish(request, failed=False)
+    assert not request.buffers

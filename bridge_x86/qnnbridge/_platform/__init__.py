@@ -14,11 +14,25 @@ from qnnbridge._platform._types import ChildProcess, Spawner
 if sys.platform == "win32":
     from qnnbridge._platform._win32 import default_spawner
     from qnnbridge._platform._win32_api import native_machine
-    from qnnbridge._platform._win32_pipes import enlarge_pipe, let_ctrl_c_through, wait_readable, write_some
+    from qnnbridge._platform._win32_pipes import (
+        enlarge_pipe,
+        let_ctrl_c_through,
+        wait_readable,
+        wait_writable,
+        write_some,
+        writer,
+    )
     from qnnbridge._platform._win32_registry import registered_pythons
 else:
     from qnnbridge._platform._posix import default_spawner, native_machine
-    from qnnbridge._platform._posix_pipes import enlarge_pipe, let_ctrl_c_through, wait_readable, write_some
+    from qnnbridge._platform._posix_pipes import (
+        enlarge_pipe,
+        let_ctrl_c_through,
+        wait_readable,
+        wait_writable,
+        write_some,
+        writer,
+    )
     from qnnbridge._platform._registered import no_registered_pythons as registered_pythons
 
 from qnnbridge._platform._registered import RegisteredPython
@@ -37,5 +51,7 @@ __all__ = [
     "read_executable",
     "registered_pythons",
     "wait_readable",
+    "wait_writable",
     "write_some",
+    "writer",
 ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 assert sys.platform != "win32"
 
@@ -38,6 +39,21 @@ def wait_readable(fd: int, timeout_s: float | None) -> bool:
 
 def let_ctrl_c_through(fd: int) -> None:
     """To be called before a read that may block for ever. Here a signal interrupts that: nothing to do."""
+
+
+def writer(fd: int) -> Callable[[list[memoryview]], int]:
+    """What writes to the pipe without waiting: a C function if that is safe, so that Ctrl+C can lose no count.
+
+    Raises `BlockingIOError` if the pipe is full. Ask anew for each write: SIGPIPE may have changed.
+    """
+    if signal.getsignal(signal.SIGPIPE) is not signal.SIG_DFL:
+        return functools.partial(os.writev, fd)
+    return functools.partial(_writev, fd)
+
+
+def wait_writable(fd: int, timeout_s: float | None) -> bool:
+    """Whether a write would take something at once, or fail. Waits for at most the given time."""
+    return poll_fd(fd, select.POLLOUT, timeout_s)
 
 
 def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -> int:

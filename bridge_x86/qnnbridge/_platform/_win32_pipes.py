@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from qnnbridge._platform import _win32_api as api
 
@@ -77,6 +77,26 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
         if writer is None:
             writer = _writers[fd] = _PipeWriter(fd)
     return writer.take(chunks, timeout_s)
+
+
+_MOMENT_S = 0.05
+
+
+def writer(fd: int) -> Callable[[list[memoryview]], int]:
+    """What writes to the pipe and waits for a moment only. Raises `BlockingIOError` if the pipe stayed full."""
+
+    def write(chunks: list[memoryview]) -> int:
+        try:
+            return write_some(fd, chunks, _MOMENT_S)
+        except TimeoutError:
+            raise BlockingIOError(errno.EAGAIN, "the pipe is full") from None
+
+    return write
+
+
+def wait_writable(fd: int, timeout_s: float | None) -> bool:
+    """Windows cannot tell: `writer` waits by itself, so there is something to try unless no time is left."""
+    return timeout_s is None or timeout_s > 0
 
 
 def stop_writing(fd: int) -> None:

@@ -15,8 +15,8 @@ from typing import Any, Final
 from qnnbridge.diagnosis.death_rules import DEATH_RULES, DeathRule
 from qnnbridge.diagnosis.exit_status import ExitStatus
 from qnnbridge.diagnosis.ort_log import explain_lines
-from qnnbridge.diagnosis.rules import HINT, SYMPTOM
-from qnnbridge.diagnosis.stderr_text import shorten
+from qnnbridge.diagnosis.rules import HINT, STRONG, SYMPTOM
+from qnnbridge.diagnosis.stderr_text import parse_line, shorten
 from qnnbridge_protocol.errors import HostCrashed, HostStartFailed
 
 NATIVE_PHASES: Final = frozenset(("importing", "registering", "creating", "compiling", "running"))
@@ -43,6 +43,7 @@ _FRAME = re.compile(r'^  File "(?:.*[/\\])?(?P<file>[^"]*)", line (?P<line>\d+) 
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x")
 _TERMINATE = re.compile(r"^(?:terminate called .+|libc\+\+abi: terminating .+|thread '.*' panicked at .+)")
 _WHAT = re.compile(r"^\s+what\(\):\s*(?P<what>.*)")
+_SEE_HELP = re.compile(r"^(?:Try|See) .*--?help\b|^usage:", re.IGNORECASE)
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):")
 
 
@@ -99,6 +100,12 @@ class CrashRecord:
     @property
     def lines(self) -> list[str]:
         return f"{self.stderr_head}\n{self.stderr_tail}".splitlines()
+
+    @property
+    def last_line(self) -> str:
+        """The last line of stderr that says something, without its time stamp, shortened."""
+        said = (parse_line(line).text.strip() for line in reversed(self.lines))
+        return shorten(next((text for text in said if text and not _SEE_HELP.match(text)), ""))
 
     @property
     def terminate_line(self) -> str | None:
@@ -176,7 +183,11 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
         code = record.exit.code
         cause = f"{code.name}: {code.meaning}."
         found.append(Diagnosis(cause, code.advice, evidence, FROM_EXIT_CODE, curable))
-    return sorted(found, key=lambda diagnosis: -diagnosis.weight)[:MAX_DIAGNOSES]
+    found = sorted(found, key=lambda diagnosis: -diagnosis.weight)[:MAX_DIAGNOSES]
+    if found[0].weight < STRONG and not found[0].evidence and record.last_line:
+        # Nothing is proved: what it said last is the best that there is.
+        found[0] = dataclasses.replace(found[0], evidence=(record.last_line,))
+    return found
 
 
 def to_error(record: CrashRecord, report_path: str | None = None) -> HostCrashed | HostStartFailed:
@@ -222,6 +233,8 @@ def _apply(
         return None
     if rule.silent and (record.terminate_line is not None or any(_TRACEBACK.match(line) for line in lines)):
         return None
+    if rule.silent and record.phase == "starting" and record.last_line:
+        return None  # nothing logs that early, so this is what ended it
     words = {"signal": code.name if code is not None else ""}
     if rule.line is not None:
         matches = [(line, match) for line in lines if (match := re.search(rule.line, line))]

@@ -32,7 +32,7 @@ class DeathRule:
     ops: tuple[str, ...] = ()
     line: str | None = None
     silent: bool = False
-    """Only if nothing on stderr tells the fault (no C++ exception's name, no traceback)."""
+    """Only if nothing on stderr tells the fault (no C++ exception's name, no traceback; at the start, nothing)."""
     curable: bool | None = None
 
 
@@ -59,7 +59,6 @@ _ONE_SET = (
 _REINSTALL = "Reinstall onnxruntime and onnxruntime-qnn in the host's interpreter."
 _INSTALL = 'Run in the host\'s interpreter: python -m pip install "qnnbridge[host]"'
 _CPU = "Run this model on the CPU provider meanwhile, and report it to onnxruntime-qnn with the crash report."
-_DOCTOR = "Run `qnnbridge doctor`."
 _ABORT = "abort cpp-exception"
 
 DEATH_RULES: Final[tuple[DeathRule, ...]] = (
@@ -218,7 +217,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     ),
     _rule(
         "A native library is for another machine: {why}",
-        "Install the packages with the host's own interpreter; never copy them from another one. " + _DOCTOR,
+        "Install the packages with the host's own interpreter; never copy them from another one. " + _INSTALL,
         line=r"^(?P<why>.*(?:\[WinError (?:193|216)\]|wrong ELF class|invalid ELF header|Exec format error|"
         r"incompatible architecture).*)",
         curable=False,

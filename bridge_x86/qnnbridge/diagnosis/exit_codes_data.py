@@ -52,7 +52,11 @@ _ONE_SET = (
     "Use one set of QNN libraries: remove QNN SDK folders from PATH, ADSP_LIBRARY_PATH and backend_path, "
     "reinstall onnxruntime-qnn."
 )
-_DOCTOR = "Run `qnnbridge doctor`: it names the machine type of the interpreter and of every library."
+_MACHINE = (
+    "Give the host an interpreter and packages of one machine type: python -c \"import sysconfig; "
+    "print(sysconfig.get_platform())\" names the interpreter's; install the packages with that interpreter: "
+    "python -m pip install --force-reinstall \"qnnbridge[host]\"."
+)
 _MEMORY = "Keep fewer sessions, use context binaries instead of compiling, enlarge the page file."
 _FLOAT = "a floating-point trap that some library switched on"
 
@@ -68,7 +72,8 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         "Read the end of stderr: a traceback tells which; no text at all means it was ended from outside."),
     ExitCode(2, "exit 2", "usage", "python", False, False,
         "Python did not understand its command line or could not open the program",
-        "Check the interpreter and its arguments with `qnnbridge doctor`."),
+        "Check the path of the host's interpreter; `qnnbridge --version` shows which one is used, and why it does "
+        "not start."),
     _crash(3, "abort()", "abort",
         "the C runtime's abort(): an uncaught C++ exception or a failed check in a native library",
         "The last line on stderr often names the exception. Treat it as 0xC0000409."),
@@ -88,11 +93,12 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         "the process ended with exit(259), or somebody asked for the code of a process that is still running",
         "Wait on the process handle; never take 259 for alive."),
     ExitCode(9009, "cmd: command not found", "not-found", "shell", False, False,
-        "cmd.exe did not find the program", "Check the path of the interpreter with `qnnbridge doctor`."),
+        "cmd.exe did not find the program", "Check the path of the host's "
+        "interpreter; `qnnbridge --version` shows which one is used."),
     _loader(0x4000000E, "STATUS_IMAGE_MACHINE_TYPE_MISMATCH", "wrong-architecture",
-        "a library is for another machine type", _DOCTOR),
+        "a library is for another machine type", _MACHINE),
     _loader(0x40000023, "STATUS_IMAGE_MACHINE_TYPE_MISMATCH_EXE", "wrong-architecture",
-        "the program is for another machine type", _DOCTOR),
+        "the program is for another machine type", _MACHINE),
     _crash(0x40000015, "STATUS_FATAL_APP_EXIT", "abort",
         "the C runtime gave up (runtime error box of a debug build)", "Look for a debug build of a library."),
     _killed(0x40010004, "DBG_TERMINATE_PROCESS", "terminate",
@@ -125,7 +131,7 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
     _crash(0xC0000017, "STATUS_NO_MEMORY", "no-memory", "the system had no memory to give", _MEMORY),
     _crash(0xC000001D, "STATUS_ILLEGAL_INSTRUCTION", "illegal-instruction",
         "an instruction this processor does not have: a library for another machine, AVX under x64 "
-        "emulation on an older Windows, or a jump into data", _DOCTOR),
+        "emulation on an older Windows, or a jump into data", _MACHINE),
     _loader(0xC0000022, "STATUS_ACCESS_DENIED", "blocked", "Windows refused access to a file of the program",
         "Check the rights on the interpreter's folder and the antivirus log."),
     _crash(0xC0000025, "STATUS_NONCONTINUABLE_EXCEPTION", "cpp-exception",
@@ -136,7 +142,7 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         "the stack was damaged while an exception was handled", _MODEL),
     _loader(0xC000007B, "STATUS_INVALID_IMAGE_FORMAT", "wrong-architecture",
         "a library of another machine type lies beside the program (x64 beside ARM64), or a damaged file",
-        _DOCTOR),
+        _MACHINE),
     _crash(0xC000008C, "STATUS_ARRAY_BOUNDS_EXCEEDED", "access-violation", "an array index out of range",
         _MODEL),
     _crash(0xC000008D, "STATUS_FLOAT_DENORMAL_OPERAND", "float", _FLOAT, _MODEL),
@@ -233,7 +239,7 @@ SIGNALS: Final[tuple[ExitCode, ...]] = (
     _killed(3, "SIGQUIT", "interrupt", "Ctrl+\\ in the terminal", "Nothing, it is no crash."),
     _crash(4, "SIGILL", "illegal-instruction",
         "an instruction this processor does not have: a library for another machine, or a jump into data",
-        _DOCTOR),
+        _MACHINE),
     _crash(5, "SIGTRAP", "breakpoint", "a breakpoint or a compiler's trap instruction", _MODEL),
     _crash(6, "SIGABRT", "abort",
         "abort(): an uncaught C++ exception, the allocator's own check (double free), a thread alive at exit",
@@ -269,13 +275,14 @@ POSIX: Final[tuple[ExitCode, ...]] = (
         "Read the traceback at the end of stderr."),
     ExitCode(2, "exit 2", "usage", "python", False, False,
         "Python did not understand its command line or could not open the program",
-        "Check the interpreter and its arguments with `qnnbridge doctor`."),
+        "Check the path of the host's interpreter; `qnnbridge --version` shows which one is used, and why it does "
+        "not start."),
     ExitCode(120, "exit 120", "python-error", "python", True, False,
         "Python could not flush stdout or stderr while it shut down",
         "The reader of its output was gone first; nothing to do if the host was being closed."),
     _loader(126, "not executable", "wrong-architecture",
         "the file was found but cannot be executed: no permission, or a program for another machine",
-        _DOCTOR),
+        _MACHINE),
     _loader(127, "command or library not found", "not-found",
         "a shell did not find the command, or the loader did not find a library that the program itself "
         "needs", "Check the interpreter's path; run it by hand: the loader names the missing library."),

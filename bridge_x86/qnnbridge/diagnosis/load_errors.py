@@ -18,7 +18,11 @@ class LoadError:
     advice: str
 
 
-_DOCTOR = "Run `qnnbridge doctor`: it names the machine type of the interpreter and of every library."
+_MACHINE = (
+    "Give the host an interpreter and packages of one machine type: python -c \"import sysconfig; "
+    "print(sysconfig.get_platform())\" names the interpreter's; install the packages with that interpreter: "
+    "python -m pip install --force-reinstall \"qnnbridge[host]\"."
+)
 _ONE_SET = (
     "Use one set of libraries: remove QNN SDK folders from PATH, mind the old onnxruntime.dll in "
     "System32, reinstall onnxruntime-qnn."
@@ -37,8 +41,8 @@ LOAD_ERRORS: Final[Mapping[int, LoadError]] = {
         "ERROR_PROC_NOT_FOUND", "a library was found that lacks a function: versions are mixed", _ONE_SET
     ),
     182: LoadError("ERROR_INVALID_ORDINAL", "a library of another version was found first", _ONE_SET),
-    193: LoadError("ERROR_BAD_EXE_FORMAT", "the file is for another machine type, or damaged", _DOCTOR),
-    216: LoadError("ERROR_EXE_MACHINE_TYPE_MISMATCH", "the program is for another machine type", _DOCTOR),
+    193: LoadError("ERROR_BAD_EXE_FORMAT", "the file is for another machine type, or damaged", _MACHINE),
+    216: LoadError("ERROR_EXE_MACHINE_TYPE_MISMATCH", "the program is for another machine type", _MACHINE),
     225: LoadError("ERROR_VIRUS_INFECTED", "the antivirus removed or blocked the file", _POLICY),
     577: LoadError("ERROR_INVALID_IMAGE_HASH", "the file's signature is missing or broken", _POLICY),
     998: LoadError("ERROR_NOACCESS", "the library touched invalid memory while it was loaded", _ONE_SET),

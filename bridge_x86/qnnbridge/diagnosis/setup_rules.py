@@ -16,7 +16,7 @@ _ONE_SET = (
     "ADSP_LIBRARY_PATH, reinstall onnxruntime-qnn."
 )
 _REINSTALL = "Reinstall onnxruntime-qnn in the host's interpreter (pip install --force-reinstall onnxruntime-qnn)."
-_DRIVER = "Install or update the NPU driver (Windows Update, or the maker of the machine); run `qnnbridge doctor`."
+_DRIVER = "Install or update the NPU driver (Windows Update, or the machine's maker); then try `qnnbridge demo`."
 _SKEL = (
     "Put the package folder first in ADSP_LIBRARY_PATH; keep the skel file and its .cat together and unmodified. "
     + _DRIVER
@@ -25,7 +25,7 @@ _REBUILD = "Compile the model again with this onnxruntime-qnn, on or for this ma
 _TARGET = "Name the chip with the provider option soc_model (60 for X Elite); quantize or change the operator."
 _SPACE = "Free some space, or put the cache on another disk."
 
-_DRIVER = "Install or update the NPU driver (Windows Update, or the maker of the machine); run `qnnbridge doctor`."
+_DRIVER = "Install or update the NPU driver (Windows Update, or the machine's maker); then try `qnnbridge demo`."
 _SKEL = (
     "Put the package folder first in ADSP_LIBRARY_PATH; keep the skel file and its .cat together and unmodified. "
     + _DRIVER
@@ -201,7 +201,7 @@ BACKEND: Final[tuple[Rule, ...]] = (
         "backend.refused",
         r"QNN SetupBackend failed (?P<why>.+)",
         "QNN did not start: {why}",
-        "Check the provider options; run `qnnbridge doctor`.",
+        "Check the provider options; `qnnbridge demo` shows whether QNN works here without any.",
         SYMPTOM,
         setup=True,
     ),

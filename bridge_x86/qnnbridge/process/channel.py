@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from qnnbridge._platform import let_ctrl_c_through, wait_readable, write_some
+from qnnbridge._platform import let_ctrl_c_through, wait_readable, wait_writable, writer
 from qnnbridge.process.open_requests import UNNOTED, ChannelFailed, Lost, Note, OpenRequests, Waiter
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
@@ -62,8 +62,8 @@ class Channel:
         """on_silence: asked now and then while nothing comes; a failure that it returns ends the connection."""
         self._connection = Connection(Role.CLIENT, hello)
         self._reader = ByteReader(read_fd)
-        self._writer = ByteWriter(lambda chunks: write_some(write_fd, chunks, self._write_timeout_s))
-        self._write_timeout_s = STALL_TIMEOUT_S
+        self._writer = ByteWriter(writer(write_fd))
+        self._write_fd = write_fd
         self._stuck_since: float | None = None
         self._read_fd = read_fd
         self._on_silence = on_silence
@@ -132,10 +132,9 @@ class Channel:
     def post(self, header: dict[str, Any]) -> None:
         """Send a request of which nobody wants the answer, if that goes at once. Raises nothing."""
         try:
-            request_id = self._send(Kind.REQUEST, header, (), time.monotonic(), None, UNNOTED)
+            self._send(Kind.REQUEST, header, (), time.monotonic(), None, UNNOTED)
         except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
             return
-        self._connection.give_up(request_id)
 
     def ping(self, deadline: float | None) -> None:
         """Ask for a sign of life. Its lack alone proves nothing: native code may hold the host's GIL."""
@@ -220,9 +219,8 @@ class Channel:
             raise
 
     def _leave(self, request_id: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Nobody waits for this answer any more. Another reads it, and drops it."""
         self.requests.leave(request_id)
-        self._connection.give_up(request_id)
         self.requests.wake_next()
 
     def _send(
@@ -260,7 +258,7 @@ class Channel:
                 self._leave(request_id)
                 # The rest goes out with the next frame, and behind it that nobody wants the answer.
                 cancel_id, cancel = self._connection.ask(Kind.CANCEL, {"target": request_id})
-                self._connection.give_up(cancel_id)
+                self.requests.add(cancel_id, None, UNNOTED)
                 self._writer.add(cancel)
                 raise Deadline("still-running") from None
             except ChannelFailed:
@@ -275,26 +273,32 @@ class Channel:
 
     def _write(self, chunks: list[memoryview], deadline: float | None) -> None:
         """Write the chunks. Holds the send lock."""
-        writer = self._writer
-        if writer.torn:
+        pipe = self._writer
+        if pipe.torn:
             raise self.fail(_interrupted())
-        writer.add(chunks)
-        while writer.pending:
-            left = STALL_TIMEOUT_S if deadline is None else _remaining(deadline)
-            self._write_timeout_s = min(STALL_TIMEOUT_S, left)
+        pipe.add(chunks)
+        pipe.write = writer(self._write_fd)
+        while pipe.pending:
             try:
-                writer.write_some()
+                pipe.write_some()
                 self._stuck_since = None
-            except TimeoutError:
-                # Short deadlines of many callers add up: it is the host that does not read, not the caller.
-                now = time.monotonic()
-                self._stuck_since = self._stuck_since or now - self._write_timeout_s
-                if now - self._stuck_since >= STALL_TIMEOUT_S:
-                    raise self.fail(_stalled("take", STALL_TIMEOUT_S)) from None
-                if deadline is not None and now >= deadline:
-                    raise Deadline("not-started") from None
+            except BlockingIOError:
+                self._wait_for_room(deadline)
             except OSError:
                 raise self._after_last_words(deadline) from None
+
+    def _wait_for_room(self, deadline: float | None) -> None:
+        """The pipe is full. Short deadlines of many callers add up: it is the host that does not read."""
+        now = time.monotonic()
+        if self._stuck_since is None:
+            self._stuck_since = now
+        stuck_until = self._stuck_since + STALL_TIMEOUT_S
+        until = stuck_until if deadline is None else min(stuck_until, deadline)
+        if wait_writable(self._write_fd, max(0.0, until - now)):
+            return
+        if until == stuck_until:
+            raise self.fail(_stalled("take", STALL_TIMEOUT_S))
+        raise Deadline("not-started")
 
     def _after_last_words(self, deadline: float | None) -> ChannelFailed:
         """The host takes nothing any more. What it said before is still in the pipe: phases, even answers."""

@@ -138,4 +138,5 @@ class Blame:
 def _may_be_its_fault(status: ExitStatus) -> bool:
     # Loaders end programs at start, for which nobody here is to blame; but also in the middle of native code, when
     # a function that is bound at its first call is missing (127, 0xC0000139).
-    return status.code.blame or status.code.kind == "loader"
+    # Exit code 0 in the middle of native code means that something in there called exit().
+    return status.code.blame or status.code.kind == "loader" or status.code.fault == "ok"

@@ -214,7 +214,7 @@ class RestartPolicy:
             f"The host is not started for another {retry_after_s:.0f} s: it died {len(deaths)} times in a row "
             "without doing any work.",
             cause=f"Its deaths, oldest first: {'; '.join(deaths)}.",
-            fix="See `qnnbridge crashes` for why it dies and `qnnbridge doctor` for the installation.",
+            fix="See `qnnbridge crashes show last` for why it dies; try the installation with `qnnbridge demo`.",
             details={"retry_after_s": retry_after_s, "deaths": deaths},
         )
 
@@ -222,7 +222,8 @@ class RestartPolicy:
     def _cannot_start(status: ExitStatus | None) -> BreakerOpen:
         error = BreakerOpen(
             f"The host cannot run as it is set up here ({_describe(status)}); trying again would not help.",
-            fix="Run `qnnbridge doctor`; after a change create a new qnnbridge.Host.",
+            fix="Look at `qnnbridge crashes show last` and `qnnbridge --version`; after a change create a new "
+            "qnnbridge.Host.",
             details={"deaths": [_describe(status)]},
         )
         error.retry = "pointless"

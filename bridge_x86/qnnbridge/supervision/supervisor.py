@@ -68,6 +68,8 @@ class Supervisor:
         self._deaths: dict[int, HostError] = {}
         self._closed = threading.Event()
         self._retired: list[HostProcess] = []
+        self.exiting = False
+        """The interpreter is about to end: nobody is told anything any more."""
 
     @property
     def closed(self) -> bool:
@@ -110,6 +112,9 @@ class Supervisor:
 
         Raises `DeadlineExceeded` if that takes longer than the caller has; the next one then knows.
         """
+        if self.exiting:
+            # Only daemon threads are left; an error in one would only be noise behind the application's last words.
+            threading.Event().wait()
         if not self._death_lock.acquire(timeout=_patience(deadline, -1)):
             raise _too_late()
         try:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "EngineSession", "StopHandle", "load_engine"]
 
 
+OLDEST_PYTHON = (3, 11)
+"""For which onnxruntime-qnn has wheels; the extra ``qnnbridge[host]`` installs no ONNX Runtime on older ones."""
+
 VERBOSE = "QNNBRIDGE_VERBOSE"
 """Environment variable; 1 lets QNN itself log everything (lines with <E> name the operator that is at fault)."""
 
@@ -109,14 +112,24 @@ def _adapter(ort: Any, found: Installed, on_phase: Callable[[str], None]) -> Qnn
     )
 
 
-def _no_runtime(found: Installed, error: Exception) -> ProviderUnavailable:
-    missing = found.onnxruntime is None
+def _no_runtime(
+    found: Installed, error: Exception, python: tuple[int, ...] = sys.version_info[:3]
+) -> ProviderUnavailable:
+    if python < OLDEST_PYTHON:
+        fix = (
+            "Give the host Python 3.11 or newer, and install there: `python -m pip install 'qnnbridge[host]'` "
+            "(onnxruntime-qnn has no wheel for older ones)."
+        )
+    elif found.onnxruntime is None:
+        fix = "Install it there: `python -m pip install 'qnnbridge[host]'`."
+    else:
+        fix = (
+            "Reinstall onnxruntime for the architecture of that Python. On Windows it also needs the Microsoft "
+            "Visual C++ Redistributable of that architecture."
+        )
     return ProviderUnavailable(
         f"The host's Python ({sys.executable}) cannot import onnxruntime.",
         cause=f"{type(error).__name__}: {error}",
-        fix="Install it there: `python -m pip install 'qnnbridge[host]'`."
-        if missing
-        else "Reinstall onnxruntime for the architecture of that Python. On Windows it also needs the Microsoft "
-        "Visual C++ Redistributable of that architecture.",
-        details={"onnxruntime": found.onnxruntime},
+        fix=fix,
+        details={"onnxruntime": found.onnxruntime, "python": ".".join(map(str, python))},
     )

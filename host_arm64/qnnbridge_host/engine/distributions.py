@@ -8,7 +8,7 @@ decides which of the two generations of onnxruntime-qnn is in use:
   plain onnxruntime, because both write the same folder and the later one wins;
 - 2.x is a plugin beside plain onnxruntime, in ``onnxruntime_qnn/``.
 
-Pure functions of the file system; any thread.
+Pure functions of the file system (and, for the NPU driver, of the Windows registry); any thread.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Literal
+
+from qnnbridge_host.npu_driver import driver_version
 
 Generation = Literal["builtin", "plugin"]
 
@@ -105,13 +107,14 @@ def installed(paths: Sequence[str] | None = None) -> Installed:
 
 
 def installed_versions(paths: Sequence[str] | None = None) -> dict[str, str]:
-    """What HELLO carries: onnxruntime, onnxruntime_qnn, qnn_sdk, numpy; what is missing is left out."""
+    """What HELLO carries: onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, driver; what is missing is left out."""
     found = installed(paths)
     versions = {
         "onnxruntime": found.onnxruntime,
         "onnxruntime_qnn": found.onnxruntime_qnn,
         "qnn_sdk": found.qnn_sdk,
         "numpy": found.distributions.get("numpy"),
+        "driver": driver_version(),
     }
     return {name: version for name, version in versions.items() if version}
 

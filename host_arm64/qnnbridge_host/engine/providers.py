@@ -22,6 +22,11 @@ from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 Providers = Sequence[tuple[str, dict[str, str]]]
 
 
+_SUFFIX = "ExecutionProvider"
+_NOT_OFFERED = frozenset(("AzureExecutionProvider",))
+"""In every ONNX Runtime, and of no use: it sends the inputs to a web service, and needs a model made for it."""
+
+
 class QnnAdapter(Protocol):
     """How QNN is reached in this process."""
 
@@ -162,10 +167,22 @@ def _complete(options: dict[str, str], qnn: QnnAdapter) -> dict[str, str]:
     return options
 
 
+def _did_you_mean(name: str, usable: Sequence[str]) -> str | None:
+    """Compared without the suffix, which is most of a name: QNN, qnn, QNNProvider, CpuExecutionProvider."""
+    import difflib
+
+    short = {other.removesuffix(_SUFFIX).lower(): other for other in usable}
+    asked = name.lower().removesuffix("provider").removesuffix("execution").removesuffix("ep")
+    found = difflib.get_close_matches(asked.strip(" -_"), short, n=1)
+    return short[found[0]] if found else None
+
+
 def _unknown(name: str, available: Sequence[str], qnn: QnnAdapter) -> ProviderUnavailable:
-    usable = [other for other in available if other != PROVIDER or not isinstance(qnn, NoQnn)]
+    hidden = {*_NOT_OFFERED, PROVIDER} if isinstance(qnn, NoQnn) else _NOT_OFFERED
+    usable = [other for other in available if other not in hidden]
+    meant = _did_you_mean(name, usable)
     return ProviderUnavailable(
         f"The host has no execution provider {name!r}.",
-        fix=f"Use one of {', '.join(usable)}.",
+        fix=(f"Did you mean {meant!r}? " if meant else "") + f"The host has {', '.join(usable)}.",
         details={"provider": name, "available": list(usable)},
     )

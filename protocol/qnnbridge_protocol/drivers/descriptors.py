@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import errno
+import functools
 import io
 import os
 from collections.abc import Callable, Iterable
@@ -62,8 +63,9 @@ class ByteWriter:
 
     def __init__(self, write: Callable[[list[memoryview]], int]) -> None:
         """`write` puts some bytes of the chunks on their way and returns how many; see `blocking_write`."""
-        self._write = write
+        self.write = write
         self._rest: list[memoryview] = []  # last first
+        self._counts: collections.deque[int] = collections.deque()
         self.torn = False
 
     @property
@@ -77,13 +79,12 @@ class ByteWriter:
 
     def write_some(self) -> None:
         """One call of `write`. What it raises comes through; an `OSError` means that nothing was written."""
+        if not self._counts:
+            # See `ByteReader.read_into`: no count is lost if `write` is a C function, as `blocking_write` gives.
+            self._counts.extend(map(self.write, (self._rest[: -_MAX_CHUNKS - 1 : -1],)))
         self.torn = True
-        try:
-            count = self._write(self._rest[: -_MAX_CHUNKS - 1 : -1])
-        except OSError:
-            self.torn = False
-            raise
-        self._drop(count)
+        self._drop(self._counts[0])
+        self._counts.popleft()
         self.torn = False
 
     def write_all(self, chunks: Iterable[memoryview]) -> None:
@@ -105,6 +106,7 @@ class ByteWriter:
     def discard(self) -> None:
         """Forget what is pending: the stream is lost anyway, the memory is not."""
         self._rest.clear()
+        self._counts.clear()
 
     def _drop(self, count: int) -> None:
         while count:
@@ -119,5 +121,5 @@ class ByteWriter:
 def blocking_write(fd: int) -> Callable[[list[memoryview]], int]:
     """What a `ByteWriter` needs for a blocking descriptor: a gathering write where there is one."""
     if hasattr(os, "writev"):
-        return lambda chunks: os.writev(fd, chunks)
+        return functools.partial(os.writev, fd)
     return lambda chunks: os.write(fd, chunks[0][:_MAX_PLAIN_WRITE_BYTES])

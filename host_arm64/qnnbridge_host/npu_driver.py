@@ -1,0 +1,87 @@
+"""Which version of the NPU's driver this machine has.
+
+A model that kills a host may be harmless with another driver, so HELLO tells it. The registry is followed the way
+QNN itself finds the driver: service, device, class. Never by looking into the driver store: old packages stay there
+beside the one in use. Reading needs no rights and takes well under a millisecond; WMI would take seconds.
+
+What the code needs of Windows is one seam, `Windows`; only Windows has an answer.
+"""
+
+from __future__ import annotations
+
+import ntpath
+import sys
+from typing import Protocol
+
+if sys.platform == "win32":
+    from qnnbridge_host._platform._win32_driver import windows
+else:
+
+    def windows() -> Windows | None:
+        return None
+
+
+SERVICES = ("qcnspmcdm", "qcadsprpc")
+"""The driver's, newest name first; the order in which QNN looks."""
+
+_CONTROL_SET = r"SYSTEM\CurrentControlSet"
+_RPC_LIBRARY = "libcdsprpc.dll"
+"""Comes with the driver, in its folder and with its version."""
+
+_MAX_TEXT = 64
+
+
+class Windows(Protocol):
+    """What is asked of the system."""
+
+    def value(self, key: str, name: str) -> str | None:
+        """A text value under HKEY_LOCAL_MACHINE, or ``None``."""
+
+    def system_root(self) -> str:
+        """The folder of Windows."""
+
+    def file_version(self, path: str) -> str | None:
+        """The version that a library says of itself, or ``None``."""
+
+
+def driver_version(system: Windows | None = None) -> str | None:
+    """For example ``30.0.220.3000``; ``None`` without such a driver, or if anything is not as expected."""
+    try:
+        system = system or windows()
+        if system is None:
+            return None
+        for service in SERVICES:
+            version = _of_device(system, service) or _of_library(system, service)
+            if version:
+                return version[:_MAX_TEXT]
+    except Exception:  # noqa: BLE001 - a fact that is nice to have must never keep a host from starting
+        return None
+    return None
+
+
+def _of_device(system: Windows, service: str) -> str | None:
+    device = system.value(rf"{_CONTROL_SET}\Services\{service}\Enum", "0")
+    driver = system.value(rf"{_CONTROL_SET}\Enum\{device}", "Driver") if device else None
+    version = system.value(rf"{_CONTROL_SET}\Control\Class\{driver}", "DriverVersion") if driver else None
+    return (version or "").strip() or None
+
+
+def _of_library(system: Windows, service: str) -> str | None:
+    image = system.value(rf"{_CONTROL_SET}\Services\{service}", "ImagePath")
+    if not image:
+        return None
+    folder = ntpath.dirname(_absolute(image, system.system_root()))
+    return system.file_version(ntpath.join(folder, _RPC_LIBRARY))
+
+
+def _absolute(image: str, system_root: str) -> str:
+    r"""A driver's path in the forms that Windows knows:
+    ``\SystemRoot\..``, ``%SystemRoot%\..``, ``\??\..``, ``System32\..``.
+    """
+    lowered = image.lower()
+    for prefix in ("\\systemroot\\", "%systemroot%\\"):
+        if lowered.startswith(prefix):
+            return ntpath.join(system_root, image[len(prefix) :])
+    if image.startswith("\\??\\"):
+        return image[4:]
+    return ntpath.join(system_root, image)

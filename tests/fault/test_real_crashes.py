@@ -1,0 +1,218 @@
+"""Native deaths of the real QNN libraries (onnxruntime-qnn 2.7.0), each provoked by a model that looks harmless.
+
+Where a byte of a context binary is changed, the place was found by trying: it holds for the files in
+`tests/models/compiled` and that release only. What is promised holds for any: the phase, the model and the cause in
+words, and that the next call to another model succeeds without the application doing anything.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from qnnbridge import errors
+from qnnbridge.supervision.quarantine import Quarantine
+from tests.fakes.hosts import fake_host, script
+
+pytest.importorskip("onnxruntime_qnn")
+onnx = pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+pytestmark = pytest.mark.simulator
+
+MODELS = Path(__file__).parents[1] / "models"
+COMPILED = MODELS / "compiled"
+QNN = "QNNExecutionProvider"
+SOC = [(QNN, {"soc_model": "60"})]
+INPUT = {"x": np.load(MODELS / "x.npz")["x"]}
+GRACE_S = 1.0
+FLOAT = TensorProto.FLOAT
+INT64 = TensorProto.INT64
+
+
+@pytest.fixture(scope="module")
+def healthy() -> Iterator[tuple[qnnbridge.InferenceSession, Any]]:
+    """A session that was there before all these deaths, and what it computed then."""
+    with qnnbridge.Host() as host:
+        session = qnnbridge.InferenceSession(MODELS / "q.onnx", providers=SOC, host=host)
+        yield session, session.run(None, INPUT)[0]
+
+
+@pytest.fixture
+def host(healthy: tuple[qnnbridge.InferenceSession, Any]) -> Iterator[qnnbridge.Host]:
+    """Its host. At the end the session must still give the same, by itself."""
+    session, expected = healthy
+    yield session.host
+    assert session.run(None, INPUT)[0].tobytes() == expected.tobytes()
+
+
+def save(path: Path, node: Any, inputs: list[Any], outputs: list[Any], initializers: list[Any] | None = None) -> Path:
+    nodes = node if isinstance(node, list) else [node]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(*value) for value in inputs],
+        [helper.make_tensor_value_info(*value) for value in outputs],
+        initializers or [],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 9
+    onnx.save(model, path)
+    return path
+
+
+def constant(name: str, value: Any) -> Any:
+    return numpy_helper.from_array(np.array(value, np.int64), name)
+
+
+def no_rows(folder: Path) -> Path:
+    return save(
+        folder / "no_rows.onnx", helper.make_node("Relu", ["x"], ["y"]), [("x", FLOAT, [0, 8])], [("y", FLOAT, [0, 8])]
+    )
+
+
+def empty_slice(folder: Path) -> Path:
+    """Inputs look normal; nothing is left behind the Slice."""
+    return save(
+        folder / "empty_slice.onnx",
+        [helper.make_node("Slice", ["x", "s", "e"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
+        [("x", FLOAT, [4, 8])],
+        [("y", FLOAT, [0, 8])],
+        [constant("s", [2]), constant("e", [2])],
+    )
+
+
+def stft(folder: Path) -> Path:
+    return save(
+        folder / "stft.onnx",
+        helper.make_node("STFT", ["x", "step", "", "length"], ["y"]),
+        [("x", FLOAT, [1, 128, 1])],
+        [("y", FLOAT, [1, 15, 9, 2])],
+        [constant("step", 8), constant("length", 16)],
+    )
+
+
+def damaged(folder: Path, model: str = "good.onnx", binary: str = "a_qnn.bin", at: int = 0, value: int = 0) -> Path:
+    shutil.copy(COMPILED / model, folder / model)
+    data = bytearray((COMPILED / binary).read_bytes())
+    data[at] = value
+    # The name that the model has for it.
+    (folder / ("F_qnn.bin" if model == "F.onnx" else "a_qnn.bin")).write_bytes(data)
+    return folder / model
+
+
+def swapped(folder: Path) -> Path:
+    shutil.copy(COMPILED / "F.onnx", folder)
+    shutil.copy(COMPILED / "pnet60_qnn.bin", folder / "F_qnn.bin")
+    return folder / "F.onnx"
+
+
+AT_CREATE: dict[str, tuple[Callable[[Path], Path], signal.Signals, str]] = {
+    "a dimension of size 0": (no_rows, signal.SIGFPE, "dimension of size 0"),
+    "nothing behind a Slice": (empty_slice, signal.SIGFPE, "dimension of size 0"),
+    "STFT": (stft, signal.SIGSEGV, "STFT"),
+    "the binary of another model": (swapped, signal.SIGABRT, "does not belong to this .onnx"),
+    "a flipped byte": (lambda folder: damaged(folder, at=34993, value=0xFF), signal.SIGSEGV, "context binary is damaged"),
+    "a size that is out of range": (
+        lambda folder: damaged(folder, "pnet60.onnx", "pnet60_qnn.bin", 41400, 0xFF),
+        signal.SIGABRT,
+        "std::out_of_range",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AT_CREATE)
+def test_a_death_at_create_names_phase_model_and_cause(case: str, host: qnnbridge.Host, tmp_path: Path):
+    make, number, cause = AT_CREATE[case]
+    model = make(tmp_path)
+    with pytest.raises(errors.HostCrashed) as caught:
+        qnnbridge.InferenceSession(model, providers=SOC, host=host, fallback="cpu", retry=0)
+    text = str(caught.value)
+    assert f"creating a session of {model.name}" in text or f"compiling {model.name}" in text
+    assert number.name in text
+    assert cause in text
+    assert caught.value.fix
+    details = caught.value.details
+    assert details["exit"]["number"] == -number
+    assert [suspect["model"] for suspect in details["suspects"]] == [model.name]
+    assert details["versions"]["onnxruntime_qnn"]
+    assert Path(details["report"]).is_file()
+
+
+def test_a_death_at_run_names_phase_model_and_cause(host: qnnbridge.Host, tmp_path: Path):
+    session = qnnbridge.InferenceSession(
+        damaged(tmp_path, at=36906, value=0x04), providers=SOC, host=host, fallback="cpu"
+    )
+    with pytest.raises(errors.HostCrashed) as caught:
+        session.run(None, INPUT, retry=0)
+    text = str(caught.value)
+    assert "while running good.onnx" in text
+    assert "SIGSEGV" in text
+    assert "context binary is damaged" in text
+
+
+def test_a_model_that_keeps_killing_is_refused_from_then_on(host: qnnbridge.Host, tmp_path: Path):
+    model = stft(tmp_path)
+    with pytest.raises(errors.HostCrashed):
+        qnnbridge.InferenceSession(model, providers=SOC, host=host, fallback="cpu")
+    generation = host.stats.generation
+    begin = time.perf_counter()
+    with pytest.raises(errors.ModelQuarantined) as caught:
+        qnnbridge.InferenceSession(model, providers=SOC, host=host, fallback="cpu")
+    assert time.perf_counter() - begin < 0.1
+    assert "stft.onnx is in quarantine" in str(caught.value)
+    assert host.stats.generation == generation
+    assert [account.model for account in Quarantine().accounts()] == ["stft.onnx"]
+
+
+def test_a_run_that_never_returns_is_ended_by_its_deadline(host: qnnbridge.Host, tmp_path: Path):
+    session = qnnbridge.InferenceSession(
+        damaged(tmp_path, at=35278, value=0xFF), providers=SOC, host=host, fallback="cpu"
+    )
+    generation = host.stats.generation
+    begin = time.monotonic()
+    with pytest.raises(errors.DeadlineExceeded) as caught:
+        session.run(None, INPUT, timeout=1.0)
+    assert caught.value.state == "still-running"
+    assert time.monotonic() - begin < 1.0 + GRACE_S
+    begin = time.monotonic()
+    with pytest.raises(errors.DeadlineExceeded):
+        session.run(None, INPUT, timeout=1.0, on_deadline="kill")
+    assert time.monotonic() - begin < 1.0 + GRACE_S
+    assert host.stats.generation == generation, "the next call will start the next one"
+
+
+def test_a_dynamic_option_that_would_abort_is_refused_before(host: qnnbridge.Host):
+    session = qnnbridge.InferenceSession(MODELS / "q.onnx", providers=SOC, host=host)
+    generation = host.stats.generation
+    with pytest.raises(errors.OptionError, match="kvcache_rewind"):
+        session.set_ep_dynamic_options({"kvcache_rewind": "abc"})
+    assert host.stats.generation == generation
+
+
+def test_a_run_option_that_would_abort_is_refused_before(host: qnnbridge.Host):
+    session = qnnbridge.InferenceSession(MODELS / "q.onnx", providers=SOC, host=host)
+    generation = host.stats.generation
+    options = qnnbridge.RunOptions()
+    with pytest.raises(errors.OptionError, match="rpc_control_latency"):
+        options.add_run_config_entry("qnn.rpc_control_latency", "abc")
+        session.run(None, INPUT, options)
+    assert host.stats.generation == generation
+
+
+def test_a_host_that_is_killed_while_it_imports_is_explained_and_the_next_one_works(tmp_path: Path):
+    """With the real library it dies there on a machine without /proc/cpuinfo, see `tests/labs`."""
+    with fake_host("--import=segv") as host:
+        with pytest.raises((errors.HostCrashed, errors.HostStartFailed)) as caught:
+            qnnbridge.InferenceSession(script(), host=host, retry=0)
+        assert "while importing ONNX Runtime" in str(caught.value)
+        assert "SIGSEGV" in str(caught.value)

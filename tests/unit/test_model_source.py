@@ -1,0 +1,161 @@
+"""What a session is made from: known with all its files, so that a change is seen before other numbers come out."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qnnbridge.model_source import ModelSource
+from qnnbridge_protocol.errors import InvalidArgument, InvalidProtobuf, ModelChanged, NoSuchFile
+
+onnx = pytest.importorskip("onnx")
+
+
+def model_with(*locations: str) -> bytes:
+    tensors = []
+    for index, location in enumerate(locations):
+        tensor = onnx.TensorProto(name=f"w{index}", data_type=1, dims=[2], data_location=1)
+        tensor.external_data.add(key="location", value=location)
+        tensors.append(tensor)
+    return bytes(onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], tensors)).SerializeToString())
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "w.bin").write_bytes(b"12345678")
+    (tmp_path / "sub" / "v.bin").write_bytes(b"abcdefgh")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model_with("w.bin", "sub/v.bin"))
+    return path
+
+
+def rewrite(path: Path, data: bytes) -> None:
+    """Other bytes at another time, as a program does that runs later."""
+    before = path.stat().st_mtime_ns
+    path.write_bytes(data)
+    os.utime(path, ns=(before + 10**9, before + 10**9))
+
+
+def test_it_names_the_files_beside_the_model_by_absolute_paths(model: Path, tmp_path: Path) -> None:
+    assert ModelSource.open(model).files == (str(tmp_path / "w.bin"), str(tmp_path / "sub/v.bin"))
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "w.bin", "sub/v.bin"])
+def test_a_changed_file_is_named(model: Path, tmp_path: Path, name: str) -> None:
+    source = ModelSource.open(model)
+    source.check_unchanged()
+    changed = tmp_path / name
+    rewrite(changed, changed.read_bytes()[:-1] + b"X")
+    with pytest.raises(ModelChanged, match=changed.name) as caught:
+        source.check_unchanged()
+    assert caught.value.details["path"] == str(changed)
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "w.bin"])
+def test_a_file_that_was_only_touched_is_the_same(model: Path, tmp_path: Path, name: str) -> None:
+    source = ModelSource.open(model)
+    rewrite(tmp_path / name, (tmp_path / name).read_bytes())
+    source.check_unchanged()
+
+
+def test_a_file_that_went_away_is_named(model: Path, tmp_path: Path) -> None:
+    source = ModelSource.open(model)
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(ModelChanged, match=r"w\.bin.*cannot be read any more"):
+        source.check_unchanged()
+
+
+def test_the_fingerprint_covers_the_data_and_not_the_place(model: Path, tmp_path: Path) -> None:
+    first = ModelSource.open(model).fingerprint
+    other = tmp_path / "copy"
+    (other / "sub").mkdir(parents=True)
+    for name in ("m.onnx", "w.bin", "sub/v.bin"):
+        (other / name).write_bytes((tmp_path / name).read_bytes())
+    assert ModelSource.open(other / "m.onnx").fingerprint == first
+    (other / "sub/v.bin").write_bytes(b"abcdefgX")
+    assert ModelSource.open(other / "m.onnx").fingerprint != first
+
+
+def test_the_fingerprint_of_a_model_without_other_files_is_its_own_hash(tmp_path: Path) -> None:
+    import hashlib
+
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model_with())
+    assert ModelSource.open(path).fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert ModelSource.open(path.read_bytes()).fingerprint == ModelSource.open(path).fingerprint
+
+
+def test_a_missing_file_is_left_to_onnx_runtime(tmp_path: Path) -> None:
+    """It may be replaced by initializers that are given as values; then it is not needed later either."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model_with("w.bin"))
+    source = ModelSource.open(path)
+    assert source.files == (str(tmp_path / "w.bin"),)
+    (tmp_path / "w.bin").write_bytes(b"12345678")
+    source.check_unchanged()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes in this file system")
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "w.bin")
+    (tmp_path / "m.onnx").write_bytes(model_with("w.bin"))
+    ModelSource.open(tmp_path / "m.onnx").check_unchanged()
+
+
+def test_a_model_given_as_bytes_has_its_files_in_the_current_folder(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = ModelSource.open(model.read_bytes())
+    assert source.path is None
+    assert source.files == (str(tmp_path / "w.bin"), str(tmp_path / "sub/v.bin"))
+    monkeypatch.chdir("/")
+    rewrite(tmp_path / "w.bin", b"1234567X")
+    with pytest.raises(ModelChanged, match=r"w\.bin"):
+        source.check_unchanged()
+    assert ModelSource.open(model.read_bytes(), folder=str(tmp_path)).files == source.files
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="every name is Unicode there")
+def test_a_path_that_is_no_unicode_is_refused_in_words(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/m\xff.onnx"
+    with open(path, "wb") as file:
+        file.write(model_with())
+    with pytest.raises(InvalidArgument, match=r"m\\udcff\.onnx is not valid Unicode") as caught:
+        ModelSource.open(os.fsdecode(path))
+    assert "Rename" in (caught.value.fix or "")
+    assert str(caught.value).encode("utf-8")
+
+
+def test_a_path_inside_the_model_that_is_no_unicode_is_refused_too(tmp_path: Path) -> None:
+    data = model_with("wXY.bin").replace(b"wXY.bin", b"w\xff\xfe.bin")
+    (tmp_path / "m.onnx").write_bytes(data)
+    with pytest.raises(InvalidArgument):
+        ModelSource.open(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [("nowhere.onnx", NoSuchFile), ("a\0b.onnx", NoSuchFile), (".", InvalidProtobuf), (3, TypeError)],
+)
+def test_what_is_no_model_is_refused(given: Any, error: type[Exception], tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error):
+        ModelSource.open(given)
+
+
+def test_it_travels_to_another_process(model: Path) -> None:
+    source = ModelSource.open(model)
+    assert pickle.loads(pickle.dumps(source)) == source
+
+
+def test_importing_it_does_not_load_openssl() -> None:
+    code = "import sys, qnnbridge.model_source; assert 'hashlib' not in sys.modules and '_hashlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

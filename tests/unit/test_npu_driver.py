@@ -1,0 +1,98 @@
+"""The version of the NPU's driver, found in a registry as it is on a Windows-on-Arm PC."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from qnnbridge_host.engine import distributions
+from qnnbridge_host.npu_driver import driver_version
+
+SERVICES = r"SYSTEM\CurrentControlSet\Services"
+DEVICE = r"ACPI\QCOM0D0A\2&DABA3FF&0"
+CLASS = r"{f01a9d53-3ff6-48d2-9f97-c8a7004be10c}\0000"
+FOLDER = r"System32\DriverStore\FileRepository\qcnspmcdm8380.inf_arm64_1e2d3c4b5a697887"
+LIBRARY = rf"C:\Windows\{FOLDER}\libcdsprpc.dll"
+
+
+class Simulated:
+    """A machine: values of the registry, and libraries with their versions."""
+
+    def __init__(self, values: dict[tuple[str, str], str], libraries: dict[str, str] | None = None) -> None:
+        self._values = values
+        self._libraries = libraries or {}
+
+    def value(self, key: str, name: str) -> str | None:
+        return self._values.get((key, name))
+
+    def system_root(self) -> str:
+        return r"C:\Windows"
+
+    def file_version(self, path: str) -> str | None:
+        return self._libraries.get(path)
+
+
+def device(service: str = "qcnspmcdm", version: str = "30.0.220.3000") -> dict[tuple[str, str], str]:
+    return {
+        (rf"{SERVICES}\{service}\Enum", "0"): DEVICE,
+        (rf"SYSTEM\CurrentControlSet\Enum\{DEVICE}", "Driver"): CLASS,
+        (rf"SYSTEM\CurrentControlSet\Control\Class\{CLASS}", "DriverVersion"): version,
+    }
+
+
+def image(path: str, service: str = "qcnspmcdm") -> dict[tuple[str, str], str]:
+    return {(rf"{SERVICES}\{service}", "ImagePath"): path}
+
+
+def test_the_device_of_the_service_tells_it() -> None:
+    assert driver_version(Simulated({**device(), **image(rf"\SystemRoot\{FOLDER}\x.sys")})) == "30.0.220.3000"
+
+
+def test_an_older_driver_has_another_name() -> None:
+    assert driver_version(Simulated(device("qcadsprpc", "1.0.3890.3500"))) == "1.0.3890.3500"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        rf"\SystemRoot\{FOLDER}\qcnspmcdm8380.sys",
+        rf"\systemroot\{FOLDER}\qcnspmcdm8380.sys",
+        rf"%SystemRoot%\{FOLDER}\qcnspmcdm8380.sys",
+        rf"\??\C:\Windows\{FOLDER}\qcnspmcdm8380.sys",
+        rf"{FOLDER}\qcnspmcdm8380.sys",
+    ],
+)
+def test_without_a_device_the_library_beside_the_driver_tells_it(path: str) -> None:
+    assert driver_version(Simulated(image(path), {LIBRARY: "30.0.220.3000"})) == "30.0.220.3000"
+
+
+@pytest.mark.parametrize("left_out", range(3))
+def test_a_chain_that_is_broken_anywhere_says_nothing(left_out: int) -> None:
+    values = device()
+    del values[list(values)[left_out]]
+    assert driver_version(Simulated(values)) is None
+
+
+@pytest.mark.parametrize("text", ["", "   "])
+def test_an_empty_version_is_none(text: str) -> None:
+    assert driver_version(Simulated(device(version=text))) is None
+
+
+def test_a_machine_that_fails_does_not_keep_the_host_from_starting() -> None:
+    class Failing(Simulated):
+        def value(self, key: str, name: str) -> str | None:
+            raise PermissionError(key)
+
+    assert driver_version(Failing({})) is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has a registry")
+def test_elsewhere_there_is_none() -> None:
+    assert driver_version() is None
+    assert "driver" not in distributions.installed_versions([])
+
+
+def test_hello_carries_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributions, "driver_version", lambda: "30.0.220.3000")
+    assert distributions.installed_versions([])["driver"] == "30.0.220.3000"

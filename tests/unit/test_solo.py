@@ -1,0 +1,130 @@
+"""Suspects run alone, and get their turn however busy the others are."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+import pytest
+
+from qnnbridge.process.channel import Note
+from qnnbridge.supervision.blame import Blame, NativeCall
+from qnnbridge.supervision.solo import Deadline, SoloGate
+
+GRACE_S = 20.0
+"""Only a defect waits this long."""
+
+SUSPECT, OTHER, THIRD = (Note("session.run", name, name * 64, "0") for name in "abc")
+
+
+def gate_with_suspects(*notes: Note) -> SoloGate:
+    blame = Blame()
+    calls = [NativeCall(note.fingerprint, "0", "running") for note in (*notes, Note("x", "z", "z" * 64, "0"))]
+    blame.on_death(None, calls, "hung")
+    assert blame.must_run_alone(notes[0].fingerprint)
+    return SoloGate(blame)
+
+
+class Caller:
+    """A call in a thread of its own, which stays inside until it is told to leave."""
+
+    def __init__(self, gate: SoloGate, note: Note) -> None:
+        self.inside, self._leave = threading.Event(), threading.Event()
+        self._gate, self._note = gate, note
+        self._thread = threading.Thread(target=self._call, daemon=True)
+        self._thread.start()
+
+    def _call(self) -> None:
+        with self._gate.enter(self._note, None):
+            self.inside.set()
+            self._leave.wait(GRACE_S)
+
+    def leave(self) -> None:
+        self._leave.set()
+        self._thread.join(GRACE_S)
+        assert not self._thread.is_alive()
+
+
+def enters_at_once(gate: SoloGate, note: Note) -> bool:
+    with contextlib.suppress(Deadline), gate.enter(note, time.monotonic()):
+        return True
+    return False
+
+
+def waiting(gate: SoloGate) -> None:
+    """Until a suspect waits."""
+    until = time.monotonic() + GRACE_S
+    while not gate._waiting_alone:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_the_others_run_together() -> None:
+    gate = gate_with_suspects(SUSPECT)
+    first = Caller(gate, OTHER)
+    assert first.inside.wait(GRACE_S)
+    assert enters_at_once(gate, THIRD)
+    first.leave()
+
+
+def test_a_suspect_runs_alone() -> None:
+    gate = gate_with_suspects(SUSPECT)
+    suspect = Caller(gate, SUSPECT)
+    assert suspect.inside.wait(GRACE_S)
+    assert not enters_at_once(gate, OTHER)
+    suspect.leave()
+    assert enters_at_once(gate, OTHER)
+
+
+def test_who_comes_later_waits_for_the_suspect_that_waits() -> None:
+    """Under steady load of the others there is always one inside: the suspect would never get its turn."""
+    gate = gate_with_suspects(SUSPECT)
+    first = Caller(gate, OTHER)
+    assert first.inside.wait(GRACE_S)
+    suspect = Caller(gate, SUSPECT)
+    waiting(gate)
+    assert not enters_at_once(gate, THIRD)
+    newcomer = Caller(gate, THIRD)
+    first.leave()
+    assert suspect.inside.wait(GRACE_S)
+    assert not newcomer.inside.is_set()
+    suspect.leave()
+    assert newcomer.inside.wait(GRACE_S)
+    newcomer.leave()
+
+
+def test_a_suspect_that_gave_up_holds_nobody_back() -> None:
+    gate = gate_with_suspects(SUSPECT)
+    first = Caller(gate, OTHER)
+    assert first.inside.wait(GRACE_S)
+    assert not enters_at_once(gate, SUSPECT)
+    assert enters_at_once(gate, THIRD)
+    first.leave()
+
+
+def test_those_that_waited_behind_it_go_on_when_it_gives_up() -> None:
+    gate = gate_with_suspects(SUSPECT)
+    first = Caller(gate, OTHER)
+    assert first.inside.wait(GRACE_S)
+    gives_up = threading.Thread(
+        target=lambda: pytest.raises(Deadline, gate.enter(SUSPECT, time.monotonic() + 0.3).__enter__), daemon=True
+    )
+    gives_up.start()
+    waiting(gate)
+    newcomer = Caller(gate, THIRD)
+    assert newcomer.inside.wait(GRACE_S)
+    for caller in (first, newcomer):
+        caller.leave()
+
+
+def test_two_suspects_come_one_after_the_other() -> None:
+    gate = gate_with_suspects(SUSPECT, OTHER)
+    first = Caller(gate, SUSPECT)
+    assert first.inside.wait(GRACE_S)
+    second = Caller(gate, OTHER)
+    waiting(gate)
+    assert not second.inside.is_set()
+    first.leave()
+    assert second.inside.wait(GRACE_S)
+    second.leave()

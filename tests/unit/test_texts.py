@@ -1,0 +1,86 @@
+"""What texts advise must exist: the commands that messages and pages name, and the files that pages link to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from qnnbridge_tools.cli import app
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("bridge_x86", "host_arm64", "protocol", "tools", "tests", "docs", "examples")
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SOURCES = [
+    path
+    for folder in FOLDERS
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in (".py", ".md", ".toml") and path != Path(__file__)
+]
+
+_NAMED = re.compile(r"`qnnbridge(?P<words>(?: +[^\s`]+)+)`")
+"""A command line in backquotes: that is how messages and pages write one."""
+_LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def complaint(words: list[str]) -> str | None:
+    """What is wrong with a command line, as far as commands and options go."""
+    command = typer.main.get_command(app)
+    for word in words:
+        commands = getattr(command, "commands", None)
+        if word.startswith("-"):
+            known = {name for option in command.params for name in option.opts}
+            if not word.lstrip("-").isdigit() and word not in known | {"--help"}:
+                return f"no option {word}"
+        elif commands is not None and re.fullmatch(r"[a-z][a-z-]*", word):
+            if word not in commands:
+                return f"no command {word}"
+            command = commands[word]
+    return None
+
+
+def named(text: str) -> list[list[str]]:
+    # Texts in source are put together from lines; a command line does not span two of them.
+    return [match["words"].partition("|")[0].split() for match in _NAMED.finditer(text)]
+
+
+def test_every_command_that_a_text_names_exists() -> None:
+    found = [
+        (path, words, wrong)
+        for path in (*SOURCES, ROOT / "README.md", ROOT / "CHANGELOG.md")
+        for words in named(path.read_text("utf-8"))
+        for wrong in [complaint(words)]
+    ]
+    assert len(found) > 20
+    assert not [f"{path.relative_to(ROOT)}: {' '.join(words)}: {wrong}" for path, words, wrong in found if wrong]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("doctor", "no command doctor"),
+        ("crashes shaw last", "no command shaw"),
+        ("demo --colour", "no option --colour"),
+        ("crashes show last", None),
+        ("run MODEL --random", None),
+        ("explain -1073740791", None),
+        ("--version", None),
+    ],
+)
+def test_the_check_itself_sees_what_is_wrong(line: str, expected: str | None) -> None:
+    assert complaint(line.split()) == expected
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_to_a_file(page: Path) -> None:
+    text = _FENCE.sub("", page.read_text("utf-8"))
+    targets = [match["target"].partition("#")[0] for match in _LINK.finditer(text)]
+    missing = [
+        target
+        for target in targets
+        if target and not re.match(r"[a-z]+:", target) and not (page.parent / target).exists()
+    ]
+    assert not missing
