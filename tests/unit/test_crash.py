@@ -205,12 +205,21 @@ def test_the_stack_of_the_thread_that_died_is_read() -> None:
     )
 
 
-def test_a_thread_without_python_frames_does_not_borrow_those_of_another() -> None:
-    text = (
-        "Fatal Python error: Aborted\n\nThread 0x01 (most recent call first):\n  <no Python frame>\n\n"
-        'Current thread 0x02 (most recent call first):\n  File "a.py", line 1 in f\n'
-    )
-    assert CrashRecord(ExitStatus(-6, "posix"), stderr_tail=text).python_stack == ("Fatal Python error: Aborted",)
+def stack_of(*threads: str) -> tuple[str, ...]:
+    text = "\n\n".join(("Fatal Python error: Aborted", *threads))
+    return CrashRecord(ExitStatus(-6, "posix"), stderr_tail=text).python_stack
+
+
+def test_the_thread_that_died_is_the_one_called_current() -> None:
+    idle = 'Thread 0x01 (most recent call first):\n  File "idle.py", line 9 in read'
+    died = 'Current thread 0x02 (most recent call first):\n  File "a.py", line 1 in f'
+    for threads in ((idle, died), (died, idle)):
+        assert stack_of(*threads) == ("Fatal Python error: Aborted", 'File "a.py", line 1 in f')
+
+
+def test_a_thread_of_native_code_does_not_borrow_the_frames_of_others() -> None:
+    idle = 'Thread 0x01 (most recent call first):\n  File "idle.py", line 9 in read'
+    assert stack_of(idle, idle) == ("Fatal Python error: Aborted",)
 
 
 def test_the_words_of_the_cpp_runtime_are_kept_with_the_exception_text() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -32,6 +33,7 @@ class Handlers:
     def __init__(self) -> None:
         self.go, self.inside = threading.Event(), threading.Event()
         self.served: list[int] = []
+        self.buffers: list[weakref.ref[Any]] = []
 
     def start(self, tell_phase: Callable[[str], None]) -> None:
         pass
@@ -44,53 +46,78 @@ class Handlers:
             self.inside.set()
             assert self.go.wait(GRACE_S)
         self.served.append(request.id)
+        self.buffers.extend(map(weakref.ref, request.buffers))
         return {}, ()
 
     def close(self) -> None:
         pass
 
 
+class ProcessEnds(Exception):
+    """In the place of the end of the process."""
+
+
+class EndingServer(Server):
+    """Of which each thread ends where the process would."""
+
+    def run(self) -> Any:
+        self._greet()
+        self._work()
+
+    def _work(self) -> None:
+        with contextlib.suppress(ProcessEnds):
+            super()._work()
+
+
 class Peer:
-    """A server in threads of this process, and its client's end of the pipes."""
+    """A server in threads of this process, and its client's end of the pipes. What it answers is left unread."""
 
     def __init__(self) -> None:
         self.handlers = Handlers()
-        to_host, from_host = os.pipe(), os.pipe()
-        self._to_host, self._from_host = to_host[1], from_host[0]
-        self.fds = [*to_host, *from_host]
-        self.server = Server(to_host[0], from_host[1], Hello(), self.handlers)
+        (in_fd, self._to_host), (self._from_host, out_fd) = os.pipe(), os.pipe()
+        self._host_fds = (in_fd, out_fd)
+        self.server = EndingServer(in_fd, out_fd, Hello(), self.handlers)
         self._connection = Connection(Role.CLIENT, Hello())
+        self._before = set(threading.enumerate())
         threading.Thread(target=self.server.run, daemon=True).start()
-        for chunk in self._connection.hello():
-            os.write(self._to_host, chunk)
-        self.read()
-        self._next_id = 0
+        self._write(self._connection.send_hello())
+        answered = False
+        while not answered:
+            buffer = self._connection.get_buffer()
+            data = os.read(self._from_host, len(buffer))
+            buffer[: len(data)] = data
+            answered = bool(self._connection.received(len(data)))
 
-    def send(self, op: str) -> int:
-        self._next_id += 1
-        frame = Frame(Kind.REQUEST, self._next_id, {"op": op})
-        for chunk in self._connection.send(frame):
-            os.write(self._to_host, chunk)
-        return self._next_id
+    def send(self, op: str, *buffers: bytes) -> int:
+        request_id, chunks = self._connection.ask(Kind.REQUEST, {"op": op}, buffers)
+        self._write(chunks)
+        return request_id
 
-    def read(self) -> list[Frame]:
-        data = os.read(self._from_host, 65536)
-        buffer = self._connection.get_buffer()
-        buffer[: len(data)] = data
-        return self._connection.received(len(data))
+    def workers(self) -> set[threading.Thread]:
+        return set(threading.enumerate()) - self._before
+
+    def close(self) -> None:
+        self.handlers.go.set()
+        os.close(self._to_host)
+        for thread in self.workers():
+            thread.join(GRACE_S)
+        for fd in (self._from_host, *self._host_fds):
+            os.close(fd)
+
+    def _write(self, chunks: list[memoryview]) -> None:
+        for chunk in chunks:
+            os.write(self._to_host, chunk)
 
 
 @pytest.fixture
 def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
     def leave(_code: int) -> Any:
-        raise SystemExit  # of this thread only
+        raise ProcessEnds
 
     monkeypatch.setattr(server_module, "leave", leave)
     made = Peer()
     yield made
-    made.handlers.go.set()
-    for fd in made.fds[1::2]:
-        os.close(fd)
+    made.close()
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
@@ -113,13 +140,22 @@ def test_a_request_in_a_stuck_lane_keeps_nobody_waiting_who_has_another(peer: Pe
     assert eventually(lambda: peer.handlers.served == [free, 1, *queued])
 
 
-def test_the_threads_that_wait_are_counted_right_after_many_requests(peer: Peer) -> None:
+def test_the_count_of_threads_that_wait_is_right_after_many_requests(peer: Peer) -> None:
+    """Too high, and nobody would read while the leader is busy; too low, and threads would be started for ever."""
     for _ in range(300):
         peer.send("free")
     assert eventually(lambda: len(peer.handlers.served) == 300)
-    # One has the lead and is not counted; each thread is either there or waits to be.
-    workers = [t for t in threading.enumerate() if "worker" in t.name or "run" in t.name]
-    assert eventually(lambda: 0 <= peer.server._idle <= max(1, len(workers)))
+    # One of them reads, all others wait for the lead.
+    assert eventually(lambda: peer.server._idle == len(peer.workers()) - 1)
+
+
+def test_a_count_that_went_wrong_stops_nobody(peer: Peer) -> None:
+    peer.send("free")
+    assert eventually(lambda: peer.server._idle == len(peer.workers()) - 1 > 0)
+    peer.server._idle -= 5
+    peer.send("stuck")
+    free = peer.send("free")
+    assert eventually(lambda: free in peer.handlers.served)
 
 
 def test_a_thread_that_queued_a_request_does_not_keep_its_tensors() -> None:
@@ -151,7 +187,7 @@ def test_a_thread_that_works_for_others_in_a_lane_does_not_keep_its_own_tensors(
     del tensor
 
     # While the first request is served, one comes that gets stuck: the same thread goes on with it.
-    serve, handle = server._serve, handlers.handle
+    handle = handlers.handle
 
     def handle_first(request: Request, enter: Callable[[str], None]) -> Answer:
         if request.id == 1:
@@ -159,7 +195,6 @@ def test_a_thread_that_works_for_others_in_a_lane_does_not_keep_its_own_tensors(
         return handle(request, enter)
 
     handlers.handle = handle_first  # type: ignore[method-assign]
-    assert serve
     thread = threading.Thread(target=server._take, args=(taken,), daemon=True)
     thread.start()
     assert handlers.inside.wait(GRACE_S)
@@ -168,24 +203,7 @@ def test_a_thread_that_works_for_others_in_a_lane_does_not_keep_its_own_tensors(
     thread.join(GRACE_S)
 
 
-def test_a_thread_that_waits_for_the_lead_does_not_keep_what_it_read_last(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched: list[weakref.ref[Any]] = []
-    take = peer.server._take
-
-    class Watched(list):  # type: ignore[type-arg]
-        pass
-
-    def watch(taken: list[Frame]) -> None:
-        frame = taken[0]
-        tensor = Tensor()
-        watched.append(weakref.ref(tensor))
-        taken[0] = Frame(frame.kind, frame.request_id, frame.header, (tensor,))
-        del frame, tensor
-        take(taken)
-
-    monkeypatch.setattr(peer.server, "_take", watch)
-    peer.send("free")
-    assert eventually(lambda: len(peer.handlers.served) == 1)
-    assert eventually(lambda: watched[0]() is None)
+def test_a_thread_that_has_nothing_to_do_does_not_keep_what_it_served_last(peer: Peer) -> None:
+    peer.send("free", b"tensor")
+    assert eventually(lambda: len(peer.handlers.buffers) == 1)
+    assert eventually(lambda: peer.handlers.buffers[0]() is None)

@@ -120,19 +120,24 @@ class CrashRecord:
 
     @property
     def python_stack(self) -> tuple[str, ...]:
-        """What faulthandler printed: its title, then the frames of the thread that died, innermost first."""
+        """What faulthandler printed: its title, then the frames of the thread that died, innermost first.
+
+        That is the one it calls current. A thread of native code is not listed; the others then say nothing, unless
+        there is only one, which waited for it.
+        """
         title = ""
-        frames: list[str] = []
-        inside = False
+        threads: list[list[str]] = []
+        current: list[str] | None = None
         for line in self.lines:
             if _FATAL.match(line):
-                title, frames, inside = line.strip(), [], False
+                title, threads, current = line.strip(), [], None
             elif title and _THREAD.match(line):
-                inside = True
-            elif inside and _FRAME.match(line):
-                frames.append(line.strip())
-            elif inside and not line.strip():
-                break
+                threads.append([])
+                if line.startswith("Current"):
+                    current = threads[-1]
+            elif threads and _FRAME.match(line):
+                threads[-1].append(line.strip())
+        frames = current if current is not None else threads[0] if len(threads) == 1 else []
         return (title, *frames) if title else ()
 
     def to_json(self) -> dict[str, Any]:

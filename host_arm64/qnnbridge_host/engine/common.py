@@ -7,6 +7,7 @@ Immutable after construction; several threads may create sessions at once.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import time
@@ -23,7 +24,7 @@ from qnnbridge_host.engine.providers import Choice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import PROVIDER
 from qnnbridge_host.engine.session_options import Tensors
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
-from qnnbridge_protocol.specs import NodeInfo, SessionInfo, SessionSpec
+from qnnbridge_protocol.specs import NodeInfo, Placement, SessionInfo, SessionSpec
 
 _CREATION_RELEASES_GIL_SINCE = (1, 31)
 """Before 1.31 the native part of session creation holds the GIL (onnxruntime 27063)."""
@@ -180,10 +181,17 @@ class OrtEngine:
             },
             providers=tuple(session.get_providers()),
             provider_options=options,
-            placement=placement.read(session, choice.target),
+            placement=_with_reason(placement.read(session, choice.target), choice),
             profiling_start_time_ns=int(session.get_profiling_start_time_ns()),
             create_seconds=seconds,
         )
+
+
+def _with_reason(placed: Placement, choice: Choice) -> Placement:
+    """A session that asked for QNN and does without says so."""
+    if choice.missing is None:
+        return placed
+    return dataclasses.replace(placed, backend="none", cause=choice.missing)
 
 
 def _nodes(nodes: Any) -> tuple[NodeInfo, ...]:

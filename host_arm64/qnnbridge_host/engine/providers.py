@@ -84,6 +84,7 @@ class Choice:
         adds it by itself, and refuses a strict session that names it).
     entries: the session's configuration entries, without those that are QNN options by another name.
     strict: a node on the CPU is an error.
+    missing: why QNN is not there, though it was asked for and the session may do without.
     """
 
     qnn: dict[str, str] | None
@@ -91,6 +92,7 @@ class Choice:
     entries: dict[str, str]
     target: Target | None
     strict: bool
+    missing: str | None = None
 
 
 def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, records: bool) -> Choice:
@@ -109,7 +111,14 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
     if PROVIDER not in names:
         others = tuple((p.name, {str(k): str(v) for k, v in p.options.items()}) for p in asked)
         return Choice(None, others, entries, None, strict=False)
-    qnn.require()
+    try:
+        qnn.require()
+    except ProviderUnavailable as error:
+        if spec.fallback != "cpu":
+            raise
+        without = tuple((p.name, dict(p.options)) for p in asked if p.name not in (PROVIDER, CPU_PROVIDER))
+        missing = f"{error.message} {error.cause or ''}".strip()
+        return Choice(None, (*without, (CPU_PROVIDER, {})), entries, None, strict=False, missing=missing)
     if CPU_PROVIDER in names[: names.index(PROVIDER)]:
         raise OptionError(
             "CPUExecutionProvider comes before QNNExecutionProvider.",
