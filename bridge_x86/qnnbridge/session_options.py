@@ -307,7 +307,6 @@ class SessionOptions(HasFields):
             parts["providers"] = tuple(ProviderSpec(name) for name in _POLICY_PROVIDERS[self._policy])
         return parts
 
-
     @classmethod
     def from_spec(cls, spec: SessionSpec) -> SessionOptions:
         """The options that led to `spec`, without tensors and providers."""

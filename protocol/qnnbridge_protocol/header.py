@@ -35,9 +35,7 @@ def decode(data: bytes | bytearray | memoryview) -> dict[str, Any]:
         )
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException, msgpack.StackError) as error:
         # UnicodeDecodeError and msgpack's own errors are ValueErrors.
-        raise desync(
-            f"the header is not valid ({type(error).__name__}: {error})", bytes(data[:256])
-        ) from None
+        raise desync(f"the header is not valid ({type(error).__name__}: {error})", bytes(data[:256])) from None
     if type(header) is not dict:
         raise desync(f"the header is a {type(header).__name__}, not a map", bytes(data[:256]))
     _check_depth(header)

@@ -54,6 +54,7 @@ def act(action: str, stop: Any = None) -> None:
         ctypes.PyDLL(None).usleep(int(float(value) * 1_000_000))
     elif name == "stop_process":
         os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(0.5)  # it is not this thread that stops first
     elif name == "print":
         print(value, flush=True)
         libc = ctypes.CDLL(None)

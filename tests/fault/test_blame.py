@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fakes.hosts import FAKE_HOST, fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge.supervision.quarantine import Quarantine
-from tests.fakes.hosts import FAKE_HOST, fake_host, script
 
 X = np.arange(4, dtype=np.float32)
 WAIT_S = 60.0

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fakes.hosts import fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge.supervision.quarantine import Quarantine
-from tests.fakes.hosts import fake_host, script
 
 X = np.arange(4, dtype=np.float32)
 GRACE_S = 1.0
@@ -239,7 +239,9 @@ def test_a_wall_clock_that_jumps_changes_nothing(monkeypatch: pytest.MonkeyPatch
             monkeypatch.setattr(time, "time", lambda jump=jump: real() + jump)
             assert np.array_equal(session.run(None, {"x": X}, timeout=WAIT_S)[0], X * 3)
             with pytest.raises(errors.HostCrashed):
-                qnnbridge.InferenceSession(script(scale=jump, on_run=["segv"]), host=host).run(None, {"x": X}, retry=0)
+                qnnbridge.InferenceSession(script(scale=jump, on_run=["segv"]), host=host).run(
+                    None, {"x": X}, retry=0
+                )
             assert np.array_equal(session.run(None, {"x": X}, timeout=WAIT_S)[0], X * 3)
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from tests.fakes.hosts import dying_host, fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge.supervision.quarantine import Quarantine
 from qnnbridge.supervision.restart_policy import RestartPolicy
-from tests.fakes.hosts import dying_host, fake_host, script
 
 X = np.arange(4, dtype=np.float32)
 CLOSE_TIMEOUT_S = 5.0

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from tests.fakes.hosts import fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge_protocol.limits import Limits
-from tests.fakes.hosts import fake_host, script
 
 X = np.arange(4, dtype=np.float32)
 WAIT_S = 30.0

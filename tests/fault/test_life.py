@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.fakes.hosts import fake_host, script
+from tests.faultlab.orphans import END_TIMEOUT_S, STATES, kill_an_application
 
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge._platform import wait_readable
-from tests.fakes.hosts import fake_host, script
-from tests.faultlab.orphans import END_TIMEOUT_S, STATES, kill_an_application
 
 X = np.arange(4, dtype=np.float32)
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,11 @@ ENDINGS = {
     "exception": ("raise ValueError('mine')", 1, "ValueError: mine"),
     "os._exit": ("os._exit(9)", 9, ""),
     "exception in atexit": ("atexit.register(lambda: 1 / 0)", 0, "ZeroDivisionError"),
-    "a session is left in a global": ("s = qnnbridge.InferenceSession(script(), host=host); s.run(None, {'x': X})", 0, ""),
+    "a session is left in a global": (
+        "s = qnnbridge.InferenceSession(script(), host=host); s.run(None, {'x': X})",
+        0,
+        "",
+    ),
     "used in atexit": (
         "s = qnnbridge.InferenceSession(script(scale=3), host=host)\n"
         "atexit.register(lambda: print(s.run(None, {'x': X})[0][1]))",
@@ -99,10 +103,14 @@ ENDINGS = {
     ),
     "in the middle of a call": (IN_A_RUN.format(thread=DAEMON), 0, ""),
     "in the middle of a creation": (
-        IN_A_RUN.format(thread=DAEMON).replace("session = ", "model = ").replace("on_run", "on_create").replace(
+        IN_A_RUN.format(thread=DAEMON)
+        .replace("session = ", "model = ")
+        .replace("on_run", "on_create")
+        .replace(
             "qnnbridge.InferenceSession(script(on_create=['note:' + began, 'sleep:60']), host=host)",
             "script(on_create=['note:' + began, 'sleep:60'])",
-        ).replace("session.run(None, {'x': X})", "qnnbridge.InferenceSession(model, host=host)"),
+        )
+        .replace("session.run(None, {'x': X})", "qnnbridge.InferenceSession(model, host=host)"),
         0,
         "",
     ),

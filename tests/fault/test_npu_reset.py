@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.fakes.hosts import fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
-from tests.fakes.hosts import fake_host, script
 
 X = np.arange(4, dtype=np.float32)
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fakes.hosts import fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge.supervision.quarantine import Quarantine
-from tests.fakes.hosts import fake_host, script
 
 pytest.importorskip("onnxruntime_qnn")
 onnx = pytest.importorskip("onnx")
@@ -55,7 +55,9 @@ def host(healthy: tuple[qnnbridge.InferenceSession, Any]) -> Iterator[qnnbridge.
     assert session.run(None, INPUT)[0].tobytes() == expected.tobytes()
 
 
-def save(path: Path, node: Any, inputs: list[Any], outputs: list[Any], initializers: list[Any] | None = None) -> Path:
+def save(
+    path: Path, node: Any, inputs: list[Any], outputs: list[Any], initializers: list[Any] | None = None
+) -> Path:
     nodes = node if isinstance(node, list) else [node]
     graph = helper.make_graph(
         nodes,
@@ -76,7 +78,10 @@ def constant(name: str, value: Any) -> Any:
 
 def no_rows(folder: Path) -> Path:
     return save(
-        folder / "no_rows.onnx", helper.make_node("Relu", ["x"], ["y"]), [("x", FLOAT, [0, 8])], [("y", FLOAT, [0, 8])]
+        folder / "no_rows.onnx",
+        helper.make_node("Relu", ["x"], ["y"]),
+        [("x", FLOAT, [0, 8])],
+        [("y", FLOAT, [0, 8])],
     )
 
 
@@ -95,9 +100,8 @@ def stft(folder: Path) -> Path:
     return save(
         folder / "stft.onnx",
         helper.make_node("STFT", ["x", "step", "", "length"], ["y"]),
-        [("x", FLOAT, [1, 128, 1])],
+        [("x", FLOAT, [1, 128, 1]), ("step", INT64, []), ("length", INT64, [])],
         [("y", FLOAT, [1, 15, 9, 2])],
-        [constant("step", 8), constant("length", 16)],
     )
 
 
@@ -121,7 +125,11 @@ AT_CREATE: dict[str, tuple[Callable[[Path], Path], signal.Signals, str]] = {
     "nothing behind a Slice": (empty_slice, signal.SIGFPE, "dimension of size 0"),
     "STFT": (stft, signal.SIGSEGV, "STFT"),
     "the binary of another model": (swapped, signal.SIGABRT, "does not belong to this .onnx"),
-    "a flipped byte": (lambda folder: damaged(folder, at=34993, value=0xFF), signal.SIGSEGV, "context binary is damaged"),
+    "a flipped byte": (
+        lambda folder: damaged(folder, at=34993, value=0xFF),
+        signal.SIGSEGV,
+        "context binary is damaged",
+    ),
     "a size that is out of range": (
         lambda folder: damaged(folder, "pnet60.onnx", "pnet60_qnn.bin", 41400, 0xFF),
         signal.SIGABRT,
@@ -163,11 +171,11 @@ def test_a_death_at_run_names_phase_model_and_cause(host: qnnbridge.Host, tmp_pa
 def test_a_model_that_keeps_killing_is_refused_from_then_on(host: qnnbridge.Host, tmp_path: Path):
     model = stft(tmp_path)
     with pytest.raises(errors.HostCrashed):
-        qnnbridge.InferenceSession(model, providers=SOC, host=host, fallback="cpu")
+        qnnbridge.InferenceSession(model, providers=SOC, host=host)
     generation = host.stats.generation
     begin = time.perf_counter()
     with pytest.raises(errors.ModelQuarantined) as caught:
-        qnnbridge.InferenceSession(model, providers=SOC, host=host, fallback="cpu")
+        qnnbridge.InferenceSession(model, providers=SOC, host=host)
     assert time.perf_counter() - begin < 0.1
     assert "stft.onnx is in quarantine" in str(caught.value)
     assert host.stats.generation == generation
@@ -178,17 +186,16 @@ def test_a_run_that_never_returns_is_ended_by_its_deadline(host: qnnbridge.Host,
     session = qnnbridge.InferenceSession(
         damaged(tmp_path, at=35278, value=0xFF), providers=SOC, host=host, fallback="cpu"
     )
-    generation = host.stats.generation
     begin = time.monotonic()
     with pytest.raises(errors.DeadlineExceeded) as caught:
         session.run(None, INPUT, timeout=1.0)
     assert caught.value.state == "still-running"
     assert time.monotonic() - begin < 1.0 + GRACE_S
+    # It stays in the NPU's lane for ever; `Host.restart` would wait for it, so:
     begin = time.monotonic()
     with pytest.raises(errors.DeadlineExceeded):
         session.run(None, INPUT, timeout=1.0, on_deadline="kill")
     assert time.monotonic() - begin < 1.0 + GRACE_S
-    assert host.stats.generation == generation, "the next call will start the next one"
 
 
 def test_a_dynamic_option_that_would_abort_is_refused_before(host: qnnbridge.Host):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.fakes.hosts import dying_host, fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
-from tests.fakes.hosts import dying_host, fake_host, script
 
 X = np.arange(4, dtype=np.float32)
 LARGE = np.arange(1 << 20, dtype=np.float32)
@@ -55,7 +55,9 @@ def test_without_repetition_the_death_is_told(step: str, doing: str, tmp_path: P
             session.run(None, {"x": LARGE}, retry=0)
         assert doing in str(caught.value)
         assert host.stats.retried_calls == 0
-        assert np.array_equal(session.run(None, {"x": X})[0], X * 3), "the next call needs nothing from the application"
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3), (
+            "the next call needs nothing from the application"
+        )
 
 
 @pytest.mark.parametrize("step", ["client:REQUEST:prefix", "client:REQUEST:whole", "host:REPLY:prefix"])
@@ -73,7 +75,8 @@ def test_other_sessions_are_made_again_when_they_are_used_and_not_before(tmp_pat
     with fake_host() as host:
         made = [tmp_path / str(n) for n in range(3)]
         sessions = [
-            qnnbridge.InferenceSession(script(scale=n + 2, on_create=[f"note:{made[n]}"]), host=host) for n in range(3)
+            qnnbridge.InferenceSession(script(scale=n + 2, on_create=[f"note:{made[n]}"]), host=host)
+            for n in range(3)
         ]
         dies = script(on_run=["signal:9"], once=str(tmp_path / "once"))
         assert np.array_equal(qnnbridge.InferenceSession(dies, host=host).run(None, {"x": X})[0], X * 2)
@@ -109,7 +112,9 @@ def test_a_host_that_grows_is_replaced_between_two_calls(tmp_path: Path, no_leak
     """Row 66: a planned restart costs no call and is no crash."""
     limit = 300 << 20
     with fake_host(recycle=qnnbridge.RecycleAfter(rss_bytes=limit)) as host:
-        grows = qnnbridge.InferenceSession(script(scale=5, on_run=["grow:400"], once=str(tmp_path / "once")), host=host)
+        grows = qnnbridge.InferenceSession(
+            script(scale=5, on_run=["grow:400"], once=str(tmp_path / "once")), host=host
+        )
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
         host.recycler._next_check = 0.0  # it looks every two seconds only
         assert np.array_equal(grows.run(None, {"x": X})[0], X * 5)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.fakes.hosts import FAKE_HOST, fake_host, script
+from tests.unit.fake_clock import FakeClock
 
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge._platform import wait_readable
 from qnnbridge.supervision.restart_policy import RestartPolicy
-from tests.fakes.hosts import FAKE_HOST, fake_host, script
-from tests.unit.fake_clock import FakeClock
 
 X = np.arange(4, dtype=np.float32)
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-import qnnbridge
 from tests.fakes.hosts import script
 from tests.faultlab.killing import kill_under_load
 from tests.faultlab.leaks import holdings, leaked_since
@@ -15,6 +13,8 @@ from tests.faultlab.models import is_right, new_host, real, scripted
 from tests.faultlab.orphans import kill_an_application
 from tests.faultlab.promises import PROMISES, Ledger
 from tests.faultlab.soak import Soak
+
+import qnnbridge
 
 THREADS = 8
 
@@ -41,9 +41,7 @@ def test_every_call_gets_its_result_on_the_real_simulator_too():
 
 def test_all_promises_hold_under_random_faults(tmp_path: Path):
     """The whole: ``python -m tests.faultlab --seconds 3600``."""
-    soak = Soak(
-        new_host(False), scripted(), seconds=12, seed=3, threads=THREADS, folder=tmp_path, real=False
-    )
+    soak = Soak(new_host(False), scripted(), seconds=12, seed=3, threads=THREADS, folder=tmp_path, real=False)
     ledger = soak.run()
     assert ledger.kept, str(ledger)
     assert soak.stats.crashes > 3

@@ -30,7 +30,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--calls", type=int, help="with --kills: the show, 10000 calls and 200 kills for example")
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--real", action="store_true", help="with the QNN simulator in place of the scripted engine")
+    parser.add_argument(
+        "--real", action="store_true", help="with the QNN simulator in place of the scripted engine"
+    )
     parser.add_argument("--log", action="store_true", help="show what the bridge logs")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING if options.log else logging.CRITICAL)
@@ -72,7 +74,9 @@ def _soak(options: argparse.Namespace, folder: Path) -> bool:
     ledger = soak.run()
     faulthandler.cancel_dump_traceback_later()
     stats = soak.stats
-    print(f"{soak.calls} calls, {soak.faults} faults, {stats.crashes} deaths of the host, {stats.retried_calls} repeated")
+    print(
+        f"{soak.calls} calls, {soak.faults} faults, {stats.crashes} deaths of the host, {stats.retried_calls} repeated"
+    )
     print(ledger)
     return ledger.kept
 

@@ -39,7 +39,9 @@ def is_right(result: Any, expected: Any) -> bool:
     )
 
 
-def scripted(scales: tuple[float, ...] = (3.0, 5.0, 7.0), sizes: tuple[int, ...] = (5, 1_000, 300_000)) -> list[Case]:
+def scripted(
+    scales: tuple[float, ...] = (3.0, 5.0, 7.0), sizes: tuple[int, ...] = (5, 1_000, 300_000)
+) -> list[Case]:
     """Models that multiply. The largest input is larger than a pipe, so that hosts die in the middle of it."""
     cases = []
     for index, scale in enumerate(scales):

@@ -49,7 +49,15 @@ class Soak:
     """Give it a host that nobody else uses; `run` closes it."""
 
     def __init__(
-        self, host: qnnbridge.Host, cases: list[Case], *, seconds: float, seed: int, threads: int, folder: Path, real: bool
+        self,
+        host: qnnbridge.Host,
+        cases: list[Case],
+        *,
+        seconds: float,
+        seed: int,
+        threads: int,
+        folder: Path,
+        real: bool,
     ) -> None:
         self.ledger = Ledger()
         self.calls = 0
@@ -74,7 +82,9 @@ class Soak:
             jobs: list[Callable[[random.Random], None]] = [self._use] * self._threads
             jobs += [self._trouble_from_outside, self._kill_applications]
             threads = [
-                threading.Thread(target=self._guarded, args=(job, random.Random(f"{self._seed} {n}")), name=f"soak {n}")
+                threading.Thread(
+                    target=self._guarded, args=(job, random.Random(f"{self._seed} {n}")), name=f"soak {n}"
+                )
                 for n, job in enumerate(jobs)
             ]
             for thread in threads:
@@ -258,7 +268,9 @@ class Soak:
         if timeout is not None:
             # What a machine with more threads than processors adds is not the call's.
             self.ledger.check(
-                "deadline", seconds < timeout + DEADLINE_GRACE_S, f"{seconds:.2f} s with a deadline of {timeout:.2f} s"
+                "deadline",
+                seconds < timeout + DEADLINE_GRACE_S,
+                f"{seconds:.2f} s with a deadline of {timeout:.2f} s",
             )
         self.ledger.check("alive", seconds < STUCK_AFTER_S, f"a call took {seconds:.0f} s")
         self._judge_words(error)

@@ -297,3 +297,37 @@ def test_the_details_hold_everything_and_travel() -> None:
     assert details["diagnoses"][0]["cause"] == error.cause
     assert "what():" in details["stderr_tail"]
     assert BridgeError.__reduce__(error)[1][0]["details"]["phase"] == "creating"
+
+
+# --- the last line ---------------------------------------------------------------------------------------
+
+WRONG_PROGRAM = "/bin/cat: invalid option -- 'I'\nTry '/bin/cat --help' for more information.\n\n"
+
+
+def died_with(stderr: str, phase: str = "starting", code: int = 2) -> CrashRecord:
+    return CrashRecord(
+        exit=ExitStatus(code, "posix"), host_phase=phase, ready=phase != "starting", stderr_tail=stderr
+    )
+
+
+@pytest.mark.parametrize("code", [1, 2, 64])
+def test_where_nothing_is_proved_the_last_line_of_stderr_is_the_evidence(code: int) -> None:
+    best = diagnose(died_with(WRONG_PROGRAM, code=code))[0]
+    assert best.evidence == ("/bin/cat: invalid option -- 'I'",)
+    assert "Nothing on stderr" not in best.cause
+
+
+def test_the_last_line_comes_without_time_stamp_and_colours() -> None:
+    line = "\x1b[1;31m2026-01-02 03:04:05.678 [E:onnxruntime:, file.cc:1 ort::Function] what went wrong\x1b[m\n"
+    assert diagnose(died_with(decode_stderr(line.encode()), "running", -4))[0].evidence == ("what went wrong",)
+
+
+def test_a_proof_is_not_mixed_with_the_last_line() -> None:
+    text = (
+        "Fatal Python error: init_fs_encoding\nModuleNotFoundError: No module named 'encodings'\nsomething else\n"
+    )
+    assert "something else" not in " ".join(diagnose(died_with(text, code=1))[0].evidence)
+
+
+def test_silence_stays_silence() -> None:
+    assert diagnose(died_with("\n  \n"))[0].evidence == ()

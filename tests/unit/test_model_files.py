@@ -146,7 +146,7 @@ def test_weights_inside_the_model_are_not_read() -> None:
 
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.name)
 def test_real_models_are_read_to_their_end(path: Path) -> None:
-    """Behind the last byte of a real model stands the mark: it is found only if everything before was understood."""
+    """The mark behind the last byte of a real model is found only if everything before was understood."""
     data = path.read_bytes()
     assert referenced_files(data) == []
     mark = onnx.ModelProto()
@@ -162,12 +162,16 @@ def test_a_model_that_is_cut_off_names_no_more_than_the_whole_one(length: int) -
     assert set(referenced_files(WHOLE[:length])) <= set(referenced_files(WHOLE))
 
 
-@given(st.binary(max_size=400) | st.builds(lambda a, b, n: WHOLE[:n] + a + b, st.binary(), st.binary(), st.integers(0)))
+@given(
+    st.binary(max_size=400) | st.builds(lambda a, b, n: WHOLE[:n] + a + b, st.binary(), st.binary(), st.integers(0))
+)
 def test_garbage_raises_nothing(data: bytes) -> None:
     assert all(isinstance(name, str) for name in referenced_files(data))
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"\xff" * 100_000, b"ORTM", b"version https://git-lfs.github.com/spec/v1"])
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"\xff" * 100_000, b"ORTM", b"version https://git-lfs.github.com/spec/v1"]
+)
 def test_what_is_no_model_names_no_files(data: bytes) -> None:
     assert referenced_files(data) == []
 

@@ -157,5 +157,7 @@ def test_it_travels_to_another_process(model: Path) -> None:
 
 
 def test_importing_it_does_not_load_openssl() -> None:
-    code = "import sys, qnnbridge.model_source; assert 'hashlib' not in sys.modules and '_hashlib' not in sys.modules"
+    code = (
+        "import sys, qnnbridge.model_source; assert 'hashlib' not in sys.modules and '_hashlib' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -51,7 +51,7 @@ def test_the_first_start_is_immediate(clock: FakeClock) -> None:
 
 def open_breaker(policy: RestartPolicy, clock: FakeClock) -> BreakerOpen:
     """Five starts that crash at once; gives the error of the sixth."""
-    with pytest.raises(BreakerOpen) as caught:  # noqa: PT012 - the fifth death is what raises
+    with pytest.raises(BreakerOpen) as caught:
         for _ in range(5):
             die_at_start(policy, clock)
     return caught.value

@@ -185,9 +185,7 @@ def test_lines_go_to_logging_and_only_errors_stand_out(writer: Writer, caplog: p
     writer.write(b"@qnnbridge begin 1\n\xff plain\n\n@qnnbridge end 1\nno line end")
     writer.end()
     levels = [(record.name, record.levelname) for record in caplog.records]
-    assert levels == [
-        ("test.host", name) for name in ("DEBUG", "DEBUG", "DEBUG", "INFO", "INFO", "DEBUG", "DEBUG")
-    ]
+    assert levels == [("test.host", name) for name in ("DEBUG", "DEBUG", "DEBUG", "INFO", "INFO", "DEBUG", "DEBUG")]
     assert caplog.messages[-2:] == ["\ufffd plain", "no line end"]
     assert not any("@qnnbridge" in message for message in caplog.messages)
 

@@ -53,9 +53,9 @@ _ONE_SET = (
     "reinstall onnxruntime-qnn."
 )
 _MACHINE = (
-    "Give the host an interpreter and packages of one machine type: python -c \"import sysconfig; "
+    'Give the host an interpreter and packages of one machine type: python -c "import sysconfig; '
     "print(sysconfig.get_platform())\" names the interpreter's; install the packages with that interpreter: "
-    "python -m pip install --force-reinstall \"qnnbridge[host]\"."
+    'python -m pip install --force-reinstall "qnnbridge[host]".'
 )
 _MEMORY = "Keep fewer sessions, use context binaries instead of compiling, enlarge the page file."
 _FLOAT = "a floating-point trap that some library switched on"

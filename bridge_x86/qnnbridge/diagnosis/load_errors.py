@@ -19,9 +19,9 @@ class LoadError:
 
 
 _MACHINE = (
-    "Give the host an interpreter and packages of one machine type: python -c \"import sysconfig; "
+    'Give the host an interpreter and packages of one machine type: python -c "import sysconfig; '
     "print(sysconfig.get_platform())\" names the interpreter's; install the packages with that interpreter: "
-    "python -m pip install --force-reinstall \"qnnbridge[host]\"."
+    'python -m pip install --force-reinstall "qnnbridge[host]".'
 )
 _ONE_SET = (
     "Use one set of libraries: remove QNN SDK folders from PATH, mind the old onnxruntime.dll in "

@@ -9,6 +9,7 @@ Immutable results, pure functions; any thread.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -177,12 +178,12 @@ def _complete(options: dict[str, str], qnn: QnnAdapter) -> dict[str, str]:
 
 
 def _did_you_mean(name: str, usable: Sequence[str]) -> str | None:
-    """Compared without the suffix, which is most of a name: QNN, qnn, QNNProvider, CpuExecutionProvider."""
+    """Compared without the suffix, which is most of a name: QNN, qnn, QNNProvider, QNNExecutionProvide."""
     import difflib
 
     short = {other.removesuffix(_SUFFIX).lower(): other for other in usable}
-    asked = name.lower().removesuffix("provider").removesuffix("execution").removesuffix("ep")
-    found = difflib.get_close_matches(asked.strip(" -_"), short, n=1)
+    asked = re.split(r"[ _-]*(?:exec|prov|ep$)", name.strip().lower(), maxsplit=1)[0]
+    found = difflib.get_close_matches(asked, short, n=1)
     return short[found[0]] if found else None
 
 

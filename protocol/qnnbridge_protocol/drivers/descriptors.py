@@ -97,7 +97,8 @@ class ByteWriter:
         """Forget the chunks that were added last, if nothing of them has been written. True if so."""
         added = [chunk for chunk in chunks if chunk.nbytes][::-1]
         untouched = len(added) <= len(self._rest) and all(
-            kept is chunk for kept, chunk in zip(self._rest, added)  # noqa: B905 - the shorter one is meant
+            kept is chunk
+            for kept, chunk in zip(self._rest, added)  # noqa: B905 - the shorter one is meant
         )
         if untouched:
             del self._rest[: len(added)]
