@@ -7,6 +7,7 @@ session is made again there by the first call that needs it, after a look whethe
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import threading
 import time
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from qnnbridge.run_options import RunOptions
 
 _log = logging.getLogger("qnnbridge.session")
+
+_keys = itertools.count(1)
+"""Tell sessions apart for the counting of creations."""
 
 OnDeadline = Literal["raise", "kill"]
 T = TypeVar("T")
@@ -57,7 +61,7 @@ class Manifest:
         import hashlib
         import json
 
-        spec = dataclasses.replace(self.spec, model_path=None).to_wire()
+        spec = dataclasses.replace(self.spec, model_path=None, model_files=()).to_wire()
         return hashlib.sha256(json.dumps(spec, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -73,6 +77,7 @@ class RemoteSession:
         self._note = Note("session.run", manifest.source.label, manifest.source.fingerprint, manifest.options_hash)
         self._create_note = dataclasses.replace(self._note, op="session.create")
         self._lock = threading.Lock()
+        self._key = str(next(_keys))
         self._dynamic: dict[str, str] = {}
         self._moved_because: str | None = None
         self._generation = 0
@@ -313,7 +318,7 @@ class RemoteSession:
         if self._closed:
             self.host.release_later(self._generation, self._id)
         note = self._create_note
-        self.host.recycler.created(process.generation, note.fingerprint + note.options_hash)
+        self.host.recycler.created(process.generation, self._key)
         self.host.supervisor.good_reply(note, "creating")
 
 

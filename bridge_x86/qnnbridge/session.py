@@ -37,6 +37,9 @@ from qnnbridge_protocol.specs import Fallback, Placement, RunSpec, SessionSpec
 
 _log = logging.getLogger("qnnbridge.session")
 
+EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+"""Configuration entry that says where the external data of a model given as bytes lies."""
+
 CLOSE_TIMEOUT_S = 2.0
 """How long `close` waits for calls of `run_async` that are under way."""
 
@@ -92,9 +95,11 @@ class InferenceSession:
             parts = options.to_spec_parts()
             specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
             parts.pop("providers", None)
-            source = ModelSource.open(path_or_bytes)
+            folder = parts["config_entries"].get(EXTERNAL_DATA_FOLDER)
+            source = ModelSource.open(path_or_bytes, folder=folder)
             spec = SessionSpec(
                 model_path=source.path,
+                model_files=source.files,
                 providers=specs,
                 fallback=choose_fallback(specs, fallback),
                 disabled_optimizers=tuple(disabled_optimizers or ()),
