@@ -208,9 +208,9 @@ class RemoteSession:
                 supervisor.counters.retried_calls += 1
 
     def _concerns_me(self, error: BridgeError) -> bool:
-        """Whether a death that a restart does not cure says anything about this model: not if others did it."""
-        suspects = error.details.get("suspects") or []
-        return not suspects or any(call.get("fingerprint") == self._note.fingerprint for call in suspects)
+        """Whether a death that a restart does not cure says anything about this model: not if another may be it."""
+        suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
+        return not suspects or suspects == {self._note.fingerprint}
 
     def _check_quarantine(self) -> None:
         """Raises `ModelQuarantined`, or goes on with the CPU if the session allows that."""
@@ -245,9 +245,12 @@ class RemoteSession:
     ) -> DeadlineExceeded:
         state = late.state
         inside = "inside of a QNN partition" if note.op == "session.run" else "while native code works on it"
-        if on_deadline == "kill" and state == "still-running":
+        # What has not started waits for others; they are not ended for it, unless it is work that nobody wants.
+        blocked = state == "still-running" or (state == "not-started" and process.channel.requests.abandoned)
+        if on_deadline == "kill" and blocked:
+            what = "ran past its" if state == "still-running" else "waited, behind work that nobody wants, past its"
             reason = HostHung(
-                f"The host was ended: {self._note.model} ran past its deadline of {timeout_s:g} s.",
+                f"The host was ended: {self._note.model} {what} deadline of {timeout_s:g} s.",
                 details={"model": self._note.model},
             )
             # The reason first: whoever sees the end of the stream before it would report a crash.

@@ -35,6 +35,12 @@ def act(action: str, stop: Any = None) -> None:
     name, _, value = action.partition(":")
     if name == "segv":
         faulthandler._sigsegv()
+    elif name == "read_null":
+        faulthandler._read_null()
+    elif name == "stack_overflow":
+        faulthandler._stack_overflow()
+    elif name == "machine_code":
+        run_machine_code(bytes.fromhex(value))
     elif name == "abort":
         print("terminate called after throwing an instance of 'std::invalid_argument'", file=sys.stderr)
         print("  what():  stoul", file=sys.stderr, flush=True)
@@ -88,6 +94,16 @@ def act(action: str, stop: Any = None) -> None:
         _kept.append(np.ones(int(value) * 131072))
     else:
         raise AssertionError(f"unknown action {action}")
+
+
+def run_machine_code(code: bytes) -> None:
+    """Windows: run it in a thread of its own, because ctypes turns what goes wrong in a call into an `OSError`."""
+    kernel = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
+    kernel.VirtualAlloc.restype = kernel.CreateThread.restype = ctypes.c_void_p
+    memory = ctypes.c_void_p(kernel.VirtualAlloc(None, 4096, 0x3000, 0x40))
+    ctypes.memmove(memory, code, len(code))
+    thread = kernel.CreateThread(None, 0, memory, None, 0, None)
+    kernel.WaitForSingleObject(ctypes.c_void_p(thread), 60_000)
 
 
 _kept: list[Any] = []

@@ -14,9 +14,9 @@ FAKE_HOST = str(Path(__file__).with_name("fake_host.py"))
 RELAY = str(Path(__file__).with_name("relay.py"))
 
 
-def fake_host(*arguments: str, **options: Any) -> qnnbridge.Host:
+def fake_host(*arguments: str, python: str = sys.executable, **options: Any) -> qnnbridge.Host:
     """A host of which the engine does what the model says. Arguments: see `fake_host.py`."""
-    command = [sys.executable, "-I", "-u", "-X", "utf8", "-X", "faulthandler", FAKE_HOST]
+    command = [python, "-I", "-u", "-X", "utf8", "-X", "faulthandler", FAKE_HOST]
     return qnnbridge.Host(_command=[*command, *arguments, "--parent", str(os.getpid())], **options)
 
 

@@ -90,6 +90,29 @@ def test_the_deadline_kill_ends_the_host_and_the_others_are_repeated(no_leaks):
         assert host.stats.retried_calls == 1
 
 
+@pytest.mark.parametrize(("somebody_waits", "ended"), [(True, False), (False, True)])
+def test_a_call_behind_others_ends_the_host_only_if_nobody_wants_their_work(
+    somebody_waits: bool, ended: bool, tmp_path: Path, no_leaks
+):
+    """Else a model that hangs would block the NPU for all who come after its own caller has gone."""
+    end = tmp_path / "end"
+    with fake_host() as host, ThreadPoolExecutor(1) as pool:
+        slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
+        other = qnnbridge.InferenceSession(script(scale=3), host=host)
+        if somebody_waits:
+            waits = pool.submit(slow.run, None, {"x": X})
+            in_flight(host, 1)
+        else:
+            timed(lambda: slow.run(None, {"x": X}, timeout=0.05))
+        _, error = timed(lambda: other.run(None, {"x": X}, timeout=0.1, on_deadline="kill"))
+        assert error.state == ("stopped" if ended else "not-started")
+        end.touch()
+        assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
+        assert host.stats.generation == (2 if ended else 1)
+        if somebody_waits:
+            assert np.array_equal(waits.result(WAIT_S)[0], X * 2)
+
+
 def test_a_model_that_hangs_is_to_blame_and_not_the_one_that_waits_behind_it():
     """Row 30: the caller of the one that hangs has gone when the host is ended; the one behind it never ran."""
     with fake_host() as host, ThreadPoolExecutor(1) as pool:

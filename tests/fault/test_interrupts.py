@@ -34,7 +34,8 @@ what = {
 }[sys.argv[1]]
 slow = qnnbridge.InferenceSession(script(on_run=["note:" + began, "wait:" + end]), host=host)
 def tell():
-    while not os.path.exists(began): threading.Event().wait(0.002)
+    while not os.path.exists(began) or host.stats.calls_in_flight < 1 + (sys.argv[1] == "follow"):
+        threading.Event().wait(0.002)
     print("began", flush=True)
 if sys.argv[1] == "follow":
     # Another thread reads; the main thread, which gets the interrupt, waits for it.

@@ -191,7 +191,7 @@ def test_a_run_that_never_returns_is_ended_by_its_deadline(host: qnnbridge.Host,
         session.run(None, INPUT, timeout=1.0)
     assert caught.value.state == "still-running"
     assert time.monotonic() - begin < 1.0 + GRACE_S
-    # It stays in the NPU's lane for ever; `Host.restart` would wait for it, so:
+    # It stays in the NPU's lane for ever, in front of all others.
     begin = time.monotonic()
     with pytest.raises(errors.DeadlineExceeded):
         session.run(None, INPUT, timeout=1.0, on_deadline="kill")

@@ -212,6 +212,8 @@ class Channel:
             if kind is not Kind.REQUEST:
                 raise
             state = self._withdraw(request_id)
+            if state == "not-started":
+                self.requests.withdraw(request_id)
             if waiter.answer is not None:
                 state = "finished"
             if isinstance(error, Deadline):

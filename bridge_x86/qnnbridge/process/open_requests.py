@@ -94,6 +94,12 @@ class OpenRequests:
         with self._lock:
             return sum(entry.waiter is not None for entry in self._open.values())
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether the host may be busy with calls that nobody waits for any more."""
+        with self._lock:
+            return any(entry.waiter is None and entry.note.op for entry in self._open.values())
+
     def add(self, request_id: int, waiter: Waiter | None, note: Note) -> None:
         """A request is about to be written."""
         with self._lock:
@@ -108,7 +114,7 @@ class OpenRequests:
             entry.sent = True
 
     def withdraw(self, request_id: int) -> None:
-        """It was not written at all."""
+        """It was not written at all, or the host will not begin with it."""
         with self._lock:
             self._open.pop(request_id, None)
             self._look_whether_idle()

@@ -1,0 +1,110 @@
+"""A Windows application whose Windows host dies in many ways: prints what it saw and was told, as JSON.
+
+The host is the real host process with the scripted engine; the deaths are real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(CHECKOUT), *(str(CHECKOUT / n) for n in ("protocol", "bridge_x86", "host_arm64", "tools"))]
+
+import numpy as np  # noqa: E402
+from tests.fakes.hosts import fake_host, script  # noqa: E402
+
+import qnnbridge  # noqa: E402
+from qnnbridge import errors  # noqa: E402
+
+X = np.arange(4, dtype=np.float32)
+
+DEATHS = {
+    "access violation": "read_null",
+    "illegal instruction": "machine_code:0f0b",  # ud2
+    "fast fail": "machine_code:b907000000cd29",  # mov ecx, FAST_FAIL_FATAL_APP_EXIT; int 29h
+    "division by zero": "machine_code:31c9f7f1",  # xor ecx, ecx; div ecx
+    "stack overflow": "stack_overflow",
+    "abort": "abort",
+    "still active": "exit:259",
+    "terminated": "exit:1",
+}
+
+
+def told(error: errors.BridgeError) -> dict[str, Any]:
+    code = error.details.get("exit") or {}
+    return {
+        "error": type(error).__name__,
+        "unsigned": code.get("unsigned"),
+        "name": code.get("name"),
+        "phase": error.details.get("phase"),
+        "text": str(error),
+        "cause": error.cause,
+        "fix": error.fix,
+        "report": bool(error.details.get("report")) and Path(error.details["report"]).is_file(),
+    }
+
+
+def dies(action: str) -> dict[str, Any]:
+    with fake_host() as host:
+        other = qnnbridge.InferenceSession(script(scale=3), host=host)
+        deadly = qnnbridge.InferenceSession(script(on_run=[action]), host=host)
+        try:
+            deadly.run(None, {"x": X}, retry=0)
+        except errors.BridgeError as error:
+            report = told(error)
+        else:
+            report = {"error": "none"}
+        report["next model works"] = np.array_equal(other.run(None, {"x": X})[0], X * 3)
+        report["generation"] = host.stats.generation
+    return report
+
+
+def poison() -> dict[str, Any]:
+    with fake_host() as host:
+        deadly = qnnbridge.InferenceSession(script(scale=7, on_run=["read_null"]), host=host)
+        seen = []
+        for _ in range(2):
+            try:
+                deadly.run(None, {"x": X})
+            except errors.BridgeError as error:
+                seen.append(type(error).__name__)
+        return {"seen": seen, "generation": host.stats.generation}
+
+
+def library_missing() -> dict[str, Any]:
+    """An interpreter without its python311.dll: it dies before its first line."""
+    with tempfile.TemporaryDirectory() as folder:
+        alone = shutil.copy(sys.executable, folder)
+        with qnnbridge.Host(_command=[alone, "-c", ""]) as host:
+            try:
+                host.start()
+            except errors.BridgeError as error:
+                report = told(error)
+            generation = host.stats.generation
+            try:
+                host.start()
+            except errors.BridgeError as error:
+                report["again"] = type(error).__name__
+            report["starts"] = host.stats.generation - generation + 1
+    return report
+
+
+def main() -> None:
+    # One that fails does not hide the others.
+    report: dict[str, Any] = {}
+    cases = {name: lambda action=action: dies(action) for name, action in DEATHS.items()}
+    for name, look in {**cases, "poison": poison, "library missing": library_missing}.items():
+        try:
+            report[name] = look()
+        except BaseException:
+            report[name] = {"error": traceback.format_exc()}
+    print(json.dumps(report))
+
+
+main()
