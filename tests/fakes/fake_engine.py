@@ -37,8 +37,6 @@ def act(action: str, stop: Any = None) -> None:
         faulthandler._sigsegv()
     elif name == "read_null":
         faulthandler._read_null()
-    elif name == "stack_overflow":
-        faulthandler._stack_overflow()
     elif name == "machine_code":
         run_machine_code(bytes.fromhex(value))
     elif name == "abort":
