@@ -13,7 +13,6 @@ DEATHS = {
     "illegal instruction": (0xC000001D, "STATUS_ILLEGAL_INSTRUCTION"),
     "fast fail": (0xC0000409, "STATUS_STACK_BUFFER_OVERRUN"),
     "division by zero": (0xC0000094, "STATUS_INTEGER_DIVIDE_BY_ZERO"),
-    "stack overflow": (0xC00000FD, "STATUS_STACK_OVERFLOW"),
     "abort": (3, "abort"),
     "still active": (259, "STILL_ACTIVE"),
     "terminated": (1, ""),

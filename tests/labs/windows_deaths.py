@@ -29,7 +29,6 @@ DEATHS = {
     "illegal instruction": "machine_code:0f0b",  # ud2
     "fast fail": "machine_code:b907000000cd29",  # mov ecx, FAST_FAIL_FATAL_APP_EXIT; int 29h
     "division by zero": "machine_code:31c9f7f1",  # xor ecx, ecx; div ecx
-    "stack overflow": "machine_code:50ebfd",  # push rax, for ever
     "abort": "abort",
     "still active": "exit:259",
     "terminated": "exit:1",
