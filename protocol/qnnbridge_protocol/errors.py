@@ -27,7 +27,10 @@
     │   ├── PlacementRefused         nodes would run on the CPU and the session is strict
     │   ├── ProviderUnavailable      the requested provider cannot be used on this host
     │   ├── ModelChanged             the file is no longer what the session was made from
-    │   └── ModelQuarantined         the model killed the host too often
+    │   ├── ModelQuarantined         the model killed the host too often
+    │   ├── CompiledModelRefused     a compiled model where only an original one can be worked on
+    │   ├── ContextUnusable          a compiled model that cannot run here, or whose files are not whole
+    │   └── CompileFailed            compiling for QNN gave no usable result
     ├── OrtError                     what ONNX Runtime raised: its fifteen classes by their own names
     │   └── DeviceReset, EPFail, EngineError, Fail, InvalidArgument, InvalidGraph, InvalidProtobuf,
     │       ModelLoadCanceled, ModelLoaded, ModelRequiresCompilation, NoModel, NoSuchFile, NotFound,
@@ -246,6 +249,27 @@ class ModelChanged(ModelError):
 class ModelQuarantined(ModelError):
     code = "model.Quarantined"
     retry: Retry = "pointless"
+
+
+class CompiledModelRefused(ModelError):
+    """The input is an EPContext artifact: its weights are inside of an opaque blob."""
+
+    code = "model.CompiledRefused"
+    retry: Retry = "pointless"
+
+
+class ContextUnusable(ModelError):
+    """A compiled model that is not loaded: blob missing, damaged, of another model, of another chip or SDK."""
+
+    code = "model.ContextUnusable"
+    retry: Retry = "pointless"
+
+
+class CompileFailed(ModelError):
+    """Compiling ended without a usable compiled model: nothing on QNN, wrong numbers, or the compiler gave up."""
+
+    code = "model.CompileFailed"
+    retry: Retry = "unsafe"
 
 
 # --- what ONNX Runtime raised ---------------------------------------------------------------------------
