@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._platform import default_spawner
 from qnnbridge.deadlines import deadline_after
@@ -22,6 +22,7 @@ from qnnbridge.launch.command import host_command, host_environment
 from qnnbridge.launch.interpreter import HostInterpreter, find_host
 from qnnbridge.process.channel import ChannelFailed, ChannelRetired, Deadline, Note
 from qnnbridge.process.host_process import HostProcess, Launch
+from qnnbridge.repeated.sharing import default_sharing, next_slab_number
 from qnnbridge.supervision.blame import Blame
 from qnnbridge.supervision.investigation import Investigator
 from qnnbridge.supervision.quarantine import Quarantine
@@ -32,6 +33,9 @@ from qnnbridge.supervision.supervisor import Supervisor
 from qnnbridge_protocol.errors import DeadlineExceeded
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.limits import Limits
+
+if TYPE_CHECKING:
+    from qnnbridge.repeated.arrays import SharedArrays
 
 START_TIMEOUT_S = 60.0
 INFO_TIMEOUT_S = 60.0
@@ -67,7 +71,9 @@ class HostStats:
 
     generation: how often the host was started. crashes: deaths that nobody asked for. retried_calls: calls that
     were repeated in the next generation. cpu_fallbacks: sessions that asked for QNN and run on the CPU, as their
-    ``fallback`` allows. last_crash: text of the last crash.
+    ``fallback`` allows. last_crash: text of the last crash. shared_calls, inline_calls: repeated calls that went the
+    quick way, with their tensors in shared memory or in the pipes (all others go by the connection). lines: that are
+    open for them. shared_bytes: memory that is shared with the host. shared_memory: "available", or why it is not.
     """
 
     generation: int
@@ -78,6 +84,11 @@ class HostStats:
     cpu_fallbacks: int
     calls_in_flight: int
     last_crash: str | None
+    shared_calls: int = 0
+    inline_calls: int = 0
+    lines: int = 0
+    shared_bytes: int = 0
+    shared_memory: str = ""
 
 
 class Host:
@@ -92,6 +103,10 @@ class Host:
         limits: sizes of messages.
         restart: when and how often a dead host is started again.
         recycle: when a host that has grown is replaced by a fresh one, between two calls; default never.
+        shared_memory: whether tensors of repeated calls lie in memory that both processes have mapped. Default:
+            yes, unless ``QNNBRIDGE_SHARED_MEMORY=0``; where it cannot be had, they travel in the pipes (`stats`).
+        spin: callers ask for 25 microseconds whether the answer is there before they go to sleep. Quicker where
+            the host runs on another core, for some of this one's time.
 
     Raises `HostNotFound` at first use if there is no interpreter that could be the host.
     """
@@ -106,6 +121,8 @@ class Host:
         limits: Limits | None = None,
         restart: RestartPolicy | None = None,
         recycle: RecycleAfter | None = None,
+        shared_memory: bool | None = None,
+        spin: bool = False,
         _command: list[str] | None = None,
     ) -> None:
         self._python = python
@@ -123,7 +140,11 @@ class Host:
             restart or RestartPolicy(),
             Investigator(blame, Quarantine(), CrashReports()),
         )
+        self._blame = blame
         self._solo = SoloGate(blame)
+        self.sharing = default_sharing(shared_memory, spin)
+        self._arrays: SharedArrays | None = None
+        self._arrays_lock = threading.Lock()
         self.recycler = Recycler(recycle or RecycleAfter())
         self._unreleased: collections.deque[tuple[int, int]] = collections.deque()
         self._info: HostInfo | None = None
@@ -184,6 +205,7 @@ class Host:
         """Counters of this side; does not start the host."""
         counters = self.supervisor.counters
         process = self.supervisor.running
+        lines = process.lines if process is not None else None
         return HostStats(
             generation=counters.generation,
             running=process is not None,
@@ -193,6 +215,11 @@ class Host:
             cpu_fallbacks=counters.cpu_fallbacks,
             calls_in_flight=process.channel.requests.waiting if process is not None else 0,
             last_crash=str(counters.last_crash) if counters.last_crash is not None else None,
+            shared_calls=self.sharing.shared_calls,
+            inline_calls=self.sharing.inline_calls,
+            lines=len(lines) if lines is not None else 0,
+            shared_bytes=(lines.bytes if lines is not None else 0) + (self._arrays.bytes if self._arrays else 0),
+            shared_memory=f"off: {self.sharing.why_no_memory}" if self.sharing.why_no_memory else "available",
         )
 
     def ping(self, timeout: float = 5.0) -> float:
@@ -209,6 +236,21 @@ class Host:
         return time.perf_counter() - begin
 
     # --- for the sessions ---
+
+    @property
+    def suspects(self) -> bool:
+        """Whether calls have to pass `gate`."""
+        return self._blame.active
+
+    @property
+    def arrays(self) -> SharedArrays:
+        """The application's arrays in shared memory."""
+        if self._arrays is None:
+            from qnnbridge.repeated.arrays import SharedArrays  # imports numpy
+
+            with self._arrays_lock:
+                self._arrays = self._arrays or SharedArrays(next_slab_number, self._forget_slab)
+        return self._arrays
 
     def call(self, header: dict[str, Any], timeout: float | None = None) -> Frame:
         """An operation on the host itself; repeated once if the host dies meanwhile."""
@@ -234,6 +276,11 @@ class Host:
         """Around a call that enters native code: suspects of a crash are run alone."""
         return self._solo.enter(note, deadline)
 
+    def _forget_slab(self, number: int) -> None:
+        process = self.supervisor.running
+        if process is not None and process.lines is not None:
+            process.lines.forget(number)
+
     def before_call(self, process: HostProcess) -> None:
         """Between calls: release what finalizers left behind, replace a host that has grown too large."""
         while self._unreleased:
@@ -256,7 +303,7 @@ class Host:
             argv = host_command(self.interpreter.path)
         else:
             argv = self._command
-        return Launch(argv, host_environment(self._env), self._cwd, self._limits, self._start_timeout)
+        return Launch(argv, host_environment(self._env), self._cwd, self._limits, self._start_timeout, self.sharing)
 
 
 _open_hosts: weakref.WeakSet[Host] = weakref.WeakSet()

@@ -28,6 +28,7 @@ from qnnbridge_protocol.values import Decoder, Encoder
 if TYPE_CHECKING:
     from qnnbridge.host import Host
     from qnnbridge.process.host_process import HostProcess
+    from qnnbridge.repeated.runner import Failure
     from qnnbridge.run_options import RunOptions
 
 _log = logging.getLogger("qnnbridge.session")
@@ -85,6 +86,20 @@ class RemoteSession:
         self._closed = False
 
     @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def note(self) -> Note:
+        """What its runs are about."""
+        return self._note
+
+    @property
+    def session_id(self) -> int:
+        """Its number in the host of `generation`."""
+        return self._id
+
+    @property
     def generation(self) -> int:
         """Of the host in which the session lives, or last lived."""
         return self._generation
@@ -104,14 +119,18 @@ class RemoteSession:
         retry: int,
         on_deadline: OnDeadline,
         stop: RunOptions | None = None,
+        failed: Failure | None = None,
     ) -> list[Any]:
-        """Run the model; values in, values out. Setting `stop.terminate` from another thread stops the run."""
+        """Run the model; values in, values out. Setting `stop.terminate` from another thread stops the run.
+
+        failed: how the call went over a line; this is what is done about it.
+        """
         encoder = Encoder()
         inputs = [[name, encoder.add(value, kind)] for name, value, kind in feeds]
         header: dict[str, Any] = {"op": "session.run", "outputs": output_names, "inputs": inputs}
         if options is not None:
             header["options"] = options.to_wire()
-        frame = self._call(header, tuple(encoder.buffers), timeout_s, retry, on_deadline, stop)
+        frame = self._call(header, tuple(encoder.buffers), timeout_s, retry, on_deadline, stop, failed)
         decoder = Decoder(frame.buffers)
         outputs = [decoder.value(item) for item in frame.header["outputs"]]
         decoder.finish()
@@ -152,6 +171,7 @@ class RemoteSession:
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
         stop: RunOptions | None = None,
+        failed: Failure | None = None,
     ) -> Frame:
         told = bool((header.get("options") or {}).get("terminate"))
         note = self._note if header["op"] == self._note.op else dataclasses.replace(self._note, op=header["op"])
@@ -163,7 +183,8 @@ class RemoteSession:
 
         if self._closed:
             raise Closed("The session is closed.", fix="Create a new one.")
-        result = self._survive(attempt, timeout_s, self.retry if retry is None else retry, on_deadline, note)
+        retry = self.retry if retry is None else retry
+        result = self._survive(attempt, timeout_s, retry, on_deadline, note, failed)
         self.host.supervisor.good_reply(self._note, "running")
         return result
 
@@ -174,17 +195,24 @@ class RemoteSession:
         retry: int,
         on_deadline: OnDeadline,
         note: Note,
+        failed: Failure | None = None,
     ) -> T:
         """Do `attempt` in a living host; again in the next one if that dies meanwhile, `retry` times."""
         supervisor = self.host.supervisor
         deadline = deadline_after(timeout_s)
         while True:
             # Before: a known poison must not cost a start of the host. Behind: the first HELLO tells the versions.
-            self._check_quarantine()
-            process = supervisor.process(deadline)
-            self._check_quarantine()
-            self.host.before_call(process)
+            if failed is None:
+                self._check_quarantine()
+                process = supervisor.process(deadline)
+                self._check_quarantine()
+                self.host.before_call(process)
+            else:
+                process = failed.process
             try:
+                if failed is not None:
+                    error_before, failed = failed.error, None
+                    raise error_before
                 return attempt(process, deadline)
             except ChannelRetired:
                 continue

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from qnnbridge.background import Background
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.errors import as_onnxruntime
@@ -26,6 +28,10 @@ from qnnbridge.ort_value import OrtValue
 from qnnbridge.outputs import to_application
 from qnnbridge.providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge.remote_session import Manifest, OnDeadline, RemoteSession
+from qnnbridge.repeated.runner import Failure, deliver
+from qnnbridge.repeated.runner import run as run_repeated
+from qnnbridge.repeated.shapes import KnownShapes
+from qnnbridge.repeated.user_arrays import Out, check_out, empty
 from qnnbridge_protocol.errors import (
     BridgeError,
     InvalidArgument,
@@ -126,6 +132,7 @@ class InferenceSession:
         self._overridable = [NodeArg(node) for node in info.overridable_initializers]
         self._checker = FeedChecker(info.inputs, info.overridable_initializers)
         self._output_names = [node.name for node in self._outputs]
+        self._known = KnownShapes(self._output_names)
         placement = info.placement
         if manifest.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
             host.supervisor.counters.cpu_fallbacks += 1
@@ -148,19 +155,100 @@ class InferenceSession:
         timeout: float | None = None,
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
+        borrow: bool = False,
+        out: Out | None = None,
     ) -> list[Any]:
         """Run the model and return the outputs, in the order of `output_names` (all if ``None`` or empty).
+
+        A call that is repeated with the same names, types and shapes goes a quick way from the second time on.
 
         Args:
             timeout: seconds; default that of the session. When they are over `DeadlineExceeded` is raised at
                 most one second later; its ``state`` says whether the work still goes on in the host.
             retry: repetitions if the host dies; default that of the session.
             on_deadline: "kill" ends the host when the work still goes on; other calls are repeated in the next.
+            borrow: the arrays returned are read-only, and where possible they are the very memory that the host has
+                written to: nothing is copied. They stay what they are as long as anything refers to them.
+            out: arrays for the outputs (a list in the order of the outputs, or a map by name; ``None`` for one that
+                is to be new). What `empty_output` made is filled by the host itself.
         """
-        values = self.run_values(
-            output_names, input_feed, run_options, timeout=timeout, retry=retry, on_deadline=on_deadline
+        failed = None
+        if run_options is None:
+            try:
+                if timeout is not None or retry is not None or on_deadline != "raise":
+                    _check_call(timeout, retry, on_deadline)
+                shape = self._known.find(output_names, input_feed)
+                if shape is not None:
+                    if out is not None:
+                        out = check_out(out, shape.output_names, shape)
+                    limit = self._timeout if timeout is None else timeout
+                    results = run_repeated(self._remote, shape, input_feed, limit, borrow, out)
+                    if results is not None:
+                        return results
+            except Failure as failure:
+                failed = failure
+            except BridgeError as error:
+                raise as_onnxruntime(error) from None
+        return self._run_the_long_way(
+            output_names, input_feed, run_options, timeout, retry, on_deadline, borrow, out, failed
         )
-        return [to_application(value) for value in values]
+
+    def _run_the_long_way(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | Any,
+        timeout: float | None,
+        retry: int | None,
+        on_deadline: OnDeadline,
+        borrow: bool,
+        out: Out | None,
+        failed: Failure | None,
+    ) -> list[Any]:
+        try:
+            arrays = None if out is None else check_out(out, tuple(output_names or self._output_names))
+            values = self.run_values(
+                output_names,
+                input_feed,
+                run_options,
+                timeout=timeout,
+                retry=retry,
+                on_deadline=on_deadline,
+                _failed=failed,
+            )
+            if run_options is None:
+                self._known.learn(output_names, input_feed, values)
+            results = [to_application(value) for value in values]
+            if arrays is not None:
+                return deliver(results, arrays)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+        if borrow:
+            for result in results:
+                if isinstance(result, np.ndarray):
+                    result.flags.writeable = False
+        return results
+
+    def empty_input(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
+        """An array for an input, without content, that the host reads where it is: fill it, and feed it to `run`.
+
+        Only the array itself is read in place; a view of a part of it is copied like any array. It is an ordinary
+        array where memory cannot be shared.
+
+        Args:
+            shape: default that of the model, if it is fixed.
+        """
+        try:
+            return empty(self._remote.host, name, shape, (*self._inputs, *self._overridable), host_writes=False)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+
+    def empty_output(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
+        """An array for ``run(..., out=...)`` that the host writes to where it is. See `empty_input`."""
+        try:
+            return empty(self._remote.host, name, shape, self._outputs, host_writes=True)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
 
     def run_values(
         self,
@@ -171,6 +259,7 @@ class InferenceSession:
         timeout: float | None = None,
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
+        _failed: Failure | None = None,
     ) -> list[Any]:
         """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
         try:
@@ -186,6 +275,7 @@ class InferenceSession:
                 retry=self._remote.retry if retry is None else retry,
                 on_deadline=on_deadline,
                 stop=options,
+                failed=_failed,
             )
         except BridgeError as error:
             raise as_onnxruntime(error) from None
@@ -349,6 +439,7 @@ class InferenceSession:
     def close(self) -> None:
         """Release the session in the host. Idempotent."""
         self._background.wait(CLOSE_TIMEOUT_S)
+        self._known.forget()
         self._remote.close()
 
     def __enter__(self) -> InferenceSession:

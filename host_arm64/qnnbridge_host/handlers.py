@@ -197,11 +197,15 @@ class HostHandlers:
         self._session(request).set_ep_dynamic_options(request.header["options"], enter)
         return {}, ()
 
-    def _session(self, request: Request) -> ResettableSession:
-        session = self._sessions.get(_session_id(request))
-        if session is None:
+    def find(self, session: int) -> tuple[ResettableSession, str | None]:
+        """The session with this number, and the lane that its runs wait in."""
+        found = self._sessions.get(session)
+        if found is None:
             raise Closed("The session is closed.", fix="Create a new one.")
-        return session
+        return found, NPU_LANE if found.on_npu else None
+
+    def _session(self, request: Request) -> ResettableSession:
+        return self.find(_session_id(request))[0]
 
 
 def _session_id(request: Request) -> int:

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from qnnbridge_host import parent_watch
+from qnnbridge_host import parent_watch, sharing
 from qnnbridge_host.handlers import HostHandlers
 from qnnbridge_host.server import EXIT_OK, Server, leave
-from qnnbridge_protocol.hello import Hello
+from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine import Engine
@@ -39,6 +39,7 @@ def introduction() -> Hello:
     from qnnbridge_host.engine.distributions import installed_versions
 
     return Hello(
+        features=FEATURES if sharing.AVAILABLE else FEATURES - SHARING_FEATURES,
         pid=os.getpid(),
         machine=_machine(sysconfig.get_platform()),
         python="{}.{}.{}".format(*sys.version_info[:3]),

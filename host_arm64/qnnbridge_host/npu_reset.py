@@ -22,6 +22,7 @@ from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine import EngineSession, StopHandle
+    from qnnbridge_host.engine.bound_call import BoundCall
 
 T = TypeVar("T")
 
@@ -92,6 +93,14 @@ class ResettableSession:
     ) -> list[Any]:
         """See `EngineSession.run`."""
         return self._survive(lambda session: session.run(output_names, feeds, run, stop), enter)
+
+    def run_bound(self, call: BoundCall, stop: StopHandle, enter: Enter) -> list[Any] | None:
+        """See `EngineSession.run_bound`."""
+        session = self._session
+        if self._make is None and session is not None:  # not on the NPU: nothing to survive
+            enter("running")
+            return session.run_bound(call, stop)
+        return self._survive(lambda session: session.run_bound(call, stop), enter)
 
     def set_ep_dynamic_options(self, options: Mapping[str, str], enter: Enter) -> None:
         """See `EngineSession`. They are kept, and set again whenever the session is made again."""

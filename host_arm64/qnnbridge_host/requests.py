@@ -17,7 +17,12 @@ class Stoppable(Protocol):
 
 
 class Request:
-    """One request of the client."""
+    """One request of the client.
+
+    on_line: it did not come by the connection, and has its own way to be served and to declare what it enters.
+    """
+
+    on_line = False
 
     __slots__ = (
         "buffers",
@@ -43,8 +48,24 @@ class Request:
         self.started = False
         self.withdrawn = False
         self.failed = False
-        self.done = threading.Event()
+        self.done: threading.Event | None = None
         self.stopper: Stoppable | None = None
+
+    def serve(self) -> bool:
+        """Do it and answer it; whether it went well. This and what follows: only of one that came by a line."""
+        raise NotImplementedError
+
+    def served(self) -> None:
+        """Nobody has it in hand any more."""
+        raise NotImplementedError
+
+    def refuse(self, error: BaseException) -> None:
+        """Answer with an error."""
+        raise NotImplementedError
+
+    def declare(self, phase: str) -> None:
+        """Tell the client the native step that it enters."""
+        raise NotImplementedError
 
     def let_go(self) -> None:
         """Forget the tensors: nobody will look at them any more, but the request may wait in its lane for long."""
@@ -61,6 +82,7 @@ class InFlight:
         self._limit = limit
         self._lock = threading.Lock()
         self._requests: dict[int, Request] = {}
+        self._by_connection = 0
         self._empty = threading.Condition(self._lock)
 
     def __len__(self) -> int:
@@ -69,12 +91,15 @@ class InFlight:
     def add(self, request: Request) -> bool:
         """False when there are too many already."""
         with self._lock:
-            if len(self._requests) >= self._limit:
-                return False
-            others = [r for r in self._requests.values() if r.phase and not r.declared]
+            if not request.on_line:  # of lines there is a number of their own, and each carries one
+                if self._by_connection >= self._limit:
+                    return False
+                self._by_connection += 1
+            if self._requests:
+                for other in self._requests.values():
+                    if other.phase and not other.declared:
+                        self._declare(other)
             self._requests[request.id] = request
-            for other in others:
-                self._declare(other)
         return True
 
     def start(self, request: Request) -> bool:
@@ -100,10 +125,13 @@ class InFlight:
             request.failed = failed
             # The thread that served it may go on in the lane for others, with this one on its stack.
             request.let_go()
-            self._requests.pop(request.id, None)
+            if self._requests.pop(request.id, None) is not None and not request.on_line:
+                self._by_connection -= 1
             if not self._requests:
                 self._empty.notify_all()
-        request.done.set()
+            done = request.done
+        if done is not None:
+            done.set()
 
     def cancel(self, request_id: int, grace_s: float) -> str:
         """not-started, stopped, finished or still-running: what became of the request within `grace_s`."""
@@ -118,9 +146,11 @@ class InFlight:
             # Remembered for `enter`: it may not have anything to be stopped by yet.
             request.withdrawn = True
             stopper = request.stopper
+            # Made here, because hardly any request is ever cancelled.
+            done = request.done = request.done or threading.Event()
         if stopper is not None:
             stopper.stop()
-        if not request.done.wait(grace_s):
+        if not done.wait(grace_s):
             return "still-running"
         return "stopped" if request.failed else "finished"
 
@@ -141,4 +171,7 @@ class InFlight:
     def _declare(self, request: Request) -> None:
         assert request.phase is not None
         request.declared = True
-        self._tell_phase(request.id, request.phase)
+        if request.on_line:
+            request.declare(request.phase)
+        else:
+            self._tell_phase(request.id, request.phase)

@@ -12,10 +12,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from qnnbridge_host.failures import describe
 from qnnbridge_host.lanes import Lane
+from qnnbridge_host.lines import LineCall, Lines
 from qnnbridge_host.requests import InFlight, Request
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
@@ -27,6 +28,10 @@ from qnnbridge_protocol.errors import (
 )
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Hello
+from qnnbridge_protocol.limits import Limits
+
+if TYPE_CHECKING:
+    from qnnbridge_host.npu_reset import ResettableSession
 
 CANCEL_GRACE_S = 0.3
 """How long a cancel waits to see what it achieved."""
@@ -52,6 +57,9 @@ class Handlers(Protocol):
     def handle(self, request: Request, enter: Callable[[str], None]) -> Answer:
         """Do it. `enter` is called before each native step."""
 
+    def find(self, session: int) -> tuple[ResettableSession, str | None]:
+        """The session with this number, and the lane that its runs wait in. Raises `Closed`."""
+
     def close(self) -> None:
         """Release all sessions."""
 
@@ -71,6 +79,7 @@ class Server:
         self._idle_lock = threading.Lock()
         self._lanes: dict[str, Lane[Request]] = {}
         self._in_flight = InFlight(self._tell_phase, hello.limits.max_in_flight)
+        self._line_operations = Lines(_Desk(self, handlers, hello)).operations
 
     def run(self) -> NoReturn:
         """Greet, serve until the client leaves, exit the process without running native destructors at exit."""
@@ -78,6 +87,11 @@ class Server:
         self._handlers.start(lambda phase: self._tell_phase(0, phase))
         self._work()
         raise AssertionError("unreachable: _work only ends with the process")
+
+    @property
+    def agreed_limits(self) -> Limits | None:
+        agreement = self._connection.agreement
+        return None if agreement is None else agreement.limits
 
     # --- reading ---
 
@@ -156,19 +170,33 @@ class Server:
         if not self._in_flight.add(request):
             self._send_error(request, Busy("Too many requests are in flight.", fix="Call again later."))
             return
-        name = self._handlers.lane_of(request)
+        self._enter_lane(request, self._handlers.lane_of(request))
+
+    def accept_call(self, call: LineCall, lane: str | None) -> None:
+        """A call that came by a line: counted with the others, in the same lanes."""
+        self._in_flight.add(call)
+        self._enter_lane(call, lane)
+
+    def _enter_lane(self, request: Request, name: str | None) -> None:
         if name is None:
             self._serve(request)
         else:
             # setdefault: two threads may meet a new lane at once.
             self._lanes.setdefault(name, Lane(self._serve)).submit(request)
 
+    def enter(self, request: Request, phase: str) -> None:
+        """The request is about to enter native code."""
+        self._in_flight.enter(request, phase)
+
     def _serve(self, request: Request) -> None:
+        if request.on_line:
+            self._serve_call(request)
+            return
         if not self._in_flight.start(request):
             return
         failed = True
         try:
-            header, buffers = self._handlers.handle(request, lambda phase: self._in_flight.enter(request, phase))
+            header, buffers = self._handle(request)
             self._send(Frame(Kind.REPLY, request.id, header, buffers))
             failed = False
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises belongs to its caller
@@ -176,12 +204,31 @@ class Server:
         finally:
             self._in_flight.finish(request, failed=failed)
 
+    def _serve_call(self, call: Request) -> None:
+        if self._in_flight.start(call):
+            well = False
+            try:
+                well = call.serve()
+            finally:
+                self._in_flight.finish(call, failed=not well)
+        call.served()
+
+    def _handle(self, request: Request) -> Answer:
+        operation = self._line_operations.get(str(request.op))
+        if operation is not None:
+            operation(request.header)
+            return {}, ()
+        return self._handlers.handle(request, lambda phase: self._in_flight.enter(request, phase))
+
     # --- writing ---
 
     def _tell_phase(self, request_id: int, phase: str) -> None:
         self._send(Frame(Kind.PHASE, request_id, {"phase": phase}))
 
     def _send_error(self, request: Request, error: BaseException) -> None:
+        if request.on_line:
+            request.refuse(error)
+            return
         self._send(Frame(Kind.ERROR, request.id, {"error": describe(error)}))
 
     def _send(self, frame: Frame) -> None:
@@ -193,6 +240,28 @@ class Server:
             self._writer.write_all(chunks)
         except OSError:
             leave(EXIT_OK)
+
+
+class _Desk:
+    """What lines see of the server."""
+
+    def __init__(self, server: Server, handlers: Handlers, hello: Hello) -> None:
+        self._server = server
+        self._handlers = handlers
+        self._limits = hello.limits
+        self.accept = server.accept_call
+        self.declare = server.enter
+
+    @property
+    def limits(self) -> Limits:
+        return self._server.agreed_limits or self._limits
+
+    def find(self, session: int) -> tuple[ResettableSession, str | None]:
+        return self._handlers.find(session)
+
+    def broken(self, error: ProtocolDesync) -> None:
+        print(f"qnnbridge host: {error}", file=sys.stderr, flush=True)
+        leave(EXIT_PROTOCOL)
 
 
 def leave(code: int) -> NoReturn:

@@ -17,7 +17,10 @@ from qnnbridge_protocol.limits import Limits
 API_VERSIONS = (1, 1)
 """Lowest and highest version of the operations that this build speaks. Only additions inside a version."""
 
-FEATURES: frozenset[str] = frozenset({"phase", "cancel"})
+SHARING_FEATURES: frozenset[str] = frozenset({"line", "shm1"})
+"""Further streams beside the connection, and memory that both sides have mapped: not on every system."""
+
+FEATURES: frozenset[str] = frozenset({"phase", "cancel"}) | SHARING_FEATURES
 """Named abilities. What both sides have is used; an unknown name is ignored."""
 
 

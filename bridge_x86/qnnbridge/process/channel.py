@@ -22,7 +22,7 @@ from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
 from qnnbridge_protocol.errors import BridgeError, ForkedClient, HostHung, ProtocolDesync, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.hello import Hello
+from qnnbridge_protocol.hello import Agreement, Hello
 
 STALL_TIMEOUT_S = 60.0
 """Silence in the middle of a frame. The host writes a frame in one go, so this means a stopped process."""
@@ -85,6 +85,11 @@ class Channel:
         """The host's introduction; after `greet`."""
         assert self._connection.peer is not None
         return self._connection.peer
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """What both sides keep to; after `greet`."""
+        return self._connection.agreement
 
     @property
     def preamble(self) -> bytes:

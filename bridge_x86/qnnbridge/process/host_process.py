@@ -9,17 +9,22 @@ import contextlib
 import dataclasses
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._platform import ChildProcess, Spawner
 from qnnbridge.launch.stderr import StderrCollector
 from qnnbridge.process.channel import Channel, ChannelFailed, Deadline, Note
 from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, HostHung, HostStartFailed
 from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.hello import Hello
+from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
 from qnnbridge_protocol.limits import Limits
+
+if TYPE_CHECKING:
+    from qnnbridge.repeated.lines import Lines
+    from qnnbridge.repeated.sharing import Sharing
 
 EXIT_WAIT_S = 5.0
 """From the end of the host's output to the end of its process."""
@@ -47,6 +52,7 @@ class Launch:
     cwd: str | None
     limits: Limits
     timeout_s: float
+    sharing: Sharing | None = None
 
 
 class HostProcess:
@@ -63,7 +69,11 @@ class HostProcess:
         """The steps that it took to end it."""
         self.retiring = False
         self._seen_stopped = 0
+        self.sharing = launch.sharing
+        self._lines: Lines | None = None
+        self._lines_lock = threading.Lock()
         hello = Hello(
+            features=FEATURES - SHARING_FEATURES if self.sharing is None else self.sharing.features(),
             limits=launch.limits,
             pid=os.getpid(),
             python="{}.{}.{}".format(*sys.version_info[:3]),
@@ -94,6 +104,17 @@ class HostProcess:
     def real_pid(self) -> int:
         """Of the host itself; with a virtual environment on Windows `pid` is only its launcher."""
         return self.channel.peer.pid if self.ready_at is not None and self.channel.peer.pid else self.pid
+
+    @property
+    def lines(self) -> Lines | None:
+        """For calls that are repeated; ``None`` if there are none."""
+        if self._lines is None and self.sharing is not None and self.ready_at is not None:
+            from qnnbridge.repeated.lines import Lines  # imports numpy, which the handshake does not need
+
+            with self._lines_lock:
+                if self._lines is None:
+                    self._lines = Lines(self.channel, self.sharing, self._look_and_fail)
+        return self._lines
 
     @property
     def peer(self) -> Hello:
@@ -153,12 +174,21 @@ class HostProcess:
         self.channel.fail(reason)
         self.killed_because = self.killed_because or "it was closed"
         self._descend()
+        if self._lines is not None:
+            self._lines.close()
         self.stderr.drain(STDERR_TIMEOUT_S)
         if self.channel.release(RELEASE_TIMEOUT_S):
             self._child.close()
         else:
             self.rungs.append("descriptors kept")
         self.stderr.close()
+
+    def _look_and_fail(self) -> ChannelFailed | None:
+        """`_look_at_it` for callers that do not read the connection themselves."""
+        if self.channel.requests.failure is not None:
+            return self.channel.requests.failure
+        seen = self._look_at_it()
+        return None if seen is None else self.channel.fail(seen.reason)
 
     def _look_at_it(self) -> ChannelFailed | None:
         """It has been silent for a while: is it still there, and can it move?

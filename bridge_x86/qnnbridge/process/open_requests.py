@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from typing import Protocol
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.frames import Frame
@@ -44,6 +45,21 @@ class Lost:
     note: Note
     phase: str | None
     sent: bool = True
+
+
+class LineInUse(Protocol):
+    """A line beside the connection, and the call that is under way on it, if one is."""
+
+    busy: bool
+    sent: bool
+    abandoned: bool
+    note: Note
+
+    @property
+    def call_id(self) -> int: ...
+    @property
+    def phase(self) -> str | None: ...
+    def answered(self) -> bool: ...
 
 
 class Waiter:
@@ -82,6 +98,8 @@ class OpenRequests:
         self._lock = threading.RLock()
         self._open: dict[int, _Open] = {}
         self._idle: threading.Event | None = None
+        self.lines: dict[int, LineInUse] = {}
+        """All lines by number. A call on one is an open request as long as the line is busy."""
         self.host_phase: str | None = None
         """The native step that the host as a whole said it is in."""
         self.failure: ChannelFailed | None = None
@@ -92,13 +110,22 @@ class OpenRequests:
     def waiting(self) -> int:
         """Requests whose callers still wait."""
         with self._lock:
-            return sum(entry.waiter is not None for entry in self._open.values())
+            waiting = sum(entry.waiter is not None for entry in self._open.values())
+            return waiting + sum(line.busy and not line.abandoned for line in list(self.lines.values()))
 
     @property
     def abandoned(self) -> bool:
         """Whether the host may be busy with calls that nobody waits for any more."""
         with self._lock:
-            return any(entry.waiter is None and entry.note.op for entry in self._open.values())
+            if any(entry.waiter is None and entry.note.op for entry in self._open.values()):
+                return True
+            return any(line.abandoned and not line.answered() for line in list(self.lines.values()))
+
+    def line_is_free(self) -> None:
+        """A call on a line is over."""
+        if self._idle is not None:
+            with self._lock:
+                self._look_whether_idle()
 
     def add(self, request_id: int, waiter: Waiter | None, note: Note) -> None:
         """A request is about to be written."""
@@ -163,6 +190,10 @@ class OpenRequests:
                     Lost(number, entry.note, entry.phase, entry.sent)
                     for number, entry in sorted(self._open.items())
                     if entry.note.op
+                ) + tuple(
+                    Lost(line.call_id, line.note, line.phase, line.sent)
+                    for line in list(self.lines.values())
+                    if line.busy
                 )
                 self.failure = ChannelFailed(reason)
             failure = self.failure
@@ -181,7 +212,9 @@ class OpenRequests:
         return idle.wait(timeout_s)
 
     def _look_whether_idle(self) -> None:
-        if self._idle is not None and not any(entry.waiter is not None for entry in self._open.values()):
+        if self._idle is None or any(entry.waiter is not None for entry in self._open.values()):
+            return
+        if not any(line.busy and not line.abandoned for line in list(self.lines.values())):
             self._idle.set()
 
 

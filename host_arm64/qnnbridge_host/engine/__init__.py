@@ -18,6 +18,7 @@ from qnnbridge_protocol.errors import ProviderUnavailable
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
+    from qnnbridge_host.engine.bound_call import BoundCall
     from qnnbridge_host.engine.providers import QnnAdapter
 
 __all__ = ["Engine", "EngineSession", "StopHandle", "load_engine"]
@@ -43,6 +44,9 @@ class EngineSession(Protocol):
         stop: StopHandle | None = None,
     ) -> list[Any]:
         """The values of the outputs named, or of all. The caller declares the phase ``running`` itself."""
+
+    def run_bound(self, call: BoundCall, stop: StopHandle) -> list[Any] | None:
+        """`run` with inputs and outputs in memory of the caller's; the outputs, if they do not fit there."""
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None: ...
 

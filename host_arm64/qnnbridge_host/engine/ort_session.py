@@ -7,10 +7,12 @@ several threads at once, and so may these; `close` does not disturb a run that i
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qnnbridge_host.engine import ort_values, qnn_checks
+from qnnbridge_host.engine import bound_run, ort_values, qnn_checks
+from qnnbridge_host.engine.bound_call import BoundCall
 from qnnbridge_host.engine.ort_errors import translate
 from qnnbridge_host.engine.ort_hints import Circumstances
 from qnnbridge_host.engine.run_options import Adapters, build
@@ -42,6 +44,7 @@ class OrtSession:
         self._qnn_version = qnn_version
         self._adapters = Adapters(ort)
         self._output_names = [node.name for node in info.outputs]
+        self._bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
         self._unreadable = {node.name for node in info.outputs if ort_values.typed_element(node.type)}
 
     def run(
@@ -82,6 +85,34 @@ class OrtSession:
         taken = {name: ort_values.feed(self._ort, value) for name, value in feeds.items()}
         return [ort_values.result(value) for value in session.run(names, taken, options)]
 
+    def run_bound(self, call: BoundCall, stop: StopHandle) -> list[Any] | None:
+        """Run with inputs and outputs in the memory that the call names. ``None`` if all outputs are there, else
+        the outputs, which do not fit there."""
+        session = self._alive()[0]
+        try:
+            if call.owner is not self:
+                call.native, call.owner = bound_run.make(session, call), self
+                self._bound.add(call)
+            if call.native is not None:
+                try:
+                    if bound_run.run(session, call, call.native, self._ort.RunOptions, stop):
+                        return None
+                except Exception as error:
+                    if stop.stopped or translate(error, self._circumstances).details.get("npu_reset"):
+                        raise
+            values = self._run_plainly(session, call, stop)
+        except Exception as error:
+            raise translate(error, self._circumstances) from error
+        if call.native is not None:
+            # It fails, or leaves outputs elsewhere, where a plain run does not.
+            call.bindable, call.native = False, None
+        return call.take(values)
+
+    def _run_plainly(self, session: Any, call: BoundCall, stop: StopHandle) -> list[Any]:
+        options = self._ort.RunOptions()
+        stop.attach(options)
+        return self._run(session, call.output_names, call.feeds, options)
+
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Change the provider's behaviour while the session lives."""
         native = self._alive()
@@ -108,6 +139,8 @@ class OrtSession:
     def close(self) -> None:
         """Let go of the session. Its memory is freed when the last run in it ends."""
         self._native = None
+        for call in list(self._bound):
+            call.let_go()
 
     def _alive(self) -> tuple[Any, object]:
         native = self._native

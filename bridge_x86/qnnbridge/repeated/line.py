@@ -1,0 +1,307 @@
+"""A line, as the application sees it: two pipes that carry one call at a time.
+
+The calling thread writes the call and reads the answer itself, and nobody else uses the line meanwhile. Whatever
+goes wrong in between (deadline, Ctrl+C, nonsense) leaves the line `broken`, and it is not used again: there is no
+place in a stream to be lost that anybody would have to find again.
+
+While a call is under way (`busy`) the line stands for it in the table of open requests.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from qnnbridge._platform import wait_writable, writer
+from qnnbridge._platform.sharing import LineStreams
+from qnnbridge.process.open_requests import UNNOTED, ChannelFailed, Note
+from qnnbridge_protocol.drivers.descriptors import ByteWriter
+from qnnbridge_protocol.errors import ProtocolDesync, from_wire
+from qnnbridge_protocol.frames import Frame, Kind, desync
+from qnnbridge_protocol.limits import Limits
+from qnnbridge_protocol.lines import (
+    HEAD,
+    HEAD_BYTES,
+    LINE_MAGIC,
+    PHASE_RECORD,
+    PHASES,
+    Head,
+    LineKind,
+    TailReader,
+    call_id,
+    next_number,
+    parse_head,
+    tail_of,
+)
+
+LOOK_INTERVAL_S = 5.0
+"""How often a caller that waits looks whether the host can answer at all."""
+
+_LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
+_CALL, _RESULT = int(LineKind.CALL), int(LineKind.RESULT)
+
+SPIN_S = 25e-6
+"""How long an eager caller asks again and again before it goes to sleep; a wake-up on another core costs as much."""
+
+_MAX_BACK_OFF = 64
+
+
+class LineEnded(Exception):
+    """The line's other end is gone. That may be the end of the host, or of the line alone."""
+
+
+class LineLate(Exception):
+    """The caller's time is up."""
+
+
+class Line:
+    """See the module. number: never used again on this connection. slot: of its record in the phase slab."""
+
+    def __init__(
+        self,
+        number: int,
+        slot: int,
+        streams: LineStreams,
+        limits: Limits,
+        on_look: Callable[[], ChannelFailed | None],
+        record: memoryview | None,
+        *,
+        eager: bool = False,
+    ) -> None:
+        self.number = number
+        self.slot = slot
+        self.busy = False
+        self.sent = False
+        self.abandoned = False
+        self.broken = False
+        self.note: Note = UNNOTED
+        self.calls = 0
+        self._streams = streams
+        self._limits = limits
+        self._on_look = on_look
+        self._record = record
+        self._declared: str | None = None
+        self._call_number = 0
+        self._eager = eager
+        self._back_off = self._skip = 0
+        self._out = bytearray(HEAD_BYTES)
+        self._in = bytearray(HEAD_BYTES)
+        self._expected = bytearray(HEAD_BYTES)
+        self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
+        self._readinto = self._file.readinto
+        self._write = streams.write
+        self._poll = streams.poll
+
+    @property
+    def call_id(self) -> int:
+        """By which the call that is under way can be cancelled."""
+        return call_id(self.number, self._call_number)
+
+    @property
+    def phase(self) -> str | None:
+        """The native step that the host said it entered for the call that is under way."""
+        if self._record is None:
+            return self._declared
+        number, phase = PHASE_RECORD.unpack_from(self._record)
+        return PHASES[phase] if number == self._call_number and 0 < phase < len(PHASES) else None
+
+    # --- calls ---
+
+    def call(self, plan: int, deadline: float | None) -> Head | None:
+        """Make a call whose tensors are in shared memory. ``None`` if its outputs are there, else what came."""
+        self._begin()
+        number = self._call_number
+        HEAD.pack_into(self._out, 0, LINE_MAGIC, _CALL, 0, 0, number, plan, 0, 0)
+        HEAD.pack_into(self._expected, 0, LINE_MAGIC, _RESULT, 0, 0, number, 0, 0, 0)
+        try:
+            self._write(self._out)
+        except OSError:
+            raise LineEnded from None
+        self.sent = True
+        if deadline is not None or self._eager or not self._poll(_LOOK_INTERVAL_MS):
+            self._wait(deadline)
+        count = self._readinto(self._in)
+        if count == HEAD_BYTES and self._in == self._expected:
+            self._end()
+            return None
+        if not count:
+            raise LineEnded
+        return self._head(deadline, count)
+
+    def call_inline(self, plan: int, inputs: Sequence[memoryview], size: int, deadline: float | None) -> Head:
+        """Make a call whose tensors travel here. What came: RESULT with the outputs' bytes, or something else."""
+        self._begin()
+        self._send(LineKind.CALL, plan, inputs, size, deadline)
+        return self._head(deadline, 0)
+
+    def ask(self, header: dict[str, Any], deadline: float | None) -> None:
+        """A question about plans. Raises what the host answers with."""
+        self._begin()
+        chunks, size = tail_of(Frame(Kind.REQUEST, 1, header), self._limits)
+        self._send(LineKind.ASK, 0, chunks, size, deadline)
+        head = self._head(deadline, 0)
+        frame = self.read_frame(head, deadline)
+        if head.kind is not LineKind.ANSWER:
+            self.broken = True
+            raise desync(f"{head.kind.name} to a question", frame.header.get("op", b""))
+
+    def ping(self, deadline: float | None) -> None:
+        self._begin()
+        self._send(LineKind.PING, 0, (), 0, deadline)
+        head = self._head(deadline, 0)
+        if head.kind is not LineKind.PONG:
+            self.broken = True
+            raise desync(f"{head.kind.name} to a PING")
+        self._end()
+
+    def read_frame(self, head: Head, deadline: float | None) -> Frame:
+        """The tail, where it is a frame. Raises the error that it is, if it is one."""
+        tail = TailReader(head.tail_bytes, self._limits)
+        while tail.frame is None:
+            buffer = tail.buffer()
+            if not buffer.nbytes:
+                raise desync(f"{head.kind.name} without a tail")
+            self._wait(deadline)
+            count = self._readinto(buffer)
+            if not count:
+                raise LineEnded
+            tail.received(count)
+        self._end()
+        if head.kind is LineKind.ERROR:
+            raise from_wire(tail.frame.header.get("error") or {})
+        return tail.frame
+
+    def read_tensors(self, head: Head, targets: Sequence[memoryview], deadline: float | None) -> None:
+        """The tail of a RESULT, into these."""
+        if head.tail_bytes != sum(target.nbytes for target in targets):
+            raise desync(f"result of {head.tail_bytes} bytes, its plan says otherwise")
+        for target in targets:
+            filled = 0
+            while filled < target.nbytes:
+                self._wait(deadline)
+                count = self._readinto(target[filled:])
+                if not count:
+                    raise LineEnded
+                filled += count
+        self._end()
+
+    # --- after a call that went wrong ---
+
+    def settle(self, timeout_s: float) -> bool:
+        """Read the answer of a call that was cancelled, and drop it. False if it does not come in time."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            head = self._head(deadline, 0)
+            left = head.tail_bytes
+            scratch = memoryview(bytearray(min(left, 65536)))
+            while left:
+                self._wait(deadline)
+                count = self._readinto(scratch[:left])
+                if not count:
+                    return False
+                left -= count
+        except (LineLate, LineEnded, ProtocolDesync, ChannelFailed, OSError):
+            return False
+        self._end()
+        self.broken = False
+        return True
+
+    def answered(self) -> bool:
+        """Of a call that nobody waits for: whether its answer has come, or the line has ended."""
+        return bool(self._poll(0))
+
+    def close(self) -> None:
+        self.broken = True
+        self._streams.close()
+
+    # --- parts ---
+
+    def _begin(self) -> None:
+        # Broken until the answer has been read: then nothing that comes between can leave a line in use that has
+        # half an answer in it.
+        self.broken = True
+        self.sent = False
+        self._declared = None
+        self._call_number = next_number(self._call_number)
+        self.busy = True
+
+    def _end(self) -> None:
+        self.busy = False
+        self.broken = False
+        self.calls += 1
+
+    def _send(
+        self, kind: LineKind, plan: int, chunks: Sequence[memoryview], size: int, deadline: float | None
+    ) -> None:
+        head = HEAD.pack(LINE_MAGIC, kind, 0, 0, self._call_number, plan, size, 0)
+        fd = self._streams.write_fd
+        pipe = ByteWriter(writer(fd))
+        pipe.add([memoryview(head), *chunks])
+        while pipe.pending:
+            try:
+                pipe.write_some()
+            except BlockingIOError:
+                left = LOOK_INTERVAL_S if deadline is None else min(LOOK_INTERVAL_S, deadline - time.monotonic())
+                if not wait_writable(fd, max(0.0, left)):
+                    self._look(deadline)
+            except OSError:
+                raise LineEnded from None
+        self.sent = True
+
+    def _head(self, deadline: float | None, filled: int) -> Head:
+        """The next head that is no PHASE. filled: what of it is here already."""
+        view = memoryview(self._in)
+        while True:
+            while filled < HEAD_BYTES:
+                self._wait(deadline)
+                count = self._readinto(view[filled:])
+                if not count:
+                    raise LineEnded
+                filled += count
+            head = parse_head(self._in, self._limits, from_client=False)
+            if head.number != self._call_number:
+                raise desync(f"answer to call {head.number} on a line, asked was {self._call_number}", self._in)
+            if head.kind is not LineKind.PHASE:
+                return head
+            self._declared = PHASES[head.phase] or None
+            filled = 0
+
+    def _wait(self, deadline: float | None) -> None:
+        """Until there is something to read."""
+        if self._eager and self._spin():
+            return
+        while True:
+            left_ms = _LOOK_INTERVAL_MS
+            if deadline is not None:
+                left_ms = min(left_ms, max(0.0, (deadline - time.monotonic()) * 1000))
+            if self._poll(left_ms):
+                return
+            self._look(deadline)
+
+    def _look(self, deadline: float | None) -> None:
+        """Nothing moves: for how long, and why?"""
+        if deadline is not None and time.monotonic() >= deadline:
+            raise LineLate
+        silence = self._on_look()
+        if silence is not None:
+            raise silence
+
+    def _spin(self) -> bool:
+        """Ask without pause for a moment. Each time that it was in vain, twice as many calls go without."""
+        if self._skip:
+            self._skip -= 1
+            return False
+        until = time.perf_counter() + SPIN_S
+        poll = self._poll
+        while not poll(0):
+            if time.perf_counter() >= until:
+                self._back_off = min(_MAX_BACK_OFF, self._back_off * 2 or 1)
+                self._skip = self._back_off
+                return False
+        self._back_off = 0
+        return True
+
+
+__all__ = ["SPIN_S", "Line", "LineEnded", "LineLate"]

@@ -1,0 +1,304 @@
+"""The lines of one host process: opened when a call finds none free, closed when nobody has needed them for a while.
+
+The line used last is used first, so a single caller always has the same one, and what a burst of callers needed can
+be seen to be idle. Without lines, or without shared memory, `Sharing.why_not` says why; calls then go another way.
+
+Threads: any. Taking and giving back a line are single operations on a deque; everything rare is under a lock.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from qnnbridge._platform._forks import forks
+from qnnbridge._platform.sharing import LineStreams
+from qnnbridge.process.open_requests import ChannelFailed
+from qnnbridge.repeated.line import Line
+from qnnbridge.repeated.memory import Slab, slab_size
+from qnnbridge.repeated.sharing import Sharing, next_slab_number
+from qnnbridge.repeated.plans import LinePlans, NoSharedMemory
+from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.lines import MAX_LINES, PHASE_RECORD_BYTES, PHASE_SLAB_BYTES
+
+if TYPE_CHECKING:
+    from qnnbridge.process.channel import Channel
+
+MAX_OPEN_LINES = 32
+"""Beside them there may be lines whose call nobody waits for any more, up to what the host takes."""
+
+TRIM_INTERVAL_S = 10.0
+"""A line that was not used between two looks is closed, and its memory given back."""
+
+class Lines:
+    """See the module. Also the `SlabSource` of their plans."""
+
+    def __init__(
+        self, channel: Channel, sharing: Sharing, on_look: Callable[[], ChannelFailed | None]
+    ) -> None:
+        self._channel = channel
+        self._sharing = sharing
+        self._on_look = on_look
+        self._forks = forks()
+        self._lock = threading.RLock()
+        self._idle: collections.deque[LinePlans] = collections.deque()
+        self._all: dict[int, LinePlans] = {}
+        self._abandoned: list[LinePlans] = []
+        self._slots = list(range(MAX_LINES))
+        self._line_numbers = itertools.count(1)
+        self._attached: set[int] = set()
+        self._bytes = 0
+        self._phases: Slab | None = None
+        self._trimmer: threading.Thread | None = None
+        self._wake = threading.Event()
+        self.closed = False
+
+    @property
+    def bytes(self) -> int:
+        """Shared memory of the lines."""
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def take(self, deadline: float | None) -> LinePlans | None:
+        """A line for the calling thread alone; ``None`` if there is none to be had.
+
+        Raises what stops a call on the connection.
+        """
+        if self._forks != forks():
+            return None
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._open(deadline)
+
+    def give_back(self, plans: LinePlans) -> None:
+        """The call is over, well or not."""
+        line = plans.line
+        if line.broken or self.closed:
+            self._retire(plans)
+        else:
+            self._idle.append(plans)
+            if self.closed:
+                self._close_idle()
+
+    def abandon(self, plans: LinePlans) -> None:
+        """The host may go on with the call; nobody waits for it."""
+        plans.line.abandoned = True
+        with self._lock:
+            self._abandoned.append(plans)
+
+    def reap(self) -> None:
+        """Close the lines of abandoned calls that have come to their end."""
+        with self._lock:
+            over = [plans for plans in self._abandoned if plans.line.answered()]
+            for plans in over:
+                self._abandoned.remove(plans)
+        for plans in over:
+            plans.line.busy = False
+            self._retire(plans)
+
+    def close(self) -> None:
+        """The host is gone. A line that a caller still has is closed by that caller."""
+        self.closed = True
+        self._wake.set()
+        self._close_idle()
+        with self._lock:
+            abandoned, self._abandoned = self._abandoned, []
+        for plans in abandoned:
+            plans.line.busy = False
+            self._retire(plans)
+        if self._phases is not None:
+            self._phases.close()
+
+    # --- opening and closing ---
+
+    def _open(self, deadline: float | None) -> LinePlans | None:
+        sharing = self._sharing
+        agreement = self._channel.agreement
+        if sharing.why_not is not None or self.closed or agreement is None:
+            return None
+        if "line" not in agreement.features:
+            sharing.why_not = "the host has none"
+            return None
+        if self._abandoned:
+            self.reap()
+        with self._lock:
+            if not self._slots or len(self._all) - len(self._abandoned) >= MAX_OPEN_LINES:
+                return None
+            slot = self._slots.pop(0)
+        plans = None
+        try:
+            plans = self._open_in(slot, deadline)
+        except (BridgeError, OSError) as error:
+            sharing.why_not = str(error)
+        finally:
+            if plans is None:
+                with self._lock:
+                    self._slots.insert(0, slot)
+        return plans
+
+    def _open_in(self, slot: int, deadline: float | None) -> LinePlans:
+        number = next(self._line_numbers)
+        phases = self._phase_slab(deadline)
+        streams = LineStreams()
+        try:
+            read, write = streams.places(self._channel.peer.pid)
+            header = {"op": "line.open", "line": number, "slot": slot, "read": read, "write": write}
+            self._channel.call({**header, "phases": phases and phases.number}, deadline=deadline)
+            streams.opened()
+        except BaseException:
+            streams.close()
+            raise
+        record = None
+        if phases is not None:
+            at = slot * PHASE_RECORD_BYTES
+            record = phases.data.data[at : at + PHASE_RECORD_BYTES]
+        else:
+            streams.enlarge()
+        agreement = self._channel.agreement
+        assert agreement is not None
+        line = Line(number, slot, streams, agreement.limits, self._on_look, record, eager=self._sharing.spin)
+        plans = LinePlans(line, self, shared=self._shares_memory)
+        with self._lock:
+            self._all[number] = plans
+            self._channel.requests.lines[number] = line
+            if self._trimmer is None:
+                self._trimmer = threading.Thread(
+                    target=_trim, args=(weakref.ref(self), self._wake), name="qnnbridge trim", daemon=True
+                )
+                self._trimmer.start()
+        return plans
+
+    def _retire(self, plans: LinePlans) -> None:
+        line = plans.line
+        with self._lock:
+            if self._all.pop(line.number, None) is None:
+                return
+            self._channel.requests.lines.pop(line.number, None)
+            self._slots.append(line.slot)
+        line.close()
+        plans.close()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            try:
+                plans = self._idle.pop()
+            except IndexError:
+                return
+            self._retire(plans)
+
+    def forget(self, number: int) -> None:
+        """A slab of the application's arrays is gone."""
+        with self._lock:
+            known = number in self._attached
+            self._attached.discard(number)
+        if known:
+            self._release(number)
+
+    def trim(self, seen: dict[int, int]) -> bool:
+        """Close what was not used since the last look. seen: calls of each line by then. True if lines are left."""
+        self.reap()
+        for _ in range(len(self._idle)):
+            try:
+                plans = self._idle.popleft()
+            except IndexError:
+                break
+            if seen.get(plans.line.number) == plans.line.calls:
+                self._retire(plans)
+            else:
+                self._idle.append(plans)
+        seen.clear()
+        with self._lock:
+            seen.update((number, plans.line.calls) for number, plans in self._all.items())
+            if not self._all:
+                self._trimmer = None
+                return False
+        return True
+
+    # --- memory ---
+
+    def _shares_memory(self) -> bool:
+        return self._sharing.why_no_memory is None
+
+    def new_slab(self, wanted: int, *, host_writes: bool) -> Slab:
+        size = slab_size(wanted)
+        with self._lock:
+            if self._bytes + size > self._sharing.memory_limit:
+                raise NoSharedMemory
+            self._bytes += size
+        try:
+            slab = Slab(next_slab_number(), size, host_writes=host_writes)
+            self._attach(slab)
+        except BaseException as error:
+            with self._lock:
+                self._bytes -= size
+            if isinstance(error, (BridgeError, OSError)):
+                raise NoSharedMemory from error
+            raise
+        return slab
+
+    def drop_slab(self, slab: Slab) -> None:
+        slab.close()
+        with self._lock:
+            self._bytes -= slab.size
+        self._release(slab.number)
+
+    def show(self, slab: Slab) -> None:
+        if slab.number in self._attached:
+            return
+        with self._lock:
+            if slab.number not in self._attached:
+                try:
+                    self._attach(slab)
+                except (BridgeError, OSError) as error:
+                    raise NoSharedMemory from error
+                self._attached.add(slab.number)
+
+    def _attach(self, slab: Slab) -> None:
+        until = time.monotonic() + ATTACH_TIMEOUT_S
+        place = slab.place(self._channel.peer.pid)
+        header = {"op": "slab.attach", "slab": slab.number, "size": slab.size, "host_writes": slab.host_writes}
+        self._channel.call({**header, "where": place}, deadline=until)
+
+    def _release(self, number: int) -> None:
+        if not self.closed:
+            self._channel.post({"op": "slab.release", "slab": number})
+
+    def _phase_slab(self, deadline: float | None) -> Slab | None:
+        agreement = self._channel.agreement
+        if not self._shares_memory() or agreement is None or "shm1" not in agreement.features:
+            self._sharing.why_no_memory = self._sharing.why_no_memory or "the host has none"
+            return None
+        with self._lock:
+            if self._phases is None:
+                try:
+                    slab = Slab(next_slab_number(), PHASE_SLAB_BYTES, host_writes=True)
+                    self._attach(slab)
+                except (BridgeError, OSError) as error:
+                    self._sharing.why_no_memory = str(error)
+                    return None
+                self._phases = slab
+            return self._phases
+
+
+ATTACH_TIMEOUT_S = 10.0
+"""For a gigabyte of memory that has to be touched."""
+
+
+def _trim(reference: weakref.ref[Lines], wake: threading.Event) -> None:
+    seen: dict[int, int] = {}
+    while not wake.wait(TRIM_INTERVAL_S):
+        lines = reference()
+        if lines is None or lines.closed or not lines.trim(seen):
+            return
+        del lines
+
+
+__all__ = ["Lines"]

@@ -1,0 +1,92 @@
+"""Shared memory as lines use it: slabs of few sizes, and results that applications look at without copying them.
+
+A slab is written by one side only. It is handed over by frames on the line and by nothing else: there is no lock and
+no flag in it. What a result array refers to (`Lease`) is not given to a later call before the array and all its
+views are gone, and stays mapped even when the line, the host or the session is gone.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+
+from qnnbridge._platform.sharing import Place, SharedMemory
+
+SMALLEST_SLAB_BYTES = 64 * 1024
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def slab_size(wanted: int) -> int:
+    """The size class: powers of two and the steps halfway between, so that growth is geometric and waste a third."""
+    size = SMALLEST_SLAB_BYTES
+    while size < wanted:
+        if size + size // 2 >= wanted and size >= 2 * SMALLEST_SLAB_BYTES:
+            return size + size // 2
+        size *= 2
+    return size
+
+
+class Slab:
+    """A piece of shared memory. number: by which the host knows it. data: its bytes.
+
+    host_writes: for outputs; `data` is then read-only here, unless the memory is the application's own (`writable`).
+    """
+
+    __slots__ = ("_memory", "_released", "data", "held", "host_writes", "number", "size")
+
+    def __init__(self, number: int, size: int, *, host_writes: bool, writable: bool = False) -> None:
+        """Raises `OSError`."""
+        self.number = number
+        self.size = size
+        self.host_writes = host_writes
+        self._memory = SharedMemory(size, writable=writable or not host_writes)
+        self.data = np.frombuffer(self._memory.view, np.uint8)
+        self.held = 0
+        """Arrays that were lent to the application; `free` takes off those that came back."""
+        self._released: collections.deque[None] = collections.deque()
+
+    def place(self, pid: int) -> Place:
+        return self._memory.place(pid)
+
+    def view(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> Array:
+        return np.ndarray(shape, dtype, self.data, offset)
+
+    @property
+    def free(self) -> bool:
+        """Whether no array of the application refers to it."""
+        return not self.held or len(self._released) == self.held
+
+    def reuse(self) -> None:
+        """It is free, and about to be written again."""
+        self.held = 0
+        self._released.clear()
+
+    def came_back(self) -> None:
+        """From a finalizer, which must neither lock nor block."""
+        self._released.append(None)
+
+    def close(self) -> None:
+        """The host is not told of it any more. Arrays in it stay what they are."""
+        self._memory.close()
+
+
+class Lease:
+    """What a lent array and all its views refer to. The slab is not used again before it is gone."""
+
+    __slots__ = ("__array_interface__", "_slab")
+
+    def __init__(self, slab: Slab, interface: dict[str, Any]) -> None:
+        self._slab = slab
+        self.__array_interface__ = interface
+        slab.held += 1
+
+    def __del__(self) -> None:
+        self._slab.came_back()
+
+
+def lend(slab: Slab, interface: dict[str, Any]) -> Array:
+    """A read-only array for the application. interface: ``__array_interface__`` of a view of the slab."""
+    return np.asarray(Lease(slab, interface))

@@ -1,0 +1,264 @@
+"""Runs a call that was made before over a line, or says that it has to go by the connection.
+
+What always holds: a call gets here only if nothing stands in its way that the long way would look after (a new
+generation, suspects that run alone, quarantine, a planned restart). What fails here is handed to the long way
+together with the process that it failed in, and there it is treated like any other failure: explained, and repeated
+if that is safe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qnnbridge.deadlines import deadline_after
+from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge.repeated.arrays import SharedBlock, shared_block
+from qnnbridge.repeated.line import LineEnded, LineLate
+from qnnbridge.repeated.plans import MAX_LENT_SLABS, LinePlan, LinePlans
+from qnnbridge.repeated.shapes import CallShape
+from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
+from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.lines import LineKind
+from qnnbridge_protocol.values import Decoder
+
+if TYPE_CHECKING:
+    from qnnbridge.process.host_process import HostProcess
+    from qnnbridge.remote_session import RemoteSession
+
+SETTLE_TIMEOUT_S = 0.2
+"""How long the answer of a call that was stopped is waited for, so that the line can be used again."""
+
+ALIVE_TIMEOUT_S = 1.0
+"""A line has ended: how long the host may take to show that it has not."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Failure(Exception):
+    """The call failed in this process; the long way knows what to do about it."""
+
+    def __init__(self, process: HostProcess, error: Exception) -> None:
+        super().__init__(str(error))
+        self.process = process
+        self.error = error
+
+
+def run(
+    remote: RemoteSession,
+    shape: CallShape,
+    feed: Mapping[str, Any],
+    timeout_s: float | None,
+    borrow: bool,
+    out: Sequence[Array | None] | None,
+) -> list[Any] | None:
+    """The outputs, or ``None`` if the call has to go the long way. Raises `Failure`."""
+    host = remote.host
+    supervisor = host.supervisor
+    process = supervisor.current
+    if process is None or process.generation != remote.generation or remote.closed:
+        return None
+    if shape.refused or host.suspects:
+        return None
+    lines = process.lines
+    if lines is None:
+        return None
+    try:
+        supervisor.check_quarantine(remote.note)
+    except ModelQuarantined:
+        return None
+    host.before_call(process)
+    if not process.usable:
+        return None
+    deadline = None if timeout_s is None else deadline_after(timeout_s)
+    try:
+        plans = lines.take(deadline)
+        if plans is None:
+            return None
+        results = _run_on(remote, process, plans, shape, feed, deadline, borrow, out)
+    except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
+        raise Failure(process, error) from None
+    if results is not None:
+        supervisor.good_reply(remote.note, "running")
+    return results
+
+
+def _run_on(
+    remote: RemoteSession,
+    process: HostProcess,
+    plans: LinePlans,
+    shape: CallShape,
+    feed: Mapping[str, Any],
+    deadline: float | None,
+    borrow: bool,
+    out: Sequence[Array | None] | None,
+) -> list[Any] | None:
+    lines, line, sharing = process.lines, plans.line, process.sharing
+    assert lines is not None
+    line.note = remote.note
+    kept = False
+    try:
+        inputs = _blocks([feed[tensor.name] for tensor in shape.inputs], remote, host_writes=False)
+        outputs = None if out is None else _blocks(out, remote, host_writes=True)
+        try:
+            plan = plans.plan(shape, remote.session_id, inputs, outputs, deadline)
+        except LineLate:
+            raise Deadline("not-started") from None
+        except ProtocolDesync:
+            raise
+        except BridgeError:
+            shape.refused = True  # the long way says what is wrong, if anything is
+            return None
+        if plan.inline:
+            sharing.inline_calls += 1
+            return _run_inline(plans, plan, shape, feed, deadline, out)
+        plan.put_in(feed)
+        sharing.shared_calls += 1
+        head = line.call(plan.number, deadline)
+        if head is not None:
+            return _other_answer(plans, head, deadline, out)
+        if borrow and out is None:
+            if plans.lent < MAX_LENT_SLABS:
+                return plan.lend_out()
+            sharing.lent_refused += 1
+        return plan.take_out(out)
+    except LineEnded:
+        _host_gone(process)
+        raise ChannelRetired from None
+    except LineLate:
+        kept, state = _give_up(process, plans)
+        raise Deadline(state) from None
+    except ProtocolDesync as error:
+        raise process.channel.fail(error) from None
+    except BaseException as error:
+        # Ctrl+C, for one: the host is told, and the line is not used again.
+        if line.broken and line.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
+            kept, _ = _give_up(process, plans)
+        raise
+    finally:
+        if not kept:
+            line.busy = False
+            lines.give_back(plans)
+            process.channel.requests.line_is_free()
+
+
+def _blocks(arrays: Sequence[Any], remote: RemoteSession, *, host_writes: bool) -> tuple[SharedBlock | None, ...] | None:
+    """The application's blocks among them, for which nothing is copied."""
+    found = None
+    for array in arrays:
+        if array is not None and array.base.__class__ is SharedBlock:
+            break
+    else:
+        return None
+    found = tuple(None if array is None else shared_block(array) for array in arrays)
+    own = remote.host.arrays
+    fit = tuple(b if b is not None and b.owner is own and b.slab.host_writes is host_writes else None for b in found)
+    return fit if any(block is not None for block in fit) else None
+
+
+def _run_inline(
+    plans: LinePlans,
+    plan: LinePlan,
+    shape: CallShape,
+    feed: Mapping[str, Any],
+    deadline: float | None,
+    out: Sequence[Array | None] | None,
+) -> list[Any]:
+    line = plans.line
+    chunks = [_bytes(feed[tensor.name]) for tensor in shape.inputs]
+    head = line.call_inline(plan.number, chunks, plan.size, deadline)
+    if head.kind is not LineKind.RESULT:
+        return _other_answer(plans, head, deadline, out)
+    results: list[Array] = []
+    targets: list[memoryview] = []
+    for index, tensor in enumerate(shape.outputs):
+        given = None if out is None else out[index]
+        direct = given is not None and given.flags.c_contiguous
+        result = given if direct and given is not None else np.empty(tensor.shape, tensor.dtype)
+        results.append(result)
+        targets.append(memoryview(result).cast("B"))
+    line.read_tensors(head, targets, deadline)
+    for index, result in enumerate(results):
+        if result.dtype == np.bool_:
+            np.copyto(result, result.view(np.uint8) != 0)
+        given = None if out is None else out[index]
+        if given is not None and given is not result:
+            np.copyto(given, result)
+            results[index] = given
+    return results
+
+
+def _bytes(array: Array) -> memoryview:
+    if array.dtype == np.bool_:
+        array = array.view(np.uint8) != 0
+    return memoryview(np.ascontiguousarray(array)).cast("B")
+
+
+def _other_answer(
+    plans: LinePlans, head: Any, deadline: float | None, out: Sequence[Array | None] | None
+) -> list[Any]:
+    """An error, or outputs of other shapes than the last time."""
+    line = plans.line
+    frame = line.read_frame(head, deadline)
+    if head.kind is not LineKind.VALUES:
+        line.broken = True
+        raise desync(f"{head.kind.name} to a call")
+    decoder = Decoder(frame.buffers)
+    values = [decoder.value(item) for item in frame.header["outputs"]]
+    decoder.finish()
+    return values if out is None else deliver(values, out)
+
+
+def deliver(values: Sequence[Any], out: Sequence[Array | None]) -> list[Any]:
+    """Results that came elsewhere, into the arrays that the application gave."""
+    from qnnbridge_protocol.errors import InvalidArgument
+
+    results: list[Any] = []
+    for value, target in zip(values, out, strict=True):
+        if target is None:
+            results.append(value)
+            continue
+        if value.__class__ is not np.ndarray or value.dtype != target.dtype or value.shape != target.shape:
+            got = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+            raise InvalidArgument(
+                f"An array of out= is {target.dtype} {target.shape}, the output is {got}.",
+                fix="Give an array of the output's type and shape, or None for this output.",
+            )
+        results.append(target)
+    for value, target in zip(values, out, strict=True):
+        if target is not None:
+            np.copyto(target, value)
+    return results
+
+
+def _host_gone(process: HostProcess) -> None:
+    """Returns if only the line has ended; raises `ChannelFailed` if it was the host."""
+    try:
+        process.channel.ping(time.monotonic() + ALIVE_TIMEOUT_S)
+    except Deadline:
+        raise process.channel.fail(None) from None
+
+
+def _give_up(process: HostProcess, plans: LinePlans) -> tuple[bool, str]:
+    """Cancel the call. Whether the line is kept aside until its answer comes, and what became of the work."""
+    line, lines = plans.line, process.lines
+    assert lines is not None
+    state = "not-started"
+    if line.sent:
+        try:
+            state = process.channel.cancel(line.call_id, time.monotonic() + CANCEL_TIMEOUT_S)
+        except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
+            state = "still-running"
+        if state != "still-running":
+            if line.settle(SETTLE_TIMEOUT_S):
+                return False, state
+            state = "still-running"
+        lines.abandon(plans)
+        return True, state
+    return False, state
+
+
+__all__ = ["Failure", "deliver", "run"]

@@ -1,0 +1,142 @@
+"""Calls that were made before: their names, types and shapes, and how to find them again.
+
+A `CallShape` is made from a call that went well by the connection, so everything that is checked there has been
+checked: a later call with the same names, the same dtypes and the same shapes passes the same checks. Only dense
+tensors of types that numpy has are repeated this way.
+
+`KnownShapes` belongs to one session. Any thread; two that learn the same at once do no harm.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qnnbridge_protocol.elements import LAYOUTS, ElementType, element_of
+
+MAX_SHAPES = 64
+"""Per session. What varies more than that gains nothing from being remembered."""
+
+_LITTLE = sys.byteorder == "little"
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Signature = tuple[Any, ...]
+
+
+class TensorShape(NamedTuple):
+    """One input or output."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    element: ElementType
+    nbytes: int
+
+
+class CallShape:
+    """Inputs and outputs in the order of the call. refused: the host could not make a plan of it."""
+
+    __slots__ = ("_checks", "_count", "_wanted", "inputs", "output_names", "outputs", "refused")
+
+    def __init__(
+        self, output_names: tuple[str, ...] | None, inputs: tuple[TensorShape, ...], outputs: tuple[TensorShape, ...]
+    ) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self.output_names = tuple(tensor.name for tensor in outputs)
+        self._wanted = output_names
+        self._count = len(inputs)
+        self.refused = False
+        self._checks = tuple((tensor.name, tensor.dtype, tensor.shape) for tensor in inputs)
+
+    def fits(self, output_names: Sequence[str] | None, feed: Mapping[str, Any]) -> bool:
+        """Whether this is the same call again."""
+        if len(feed) != self._count:
+            return False
+        for name, dtype, shape in self._checks:
+            array = feed.get(name)
+            if array.__class__ is not np.ndarray or array.dtype is not dtype or array.shape != shape:
+                return False
+        wanted = self._wanted
+        if not output_names:
+            return wanted is None
+        return wanted is not None and len(output_names) == len(wanted) and tuple(output_names) == wanted
+
+
+class KnownShapes:
+    """See the module."""
+
+    def __init__(self, all_outputs: Iterable[str]) -> None:
+        self._all_outputs = tuple(all_outputs)
+        self._shapes: dict[Signature, CallShape] = {}
+        self._last: CallShape | None = None
+
+    def find(self, output_names: Sequence[str] | None, feed: Mapping[str, Any]) -> CallShape | None:
+        """The call, if it was made before."""
+        last = self._last
+        if last is None or not (feed.__class__ is dict or isinstance(feed, Mapping)):
+            return None
+        try:
+            if last.fits(output_names, feed):
+                return last
+            signature = _signature(output_names, feed)
+            found = self._shapes.get(signature) if signature is not None else None
+        except TypeError:  # nothing of the kind that names are
+            return None
+        if found is None or not found.fits(output_names, feed):
+            return None
+        self._last = found
+        return found
+
+    def learn(self, output_names: Sequence[str] | None, feed: Mapping[str, Any], results: Sequence[Any]) -> None:
+        """A call went well by the connection."""
+        signature = _signature(output_names, feed)
+        if signature is None or signature in self._shapes:
+            return
+        names = tuple(output_names) if output_names else self._all_outputs
+        if len(set(names)) != len(names) or len(names) != len(results):
+            return
+        inputs = tuple(_tensor(name, array) for name, array in feed.items())
+        outputs = tuple(_tensor(name, array) for name, array in zip(names, results, strict=True))
+        if any(tensor is None for tensor in (*inputs, *outputs)):
+            return
+        shape = CallShape(
+            tuple(output_names) if output_names else None,
+            tuple(tensor for tensor in inputs if tensor is not None),
+            tuple(tensor for tensor in outputs if tensor is not None),
+        )
+        while len(self._shapes) >= MAX_SHAPES:
+            self._shapes.pop(next(iter(self._shapes)), None)
+        self._shapes[signature] = shape
+        self._last = shape
+
+    def forget(self) -> None:
+        """The session is closed, or became another one."""
+        self._last = None
+        self._shapes.clear()
+
+
+def _signature(output_names: Sequence[str] | None, feed: Mapping[str, Any]) -> Signature | None:
+    parts: list[Any] = [tuple(output_names) if output_names else None]
+    for name, array in feed.items():
+        if array.__class__ is not np.ndarray:
+            return None
+        parts.append((name, array.dtype, array.shape))
+    return tuple(parts)
+
+
+def _tensor(name: str, array: Any) -> TensorShape | None:
+    """``None`` for what has no such memory: other classes, strings, other byte orders, no elements."""
+    if array.__class__ is not np.ndarray or not array.size or not _LITTLE:
+        return None
+    element = element_of(array.dtype)
+    if element is None or element is ElementType.STRING:
+        return None
+    layout = LAYOUTS[element]
+    # `is`: every array of a plain native type has the very same dtype object, which makes the later check cheap.
+    if not layout.named or layout.packed or array.dtype is not layout.storage:
+        return None
+    return TensorShape(name, array.dtype, array.shape, element, array.nbytes)

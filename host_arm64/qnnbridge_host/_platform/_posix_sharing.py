@@ -1,0 +1,49 @@
+"""Streams and memory that the application shares, on Linux: opened through its entry in /proc.
+
+That needs no socket and no inherited descriptor, only that the two processes belong to the same user. The
+application says which file it means (device and inode), so a descriptor that was closed and given away meanwhile
+is noticed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+assert sys.platform != "win32"
+
+AVAILABLE = sys.platform == "linux"
+"""Whether this host can open what an application shares."""
+
+
+def open_stream(where: Mapping[str, Any], *, write: bool) -> int:
+    """A descriptor of our own for one end of a pipe of the application. Raises `OSError`, `ValueError`."""
+    return _open(where, os.O_WRONLY if write else os.O_RDONLY)
+
+
+def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryview:
+    """Shared memory of the application, mapped and touched. It is unmapped when nothing refers to it any more."""
+    fd = _open(where, os.O_RDWR if write else os.O_RDONLY)
+    try:
+        if os.fstat(fd).st_size != size:
+            raise ValueError(f"the memory has {os.fstat(fd).st_size} bytes, not {size}")
+        access = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)
+        # Touched now: a page that is missing costs a microsecond when it is met in a call.
+        return memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0), access))
+    finally:
+        os.close(fd)
+
+
+def _open(where: Mapping[str, Any], access: int) -> int:
+    pid, number, device, inode = (where.get(key) for key in ("pid", "fd", "device", "inode"))
+    if not all(type(value) is int for value in (pid, number, device, inode)):
+        raise ValueError("a shared file is named by pid, fd, device and inode")
+    fd = os.open(f"/proc/{pid}/fd/{number}", access | os.O_CLOEXEC)
+    status = os.fstat(fd)
+    if (status.st_dev, status.st_ino) != (device, inode):
+        os.close(fd)
+        raise ValueError(f"descriptor {number} of process {pid} is not the file that was meant")
+    return fd

@@ -1,0 +1,373 @@
+"""Lines: pairs of streams beside the connection, each with a thread of its own, for calls that are repeated.
+
+The thread reads a call, runs it and answers it: no other thread has to wake up for it, which is what makes it
+quick. Only a call that finds the NPU's lane busy is left to the thread that is in the lane. A line that breaks (its
+caller gave up) ends quietly; what it was busy with goes on, and its answer is dropped.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from qnnbridge_host.engine.stop import StopHandle
+from qnnbridge_host.failures import describe
+from qnnbridge_host.plans import Plan, make_plan
+from qnnbridge_host.requests import Request
+from qnnbridge_host.sharing import Slabs, open_stream
+from qnnbridge_protocol.drivers.descriptors import ByteWriter, blocking_write
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync, UnknownOperation
+from qnnbridge_protocol.frames import Frame, Kind, desync
+from qnnbridge_protocol.limits import Limits
+from qnnbridge_protocol.lines import (
+    HEAD,
+    HEAD_BYTES,
+    LINE_MAGIC,
+    MAX_LINES,
+    MAX_PLANS,
+    PHASE_RECORD,
+    PHASE_RECORD_BYTES,
+    PHASES,
+    LineKind,
+    TailReader,
+    call_id,
+    parse_head,
+    tail_of,
+)
+
+if TYPE_CHECKING:
+    from qnnbridge_host.npu_reset import ResettableSession
+
+_PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
+_RESULT = int(LineKind.RESULT)
+
+
+class Desk(Protocol):
+    """What lines need of the server. Any thread may call."""
+
+    @property
+    def limits(self) -> Limits:
+        """What both sides have agreed upon."""
+
+    def find(self, session: int) -> tuple[ResettableSession, str | None]:
+        """The session with this number, and the lane that its runs wait in. Raises `Closed`."""
+
+    def accept(self, call: LineCall, lane: str | None) -> None:
+        """Have it served: now, by this thread, or by the thread that is in the lane."""
+
+    def declare(self, call: LineCall, phase: str) -> None:
+        """The call is about to enter native code, and nothing but a frame can tell."""
+
+    def broken(self, error: ProtocolDesync) -> None:
+        """The client talks nonsense. Ends the process."""
+
+
+class Lines:
+    """All lines of the client, and the memory that they share with it. Any thread."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.slabs = Slabs()
+        self._lock = threading.Lock()
+        self._open: set[Line] = set()
+        self.operations: dict[str, Callable[[Mapping[str, Any]], None]] = {
+            "line.open": self._open_line,
+            "slab.attach": self._attach,
+            "slab.release": self._release,
+        }
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def ended(self, line: Line) -> None:
+        with self._lock:
+            self._open.discard(line)
+
+    def _open_line(self, header: Mapping[str, Any]) -> None:
+        number, slot, phases = (header.get(key) for key in ("line", "slot", "phases"))
+        if type(number) is not int or not 0 < number < 2**31 or type(slot) is not int or not 0 <= slot < MAX_LINES:
+            raise desync("line.open without a proper description")
+        record = None
+        if phases is not None:
+            at = slot * PHASE_RECORD_BYTES
+            record = self.slabs.get(phases).data.data[at : at + PHASE_RECORD_BYTES]
+        with self._lock:
+            if len(self._open) >= MAX_LINES:
+                raise InvalidArgument(f"There are {MAX_LINES} lines already.")
+            ends: list[int] = []
+            try:
+                ends.append(open_stream(_place(header, "read"), write=False))
+                ends.append(open_stream(_place(header, "write"), write=True))
+                line = Line(self, number, (ends[0], ends[1]), record)
+                self._open.add(line)
+                line.start()
+            except (OSError, ValueError, RuntimeError) as error:
+                for fd in ends:
+                    os.close(fd)
+                raise InvalidArgument(f"The streams of a line cannot be opened: {error}.") from error
+
+    def _attach(self, header: Mapping[str, Any]) -> None:
+        number, size, writes = (header.get(key) for key in ("slab", "size", "host_writes"))
+        if type(number) is not int or type(size) is not int or size <= 0 or type(writes) is not bool:
+            raise desync("slab.attach without a proper description")
+        try:
+            self.slabs.attach(number, _place(header, "where"), size, host_writes=writes)
+        except (OSError, ValueError) as error:
+            raise InvalidArgument(f"Shared memory cannot be opened: {error}.") from error
+
+    def _release(self, header: Mapping[str, Any]) -> None:
+        number = header.get("slab")
+        if type(number) is int:
+            self.slabs.release(number)
+
+
+class LineCall(Request):
+    """A call on a line. Used again for a later call when it has been answered and is out of everybody's hands."""
+
+    __slots__ = ("line", "number", "plan")
+
+    on_line = True
+
+    def __init__(self, line: Line) -> None:
+        super().__init__(0, {"op": "session.run"}, ())
+        self.line = line
+        self.number = 0
+        self.plan: Plan | None = None
+
+    def renew(self, number: int, plan: Plan) -> None:
+        self.id = call_id(self.line.number, number)
+        self.number = number
+        self.plan = plan
+        self.phase = None
+        self.started = self.withdrawn = self.failed = False
+        self.declared = True  # by the record; `declare` where there is none
+        self.done = None
+        stopper = self.stopper
+        if stopper is None or stopper.stopped:
+            self.stopper = StopHandle()
+
+    def let_go(self) -> None:
+        pass
+
+    def serve(self) -> bool:
+        """Whether it went well. Never raises what a handler raises: that is the answer."""
+        plan, stop = self.plan, self.stopper
+        assert plan is not None
+        assert isinstance(stop, StopHandle)
+        try:
+            values = plan.session.run_bound(plan.call, stop, self.line.recorder(self))
+            self.line.answer(self, plan, values)
+            return True
+        except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the caller
+            self.line.answer_error(self, error)
+            return False
+
+    def declare(self, phase: str) -> None:
+        self.line.tell_phase(self, phase)
+
+    def refuse(self, error: BaseException) -> None:
+        self.line.answer_error(self, error)
+
+    def served(self) -> None:
+        self.line.take_back(self)
+
+
+class Line:
+    """One line. Its thread reads; whoever serves a call writes, under a lock."""
+
+    def __init__(self, lines: Lines, number: int, ends: tuple[int, int], record: memoryview | None) -> None:
+        self.number = number
+        self._lines = lines
+        self._desk = lines.desk
+        self._in_fd, self._out_fd = ends
+        self._record = record
+        self._plans: dict[int, Plan] = {}
+        self._spare: list[LineCall] = []
+        self._write_lock = threading.Lock()
+        self._writer = ByteWriter(blocking_write(self._out_fd))
+        self._head = bytearray(HEAD_BYTES)
+        self._busy = 0
+        self._ended = False
+        self._current: LineCall | None = None
+
+    def start(self) -> None:
+        threading.Thread(target=self._work, name=f"qnnbridge line {self.number}", daemon=True).start()
+
+    # --- reading; the line's own thread ---
+
+    def _work(self) -> None:
+        file = io.FileIO(self._in_fd, "rb", closefd=False)
+        head = memoryview(bytearray(HEAD_BYTES))
+        try:
+            while _fill(file, head):
+                self._take(file, head)
+        except ProtocolDesync as error:
+            self._desk.broken(error)
+        except EOFError:
+            pass
+        except OSError as error:
+            print(f"qnnbridge host: line {self.number}: {error}", file=sys.stderr, flush=True)
+        finally:
+            self._plans.clear()
+            self._lines.ended(self)
+            os.close(self._in_fd)
+            with self._write_lock:
+                self._ended = True
+                self._close_if_unused()
+
+    def _take(self, file: io.FileIO, raw: memoryview) -> None:
+        head = parse_head(raw, self._desk.limits, from_client=True)
+        if head.kind is LineKind.CALL:
+            plan = self._plans.get(head.plan)
+            if plan is None:
+                raise desync(f"call of plan {head.plan}, which is not there", raw)
+            expected = 0
+            if plan.inline:
+                for tensor in plan.call.inputs:
+                    expected += tensor.array.nbytes
+            if head.tail_bytes != expected:
+                raise desync(f"call with {head.tail_bytes} bytes, its plan says {expected}", raw)
+            if expected:
+                for tensor in plan.call.inputs:
+                    if tensor.array.nbytes and not _fill(file, memoryview(tensor.array).cast("B")):
+                        raise EOFError
+            call = self._spare.pop() if self._spare else LineCall(self)
+            call.renew(head.number, plan)
+            if self._record is None:
+                call.declared = False
+            self._busy += 1
+            self._desk.accept(call, plan.lane)
+        elif head.kind is LineKind.PING:
+            self._send(LineKind.PONG, head.number)
+        else:
+            self._answer_question(head.number, _read_tail(file, head.tail_bytes, self._desk.limits))
+
+    def _answer_question(self, number: int, question: Frame) -> None:
+        header = question.header
+        op = header.get("op")
+        try:
+            if op == "plan.make":
+                plan_number = header.get("plan")
+                if type(plan_number) is not int or not 0 < plan_number < 2**32:
+                    raise desync("a plan without a proper number")
+                if len(self._plans) >= MAX_PLANS or plan_number in self._plans:
+                    raise InvalidArgument(f"Plan {plan_number} is there already, or there are too many.")
+                self._plans[plan_number] = make_plan(
+                    header, self._desk.find, self._lines.slabs, self._desk.limits
+                )
+            elif op == "plan.drop":
+                for plan_number in header.get("plans") or ():
+                    self._plans.pop(plan_number, None)
+            else:
+                raise UnknownOperation(f"This host does not know the operation {op!r} on a line.")
+        except (BridgeError, MemoryError, TypeError) as error:
+            self._send_frame(LineKind.ERROR, number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
+            return
+        self._send_frame(LineKind.ANSWER, number, Frame(Kind.REPLY, 1, {}))
+
+    # --- answering; whoever serves the call ---
+
+    def recorder(self, call: LineCall) -> Callable[[str], None]:
+        """What to call before each native step of this call."""
+        if self._record is None:
+            return lambda phase: self._desk.declare(call, phase)
+        self._current = call
+        return self._note_phase
+
+    def _note_phase(self, phase: str) -> None:
+        # Read by the client only when this process is gone: no frame, no wake-up, and it is always right.
+        call = self._current
+        if call is not None and self._record is not None:
+            call.phase = phase
+            PHASE_RECORD.pack_into(self._record, 0, call.number, _PHASE_NUMBERS.get(phase, 1))
+
+    def answer(self, call: LineCall, plan: Plan, values: list[Any] | None) -> None:
+        if values is not None:
+            from qnnbridge_protocol.values import Encoder
+
+            encoder = Encoder()
+            header = {"outputs": [encoder.add(value) for value in values]}
+            frame = Frame(Kind.REPLY, 1, header, tuple(encoder.buffers))
+            self._send_frame(LineKind.VALUES, call.number, frame)
+            return
+        if not plan.inline:
+            with self._write_lock:
+                if self._ended:
+                    return
+                HEAD.pack_into(self._head, 0, LINE_MAGIC, _RESULT, 0, 0, call.number, 0, 0, 0)
+                try:
+                    os.write(self._out_fd, self._head)
+                except OSError:
+                    self._ended = True
+            return
+        chunks = [memoryview(tensor.array).cast("B") for tensor in plan.call.outputs if tensor.array.nbytes]
+        self._send(LineKind.RESULT, call.number, chunks, sum(chunk.nbytes for chunk in chunks))
+
+    def answer_error(self, call: LineCall, error: BaseException) -> None:
+        self._send_frame(LineKind.ERROR, call.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
+
+    def tell_phase(self, call: LineCall, phase: str) -> None:
+        self._send(LineKind.PHASE, call.number, phase=_PHASE_NUMBERS.get(phase, 1))
+
+    def take_back(self, call: LineCall) -> None:
+        self._spare.append(call)
+        with self._write_lock:
+            self._busy -= 1
+            self._close_if_unused()
+
+    def _send_frame(self, kind: LineKind, number: int, frame: Frame) -> None:
+        chunks, size = tail_of(frame, self._desk.limits)
+        self._send(kind, number, chunks, size)
+
+    def _send(
+        self, kind: LineKind, number: int, chunks: list[memoryview] | None = None, size: int = 0, phase: int = 0
+    ) -> None:
+        head = memoryview(HEAD.pack(LINE_MAGIC, kind, phase, 0, number, 0, size, 0))
+        with self._write_lock:
+            if self._ended:
+                return
+            try:
+                self._writer.write_all([head, *(chunks or ())])
+            except OSError:  # the caller has given the line up
+                self._writer.discard()
+                self._ended = True
+
+    def _close_if_unused(self) -> None:
+        if self._ended and not self._busy and self._out_fd >= 0:
+            os.close(self._out_fd)
+            self._out_fd = -1
+
+
+def _fill(file: io.FileIO, view: memoryview) -> bool:
+    """Read until the view is full. False at the end of the stream."""
+    count = file.readinto(view) or 0
+    while count < view.nbytes:
+        more = file.readinto(view[count:]) if count else 0
+        if not more:
+            return False
+        count += more
+    return True
+
+
+def _read_tail(file: io.FileIO, size: int, limits: Limits) -> Frame:
+    tail = TailReader(size, limits)
+    while tail.frame is None:
+        count = file.readinto(tail.buffer())
+        if not count:
+            raise EOFError
+        tail.received(count)
+    return tail.frame
+
+
+def _place(header: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    place = header.get(name)
+    if not isinstance(place, dict):
+        raise desync(f"{name} names no shared object")
+    return place
+
+
+__all__ = ["Desk", "Line", "LineCall", "Lines"]

@@ -1,0 +1,66 @@
+"""What the application shares with this host: pieces of memory, by number. Any thread."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge_protocol.errors import InvalidArgument
+from qnnbridge_protocol.lines import MAX_SLABS
+
+if sys.platform == "win32":
+    from qnnbridge_host._platform._win32_sharing import AVAILABLE, map_memory, open_stream
+else:
+    from qnnbridge_host._platform._posix_sharing import AVAILABLE, map_memory, open_stream
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["AVAILABLE", "Slab", "Slabs", "open_stream"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slab:
+    """A piece of shared memory. host_writes: this side writes it and the application reads; else the reverse."""
+
+    data: npt.NDArray[np.uint8]
+    host_writes: bool
+
+
+class Slabs:
+    """The pieces that are attached. A plan that uses one keeps it mapped after its release."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slabs: dict[int, Slab] = {}
+
+    def __len__(self) -> int:
+        return len(self._slabs)
+
+    def attach(self, number: int, where: Mapping[str, Any], size: int, *, host_writes: bool) -> None:
+        import numpy as np
+
+        with self._lock:
+            full = len(self._slabs) >= MAX_SLABS or number in self._slabs
+        if full:
+            raise InvalidArgument(f"Slab {number} cannot be attached: it is already, or there are too many.")
+        view = map_memory(where, size, write=host_writes)
+        slab = Slab(np.frombuffer(view, np.uint8), host_writes)
+        with self._lock:
+            self._slabs[number] = slab
+
+    def release(self, number: int) -> None:
+        """One that is unknown is no error."""
+        with self._lock:
+            self._slabs.pop(number, None)
+
+    def get(self, number: int) -> Slab:
+        with self._lock:
+            slab = self._slabs.get(number)
+        if slab is None:
+            raise InvalidArgument(f"There is no slab {number}.")
+        return slab
