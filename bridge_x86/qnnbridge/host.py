@@ -243,6 +243,16 @@ class Host:
         return self._blame.active
 
     @property
+    def upkeep_waits(self) -> bool:
+        """Whether finalizers have left something behind."""
+        return bool(self._unreleased)
+
+    @property
+    def has_arrays(self) -> bool:
+        """Whether `arrays` has ever been asked for."""
+        return self._arrays is not None
+
+    @property
     def arrays(self) -> SharedArrays:
         """The application's arrays in shared memory."""
         if self._arrays is None:

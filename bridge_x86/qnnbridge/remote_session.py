@@ -84,6 +84,8 @@ class RemoteSession:
         self._generation = 0
         self._id = 0
         self._closed = False
+        self.next_upkeep = 0.0
+        """When a quick call has to look again after what every other call looks after."""
 
     @property
     def closed(self) -> bool:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.npu_reset import ResettableSession
 
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
-_RESULT = int(LineKind.RESULT)
+_CALL, _RESULT = int(LineKind.CALL), int(LineKind.RESULT)
 
 
 class Desk(Protocol):
@@ -144,7 +144,7 @@ class LineCall(Request):
         self.plan = plan
         self.phase = None
         self.started = self.withdrawn = self.failed = False
-        self.declared = True  # by the record; `declare` where there is none
+        self.declared = self.line.records  # where there is no record a frame has to tell
         self.done = None
         stopper = self.stopper
         if stopper is None or stopper.stopped:
@@ -185,12 +185,14 @@ class Line:
         self._desk = lines.desk
         self._in_fd, self._out_fd = ends
         self._record = record
+        self.records = record is not None
         self._plans: dict[int, Plan] = {}
         self._spare: list[LineCall] = []
         self._write_lock = threading.Lock()
         self._writer = ByteWriter(blocking_write(self._out_fd))
         self._head = bytearray(HEAD_BYTES)
-        self._busy = 0
+        self._made = 0
+        """Calls that there are. One that is not spare is in somebody's hands."""
         self._ended = False
         self._current: LineCall | None = None
 
@@ -220,6 +222,25 @@ class Line:
                 self._close_if_unused()
 
     def _take(self, file: io.FileIO, raw: memoryview) -> None:
+        magic, kind, phase, zero, number, plan_number, tail, zeros = HEAD.unpack_from(raw)
+        if kind == _CALL and magic == LINE_MAGIC and number and not (phase or zero or tail or zeros):
+            # The usual case, without the objects that the careful way makes.
+            quick = self._plans.get(plan_number)
+            if quick is not None and not quick.inline:
+                self._begin(number, quick)
+                return
+        self._take_carefully(file, raw)
+
+    def _begin(self, number: int, plan: Plan) -> None:
+        if self._spare:
+            call = self._spare.pop()
+        else:
+            call = LineCall(self)
+            self._made += 1
+        call.renew(number, plan)
+        self._desk.accept(call, plan.lane)
+
+    def _take_carefully(self, file: io.FileIO, raw: memoryview) -> None:
         head = parse_head(raw, self._desk.limits, from_client=True)
         if head.kind is LineKind.CALL:
             plan = self._plans.get(head.plan)
@@ -235,12 +256,7 @@ class Line:
                 for tensor in plan.call.inputs:
                     if tensor.array.nbytes and not _fill(file, memoryview(tensor.array).cast("B")):
                         raise EOFError
-            call = self._spare.pop() if self._spare else LineCall(self)
-            call.renew(head.number, plan)
-            if self._record is None:
-                call.declared = False
-            self._busy += 1
-            self._desk.accept(call, plan.lane)
+            self._begin(head.number, plan)
         elif head.kind is LineKind.PING:
             self._send(LineKind.PONG, head.number)
         else:
@@ -315,9 +331,9 @@ class Line:
 
     def take_back(self, call: LineCall) -> None:
         self._spare.append(call)
-        with self._write_lock:
-            self._busy -= 1
-            self._close_if_unused()
+        if self._ended:
+            with self._write_lock:
+                self._close_if_unused()
 
     def _send_frame(self, kind: LineKind, number: int, frame: Frame) -> None:
         chunks, size = tail_of(frame, self._desk.limits)
@@ -337,7 +353,7 @@ class Line:
                 self._ended = True
 
     def _close_if_unused(self) -> None:
-        if self._ended and not self._busy and self._out_fd >= 0:
+        if self._ended and len(self._spare) == self._made and self._out_fd >= 0:
             os.close(self._out_fd)
             self._out_fd = -1
 

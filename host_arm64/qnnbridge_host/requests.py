@@ -83,6 +83,7 @@ class InFlight:
         self._lock = threading.Lock()
         self._requests: dict[int, Request] = {}
         self._by_connection = 0
+        self._draining = False
         self._empty = threading.Condition(self._lock)
 
     def __len__(self) -> int:
@@ -101,6 +102,16 @@ class InFlight:
                         self._declare(other)
             self._requests[request.id] = request
         return True
+
+    def begin(self, request: Request) -> None:
+        """`add` and `start` at once, of one that came by a line and waits for nothing."""
+        with self._lock:
+            if self._requests:
+                for other in self._requests.values():
+                    if other.phase and not other.declared:
+                        self._declare(other)
+            self._requests[request.id] = request
+            request.started = True
 
     def start(self, request: Request) -> bool:
         """The request leaves its queue. False if it was withdrawn (and answered, see `take_withdrawn`)."""
@@ -127,7 +138,7 @@ class InFlight:
             request.let_go()
             if self._requests.pop(request.id, None) is not None and not request.on_line:
                 self._by_connection -= 1
-            if not self._requests:
+            if self._draining and not self._requests:
                 self._empty.notify_all()
             done = request.done
         if done is not None:
@@ -166,6 +177,7 @@ class InFlight:
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight."""
         with self._empty:
+            self._draining = True
             return self._empty.wait_for(lambda: not self._requests, timeout_s)
 
     def _declare(self, request: Request) -> None:

@@ -174,8 +174,12 @@ class Server:
 
     def accept_call(self, call: LineCall, lane: str | None) -> None:
         """A call that came by a line: counted with the others, in the same lanes."""
-        self._in_flight.add(call)
-        self._enter_lane(call, lane)
+        if lane is None:
+            self._in_flight.begin(call)
+            self._finish_call(call)
+        else:
+            self._in_flight.add(call)
+            self._enter_lane(call, lane)
 
     def _enter_lane(self, request: Request, name: str | None) -> None:
         if name is None:
@@ -206,12 +210,17 @@ class Server:
 
     def _serve_call(self, call: Request) -> None:
         if self._in_flight.start(call):
-            well = False
-            try:
-                well = call.serve()
-            finally:
-                self._in_flight.finish(call, failed=not well)
-        call.served()
+            self._finish_call(call)
+        else:
+            call.served()
+
+    def _finish_call(self, call: Request) -> None:
+        well = False
+        try:
+            well = call.serve()
+        finally:
+            self._in_flight.finish(call, failed=not well)
+            call.served()
 
     def _handle(self, request: Request) -> Answer:
         operation = self._line_operations.get(str(request.op))

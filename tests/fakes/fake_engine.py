@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from qnnbridge_host.engine.bound_call import BoundCall
 from qnnbridge_host.engine.ort_errors import details_of
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import NodeInfo, Placement, RunSpec, SessionInfo, SessionSpec
@@ -143,6 +144,9 @@ class FakeSession:
             stop.attach(terminate)
         perform(self.script, "on_run", terminate)
         return [feeds["x"] * np.float32(self.script.get("scale", 2.0))]
+
+    def run_bound(self, call: BoundCall, stop: Any) -> list[Any] | None:
+        return call.take(self.run(call.output_names, call.feeds, None, stop))
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         perform(self.script, "on_dynamic")

@@ -121,6 +121,14 @@ class LinePlans:
         slabs = [*self._replies, self._request] if self._request else self._replies
         return sum(slab.size for slab in slabs if slab is not None)
 
+    def ready(self, shape: CallShape, session: int) -> LinePlan | None:
+        """The plan for this call with memory of the line alone, if it is there."""
+        reply = self._reply
+        if reply is None or reply.held:
+            return None
+        plan = self._plans.get((shape, reply))
+        return plan if plan is not None and plan.session == session else None
+
     def plan(
         self, shape: CallShape, session: int, inputs: Blocks | None, outputs: Blocks | None, deadline: float | None
     ) -> LinePlan:

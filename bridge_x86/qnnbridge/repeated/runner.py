@@ -8,8 +8,8 @@ if that is safe.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 SETTLE_TIMEOUT_S = 0.2
 """How long the answer of a call that was stopped is waited for, so that the line can be used again."""
+
+UPKEEP_INTERVAL_S = 1.0
+"""As often as the quarantine's file is looked at."""
 
 ALIVE_TIMEOUT_S = 1.0
 """A line has ended: how long the host may take to show that it has not."""
@@ -64,14 +67,7 @@ def run(
     if shape.refused or host.suspects:
         return None
     lines = process.lines
-    if lines is None:
-        return None
-    try:
-        supervisor.check_quarantine(remote.note)
-    except ModelQuarantined:
-        return None
-    host.before_call(process)
-    if not process.usable:
+    if lines is None or ((host.upkeep_waits or monotonic() >= remote.next_upkeep) and not _upkeep(remote, process)):
         return None
     deadline = None if timeout_s is None else deadline_after(timeout_s)
     try:
@@ -101,17 +97,13 @@ def _run_on(
     line.note = remote.note
     kept = False
     try:
-        inputs = _blocks([feed[tensor.name] for tensor in shape.inputs], remote, host_writes=False)
-        outputs = None if out is None else _blocks(out, remote, host_writes=True)
-        try:
-            plan = plans.plan(shape, remote.session_id, inputs, outputs, deadline)
-        except LineLate:
-            raise Deadline("not-started") from None
-        except ProtocolDesync:
-            raise
-        except BridgeError:
-            shape.refused = True  # the long way says what is wrong, if anything is
-            return None
+        plan = None
+        if out is None and not remote.host.has_arrays:
+            plan = plans.ready(shape, remote.session_id)
+        if plan is None:
+            plan = _plan(remote, plans, shape, feed, deadline, out)
+            if plan is None:
+                return None
         if plan.inline:
             sharing.inline_calls += 1
             return _run_inline(plans, plan, shape, feed, deadline, out)
@@ -143,6 +135,40 @@ def _run_on(
             line.busy = False
             lines.give_back(plans)
             process.channel.requests.line_is_free()
+
+
+def _upkeep(remote: RemoteSession, process: HostProcess) -> bool:
+    """What every call on the connection looks after, once a second. False if the call has to go that way."""
+    remote.next_upkeep = monotonic() + UPKEEP_INTERVAL_S
+    supervisor = remote.host.supervisor
+    try:
+        supervisor.check_quarantine(remote.note)
+    except ModelQuarantined:
+        return False
+    remote.host.before_call(process)
+    return process.usable
+
+
+def _plan(
+    remote: RemoteSession,
+    plans: LinePlans,
+    shape: CallShape,
+    feed: Mapping[str, Any],
+    deadline: float | None,
+    out: Sequence[Array | None] | None,
+) -> LinePlan | None:
+    """The plan for this call, made if need be; ``None`` if the host will not have it."""
+    inputs = _blocks([feed[name] for name in shape.input_names], remote, host_writes=False)
+    outputs = None if out is None else _blocks(out, remote, host_writes=True)
+    try:
+        return plans.plan(shape, remote.session_id, inputs, outputs, deadline)
+    except LineLate:
+        raise Deadline("not-started") from None
+    except ProtocolDesync:
+        raise
+    except BridgeError:
+        shape.refused = True  # the long way says what is wrong, if anything is
+        return None
 
 
 def _blocks(arrays: Sequence[Any], remote: RemoteSession, *, host_writes: bool) -> tuple[SharedBlock | None, ...] | None:
@@ -237,7 +263,7 @@ def deliver(values: Sequence[Any], out: Sequence[Array | None]) -> list[Any]:
 def _host_gone(process: HostProcess) -> None:
     """Returns if only the line has ended; raises `ChannelFailed` if it was the host."""
     try:
-        process.channel.ping(time.monotonic() + ALIVE_TIMEOUT_S)
+        process.channel.ping(monotonic() + ALIVE_TIMEOUT_S)
     except Deadline:
         raise process.channel.fail(None) from None
 
@@ -249,7 +275,7 @@ def _give_up(process: HostProcess, plans: LinePlans) -> tuple[bool, str]:
     state = "not-started"
     if line.sent:
         try:
-            state = process.channel.cancel(line.call_id, time.monotonic() + CANCEL_TIMEOUT_S)
+            state = process.channel.cancel(line.call_id, monotonic() + CANCEL_TIMEOUT_S)
         except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
             state = "still-running"
         if state != "still-running":

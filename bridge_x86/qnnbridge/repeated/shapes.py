@@ -39,13 +39,14 @@ class TensorShape(NamedTuple):
 class CallShape:
     """Inputs and outputs in the order of the call. refused: the host could not make a plan of it."""
 
-    __slots__ = ("_checks", "_count", "_wanted", "inputs", "output_names", "outputs", "refused")
+    __slots__ = ("_checks", "_count", "_wanted", "input_names", "inputs", "output_names", "outputs", "refused")
 
     def __init__(
         self, output_names: tuple[str, ...] | None, inputs: tuple[TensorShape, ...], outputs: tuple[TensorShape, ...]
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
+        self.input_names = tuple(tensor.name for tensor in inputs)
         self.output_names = tuple(tensor.name for tensor in outputs)
         self._wanted = output_names
         self._count = len(inputs)

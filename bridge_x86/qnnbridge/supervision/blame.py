@@ -74,6 +74,11 @@ class Blame:
         """Whether any model must run alone. Cheap: asked before every call."""
         return bool(self._solo)
 
+    @property
+    def quiet(self) -> bool:
+        """Whether a good reply changes nothing. Cheap: asked after every call."""
+        return not (self._solo or self._kills)
+
     def must_run_alone(self, fingerprint: str) -> bool:
         """Whether no other native call may be under way while this model is inside one."""
         return fingerprint in self._solo

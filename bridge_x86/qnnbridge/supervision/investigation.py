@@ -55,6 +55,8 @@ class Investigator:
 
     def on_good_reply(self, note: Note, phase: str) -> None:
         """A model came out of native code unharmed."""
+        if self._blame.quiet:
+            return
         for points in self._blame.on_good_reply(_native_call(note, phase)):
             self._quarantine.add(points)
 
