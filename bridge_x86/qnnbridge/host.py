@@ -71,9 +71,9 @@ class HostStats:
 
     generation: how often the host was started. crashes: deaths that nobody asked for. retried_calls: calls that
     were repeated in the next generation. cpu_fallbacks: sessions that asked for QNN and run on the CPU, as their
-    ``fallback`` allows. last_crash: text of the last crash. shared_calls, inline_calls: repeated calls that went the
-    quick way, with their tensors in shared memory or in the pipes (all others go by the connection). lines: that are
-    open for them. shared_bytes: memory that is shared with the host. shared_memory: "available", or why it is not.
+    ``fallback`` allows. last_crash: text of the last crash. shared_calls, inline_calls: repeated calls that went
+    the quick way, with their tensors in shared memory or in the pipes (all others go by the connection). lines:
+    that are open for them. shared_bytes: memory shared with the host. shared_memory: "available", or why it is not.
     """
 
     generation: int

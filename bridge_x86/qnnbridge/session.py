@@ -184,7 +184,7 @@ class InferenceSession:
                     limit = self._timeout if timeout is None else timeout
                     results = run_repeated(self._remote, shape, input_feed, limit, borrow, out)
                     if results is not None:
-                        return results
+                        return _read_only(results) if borrow and out is None else results
             except Failure as failure:
                 failed = failure
             except BridgeError as error:
@@ -223,11 +223,7 @@ class InferenceSession:
                 return deliver(results, arrays)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-        if borrow:
-            for result in results:
-                if isinstance(result, np.ndarray):
-                    result.flags.writeable = False
-        return results
+        return _read_only(results) if borrow else results
 
     def empty_input(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
         """An array for an input, without content, that the host reads where it is: fill it, and feed it to `run`.
@@ -467,6 +463,13 @@ def _check_call(timeout: float | None, retry: int | None, on_deadline: str) -> N
         raise OptionError(f"retry={retry!r} is no number of repetitions.", fix="Give 0, 1 or more.")
     if on_deadline not in ("raise", "kill"):
         raise OptionError(f"on_deadline={on_deadline!r} is not known.", fix="Give 'raise' or 'kill'.")
+
+
+def _read_only(results: list[Any]) -> list[Any]:
+    for result in results:
+        if isinstance(result, np.ndarray):
+            result.flags.writeable = False
+    return results
 
 
 def _remake(manifest: Manifest, retry: int, timeout: float | None) -> InferenceSession:

@@ -128,7 +128,7 @@ class Lines:
 class LineCall(Request):
     """A call on a line. Used again for a later call when it has been answered and is out of everybody's hands."""
 
-    __slots__ = ("line", "number", "plan")
+    __slots__ = ("line", "number", "plan", "stop")
 
     on_line = True
 
@@ -137,6 +137,7 @@ class LineCall(Request):
         self.line = line
         self.number = 0
         self.plan: Plan | None = None
+        self.stop: StopHandle | None = None
 
     def renew(self, number: int, plan: Plan) -> None:
         self.id = call_id(self.line.number, number)
@@ -146,18 +147,17 @@ class LineCall(Request):
         self.started = self.withdrawn = self.failed = False
         self.declared = self.line.records  # where there is no record a frame has to tell
         self.done = None
-        stopper = self.stopper
-        if stopper is None or stopper.stopped:
-            self.stopper = StopHandle()
+        if self.stop is None or self.stop.stopped:
+            self.stopper = self.stop = StopHandle()
 
     def let_go(self) -> None:
         pass
 
     def serve(self) -> bool:
         """Whether it went well. Never raises what a handler raises: that is the answer."""
-        plan, stop = self.plan, self.stopper
+        plan, stop = self.plan, self.stop
         assert plan is not None
-        assert isinstance(stop, StopHandle)
+        assert stop is not None
         try:
             values = plan.session.run_bound(plan.call, stop, self.line.recorder(self))
             self.line.answer(self, plan, values)
@@ -254,7 +254,7 @@ class Line:
                 raise desync(f"call with {head.tail_bytes} bytes, its plan says {expected}", raw)
             if expected:
                 for tensor in plan.call.inputs:
-                    if tensor.array.nbytes and not _fill(file, memoryview(tensor.array).cast("B")):
+                    if tensor.array.nbytes and not _fill(file, tensor.array.data.cast("B")):
                         raise EOFError
             self._begin(head.number, plan)
         elif head.kind is LineKind.PING:
@@ -272,9 +272,7 @@ class Line:
                     raise desync("a plan without a proper number")
                 if len(self._plans) >= MAX_PLANS or plan_number in self._plans:
                     raise InvalidArgument(f"Plan {plan_number} is there already, or there are too many.")
-                self._plans[plan_number] = make_plan(
-                    header, self._desk.find, self._lines.slabs, self._desk.limits
-                )
+                self._plans[plan_number] = make_plan(header, self._desk.find, self._lines.slabs, self._desk.limits)
             elif op == "plan.drop":
                 for plan_number in header.get("plans") or ():
                     self._plans.pop(plan_number, None)
@@ -320,7 +318,7 @@ class Line:
                 except OSError:
                     self._ended = True
             return
-        chunks = [memoryview(tensor.array).cast("B") for tensor in plan.call.outputs if tensor.array.nbytes]
+        chunks = [tensor.array.data.cast("B") for tensor in plan.call.outputs if tensor.array.nbytes]
         self._send(LineKind.RESULT, call.number, chunks, sum(chunk.nbytes for chunk in chunks))
 
     def answer_error(self, call: LineCall, error: BaseException) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Plan:
-    """session: that it runs. lane: in which its calls wait, if in any. inline: tensors travel on the line itself."""
+    """session: that it runs. lane: in which its calls wait, if in any. inline: tensors travel on the line."""
 
     __slots__ = ("call", "inline", "lane", "session")
 

@@ -149,11 +149,11 @@ def call_id(line: int, number: int) -> int:
 
 
 PHASE_RECORD = struct.Struct("<IB")
-"""In the phase slab, at 64 times the line's number: the call's number, and the phase that the host entered for it."""
+"""In the phase slab, at 64 times the line's slot: the call's number, and the phase that the host entered for it."""
 
 PHASE_RECORD_BYTES = 64
 PHASE_SLAB_BYTES = 8192
-"""Room for the records of `MAX_LINES` lines: slots are numbered 0 to 63, with space to spare."""
+"""Room for the records of `MAX_LINES` lines, and to spare."""
 
 __all__ = [
     "CALL_SHIFT",
@@ -178,4 +178,3 @@ __all__ = [
     "parse_head",
     "tail_of",
 ]
-

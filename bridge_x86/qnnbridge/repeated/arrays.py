@@ -34,7 +34,12 @@ class SharedBlock:
     __slots__ = ("__array_interface__", "_freed", "array", "offset", "owner", "size", "slab")
 
     def __init__(
-        self, owner: SharedArrays, slab: Slab, offset: int, size: int, freed: collections.deque[tuple[Slab, int, int]]
+        self,
+        owner: SharedArrays,
+        slab: Slab,
+        offset: int,
+        size: int,
+        freed: collections.deque[tuple[Slab, int, int]],
     ) -> None:
         self.owner = owner
         self.slab = slab

@@ -43,7 +43,7 @@ _LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
 _CALL, _RESULT = int(LineKind.CALL), int(LineKind.RESULT)
 
 SPIN_S = 25e-6
-"""How long an eager caller asks again and again before it goes to sleep; a wake-up on another core costs as much."""
+"""How long an eager caller asks again and again before it sleeps; a wake-up on another core costs as much."""
 
 _MAX_BACK_OFF = 64
 

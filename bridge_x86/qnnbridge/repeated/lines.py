@@ -1,4 +1,4 @@
-"""The lines of one host process: opened when a call finds none free, closed when nobody has needed them for a while.
+"""The lines of one host process: opened when a call finds none free, closed when nobody needs them for a while.
 
 The line used last is used first, so a single caller always has the same one, and what a burst of callers needed can
 be seen to be idle. Without lines, or without shared memory, `Sharing.why_not` says why; calls then go another way.
@@ -21,8 +21,8 @@ from qnnbridge._platform.sharing import LineStreams
 from qnnbridge.process.open_requests import ChannelFailed
 from qnnbridge.repeated.line import Line
 from qnnbridge.repeated.memory import Slab, slab_size
-from qnnbridge.repeated.sharing import Sharing, next_slab_number
 from qnnbridge.repeated.plans import LinePlans, NoSharedMemory
+from qnnbridge.repeated.sharing import Sharing, next_slab_number
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.lines import MAX_LINES, PHASE_RECORD_BYTES, PHASE_SLAB_BYTES
 
@@ -35,12 +35,11 @@ MAX_OPEN_LINES = 32
 TRIM_INTERVAL_S = 10.0
 """A line that was not used between two looks is closed, and its memory given back."""
 
+
 class Lines:
     """See the module. Also the `SlabSource` of their plans."""
 
-    def __init__(
-        self, channel: Channel, sharing: Sharing, on_look: Callable[[], ChannelFailed | None]
-    ) -> None:
+    def __init__(self, channel: Channel, sharing: Sharing, on_look: Callable[[], ChannelFailed | None]) -> None:
         self._channel = channel
         self._sharing = sharing
         self._on_look = on_look

@@ -1,7 +1,7 @@
 """Shared memory as lines use it: slabs of few sizes, and results that applications look at without copying them.
 
-A slab is written by one side only. It is handed over by frames on the line and by nothing else: there is no lock and
-no flag in it. What a result array refers to (`Lease`) is not given to a later call before the array and all its
+A slab is written by one side only. It is handed over by frames on the line and by nothing else: there is no lock
+and no flag in it. What a result array refers to (`Lease`) is not given to a later call before the array and all its
 views are gone, and stays mapped even when the line, the host or the session is gone.
 """
 
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def slab_size(wanted: int) -> int:
-    """The size class: powers of two and the steps halfway between, so that growth is geometric and waste a third."""
+    """The size class: powers of two and the steps halfway between, so growth is geometric and waste a third."""
     size = SMALLEST_SLAB_BYTES
     while size < wanted:
         if size + size // 2 >= wanted and size >= 2 * SMALLEST_SLAB_BYTES:
@@ -32,7 +32,7 @@ def slab_size(wanted: int) -> int:
 class Slab:
     """A piece of shared memory. number: by which the host knows it. data: its bytes.
 
-    host_writes: for outputs; `data` is then read-only here, unless the memory is the application's own (`writable`).
+    host_writes: for outputs; `data` is then read-only here, unless the memory is the application's (`writable`).
     """
 
     __slots__ = ("_memory", "_released", "data", "held", "host_writes", "number", "size")
@@ -52,7 +52,8 @@ class Slab:
         return self._memory.place(pid)
 
     def view(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> Array:
-        return np.ndarray(shape, dtype, self.data, offset)
+        array: Array = np.ndarray(shape, dtype, self.data, offset)
+        return array
 
     @property
     def free(self) -> bool:

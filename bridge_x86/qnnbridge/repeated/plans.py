@@ -48,8 +48,8 @@ class SlabSource(Protocol):
 class LinePlan:
     """A call that both sides know. number: its name. session: of the host, that it runs.
 
-    copies: inputs that are to be copied in, with where to. results: what the outputs are read from; ``None`` for one
-    that lies in a block of the application's own.
+    copies: inputs that are to be copied in, with where to. results: what the outputs are read from; ``None`` for
+    one that lies in a block of the application's own.
     """
 
     __slots__ = ("copies", "inline", "interfaces", "number", "outputs", "reply", "results", "session", "size")
@@ -172,7 +172,9 @@ class LinePlans:
             plan = LinePlan(self._next_number(), session, inline=True)
             plan.outputs = shape.outputs
             plan.size = sum(tensor.nbytes for tensor in shape.inputs)
-            self._tell(plan, [_wire(t, 0, 0) for t in shape.inputs], [_wire(t, 0, 0) for t in shape.outputs], deadline)
+            self._tell(
+                plan, [_wire(t, 0, 0) for t in shape.inputs], [_wire(t, 0, 0) for t in shape.outputs], deadline
+            )
             self._plans[shape, None] = plan
         self._plans[key] = plan
         return plan

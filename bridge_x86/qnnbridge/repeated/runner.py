@@ -94,6 +94,7 @@ def _run_on(
 ) -> list[Any] | None:
     lines, line, sharing = process.lines, plans.line, process.sharing
     assert lines is not None
+    assert sharing is not None
     line.note = remote.note
     kept = False
     try:
@@ -171,7 +172,9 @@ def _plan(
         return None
 
 
-def _blocks(arrays: Sequence[Any], remote: RemoteSession, *, host_writes: bool) -> tuple[SharedBlock | None, ...] | None:
+def _blocks(
+    arrays: Sequence[Any], remote: RemoteSession, *, host_writes: bool
+) -> tuple[SharedBlock | None, ...] | None:
     """The application's blocks among them, for which nothing is copied."""
     found = None
     for array in arrays:
@@ -181,7 +184,9 @@ def _blocks(arrays: Sequence[Any], remote: RemoteSession, *, host_writes: bool) 
         return None
     found = tuple(None if array is None else shared_block(array) for array in arrays)
     own = remote.host.arrays
-    fit = tuple(b if b is not None and b.owner is own and b.slab.host_writes is host_writes else None for b in found)
+    fit = tuple(
+        b if b is not None and b.owner is own and b.slab.host_writes is host_writes else None for b in found
+    )
     return fit if any(block is not None for block in fit) else None
 
 
@@ -205,7 +210,7 @@ def _run_inline(
         direct = given is not None and given.flags.c_contiguous
         result = given if direct and given is not None else np.empty(tensor.shape, tensor.dtype)
         results.append(result)
-        targets.append(memoryview(result).cast("B"))
+        targets.append(result.data.cast("B"))
     line.read_tensors(head, targets, deadline)
     for index, result in enumerate(results):
         if result.dtype == np.bool_:
@@ -220,7 +225,7 @@ def _run_inline(
 def _bytes(array: Array) -> memoryview:
     if array.dtype == np.bool_:
         array = array.view(np.uint8) != 0
-    return memoryview(np.ascontiguousarray(array)).cast("B")
+    return np.ascontiguousarray(array).data.cast("B")
 
 
 def _other_answer(

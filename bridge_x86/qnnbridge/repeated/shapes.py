@@ -42,7 +42,10 @@ class CallShape:
     __slots__ = ("_checks", "_count", "_wanted", "input_names", "inputs", "output_names", "outputs", "refused")
 
     def __init__(
-        self, output_names: tuple[str, ...] | None, inputs: tuple[TensorShape, ...], outputs: tuple[TensorShape, ...]
+        self,
+        output_names: tuple[str, ...] | None,
+        inputs: tuple[TensorShape, ...],
+        outputs: tuple[TensorShape, ...],
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs

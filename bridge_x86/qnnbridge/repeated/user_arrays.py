@@ -11,7 +11,8 @@ from qnnbridge.feed_rules import Rule, check_shape, make_rule
 from qnnbridge.feeds import Node
 from qnnbridge.repeated.shapes import CallShape
 from qnnbridge.suggestions import suggest
-from qnnbridge_protocol.errors import InvalidArgument, NotImplemented
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from qnnbridge.host import Host
@@ -21,9 +22,7 @@ Out = Sequence["Array | None"] | Mapping[str, "Array | None"]
 """For ``out=``: in the order of the outputs, or by name."""
 
 
-def empty(
-    host: Host, name: str, shape: Sequence[int] | None, nodes: Iterable[Node], *, host_writes: bool
-) -> Array:
+def empty(host: Host, name: str, shape: Sequence[int] | None, nodes: Iterable[Node], *, host_writes: bool) -> Array:
     """An array in shared memory for this input or output; an ordinary one where there is none."""
     role = "output" if host_writes else "input"
     rules: dict[str, Rule] = {}
@@ -35,7 +34,7 @@ def empty(
             f"{name!r} is no {role} of the model.", fix=f"There are {', '.join(rules)}.{suggest(str(name), rules)}"
         )
     if rule.dtype is None:
-        raise NotImplemented(
+        raise errors.NotImplemented(
             f"An array for {name!r} cannot be made: it is {rule.declared}.",
             cause="Only dense tensors of types that numpy has can lie in shared memory.",
             fix="Feed it as you would otherwise.",
@@ -64,7 +63,8 @@ def check_out(out: Out, names: Sequence[str], shape: CallShape | None = None) ->
         unknown = [str(name) for name in out if name not in names]
         if unknown:
             raise InvalidArgument(
-                f"out= names {', '.join(unknown)}, which is not asked for.", fix=f"The outputs are {', '.join(names)}."
+                f"out= names {', '.join(unknown)}, which is not asked for.",
+                fix=f"The outputs are {', '.join(names)}.",
             )
         out = [out.get(name) for name in names]
     arrays = list(out)

@@ -1,0 +1,49 @@
+"""What `docs/protocol.md` says of lines is held against the code."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+from tests.unit.test_protocol_page import bare, rows, section
+
+from qnnbridge_host.lines import Lines
+from qnnbridge_protocol import lines
+from qnnbridge_protocol.lines import LineKind
+
+
+def test_the_head_is_laid_out_as_the_page_says() -> None:
+    sizes = {"4s": 4, "B": 1, "H": 2, "I": 4, "Q": 8}
+    codes = re.findall(r"\d*[a-zA-Z]", lines.HEAD.format.removeprefix("<"))
+    table = rows("Lines", "offset", "size", "field")
+    assert [int(row[1]) for row in table] == [sizes[code] for code in codes]
+    offset = 0
+    for row in table:
+        assert int(row[0]) == offset
+        offset += int(row[1])
+    assert offset == lines.HEAD_BYTES
+    assert f"head of {lines.HEAD_BYTES} bytes" in section("Lines")
+    assert f"`{lines.LINE_MAGIC.hex(' ').upper()}`" in table[0][3]
+
+
+def test_the_kinds_are_those_of_the_code() -> None:
+    table = rows("Lines", "number", "kind", "from")
+    assert [(int(row[0]), row[1]) for row in table] == [(int(kind), kind.name) for kind in LineKind]
+    assert {row[1] for row in table if row[2] == "client"} == {kind.name for kind in lines._FROM_CLIENT}
+
+
+def test_the_operations_on_lines_are_those_of_the_code() -> None:
+    operations = Lines(cast(Any, None)).operations
+    assert [bare(row[0]) for row in rows("Lines", "`op`", "fields", "meaning")] == list(operations)
+    assert [bare(row[0]) for row in rows("Plans", "`op`", "fields")] == ["plan.make", "plan.drop"]
+
+
+def test_the_numbers_are_those_of_the_code() -> None:
+    assert f"at most {lines.MAX_PLANS} plans on a line, {lines.MAX_LINES} lines and {lines.MAX_SLABS} slabs" in (
+        section("Plans").replace("\n", " ")
+    )
+    phases = section("Phase record").replace("\n", " ")
+    assert re.findall(r"(\d) `(\w+)`", phases) == [(str(n), name) for n, name in enumerate(lines.PHASES) if name]
+    assert f"at {lines.PHASE_RECORD_BYTES} times" in phases
+    assert lines.MAX_LINES * lines.PHASE_RECORD_BYTES <= lines.PHASE_SLAB_BYTES
+    assert f"2^{lines.CALL_SHIFT}" in section("Plans")
