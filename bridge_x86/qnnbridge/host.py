@@ -140,7 +140,7 @@ class Host:
             restart or RestartPolicy(),
             Investigator(blame, Quarantine(), CrashReports()),
         )
-        self._blame = blame
+        self.blame = blame
         self._solo = SoloGate(blame)
         self.sharing = default_sharing(shared_memory, spin)
         self._arrays: SharedArrays | None = None
@@ -228,7 +228,7 @@ class Host:
         process = self._process(deadline)
         begin = time.perf_counter()
         try:
-            process.channel.ping(deadline)
+            process.ping(deadline)
         except Deadline:
             raise DeadlineExceeded(f"No sign of life from the host within {timeout:g} s.") from None
         except ChannelFailed as failure:
@@ -236,11 +236,6 @@ class Host:
         return time.perf_counter() - begin
 
     # --- for the sessions ---
-
-    @property
-    def suspects(self) -> bool:
-        """Whether calls have to pass `gate`."""
-        return self._blame.active
 
     @property
     def upkeep_waits(self) -> bool:

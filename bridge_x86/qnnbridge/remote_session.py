@@ -84,6 +84,8 @@ class RemoteSession:
         self._generation = 0
         self._id = 0
         self._closed = False
+        self.live: HostProcess | None = None
+        """The process in which it was made last, for quick calls. It may have ended."""
         self.next_upkeep = 0.0
         """When a quick call has to look again after what every other call looks after."""
 
@@ -150,6 +152,7 @@ class RemoteSession:
         """Release the session in the host. Idempotent; never blocks for long."""
         if self._closed:
             return
+        self.live = None
         self._closed = True  # whoever is making it this moment looks at that, and releases what it made
         process = self.host.supervisor.running
         if process is not None and process.generation == self._generation:
@@ -262,6 +265,7 @@ class RemoteSession:
             self._create_note = dataclasses.replace(self._note, op="session.create")
             self._moved_because = error.message
             self._generation = 0
+            self.live = None
         self.host.supervisor.counters.cpu_fallbacks += 1
         _log.warning("%s It runs on the CPU from now on, as fallback='cpu' allows.", error.message)
 
@@ -345,6 +349,7 @@ class RemoteSession:
         self.info = _with_cause(SessionInfo.from_wire(frame.header["info"]), process, request_id[-1])
         self._id = int(frame.header["session"])
         self._generation = process.generation
+        self.live = process
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
             self.info = dataclasses.replace(self.info, placement=placement)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
 _CALL, _RESULT = int(LineKind.CALL), int(LineKind.RESULT)
+_PING, _PONG = int(LineKind.PING), int(LineKind.PONG)
 
 
 class Desk(Protocol):
@@ -195,6 +196,7 @@ class Line:
         """Calls that there are. One that is not spare is in somebody's hands."""
         self._ended = False
         self._current: LineCall | None = None
+        self._note = self._note_phase
 
     def start(self) -> None:
         threading.Thread(target=self._work, name=f"qnnbridge line {self.number}", daemon=True).start()
@@ -223,11 +225,14 @@ class Line:
 
     def _take(self, file: io.FileIO, raw: memoryview) -> None:
         magic, kind, phase, zero, number, plan_number, tail, zeros = HEAD.unpack_from(raw)
-        if kind == _CALL and magic == LINE_MAGIC and number and not (phase or zero or tail or zeros):
-            # The usual case, without the objects that the careful way makes.
+        if magic == LINE_MAGIC and number and not (phase or zero or tail or zeros):
+            # The usual cases, without the objects that the careful way makes.
             quick = self._plans.get(plan_number)
-            if quick is not None and not quick.inline:
+            if kind == _CALL and quick is not None and not quick.inline:
                 self._begin(number, quick)
+                return
+            if kind == _PING:
+                self._send_head(_PONG, number)
                 return
         self._take_carefully(file, raw)
 
@@ -290,7 +295,7 @@ class Line:
         if self._record is None:
             return lambda phase: self._desk.declare(call, phase)
         self._current = call
-        return self._note_phase
+        return self._note
 
     def _note_phase(self, phase: str) -> None:
         # Read by the client only when this process is gone: no frame, no wake-up, and it is always right.
@@ -309,14 +314,7 @@ class Line:
             self._send_frame(LineKind.VALUES, call.number, frame)
             return
         if not plan.inline:
-            with self._write_lock:
-                if self._ended:
-                    return
-                HEAD.pack_into(self._head, 0, LINE_MAGIC, _RESULT, 0, 0, call.number, 0, 0, 0)
-                try:
-                    os.write(self._out_fd, self._head)
-                except OSError:
-                    self._ended = True
+            self._send_head(_RESULT, call.number)
             return
         chunks = [tensor.array.data.cast("B") for tensor in plan.call.outputs if tensor.array.nbytes]
         self._send(LineKind.RESULT, call.number, chunks, sum(chunk.nbytes for chunk in chunks))
@@ -332,6 +330,16 @@ class Line:
         if self._ended:
             with self._write_lock:
                 self._close_if_unused()
+
+    def _send_head(self, kind: int, number: int) -> None:
+        with self._write_lock:
+            if self._ended:
+                return
+            HEAD.pack_into(self._head, 0, LINE_MAGIC, kind, 0, 0, number, 0, 0, 0)
+            try:
+                os.write(self._out_fd, self._head)
+            except OSError:  # the caller has given the line up
+                self._ended = True
 
     def _send_frame(self, kind: LineKind, number: int, frame: Frame) -> None:
         chunks, size = tail_of(frame, self._desk.limits)

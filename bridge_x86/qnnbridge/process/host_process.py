@@ -156,6 +156,11 @@ class HostProcess:
         """See `Channel.call`."""
         return self.channel.call(header, buffers, deadline, note, on_sent)
 
+    def ping(self, deadline: float | None) -> None:
+        """Ask for a sign of life, over a line if one is open. See `Channel.ping`."""
+        if self._lines is None or not self._lines.ping(deadline):
+            self.channel.ping(deadline)
+
     def exit_code(self, timeout_s: float = EXIT_WAIT_S) -> int | None:
         """The raw exit code (32 bit unsigned on Windows, minus the signal on POSIX), ``None`` while it lives."""
         return self._child.wait(timeout_s)

@@ -98,6 +98,8 @@ class OpenRequests:
         self._lock = threading.RLock()
         self._open: dict[int, _Open] = {}
         self._idle: threading.Event | None = None
+        self.idle_wanted = False
+        """Whether somebody waits for `line_is_free`."""
         self.lines: dict[int, LineInUse] = {}
         """All lines by number. A call on one is an open request as long as the line is busy."""
         self.host_phase: str | None = None
@@ -123,9 +125,8 @@ class OpenRequests:
 
     def line_is_free(self) -> None:
         """A call on a line is over."""
-        if self._idle is not None:
-            with self._lock:
-                self._look_whether_idle()
+        with self._lock:
+            self._look_whether_idle()
 
     def add(self, request_id: int, waiter: Waiter | None, note: Note) -> None:
         """A request is about to be written."""
@@ -193,7 +194,7 @@ class OpenRequests:
                 ) + tuple(
                     Lost(line.call_id, line.note, line.phase, line.sent)
                     for line in list(self.lines.values())
-                    if line.busy
+                    if line.busy and line.note.op
                 )
                 self.failure = ChannelFailed(reason)
             failure = self.failure
@@ -208,6 +209,7 @@ class OpenRequests:
         """Wait until no caller waits. False if one still does."""
         with self._lock:
             self._idle = idle = threading.Event()
+            self.idle_wanted = True
             self._look_whether_idle()
         return idle.wait(timeout_s)
 

@@ -41,6 +41,7 @@ LOOK_INTERVAL_S = 5.0
 
 _LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
 _CALL, _RESULT = int(LineKind.CALL), int(LineKind.RESULT)
+_PING, _PONG = int(LineKind.PING), int(LineKind.PONG)
 
 SPIN_S = 25e-6
 """How long an eager caller asks again and again before it sleeps; a wake-up on another core costs as much."""
@@ -88,7 +89,7 @@ class Line:
         self._back_off = self._skip = 0
         self._out = bytearray(HEAD_BYTES)
         self._in = bytearray(HEAD_BYTES)
-        self._expected = bytearray(HEAD_BYTES)
+        self._expected = bytearray(LINE_MAGIC.ljust(HEAD_BYTES, b"\0"))
         self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
         self._readinto = self._file.readinto
         self._write = streams.write
@@ -111,10 +112,16 @@ class Line:
 
     def call(self, plan: int, deadline: float | None) -> Head | None:
         """Make a call whose tensors are in shared memory. ``None`` if its outputs are there, else what came."""
+        return self._round(_CALL, _RESULT, plan, deadline)
+
+    def ping(self, deadline: float | None) -> None:
+        head = self._round(_PING, _PONG, 0, deadline)
+        if head is not None:
+            raise desync(f"{head.kind.name} to a PING")
+
+    def _round(self, kind: int, answer: int, plan: int, deadline: float | None) -> Head | None:
         self._begin()
-        number = self._call_number
-        HEAD.pack_into(self._out, 0, LINE_MAGIC, _CALL, 0, 0, number, plan, 0, 0)
-        HEAD.pack_into(self._expected, 0, LINE_MAGIC, _RESULT, 0, 0, number, 0, 0, 0)
+        HEAD.pack_into(self._out, 0, LINE_MAGIC, kind, 0, 0, self._call_number, plan, 0, 0)
         try:
             self._write(self._out)
         except OSError:
@@ -123,7 +130,9 @@ class Line:
         if deadline is not None or self._eager or not self._poll(_LOOK_INTERVAL_MS):
             self._wait(deadline)
         count = self._readinto(self._in)
-        if count == HEAD_BYTES and self._in == self._expected:
+        expected = self._expected
+        expected[4], expected[8:12] = answer, self._out[8:12]
+        if count == HEAD_BYTES and self._in == expected:
             self._end()
             return None
         if not count:
@@ -146,15 +155,6 @@ class Line:
         if head.kind is not LineKind.ANSWER:
             self.broken = True
             raise desync(f"{head.kind.name} to a question", frame.header.get("op", b""))
-
-    def ping(self, deadline: float | None) -> None:
-        self._begin()
-        self._send(LineKind.PING, 0, (), 0, deadline)
-        head = self._head(deadline, 0)
-        if head.kind is not LineKind.PONG:
-            self.broken = True
-            raise desync(f"{head.kind.name} to a PING")
-        self._end()
 
     def read_frame(self, head: Head, deadline: float | None) -> Frame:
         """The tail, where it is a frame. Raises the error that it is, if it is one."""

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from qnnbridge._platform._forks import forks
 from qnnbridge._platform.sharing import LineStreams
-from qnnbridge.process.open_requests import ChannelFailed
-from qnnbridge.repeated.line import Line
+from qnnbridge.process.channel import Deadline
+from qnnbridge.process.open_requests import UNNOTED, ChannelFailed
+from qnnbridge.repeated.line import Line, LineEnded, LineLate
 from qnnbridge.repeated.memory import Slab, slab_size
 from qnnbridge.repeated.plans import LinePlans, NoSharedMemory
 from qnnbridge.repeated.sharing import Sharing, next_slab_number
-from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.errors import BridgeError, ProtocolDesync
 from qnnbridge_protocol.lines import MAX_LINES, PHASE_RECORD_BYTES, PHASE_SLAB_BYTES
 
 if TYPE_CHECKING:
@@ -76,6 +77,29 @@ class Lines:
             return self._idle.pop()
         except IndexError:
             return self._open(deadline)
+
+    def ping(self, deadline: float | None) -> bool:
+        """Ask the host for a sign of life. False if there is no line for it, or it has ended."""
+        try:
+            plans = self._idle.pop() if self._forks == forks() else None
+        except IndexError:
+            return False
+        if plans is None:
+            return False
+        line = plans.line
+        line.note = UNNOTED
+        try:
+            line.ping(deadline)
+            return True
+        except LineEnded:
+            return False
+        except LineLate:
+            raise Deadline("still-running") from None
+        except ProtocolDesync as error:
+            raise self._channel.fail(error) from None
+        finally:
+            line.busy = False
+            self.give_back(plans)
 
     def give_back(self, plans: LinePlans) -> None:
         """The call is over, well or not."""

@@ -27,6 +27,7 @@ MAX_LENT_SLABS = 8
 Array = np.ndarray[Any, np.dtype[Any]]
 Blocks = tuple["SharedBlock | None", ...]
 _BOOL = np.dtype(np.bool_)
+copyto = np.copyto
 
 
 class NoSharedMemory(Exception):
@@ -52,7 +53,9 @@ class LinePlan:
     one that lies in a block of the application's own.
     """
 
-    __slots__ = ("copies", "inline", "interfaces", "number", "outputs", "reply", "results", "session", "size")
+    __slots__ = (
+        *("copies", "inline", "interfaces", "number", "outputs", "plain", "reply", "results", "session", "size"),
+    )
 
     def __init__(self, number: int, session: int, *, inline: bool) -> None:
         self.number = number
@@ -64,9 +67,15 @@ class LinePlan:
         self.reply: Slab | None = None
         self.outputs: tuple[TensorShape, ...] = ()
         self.size = 0
+        self.plain = False
+        """Whether inputs and outputs are neither bool nor in blocks of the application's: the usual case."""
 
     def put_in(self, feed: Mapping[str, Any]) -> None:
         """Copy the inputs to where the host reads them."""
+        if self.plain:
+            for name, target in self.copies:
+                copyto(target, feed[name])
+            return
         for name, target in self.copies:
             if target.dtype is _BOOL:
                 np.copyto(target, _proper(feed[name]))
@@ -76,6 +85,8 @@ class LinePlan:
     def take_out(self, out: Sequence[Array | None] | None) -> list[Array]:
         """The results as arrays of the application's own, or in those that it gave."""
         if out is None:
+            if self.plain:
+                return [result.copy() for result in self.results]  # type: ignore[union-attr]
             return [_owned(result) for result in self.results if result is not None]
         given = []
         for result, target in zip(self.results, out, strict=True):
@@ -209,6 +220,9 @@ class LinePlans:
             interface["data"] = (interface["data"][0], True)
             plan.interfaces.append(interface)
         self._tell(plan, *told, deadline)
+        plan.plain = inputs is None and outputs is None
+        if any(tensor.dtype is _BOOL for tensor in (*shape.inputs, *shape.outputs)):
+            plan.plain = False
         key: Any = (shape, reply)
         if inputs is not None or outputs is not None:
             key = (shape, reply, _key(inputs), _key(outputs))

@@ -59,27 +59,24 @@ def run(
     out: Sequence[Array | None] | None,
 ) -> list[Any] | None:
     """The outputs, or ``None`` if the call has to go the long way. Raises `Failure`."""
+    process = remote.live
+    if process is None or process.retiring or process.channel.requests.failure is not None or shape.refused:
+        return None
     host = remote.host
-    supervisor = host.supervisor
-    process = supervisor.current
-    if process is None or process.generation != remote.generation or remote.closed:
-        return None
-    if shape.refused or host.suspects:
-        return None
+    if host.upkeep_waits or not host.blame.quiet or monotonic() >= remote.next_upkeep:  # noqa: SIM102
+        if not _upkeep(remote, process):
+            return None
     lines = process.lines
-    if lines is None or ((host.upkeep_waits or monotonic() >= remote.next_upkeep) and not _upkeep(remote, process)):
+    if lines is None:
         return None
     deadline = None if timeout_s is None else deadline_after(timeout_s)
     try:
         plans = lines.take(deadline)
         if plans is None:
             return None
-        results = _run_on(remote, process, plans, shape, feed, deadline, borrow, out)
+        return _run_on(remote, process, plans, shape, feed, deadline, borrow, out)
     except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
         raise Failure(process, error) from None
-    if results is not None:
-        supervisor.good_reply(remote.note, "running")
-    return results
 
 
 def _run_on(
@@ -135,13 +132,17 @@ def _run_on(
         if not kept:
             line.busy = False
             lines.give_back(plans)
-            process.channel.requests.line_is_free()
+            requests = process.channel.requests
+            if requests.idle_wanted:
+                requests.line_is_free()
 
 
 def _upkeep(remote: RemoteSession, process: HostProcess) -> bool:
     """What every call on the connection looks after, once a second. False if the call has to go that way."""
-    remote.next_upkeep = monotonic() + UPKEEP_INTERVAL_S
     supervisor = remote.host.supervisor
+    if remote.closed or not remote.host.blame.quiet or supervisor.current is not process:
+        return False
+    remote.next_upkeep = monotonic() + UPKEEP_INTERVAL_S
     try:
         supervisor.check_quarantine(remote.note)
     except ModelQuarantined:

@@ -95,7 +95,7 @@ class OrtSession:
                 self._bound.add(call)
             if call.native is not None:
                 try:
-                    if bound_run.run(session, call, call.native, self._ort.RunOptions, stop):
+                    if bound_run.run(call, call.native, self._ort.RunOptions, stop):
                         return None
                 except Exception as error:
                     if stop.stopped or translate(error, self._circumstances).details.get("npu_reset"):

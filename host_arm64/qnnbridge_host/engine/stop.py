@@ -21,6 +21,11 @@ class StopHandle:
         self._run_options: Any = None
 
     @property
+    def run_options(self) -> Any:
+        """What `attach` was last called with."""
+        return self._run_options
+
+    @property
     def stopped(self) -> bool:
         """Whether `stop` was called."""
         return self._stopped
