@@ -49,6 +49,7 @@ class HostInfo:
     versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, as far as installed.
     providers: execution providers that ONNX Runtime has there. devices: QNN devices, as ONNX Runtime lists them.
     simulator: whether QNN computes on the x86 simulator; ``None`` without QNN.
+    library_folder: where the QNN libraries are; ``None`` without QNN.
     """
 
     pid: int
@@ -63,6 +64,17 @@ class HostInfo:
     providers: tuple[str, ...] = ()
     devices: tuple[Mapping[str, Any], ...] = ()
     simulator: bool | None = None
+    library_folder: str | None = None
+
+
+@dataclasses.dataclass
+class CacheCounters:
+    """What came of the sessions that the cache had to do with; see `HostStats`."""
+
+    hits: int = 0
+    misses: int = 0
+    set_aside: int = 0
+    problem: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +86,9 @@ class HostStats:
     ``fallback`` allows. last_crash: text of the last crash. shared_calls, inline_calls: repeated calls that went
     the quick way, with their tensors in shared memory or in the pipes (all others go by the connection). lines:
     that are open for them. shared_bytes: memory shared with the host. shared_memory: "available", or why it is not.
+    cache_hits: sessions made from a compiled model of the cache. cache_misses: sessions whose model was compiled
+    into it first. cache_set_aside: entries that were damaged or killed the host. cache_problem: why the cache
+    cannot be used, in words.
     """
 
     generation: int
@@ -89,6 +104,10 @@ class HostStats:
     lines: int = 0
     shared_bytes: int = 0
     shared_memory: str = ""
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_set_aside: int = 0
+    cache_problem: str | None = None
 
 
 class Host:
@@ -99,7 +118,7 @@ class Host:
             configuration file, then on Windows an ARM64 Python from the registry, then the running interpreter.
         env: environment variables to add to the host's, or to replace there.
         cwd: the host's working folder; default the application's.
-        start_timeout: seconds until its HELLO.
+        start_timeout: seconds until its HELLO, and again from there until ONNX Runtime and QNN are loaded.
         limits: sizes of messages.
         restart: when and how often a dead host is started again.
         recycle: when a host that has grown is replaced by a fresh one, between two calls; default never.
@@ -148,6 +167,7 @@ class Host:
         self.recycler = Recycler(recycle or RecycleAfter())
         self._unreleased: collections.deque[tuple[int, int]] = collections.deque()
         self._info: HostInfo | None = None
+        self.cache_counters = CacheCounters()
         _open_hosts.add(self)
 
     # --- life ---
@@ -180,9 +200,15 @@ class Host:
     @property
     def info(self) -> HostInfo:
         """Facts about the host; starts it and waits until ONNX Runtime is loaded there."""
-        process = self._process(deadline_after(self._start_timeout))
+        self._process(deadline_after(self._start_timeout))
+        return self.learn(deadline_after(INFO_TIMEOUT_S))
+
+    def learn(self, deadline: float | None) -> HostInfo:
+        """`info`, within a deadline (`time.monotonic`)."""
+        process = self._process(deadline)
         if self._info is None or self._info.generation != process.generation:
-            told = self.call({"op": "host.info"}, timeout=INFO_TIMEOUT_S).header
+            left_s = INFO_TIMEOUT_S if deadline is None else max(0.0, deadline - time.monotonic())
+            told = self.call({"op": "host.info"}, timeout=min(left_s, INFO_TIMEOUT_S)).header
             peer = process.peer
             self._info = HostInfo(
                 pid=peer.pid,
@@ -197,6 +223,7 @@ class Host:
                 providers=tuple(told.get("providers", ())),
                 devices=tuple(told.get("devices", ())),
                 simulator=told.get("simulator"),
+                library_folder=told.get("library_folder"),
             )
         return self._info
 
@@ -220,6 +247,10 @@ class Host:
             lines=len(lines) if lines is not None else 0,
             shared_bytes=(lines.bytes if lines is not None else 0) + (self._arrays.bytes if self._arrays else 0),
             shared_memory=f"off: {self.sharing.why_no_memory}" if self.sharing.why_no_memory else "available",
+            cache_hits=self.cache_counters.hits,
+            cache_misses=self.cache_counters.misses,
+            cache_set_aside=self.cache_counters.set_aside,
+            cache_problem=self.cache_counters.problem,
         )
 
     def ping(self, timeout: float = 5.0) -> float:

@@ -42,12 +42,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Failure(Exception):
-    """The call failed in this process; the long way knows what to do about it."""
+    """The call failed in this process; the long way knows what to do about it, in the time that is left."""
 
-    def __init__(self, process: HostProcess, error: Exception) -> None:
+    def __init__(self, process: HostProcess, error: Exception, deadline: float | None) -> None:
         super().__init__(str(error))
         self.process = process
         self.error = error
+        self.deadline = deadline
 
 
 def run(
@@ -76,7 +77,7 @@ def run(
             return None
         return _run_on(remote, process, plans, shape, feed, deadline, borrow, out)
     except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
-        raise Failure(process, error) from None
+        raise Failure(process, error, deadline) from None
 
 
 def _run_on(
