@@ -195,6 +195,8 @@ class Line:
         self._made = 0
         """Calls that there are. One that is not spare is in somebody's hands."""
         self._ended = False
+        self._answered = 0
+        """The call that was answered last: nothing more is said about it. Under the lock."""
         self._current: LineCall | None = None
         self._note = self._note_phase
 
@@ -335,6 +337,7 @@ class Line:
         with self._write_lock:
             if self._ended:
                 return
+            self._answered = number
             HEAD.pack_into(self._head, 0, LINE_MAGIC, kind, 0, 0, number, 0, 0, 0)
             try:
                 os.write(self._out_fd, self._head)
@@ -350,8 +353,11 @@ class Line:
     ) -> None:
         head = memoryview(HEAD.pack(LINE_MAGIC, kind, phase, 0, number, 0, size, 0))
         with self._write_lock:
-            if self._ended:
+            # A phase may be wanted by another thread while the call is being answered, and the client is further on.
+            if self._ended or (kind is LineKind.PHASE and number == self._answered):
                 return
+            if kind is not LineKind.PHASE:
+                self._answered = number
             try:
                 self._writer.write_all([head, *(chunks or ())])
             except OSError:  # the caller has given the line up

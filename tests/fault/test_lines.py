@@ -261,3 +261,23 @@ def test_a_fork_does_not_use_its_parents_lines(host: qnnbridge.Host, tmp_path: P
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+
+
+def test_requests_of_other_threads_leave_no_word_about_a_call_behind_its_answer(host: qnnbridge.Host, tmp_path: Path):
+    """They make the host tell which native step a call is in, at any moment: never when it is answered already."""
+    model = Later(tmp_path, npu=False)
+    session = qnnbridge.InferenceSession(model.path, host=host, providers=["CPUExecutionProvider"])
+    warm(session)
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            host.call({"op": "host.info"})
+
+    thread, out = in_thread(ask)
+    for _ in range(400):
+        assert np.array_equal(session.run(None, {"x": X}, retry=0)[0], X * 3)
+    stop.set()
+    thread.join()
+    assert out == [None]
+    assert host.stats.crashes == 0

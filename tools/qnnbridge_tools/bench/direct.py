@@ -1,0 +1,73 @@
+"""Runs in the host's interpreter: the same session without a bridge, timed there when it is told to.
+
+``python -m qnnbridge_tools.bench.direct``. Each line on stdin is a JSON document, each answer one on stdout:
+``{"open": specification, "feed": FILE.npz}`` makes a session, ``{"calls": N, "session": number}`` runs it so often
+and tells the nanoseconds of each call. The end of stdin ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from qnnbridge_host import stdio_guard
+
+
+def main() -> None:
+    # Before anything native is loaded: it prints on stdout.
+    in_fd, out_fd = stdio_guard.claim()
+    sessions: list[tuple[Any, dict[str, Any]]] = []
+    engine: Any = None
+    with open(in_fd, encoding="utf-8") as questions, open(out_fd, "w", encoding="utf-8") as answers:
+        for line in questions:
+            question = json.loads(line)
+            if "open" in question:
+                try:
+                    if engine is None:
+                        from qnnbridge_host.engine import load_engine
+
+                        engine = load_engine()
+                    sessions.append(_open(engine, question))
+                    answer = {"session": len(sessions) - 1, "crc": _check(*sessions[-1])}
+                except Exception as error:  # noqa: BLE001 - the answer says it
+                    answer = {"error": str(error)}
+            else:
+                answer = {"times": _run(*sessions[question["session"]], question["calls"])}
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+    os._exit(0)  # the QNN libraries may end the process badly
+
+
+def _open(engine: Any, question: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    import numpy as np
+
+    from qnnbridge_protocol.specs import SessionSpec
+
+    session = engine.create_session(SessionSpec.from_wire(question["open"]), None, {}, lambda phase: None)
+    with np.load(question["feed"]) as archive:
+        feed = {name: archive[name] for name in archive.files}
+    # ONNX Runtime's own object: what an application would call without the bridge.
+    return session._native[0], feed
+
+
+def _run(session: Any, feed: dict[str, Any], calls: int) -> list[int]:
+    clock = time.perf_counter_ns
+    run = session.run
+    times = [0] * calls
+    for number in range(calls):
+        begin = clock()
+        run(None, feed)
+        times[number] = clock() - begin
+    return times
+
+
+def _check(session: Any, feed: dict[str, Any]) -> int:
+    from qnnbridge_tools.bench.check_sums import check_sum
+
+    return check_sum(session.run(None, feed))
+
+
+if __name__ == "__main__":
+    main()

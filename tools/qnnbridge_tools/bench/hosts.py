@@ -1,0 +1,175 @@
+"""The ways to make the same call: hosts with different settings and a process without a bridge, all alive at once.
+
+`Rig` owns the processes. One thread uses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_tools.bench.check_sums import check_sum
+from qnnbridge_tools.bench.direct_process import DirectProcess
+from qnnbridge_tools.bench.measuring import Contender, timed
+
+if TYPE_CHECKING:
+    from qnnbridge import Host, InferenceSession
+
+DIRECT, PLAIN, ZERO_COPY, SPIN, INLINE = "direct", "bridge", "zero-copy", "spin", "inline"
+WAYS = (DIRECT, PLAIN, ZERO_COPY, SPIN, INLINE)
+WAYS_IN_WORDS = {
+    DIRECT: "ONNX Runtime in one process, without the bridge",
+    PLAIN: "plain arrays, copied to shared memory and back",
+    ZERO_COPY: "arrays in shared memory: empty_input() and out=",
+    SPIN: "zero-copy, and Host(spin=True)",
+    INLINE: "plain arrays, without shared memory",
+}
+
+CPU = "CPUExecutionProvider"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Subject:
+    """A model to call, and with what. threads: of ONNX Runtime; 0 leaves that to it."""
+
+    model: Path
+    feed: Mapping[str, Any]
+    providers: Sequence[str] = (CPU,)
+    fallback: str = "error"
+    threads: int = 1
+
+
+class Rig:
+    """See the module."""
+
+    def __init__(self, python: str | None = None) -> None:
+        from qnnbridge import Host
+
+        self._stack = contextlib.ExitStack()
+        self._feeds = 0
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="qnnbridge-bench-", ignore_cleanup_errors=True)
+            self._folder = Path(self._stack.enter_context(folder))
+            self.shared = self._stack.enter_context(Host(python=python))
+            self.spinning = self._stack.enter_context(Host(python=python, spin=True))
+            self.inline = self._stack.enter_context(Host(python=python, shared_memory=False))
+            for host in self.hosts:
+                host.start()
+            self.info = self.shared.info
+            self.direct = self._stack.enter_context(DirectProcess(self.info.executable))
+        except BaseException:
+            self._stack.close()
+            raise
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.shared, self.spinning, self.inline
+
+    @property
+    def pids(self) -> list[int]:
+        """Of all processes that compute."""
+        return [*(host.info.pid for host in self.hosts), self.direct.pid]
+
+    def contenders(self, subject: Subject) -> tuple[list[Contender], Callable[[], None]]:
+        """All ways to make this call, warm, and what closes the sessions again.
+
+        Raises `BridgeError` if one of them gives another result than the others.
+        """
+        stack = contextlib.ExitStack()
+        try:
+            return self._contenders(subject, stack), stack.close
+        except BaseException:
+            stack.close()
+            raise
+
+    def _contenders(self, subject: Subject, stack: contextlib.ExitStack) -> list[Contender]:
+        shared, spinning, inline = (stack.enter_context(open_session(host, subject)) for host in self.hosts)
+        self._feeds += 1
+        file = self._folder / f"feed{self._feeds}.npz"
+        _save(file, subject.feed)
+        direct, crc = self.direct.open(shared._remote.manifest.spec.to_wire(), file)
+        feed = dict(subject.feed)
+        calls = {
+            PLAIN: lambda: shared.run(None, feed),
+            ZERO_COPY: zero_copy(shared, feed),
+            SPIN: zero_copy(spinning, feed),
+            INLINE: lambda: inline.run(None, feed),
+        }
+        contenders = [Contender(DIRECT, self.direct.batch(direct))]
+        for name, call in calls.items():
+            call()
+            if check_sum(call()) != crc:
+                raise BridgeError(
+                    f"{subject.model.name}: '{name}' gives another result than ONNX Runtime in one process.",
+                    cause="The model does not give the same result twice, or the bridge does not work.",
+                )
+            contenders.append(Contender(name, timed(call)))
+        return contenders
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def open_session(host: Host, subject: Subject) -> InferenceSession:
+    from qnnbridge import CpuFallbackWarning, InferenceSession, SessionOptions
+
+    options = SessionOptions()
+    if subject.threads:
+        options.intra_op_num_threads = subject.threads
+        options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report tells the placement
+        return InferenceSession(
+            str(subject.model),
+            options,
+            providers=list(subject.providers),
+            fallback=subject.fallback,  # type: ignore[arg-type]
+            host=host,
+            cache=False,
+        )
+
+
+def zero_copy(session: InferenceSession, feed: Mapping[str, Any]) -> Callable[[], Any]:
+    """The call with its arrays in shared memory, as an application would have them that fills them itself."""
+    import numpy as np
+
+    lying: dict[str, Any] = {}
+    for name, value in feed.items():
+        lying[name] = session.empty_input(name, value.shape)
+        np.copyto(lying[name], value)
+    outputs = session.run(None, lying)
+    names = [node.name for node in session.get_outputs()]
+    plain = [isinstance(output, np.ndarray) and output.dtype != object for output in outputs]
+    out = [
+        session.empty_output(name, output.shape) if lies else None
+        for name, output, lies in zip(names, outputs, plain, strict=True)
+    ]
+    return lambda: session.run(None, lying, out=out)
+
+
+def _save(file: Path, feed: Mapping[str, Any]) -> None:
+    # Not savez(**feed): a name may be "file", which is that function's own.
+    import io
+    import zipfile
+
+    import numpy as np
+
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, value in feed.items():
+            if not isinstance(value, np.ndarray) or value.dtype == object:
+                raise OptionError(f"Input {name} cannot be measured: it is no tensor of numbers.")
+            data = io.BytesIO()
+            np.save(data, value, allow_pickle=False)
+            archive.writestr(f"{name}.npy", data.getvalue())
+
+

@@ -1,0 +1,122 @@
+"""What happens once: starting, and coming back after the host was killed. Nothing here is pinned or warm."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge_tools.bench.hosts import Subject, open_session
+
+if TYPE_CHECKING:
+    from qnnbridge import Host
+
+TIMEOUT_S = 300.0
+
+EMPTY, READY, SESSION, DIRECT_SESSION = "python", "host ready", "session", "direct session"
+MOMENTS_IN_WORDS = {
+    EMPTY: "an interpreter that does nothing (python -I -c pass)",
+    READY: "from the start to the host's first answer",
+    SESSION: "from the start to a session, through the bridge",
+    DIRECT_SESSION: "from the start to a session, in a fresh process without the bridge",
+}
+
+_DIRECT = """
+import sys
+import onnxruntime
+onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+import os
+os.write(1, b"!")
+sys.stdin.buffer.read()
+os._exit(0)
+"""
+"""With all defaults: what people start today. Its end is not part of the time."""
+
+
+def starting(python: str, subject: Subject, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each, in turns. The first turn warms the disk's cache and is not told."""
+    works: dict[str, Callable[[], float]] = {
+        EMPTY: lambda: _empty(python),
+        READY: lambda: _ready(python),
+        SESSION: lambda: _session(python, subject),
+        DIRECT_SESSION: lambda: _direct(python, subject),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(rounds + 1):
+        for name, work in works.items():
+            seconds = work()
+            if number:
+                taken[name].append(seconds)
+    return taken
+
+
+def _empty(python: str) -> float:
+    begin = time.perf_counter()
+    subprocess.run([python, "-I", "-c", "pass"], stdin=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
+    return time.perf_counter() - begin
+
+
+def _ready(python: str) -> float:
+    from qnnbridge import Host
+
+    begin = time.perf_counter()
+    with Host(python=python) as host:
+        host.ping(TIMEOUT_S)
+        return time.perf_counter() - begin
+
+
+def _session(python: str, subject: Subject) -> float:
+    from qnnbridge import Host
+
+    begin = time.perf_counter()
+    with Host(python=python) as host, open_session(host, subject):
+        return time.perf_counter() - begin
+
+
+def _direct(python: str, subject: Subject) -> float:
+    begin = time.perf_counter()
+    child = subprocess.Popen(
+        [python, "-I", "-c", _DIRECT, str(subject.model)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    with child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        said = child.stdout.read(1)
+        seconds = time.perf_counter() - begin
+        child.stdin.close()
+        child.wait(TIMEOUT_S)
+    if not said:
+        raise RuntimeError(f"a process without the bridge could not make the session (exit code {child.returncode})")
+    return seconds
+
+
+def recovery(python: str, subject: Subject, kills: int) -> list[float]:
+    """Seconds from the death of the host to the next right answer."""
+    from qnnbridge import Host
+
+    taken = []
+    with Host(python=python) as host, open_session(host, subject) as session:
+        feed: dict[str, Any] = dict(subject.feed)
+        session.run(None, feed)
+        for _ in range(kills):
+            kill(host)
+            begin = time.perf_counter()
+            session.run(None, feed)
+            taken.append(time.perf_counter() - begin)
+    return taken
+
+
+def kill(host: Host) -> None:
+    """End the process as a fault in a driver would."""
+    process = host.supervisor.running
+    if process is not None:
+        process._child.kill()
+
+
+def middle(seconds: Sequence[float]) -> float:
+    return statistics.median(seconds)
