@@ -263,7 +263,9 @@ def test_a_fork_does_not_use_its_parents_lines(host: qnnbridge.Host, tmp_path: P
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
-def test_requests_of_other_threads_leave_no_word_about_a_call_behind_its_answer(host: qnnbridge.Host, tmp_path: Path):
+def test_requests_of_other_threads_leave_no_word_about_a_call_behind_its_answer(
+    host: qnnbridge.Host, tmp_path: Path
+):
     """They make the host tell which native step a call is in, at any moment: never when it is answered already."""
     model = Later(tmp_path, npu=False)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=["CPUExecutionProvider"])

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import crashes, explain, quarantine, reporting, run, version
+from qnnbridge_tools.bench import command as bench
 from qnnbridge_tools.compile import command as compiling
 from qnnbridge_tools.demo import command as demo
 from qnnbridge_tools.doctor import command as doctor
@@ -33,6 +34,7 @@ app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("run")(run.run)
 app.command("compile")(compiling.compile_models)
+app.command("bench")(bench.bench)
 app.command("explain", context_settings=explain.CONTEXT_SETTINGS)(explain.explain)
 app.command("inspect")(inspection.inspect)
 app.command("optimize")(optimize.optimize)

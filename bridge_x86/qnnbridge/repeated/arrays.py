@@ -29,9 +29,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class SharedBlock:
-    """What an array in shared memory and all its views refer to."""
+    """What an array in shared memory and all its views refer to. place: slab and offset, by which plans know it."""
 
-    __slots__ = ("__array_interface__", "_freed", "array", "offset", "owner", "size", "slab")
+    __slots__ = (
+        *("__array_interface__", "_freed", "array", "host_writes", "offset", "owner", "place", "size", "slab"),
+    )
 
     def __init__(
         self,
@@ -45,6 +47,8 @@ class SharedBlock:
         self.slab = slab
         self.offset = offset
         self.size = size
+        self.place = (slab.number, offset)
+        self.host_writes = slab.host_writes
         self.array: weakref.ref[Array] | None = None
         self._freed = freed
         self.__array_interface__: dict[str, Any] = {}
@@ -53,12 +57,13 @@ class SharedBlock:
         self._freed.append((self.slab, self.offset, self.size))
 
 
-def shared_block(array: Array) -> SharedBlock | None:
-    """The block, if this array is the whole of one: not a view of a part, nor of other layout."""
-    block = array.base
-    if block.__class__ is not SharedBlock:
+def shared_block(array: Array | None, owner: SharedArrays, *, host_writes: bool) -> SharedBlock | None:
+    """The block, if this array is the whole of one: not a view of a part, nor of other layout, nor of others."""
+    if array is None:
         return None
-    assert isinstance(block, SharedBlock)
+    block: Any = array.base
+    if block.__class__ is not SharedBlock or block.owner is not owner or block.host_writes is not host_writes:
+        return None
     whole = block.array
     return block if whole is not None and whole() is array else None
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
-from qnnbridge.repeated.arrays import SharedBlock, shared_block
+from qnnbridge.repeated.arrays import shared_block
 from qnnbridge.repeated.line import LineEnded, LineLate
-from qnnbridge.repeated.plans import MAX_LENT_SLABS, LinePlan, LinePlans
+from qnnbridge.repeated.plans import MAX_LENT_SLABS, Blocks, LinePlan, LinePlans
 from qnnbridge.repeated.shapes import CallShape
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
 from qnnbridge_protocol.frames import desync
@@ -96,11 +96,14 @@ def _run_on(
     line.note = remote.note
     kept = False
     try:
-        plan = None
-        if out is None and not remote.host.has_arrays:
-            plan = plans.ready(shape, remote.session_id)
+        inputs = outputs = None
+        if remote.host.has_arrays:
+            inputs = _blocks([feed[name] for name in shape.input_names], remote, host_writes=False)
+            if out is not None:
+                outputs = _blocks(out, remote, host_writes=True)
+        plan = plans.ready(shape, remote.session_id, inputs, outputs)
         if plan is None:
-            plan = _plan(remote, plans, shape, feed, deadline, out)
+            plan = _plan(remote, plans, shape, inputs, outputs, deadline)
             if plan is None:
                 return None
         if plan.inline:
@@ -156,13 +159,11 @@ def _plan(
     remote: RemoteSession,
     plans: LinePlans,
     shape: CallShape,
-    feed: Mapping[str, Any],
+    inputs: Blocks | None,
+    outputs: Blocks | None,
     deadline: float | None,
-    out: Sequence[Array | None] | None,
 ) -> LinePlan | None:
     """The plan for this call, made if need be; ``None`` if the host will not have it."""
-    inputs = _blocks([feed[name] for name in shape.input_names], remote, host_writes=False)
-    outputs = None if out is None else _blocks(out, remote, host_writes=True)
     try:
         return plans.plan(shape, remote.session_id, inputs, outputs, deadline)
     except LineLate:
@@ -174,22 +175,16 @@ def _plan(
         return None
 
 
-def _blocks(
-    arrays: Sequence[Any], remote: RemoteSession, *, host_writes: bool
-) -> tuple[SharedBlock | None, ...] | None:
-    """The application's blocks among them, for which nothing is copied."""
-    found = None
-    for array in arrays:
-        if array is not None and array.base.__class__ is SharedBlock:
-            break
-    else:
-        return None
-    found = tuple(None if array is None else shared_block(array) for array in arrays)
+def _blocks(arrays: Sequence[Any], remote: RemoteSession, *, host_writes: bool) -> Blocks | None:
+    """The application's blocks among them, for which nothing is copied; ``None`` if there is none."""
     own = remote.host.arrays
-    fit = tuple(
-        b if b is not None and b.owner is own and b.slab.host_writes is host_writes else None for b in found
-    )
-    return fit if any(block is not None for block in fit) else None
+    blocks = []
+    found = False
+    for array in arrays:
+        block = shared_block(array, own, host_writes=host_writes)
+        blocks.append(block)
+        found = found or block is not None
+    return tuple(blocks) if found else None
 
 
 def _run_inline(

@@ -59,7 +59,7 @@ def empty(host: Host, name: str, shape: Sequence[int] | None, nodes: Iterable[No
 
 def check_out(out: Out, names: Sequence[str], shape: CallShape | None = None) -> list[Array | None]:
     """``out=`` as a list in the order of the outputs; held against what the outputs are, if that is known."""
-    if isinstance(out, Mapping):
+    if out.__class__ is not list and isinstance(out, Mapping):
         unknown = [str(name) for name in out if name not in names]
         if unknown:
             raise InvalidArgument(
@@ -77,7 +77,9 @@ def check_out(out: Out, names: Sequence[str], shape: CallShape | None = None) ->
             raise InvalidArgument(f"What out= has for {name!r} is no array that can be written to.")
     if shape is not None:
         for tensor, array in zip(shape.outputs, arrays, strict=True):
-            if array is not None and (array.dtype != tensor.dtype or array.shape != tensor.shape):
+            if array is None or (array.dtype is tensor.dtype and array.shape == tensor.shape):
+                continue
+            if array.dtype != tensor.dtype or array.shape != tensor.shape:
                 raise InvalidArgument(
                     f"What out= has for {tensor.name!r} is {array.dtype} {array.shape}, the output is "
                     f"{tensor.dtype} {tensor.shape}.",

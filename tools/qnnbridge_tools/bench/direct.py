@@ -23,6 +23,7 @@ def main() -> None:
     with open(in_fd, encoding="utf-8") as questions, open(out_fd, "w", encoding="utf-8") as answers:
         for line in questions:
             question = json.loads(line)
+            answer: dict[str, Any]
             if "open" in question:
                 try:
                     if engine is None:
@@ -34,7 +35,8 @@ def main() -> None:
                 except Exception as error:  # noqa: BLE001 - the answer says it
                     answer = {"error": str(error)}
             else:
-                answer = {"times": _run(*sessions[question["session"]], question["calls"])}
+                session, feed = sessions[question["session"]]
+                answer = {"times": _run(session, feed, question["calls"])}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
     os._exit(0)  # the QNN libraries may end the process badly

@@ -1,4 +1,4 @@
-"""The other side of `direct`: a process with the host's interpreter that runs the same sessions without a bridge."""
+"""The other side of `direct`: a process with the host's interpreter that runs sessions without a bridge."""
 
 from __future__ import annotations
 

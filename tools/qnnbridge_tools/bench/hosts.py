@@ -95,7 +95,7 @@ class Rig:
         _save(file, subject.feed)
         direct, crc = self.direct.open(shared._remote.manifest.spec.to_wire(), file)
         feed = dict(subject.feed)
-        calls = {
+        calls: dict[str, Callable[[], Any]] = {
             PLAIN: lambda: shared.run(None, feed),
             ZERO_COPY: zero_copy(shared, feed),
             SPIN: zero_copy(spinning, feed),
@@ -171,5 +171,3 @@ def _save(file: Path, feed: Mapping[str, Any]) -> None:
             data = io.BytesIO()
             np.save(data, value, allow_pickle=False)
             archive.writestr(f"{name}.npy", data.getvalue())
-
-

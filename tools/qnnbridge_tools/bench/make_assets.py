@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def add() -> Any:
 def convnet() -> Any:
     dice = np.random.default_rng(6)
     nodes, constants, last = [], {}, "x"
-    for index, (before, after) in enumerate(zip(CHANNELS, CHANNELS[1:], strict=False)):
+    for index, (before, after) in enumerate(itertools.pairwise(CHANNELS)):
         constants[f"w{index}"] = dice.normal(0, 0.2, (after, before, 3, 3)).astype(np.float32)
         nodes.append(
             helper.make_node(

@@ -91,7 +91,9 @@ def _direct(python: str, subject: Subject) -> float:
         child.stdin.close()
         child.wait(TIMEOUT_S)
     if not said:
-        raise RuntimeError(f"a process without the bridge could not make the session (exit code {child.returncode})")
+        raise RuntimeError(
+            f"a process without the bridge could not make the session (exit code {child.returncode})"
+        )
     return seconds
 
 

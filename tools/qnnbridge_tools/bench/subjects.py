@@ -43,5 +43,5 @@ def users_own(
 
     empty = Subject(model, {}, providers, fallback, threads=0)
     with open_session(host, empty) as session:
-        given = feeds.complete(session.get_inputs(), {}, dimensions, seed=seed)
+        given = feeds.complete(session.get_inputs(), (), dimensions, seed=seed)
     return Subject(model, {feed.name: feed.value for feed in given}, providers, fallback, threads=0)

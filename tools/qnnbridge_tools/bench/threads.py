@@ -47,9 +47,7 @@ def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> f
     return sum(counts) / (time.perf_counter() - begin)
 
 
-def crowds(
-    call: Callable[[], Any], sizes: Sequence[int], *, rounds: int, seconds: float
-) -> dict[int, float]:
+def crowds(call: Callable[[], Any], sizes: Sequence[int], *, rounds: int, seconds: float) -> dict[int, float]:
     """Calls a second by number of threads, in turns, medians."""
     taken: dict[int, list[float]] = {size: [] for size in sizes}
     for _ in range(rounds):

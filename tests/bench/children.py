@@ -1,0 +1,106 @@
+"""The other ends of the baselines: each takes an array's bytes, makes an array of them, and sends as many back.
+
+``python -m tests.bench.children KIND ADDRESS SIZE``
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+
+def raw(address: str, size: int) -> None:
+    """Plain os.read and os.write."""
+    array = np.empty(size, np.uint8)
+    view = memoryview(array)
+    while True:
+        got = 0
+        while got < size:
+            count = os.readv(0, [view[got:]])
+            if not count:
+                return
+            got += count
+        done = 0
+        while done < size:
+            done += os.write(1, view[done:])
+
+
+def json_lines(address: str, size: int) -> None:
+    for line in sys.stdin.buffer:
+        array = np.frombuffer(base64.b64decode(json.loads(line)["data"]), np.uint8)
+        answer = json.dumps({"data": base64.b64encode(array.tobytes()).decode("ascii")})
+        sys.stdout.buffer.write(answer.encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def zeromq(address: str, size: int) -> None:
+    import zmq
+
+    socket = zmq.Context().socket(zmq.REP)
+    socket.bind(address)
+    print("up", flush=True)
+    while True:
+        array = np.frombuffer(socket.recv(copy=False).buffer, np.uint8)
+        socket.send(array.copy(), copy=False)
+
+
+def grpc(address: str, size: int) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    import grpc
+
+    def echo(data: bytes, context: Any) -> bytes:
+        return np.frombuffer(data, np.uint8).tobytes()
+
+    server = grpc.server(ThreadPoolExecutor(1), options=GRPC_OPTIONS)
+    handlers = {"echo": grpc.unary_unary_rpc_method_handler(echo)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", handlers),))
+    server.add_insecure_port(address)
+    server.start()
+    print("up", flush=True)
+    sys.stdin.read()
+    server.stop(None)
+
+
+GRPC_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+
+
+def pyro(address: str, size: int) -> None:
+    import Pyro5.api
+
+    Pyro5.config.SERIALIZER = "msgpack"
+
+    @Pyro5.api.expose
+    class Echo:
+        def echo(self, data: bytes) -> bytes:
+            return np.frombuffer(data, np.uint8).tobytes()
+
+    daemon = Pyro5.api.Daemon(unixsocket=address)
+    print(daemon.register(Echo, "echo"), flush=True)
+    daemon.requestLoop()
+
+
+KINDS = {"raw": raw, "json": json_lines, "zmq": zeromq, "grpc": grpc, "pyro": pyro}
+
+
+def connection(end: Any) -> None:
+    """Of multiprocessing.Pipe; started by multiprocessing itself."""
+    try:
+        while True:
+            end.send(end.recv().copy())
+    except (EOFError, OSError, KeyboardInterrupt):
+        pass
+
+
+def pooled(array: Any) -> Any:
+    """What ProcessPoolExecutor calls."""
+    return array.copy()
+
+
+if __name__ == "__main__":
+    KINDS[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
