@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import needs
 
 from qnnbridge._platform import RegisteredPython
 from qnnbridge.launch.configuration import configured_host
@@ -91,7 +92,7 @@ def test_the_text_is_what_the_application_reads(tmp_path: Path) -> None:
     assert configured_host(file) == "/opt/it's mine/bin/python"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions and links")
+@needs.posix
 def test_a_file_keeps_its_permissions_and_stays_the_link_that_it_is(tmp_path: Path) -> None:
     kept = tmp_path / "dotfiles" / "config.toml"
     kept.parent.mkdir()
@@ -298,7 +299,7 @@ def test_a_real_interpreter_tells_what_it_is() -> None:
     assert os.path.samefile(told.base, sys._base_executable)  # type: ignore[attr-defined]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="shell scripts")
+@needs.posix
 @pytest.mark.parametrize(
     ("script", "told"),
     [
@@ -497,7 +498,7 @@ def test_pip_keeps_its_index_and_loses_what_points_elsewhere() -> None:
     }
 
 
-@pytest.mark.skipif(os.name == "nt", reason="a POSIX shell")
+@needs.posix
 def test_a_command_with_odd_names_survives_a_real_shell(tmp_path: Path) -> None:
     words = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "a b", "it's", "$HOME", "x>=1,<2", "é"]
     told = subprocess.run(

@@ -40,6 +40,7 @@ class RealMachine:
         self.machine = computer_machine()
         self.environ: Mapping[str, str] = os.environ
         self.home = os.path.expanduser("~")
+        self._libraries: dict[tuple[str, bool], Library | None] = {}
         try:
             self.user = getpass.getuser()
         except Exception:  # noqa: BLE001 - KeyError or OSError, by version of Python: a container without users
@@ -91,12 +92,10 @@ class RealMachine:
         return digest.hexdigest()
 
     def library(self, path: str, *, version: bool) -> Library | None:
-        from qnnbridge_tools.doctor.library import read_library
-
-        try:
-            return read_library(path, version=version)
-        except (OSError, ValueError):
-            return None
+        key = path, version
+        if key not in self._libraries:  # both sides are often one environment
+            self._libraries[key] = _read_library(path, version)
+        return self._libraries[key]
 
     def is_store_alias(self, path: str) -> bool:
         try:
@@ -201,6 +200,15 @@ class RealMachine:
         from qnnbridge_tools.doctor.probe import run_probe
 
         return run_probe(order)
+
+
+def _read_library(path: str, version: bool) -> Library | None:
+    from qnnbridge_tools.doctor.library import read_library
+
+    try:
+        return read_library(path, version=version)
+    except (OSError, ValueError):
+        return None
 
 
 def answer_of(told: dict[str, object]) -> Answer:

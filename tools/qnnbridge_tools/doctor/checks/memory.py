@@ -24,7 +24,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             "state.quarantine",
             f"{_count(len(state.quarantined), 'model', 'models')} in quarantine",
             ", ".join(state.quarantined[:5]),
-            fix="See why: qnnbridge crashes. Let them try again: qnnbridge quarantine clear",
+            fix="See why: qnnbridge crashes. Let them try again: qnnbridge quarantine clear --all",
         )
     if state.crashes:
         last = state.crashes[0]

@@ -24,7 +24,7 @@ from qnnbridge_tools.doctor.facts import (
     ProbeResult,
     State,
 )
-from qnnbridge_tools.doctor.machine import Machine, ProbeOrder
+from qnnbridge_tools.doctor.machine import Machine, ProbeOrder, paths_of
 
 T = TypeVar("T")
 PROBE_TIMEOUT_S: Final = 60.0
@@ -68,8 +68,7 @@ def survey(machine: Machine, order: Order) -> Facts:
     hosted = parts.do(
         "host", lambda: host.survey_host(machine, order.host_python, found, complete=complete), HostFacts()
     )
-    same = hosted.answer is not None and hosted.answer.path == running.path and hosted.packages is not None
-    own = hosted.packages if same else None
+    own = hosted.packages if hosted.answer and _sees_the_same(machine, running, hosted.answer) else None
     application = own or parts.do(
         "packages", lambda: packages.survey_packages(machine, running, complete=False), Packages()
     )
@@ -106,6 +105,17 @@ def survey(machine: Machine, order: Order) -> Facts:
     probe = parts.do("probe", lambda: _probe(machine, facts, order), None)
     model = parts.do("model", lambda: _model(machine, facts, order), None)
     return dataclasses.replace(facts, probe=probe, model=model, unknown=tuple(parts.unknown))
+
+
+def _sees_the_same(machine: Machine, running: Answer, host: Answer) -> bool:
+    """Whether both sides have the same packages. The application's path also begins with its own folder."""
+    more = len(running.path) - len(host.path)
+    join = paths_of(machine.system).join
+    return (
+        more >= 0
+        and running.path[more:] == host.path
+        and not any(machine.kind(join(folder, "onnxruntime")) for folder in running.path[:more])
+    )
 
 
 def _machine_of(machine: Machine, running: Answer) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from typing import Any, Final
 
 from qnnbridge_tools.doctor.facts import Answer, Crash, Place, State
@@ -49,6 +50,8 @@ VC_RUNTIME: Final = ("MSVCP140.dll", "MSVCP140_1.dll", "VCRUNTIME140.dll", "VCRU
 
 CRASH_WINDOW_S: Final = 24 * 3600.0
 _MAX_CRASHES: Final = 10
+_HUNG: Final = re.compile(r"(?:the host|it)\b.*\b(?:did not|closed|stopped)\b", re.IGNORECASE)
+"""Reasons for which qnnbridge ends a host that is at fault itself."""
 
 
 def survey_environment(machine: Machine) -> dict[str, str]:
@@ -149,7 +152,7 @@ def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
             continue
         told = _read_json(machine, paths.join(folder, name))
         age = _age(machine, told.get("when"))
-        if age is None or age > CRASH_WINDOW_S:
+        if age is None or age > CRASH_WINDOW_S or _was_wanted(told.get("killed_because")):
             continue
         exit_told = told.get("exit")
         diagnoses = told.get("diagnoses")
@@ -165,6 +168,11 @@ def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
             )
         )
     return tuple(found)
+
+
+def _was_wanted(killed_because: object) -> bool:
+    """Whether qnnbridge ended the host for a reason of the application's (Ctrl+C, a deadline), not for a hang."""
+    return isinstance(killed_because, str) and _HUNG.match(killed_because) is None
 
 
 def _age(machine: Machine, when: object) -> float | None:
