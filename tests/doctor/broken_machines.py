@@ -640,6 +640,13 @@ def variable_with_a_typing_error() -> SimulatedMachine:
     return machine
 
 
+@broken("env.unusable-value", "lots", 'setx QNNBRIDGE_CACHE_MAX_BYTES ""')
+def size_of_the_cache_that_is_no_size() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.environ["QNNBRIDGE_CACHE_MAX_BYTES"] = "lots"
+    return machine
+
+
 # --- the application ---
 
 
@@ -690,6 +697,13 @@ def crash_of_this_morning() -> SimulatedMachine:
 def damaged_entry_of_the_cache() -> SimulatedMachine:
     machine, _, _ = snapdragon()
     machine.cached = CacheContents(3, 5 << 20, ("net.onnx: model.bin is cut off",))
+    return machine
+
+
+@broken("cache.damaged", "cache clear 00ff")
+def entry_of_the_cache_that_is_in_place_and_not_whole() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.cached = CacheContents(3, 5 << 20, ("00ff: it has no manifest",), ("00ff",))
     return machine
 
 

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ import numpy as np
 import pytest
 
 import qnnbridge
-from qnnbridge.cache import status as cache_status
 from qnnbridge.cache.files import hash_file
 from qnnbridge.cache.manifest import MODEL, EntryManifest, FileRecord
 from qnnbridge.cache.notes import Notes
@@ -434,62 +432,6 @@ def test_eight_processes_that_open_the_same_model_at_once_compile_it_once(right:
         told.append(json.loads(out))
     assert sorted(state for state, _, _ in told) == ["hit"] * 7 + ["miss"]
     assert {tuple(facts) for _, *facts in told} == {(13, hashlib.sha256(right).hexdigest())}
-
-
-# --- disks ---
-
-
-def assert_made_without(host: qnnbridge.Host, right: bytes, words: str) -> None:
-    """The session works, and the trouble is said once."""
-    with pytest.warns(qnnbridge.CacheWarning, match=words) as caught:
-        session = open_session(host)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", qnnbridge.CacheWarning)
-        again = open_session(host)
-    (said,) = [warning for warning in caught if warning.category is qnnbridge.CacheWarning]
-    assert Path(said.filename).name == Path(__file__).name
-    for one in (session, again):
-        assert (one.cache.state, result(one)) == ("off", right)
-        assert "the cache cannot be used" in one.cache.reason
-    assert "cannot be used" in str(host.stats.cache_problem)
-
-
-@pytest.fixture(autouse=True)
-def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_status, "_said", set())
-
-
-@pytest.mark.parametrize("where", ["under a file", "where nobody may write"])
-def test_a_folder_that_cannot_be_made_costs_the_cache_and_not_the_session(
-    where: str, host: qnnbridge.Host, right: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    folder = tmp_path / "file" / "cache" if where == "under a file" else Path("/proc/self/cache")
-    monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(folder))
-    assert_made_without(host, right, "cannot be used")
-
-
-def test_a_disk_on_which_the_compiled_model_has_no_room_costs_the_cache_and_not_the_session(right: bytes) -> None:
-    """Neither process can write a file of more than 20,000 bytes; the blob has 70,000."""
-    with compile_host("none", file_bytes=20_000) as host:
-        assert_made_without(host, right, "full|limit|large")
-    assert store().all_keys() == []
-    assert list((store().root / "tmp").iterdir()) == []
-
-
-def test_a_full_disk_costs_the_cache_and_not_the_session(
-    host: qnnbridge.Host, right: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The manifest is what does not fit any more."""
-    import errno
-
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("qnnbridge.cache.manifest.write_json", full)
-    assert_made_without(host, right, "No space left on device")
-    assert store().all_keys() == []
-    assert list((store().root / "tmp").iterdir()) == []
 
 
 def test_a_note_about_a_bad_model_does_not_outlive_clearing(entry: Path, host: qnnbridge.Host) -> None:

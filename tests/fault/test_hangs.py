@@ -24,6 +24,8 @@ from qnnbridge_protocol.limits import Limits
 X = np.arange(4, dtype=np.float32)
 WAIT_S = 60.0
 GRACE_S = 1.0
+BUDGET_S = 3.0
+"""Long enough for a busy machine to begin with the work."""
 CLOSE_TIMEOUT_S = 10.0
 """Longer than all rungs of the ladder together."""
 
@@ -120,16 +122,15 @@ def test_a_late_pong_is_no_reason_to_kill_and_the_call_ends_well(tmp_path: Path)
         assert (host.stats.generation, host.stats.crashes) == (1, 0)
 
 
-def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_hosts_own_watchdog(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_hosts_own_watchdog():
     """Row 28: no thread of the host can run; faulthandler's can. The report has the stack."""
     with fake_host("--watchdog-grace=0.2") as host:
-        model = script(on_create=["hold_gil:60"])
+        qnnbridge.InferenceSession(script(), host=host)  # it is up, and has loaded all
+        model = script(on_create=["hold_gil:600"])
         clock = FairClock()
         with pytest.raises(errors.DeadlineExceeded):
-            qnnbridge.InferenceSession(model, host=host, timeout=1.0, retry=0)
-        assert clock.seconds < 1.0 + GRACE_S
+            qnnbridge.InferenceSession(model, host=host, timeout=BUDGET_S, retry=0)
+        assert clock.seconds < BUDGET_S + GRACE_S
         process = host.supervisor.running
         if process is not None:
             assert process.exit_code(WAIT_S) == 1

@@ -4,7 +4,8 @@
 #   usage: setup_pythons.sh DIR
 #
 # DIR/py310 is an application's side (base install, no onnxruntime); DIR/py311, py312 and py313 are host sides
-# (the extra [host]); DIR/releases is made by setup_releases.sh. A version without an interpreter on this machine is named and left out.
+# (the extra [host]). A version without an interpreter on this machine is named and left out. DIR/releases has packages
+# of other versions (setup_releases.sh).
 # Environment: QNNBRIDGE_LAB_LIKE as in setup_arm64.sh.
 set -euo pipefail
 # shellcheck source=tests/labs/common.sh

@@ -68,7 +68,7 @@ def test_the_list_has_size_hits_and_ages_and_what_was_used_last_first(store: Sto
     code, text = cache()
     assert code == 0
     assert text.index("new.onnx") < text.index("old.onnx")
-    for words in ("old.onnx", "3.9 KiB", " 0 ", "3 days ago", "1.5 s", "good"):
+    for words in ("old.onnx", "5.6 KiB", " 0 ", "3 days ago", "1.5 s", "good"):
         assert words in row(text, FIRST)
     for words in ("new.onnx", " 2 ", "just now", "1 hour ago"):
         assert words in row(text, SECOND)

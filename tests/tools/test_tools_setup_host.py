@@ -269,7 +269,7 @@ def test_what_pip_said_is_the_evidence(monkeypatch: pytest.MonkeyPatch, tmp_path
     lines: list[str] = []
     command = [sys.executable, "-m", "pip", "install", "--target", str(tmp_path / "none"), "qnnbridge==99"]
     with pytest.raises(SetupFailed) as raised:
-        steps._run("install", command, lines.append)
+        steps._run("install", command, lines.append, tmp_path)
     assert raised.value.details == {"step": "install", "exit_code": 1}
     assert any("No matching distribution found for qnnbridge==99" in line for line in raised.value.evidence)
     assert "--from" in str(raised.value.fix)
@@ -282,7 +282,7 @@ def test_a_network_that_does_not_answer_is_named_as_such(monkeypatch: pytest.Mon
     monkeypatch.setenv("PIP_RETRIES", "1")
     command = [sys.executable, "-m", "pip", "install", "--target", str(tmp_path / "none"), "qnnbridge==99"]
     with pytest.raises(IndexUnreachable, match="cannot be reached"):
-        steps._run("install", command, lambda line: None)
+        steps._run("install", command, lambda line: None, tmp_path)
 
 
 @needs.posix

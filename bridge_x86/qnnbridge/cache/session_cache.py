@@ -124,6 +124,7 @@ class SessionCache:
                 return
             found = entry is not None
             if entry is None:
+                self._store.check_room(policy.size_of(self._manifest.source))
                 entry = self._make(key, parts, deadline)
             if entry is None:
                 return

@@ -16,7 +16,7 @@ MIN_MODEL_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MIN_MODEL_BYTES"
 
 MAX_BYTES: Final = 10 * 1024**3
 MIN_MODEL_BYTES: Final = 16 * 1024
-"""Smaller models compile about as quickly as they load (ADR 0008)."""
+"""Compiling a smaller one takes less than the process that would do it for the cache, as a rule (ADR 0008)."""
 
 _OFF: Final = frozenset(("0", "off", "no", "false"))
 _SIZE: Final = re.compile(r"\s*(\d+)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)

@@ -166,9 +166,13 @@ class HostProcess:
             self.killed_because = because
         self._child.kill()
 
-    def close(self, *, reason: BridgeError | None = None) -> None:
-        """End it in good order, or less good, within a bounded time; release all descriptors."""
-        known = self.channel.failed  # its death was, or will be, looked into by those who saw it
+    def close(self, *, reason: BridgeError | None = None, quietly: bool = False) -> None:
+        """End it in good order, or less good, within a bounded time; release all descriptors.
+
+        quietly: the application is ending, and a word would only be noise behind its own last ones.
+        """
+        # Its death was, or will be, looked into by those who saw it; or it was our doing.
+        known = self.channel.failed or self.killed_because is not None
         if not self.channel.failed and self._child.poll() is None:
             said = self.channel.goodbye(time.monotonic() + DRAIN_TIMEOUT_S)
             self.rungs.append("goodbye" if said else "goodbye unanswered")
@@ -178,7 +182,7 @@ class HostProcess:
         self.killed_because = self.killed_because or "it was closed"
         self._descend(STDIN_CLOSED_TIMEOUT_S if leaving else 0)
         if not known:
-            self._tell_death_at_the_end()
+            self._tell_death_at_the_end(logging.INFO if quietly else logging.WARNING)
         self.stderr.drain(STDERR_TIMEOUT_S)
         if self.channel.release(RELEASE_TIMEOUT_S):
             self._child.close()
@@ -186,7 +190,7 @@ class HostProcess:
             self.rungs.append("descriptors kept")
         self.stderr.close()
 
-    def _tell_death_at_the_end(self) -> None:
+    def _tell_death_at_the_end(self, level: int) -> None:
         """QNN faults most often while it cleans up; all answers are there, so nobody need fail for it."""
         code = self._child.poll()
         if not code or self.rungs[-1:] not in ([], ["goodbye"], ["goodbye unanswered"]):
@@ -194,7 +198,8 @@ class HostProcess:
         from qnnbridge.diagnosis.exit_status import ExitStatus
 
         status = ExitStatus(code, "win32" if sys.platform == "win32" else "posix")
-        _log.warning(
+        _log.log(
+            level,
             "the host (pid %d) died after its work was done, with exit code %s; no call was lost",
             self.real_pid,
             status.describe(),

@@ -31,10 +31,14 @@ NOT_BUSY = (None, "ready")
 
 @dataclasses.dataclass(frozen=True)
 class Conclusion:
-    """error: for the callers. status: how the process ended, ``None`` if that could not be had."""
+    """error: for the callers. status: how the process ended, ``None`` if that could not be had.
+
+    on_purpose: we ended it, for the application or because its work was not wanted any more: no crash.
+    """
 
     error: HostError
     status: ExitStatus | None
+    on_purpose: bool = False
 
 
 class Investigator:
@@ -71,6 +75,7 @@ class Investigator:
         suspect: what was done when the NPU was lost; its call has been answered, so it is not open any more.
         patience_s: how long the process may take to end by itself.
         """
+        on_purpose = process.killed_because is not None or _asked_for(failure)
         if failure.reason is not None:
             # It talks nonsense or does not move: it is of no use any more.
             process.kill(failure.reason.message)
@@ -80,7 +85,7 @@ class Investigator:
             raw = process.exit_code(KILL_TIMEOUT_S)
         process.stderr.drain(min(STDERR_TIMEOUT_S, patience_s))
         status = None if raw is None else ExitStatus(raw, "win32" if sys.platform == "win32" else "posix")
-        record = self._record(process, status, on_purpose=_asked_for(failure))
+        record = self._record(process, status, on_purpose=on_purpose)
         report = self._reports.write(record)
         self._book(record, failure, report, suspect)
         if isinstance(failure.reason, HostError):
@@ -92,7 +97,7 @@ class Investigator:
                 error.cause = failure.reason.message
                 error.evidence = failure.reason.evidence
         error.details.setdefault("generation", process.generation)
-        return Conclusion(error, status)
+        return Conclusion(error, status, on_purpose)
 
     def _record(self, process: HostProcess, status: ExitStatus | None, *, on_purpose: bool) -> CrashRecord:
         channel = process.channel

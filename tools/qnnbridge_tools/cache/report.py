@@ -73,9 +73,9 @@ def print_verified(results: Sequence[Verified]) -> None:
 
 def print_removed(removed: Removed) -> None:
     for entry in removed.entries:
-        print(f"Removed {output.visible(_title(entry.label, entry.key))}, {size_text(entry.size_bytes)}.")
+        print(f"Removed {_title(entry.label, entry.key)}, {size_text(entry.size_bytes)}.")
     for entry in removed.kept:
-        print(f"Kept {output.visible(_title(entry.label, entry.key))}: a process uses it.")
+        print(f"Kept {_title(entry.label, entry.key)}: a process uses it.")
     others = [
         (removed.set_aside, "set aside"),
         (removed.left_alone, "noted as left alone"),
@@ -122,7 +122,7 @@ def _note_row(note: Note) -> list[str]:
 
 
 def _title(label: str, key: str) -> str:
-    return f"{label or 'unknown model'} ({key[:KEY_SHOWN] or 'no key'})"
+    return f"{output.visible(label) or 'unknown model'} ({output.visible(key[:KEY_SHOWN]) or 'no key'})"
 
 
 def _entry_pairs(entry: EntryFacts) -> list[tuple[str, str]]:

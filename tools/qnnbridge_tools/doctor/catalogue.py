@@ -202,7 +202,7 @@ CATALOGUE: Final[dict[str, Entry]] = {
         BLOCKED,
         "Each chip needs a stub and a skel of its own Hexagon version.",
         _CPU,
-        ("files.incomplete", "probe."),
+        ("probe.",),
     ),
     "sdk.newer-than-system": Entry(
         BLOCKED,
@@ -261,6 +261,7 @@ CATALOGUE: Final[dict[str, Entry]] = {
     ),
     "env.cpu-backend": Entry(DEGRADED, "The variable makes QNN's own CPU backend a device beside the NPU.", _CPU),
     "env.unknown-variable": Entry(DEGRADED, "A name with a typing error changes nothing, and nothing says so."),
+    "env.unusable-value": Entry(DEGRADED, "The default is used instead."),
     # --- the application ---
     "application.packages-missing": Entry(BLOCKED, "qnnbridge itself cannot work without them."),
     "application.simulator-wheel": Entry(

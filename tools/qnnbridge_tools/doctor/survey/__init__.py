@@ -94,6 +94,7 @@ def survey(machine: Machine, order: Order) -> Facts:
         interpreters=found,
         environment=parts.do("environment", lambda: surroundings.survey_environment(machine), {}),
         unknown_variables=parts.do("variables", lambda: surroundings.survey_unknown_variables(machine), ()),
+        unusable_values=parts.do("values", lambda: surroundings.survey_unusable_values(machine), ()),
         sdks=parts.do("SDKs", lambda: sdk.survey_sdks(machine), ()),
         foreign=parts.do("search paths", lambda: sdk.survey_foreign(machine, folders), ()),
         places=parts.do("folders", lambda: surroundings.survey_places(machine, hosted.answer, home), ()),

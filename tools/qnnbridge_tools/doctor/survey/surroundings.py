@@ -50,7 +50,7 @@ VC_RUNTIME: Final = ("MSVCP140.dll", "MSVCP140_1.dll", "VCRUNTIME140.dll", "VCRU
 
 CRASH_WINDOW_S: Final = 24 * 3600.0
 _MAX_CRASHES: Final = 10
-_HUNG: Final = re.compile(r"(?:the host|it)\b.*\b(?:did not|closed|stopped)\b", re.IGNORECASE)
+_HUNG: Final = re.compile(r"(?:the host|it) (?:did not|closed its|stopped in|process is stopped)", re.IGNORECASE)
 """Reasons for which qnnbridge ends a host that is at fault itself."""
 
 
@@ -70,6 +70,12 @@ def survey_unknown_variables(machine: Machine) -> tuple[str, ...]:
             and not name.upper().startswith(FOR_DEVELOPERS)
         )
     )
+
+
+def survey_unusable_values(machine: Machine) -> tuple[str, ...]:
+    from qnnbridge.cache.settings import cache_settings
+
+    return cache_settings(machine.environ).problems
 
 
 def survey_places(machine: Machine, host: Answer | None, packages_folder: str | None) -> tuple[Place, ...]:
@@ -128,6 +134,7 @@ def survey_state(machine: Machine) -> State:
         cache_entries=cached.entries,
         cache_bytes=cached.bytes,
         cache_damaged=cached.damaged,
+        cache_bad_keys=cached.bad_keys,
         quarantined=_quarantined(machine, paths.join(folder, "quarantine.json")),
         crashes=_crashes(machine, paths.join(folder, "crashes")),
     )
