@@ -97,8 +97,8 @@ CATALOGUE: Final[dict[str, Entry]] = {
     ),
     "packages.arm-only": Entry(
         BLOCKED,
-        "The wheels for x64 of some releases are made for emulated Pythons on Arm computers; an x64 processor cannot "
-        "load them.",
+        "The wheels for x64 of some releases are made for emulated Pythons on Arm computers; an x64 processor "
+        "cannot load them.",
         hides=("files.", "sdk.", "probe."),
     ),
     "packages.wheel-python": Entry(

@@ -71,7 +71,7 @@ def _wheels(facts: Facts, packages: Packages) -> Iterator[Finding]:
 
 
 def _for_arm_only(facts: Facts, packages: Packages) -> Iterator[Finding]:
-    """Several win_amd64 wheels are for emulated Pythons: their code is ARM64EC, which an x64 processor cannot run."""
+    """Several win_amd64 wheels are for emulated Pythons: ARM64EC code, which no x64 processor can run."""
     loaded, version = packages.loaded_set, packages.version(QNN)
     if not facts.is_windows or facts.is_arm or loaded is None or version is None:
         return
@@ -79,7 +79,7 @@ def _for_arm_only(facts: Facts, packages: Packages) -> Iterator[Finding]:
     if arm and not any(file.machine == "x64" for file in loaded.files):
         yield finding(
             "packages.arm-only",
-            f"onnxruntime-qnn {version} holds code for Arm computers only, and this one is {facts.computer.machine}",
+            f"onnxruntime-qnn {version} holds code for Arm computers only, not for {facts.computer.machine}",
             *(f"{file.name}: {file.machine}" for file in arm[:3]),
             f"folder: {loaded.folder}",
             fix=advice.install_version(facts, advice.fitting_version(facts)),
