@@ -353,7 +353,7 @@ class Line:
     ) -> None:
         head = memoryview(HEAD.pack(LINE_MAGIC, kind, phase, 0, number, 0, size, 0))
         with self._write_lock:
-            # A phase may be wanted by another thread while the call is being answered, and the client is further on.
+            # Another thread may want to tell a phase while the call is being answered: the client is further on.
             if self._ended or (kind is LineKind.PHASE and number == self._answered):
                 return
             if kind is not LineKind.PHASE:

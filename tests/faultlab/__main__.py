@@ -1,8 +1,10 @@
 """``python -m tests.faultlab``: faults under load, for as long as one likes.
 
 With ``--calls`` and ``--kills``: so many calls while the host is killed with -9 so many times; each must give the
-right result in every bit. Without: all kinds of faults at random for ``--seconds``; at the end each published
-promise and whether it held. The exit code is 1 if anything was broken.
+right result in every bit. With ``--orphans``: so many applications are killed with -9 in each state, and their hosts
+must follow. Without: all kinds of faults at random for ``--seconds``; at the end each published promise and whether
+it held. With ``--mixed N``: N calls of all sizes, ways and numbers of threads over the quick way, with kills in
+between. The exit code is 1 if anything was broken.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ import faulthandler
 import logging
 import os
 import random
+import statistics
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 from tests.faultlab.killing import kill_under_load
 from tests.faultlab.models import new_host, real, scripted
+from tests.faultlab.orphans import END_TIMEOUT_S, STATES, kill_an_application
 from tests.faultlab.soak import Soak
 
 STUCK_AFTER_S = 300.0
@@ -30,6 +35,11 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--calls", type=int, help="with --kills: the show, 10000 calls and 200 kills for example")
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--mixed", type=int, metavar="N", help="so many calls of all sizes, 1000000 for example")
+    parser.add_argument(
+        "--no-shared-memory", dest="shared_memory", action="store_false", help="tensors travel in the pipes"
+    )
+    parser.add_argument("--orphans", type=int, help="how many applications to kill in each state")
     parser.add_argument(
         "--real", action="store_true", help="with the QNN simulator in place of the scripted engine"
     )
@@ -37,11 +47,31 @@ def main() -> int:
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING if options.log else logging.CRITICAL)
     print(f"seed {options.seed}", flush=True)
+    if not options.shared_memory:
+        os.environ["QNNBRIDGE_SHARED_MEMORY"] = "0"
     with tempfile.TemporaryDirectory(prefix="faultlab-") as folder:
         # The reports and the quarantine of this run are not the user's.
         os.environ["QNNBRIDGE_STATE_DIR"] = os.path.join(folder, "state")
-        good = _show(options) if options.calls else _soak(options, Path(folder))
+        if options.orphans:
+            good = _orphans(options.orphans)
+        elif options.mixed:
+            good = _mixed(options)
+        else:
+            good = _show(options) if options.calls else _soak(options, Path(folder))
     return 0 if good else 1
+
+
+def _orphans(times: int) -> bool:
+    good = True
+    for state in STATES:
+        seconds = [kill_an_application(state) for _ in range(times)]
+        ended = [s for s in seconds if s is not None]
+        good &= len(ended) == times
+        figures = (
+            f", median {statistics.median(ended) * 1000:.0f} ms, worst {max(ended) * 1000:.0f} ms" if ended else ""
+        )
+        print(f"{state:9} {len(ended)} of {times} hosts gone within {END_TIMEOUT_S:g} s{figures}", flush=True)
+    return good
 
 
 def _show(options: argparse.Namespace) -> bool:
@@ -54,6 +84,18 @@ def _show(options: argparse.Namespace) -> bool:
         threads=options.threads,
         seed=options.seed,
     )
+    print(result)
+    return result.good
+
+
+def _mixed(options: argparse.Namespace) -> bool:
+    import qnnbridge
+    from qnnbridge_tools.bench.subjects import ASSETS
+    from tests.faultlab.mixed import mixed_soak
+
+    warnings.simplefilter("ignore", qnnbridge.CpuFallbackWarning)
+    host = qnnbridge.Host()
+    result = mixed_soak(host, ASSETS / "add.onnx", calls=options.mixed, kills=options.kills, seed=options.seed)
     print(result)
     return result.good
 
