@@ -17,7 +17,7 @@ from qnnbridge_tools import demo
 from qnnbridge_tools.bench import moments, subjects, threads
 from qnnbridge_tools.bench.hosts import CPU, DIRECT, PLAIN, Rig, Subject, open_session
 from qnnbridge_tools.bench.measuring import Contender, Timing, pinned, race, timed
-from tests.bench.peers import open_peers
+from tests.bench.peers import open_floor, open_peers
 from tests.fakes.hosts import fake_host, script
 
 QNN_MODEL = next((Path(demo.__file__).parent / "assets").glob("*.onnx"))
@@ -51,8 +51,11 @@ class Bench:
             self._ping(rig, Path(folder))
             for size in subjects.SIZES:
                 self._size(rig, size, Path(folder))
-            contenders, close = rig.contenders(subjects.convolving())
-            self._race(contenders, "convnet", rig.pids)
+            subject = subjects.convolving()
+            contenders, close = rig.contenders(subject)
+            with open_floor(subject.model, 0) as least:
+                contenders.append(Contender(least.name, timed(least.call)))
+                self._race(contenders, "convnet", [*rig.pids, least.pid])
             close()
 
     def _ping(self, rig: Rig, folder: Path) -> None:
@@ -73,7 +76,8 @@ class Bench:
 
     def _size(self, rig: Rig, size: str, folder: Path) -> None:
         count = subjects.SIZES[size]
-        contenders, close = rig.contenders(subjects.adding(count))
+        subject = subjects.adding(count)
+        contenders, close = rig.contenders(subject)
         source = np.random.default_rng(4).integers(0, 256, count, np.uint8)
 
         def copy() -> None:
@@ -81,7 +85,8 @@ class Bench:
 
         contenders.append(Contender("copy", timed(copy)))
         names = None if size == PEERS_AT else ("raw pipe",)
-        with open_peers(folder, count, names) as peers:
+        with open_peers(folder, count, names) as others, open_floor(subject.model, count) as least:
+            peers = [*others, least]
             contenders += [Contender(peer.name, timed(peer.call)) for peer in peers]
             self._race(contenders, size, [*rig.pids, *(peer.pid for peer in peers)])
         close()

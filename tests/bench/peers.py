@@ -55,7 +55,7 @@ def open_peers(folder: Path, size: int, names: tuple[str, ...] | None = None) ->
             peer = make(stack, folder, sent)
             if peer is None:
                 continue
-            back = np.frombuffer(memoryview(peer.call()).cast("B"), np.uint8)
+            back = np.frombuffer(memoryview(np.asarray(peer.call()).data).cast("B"), np.uint8)
             assert np.array_equal(back, sent), peer.name
             peers.append(peer)
         yield peers
@@ -100,6 +100,23 @@ def _raw(stack: contextlib.ExitStack, folder: Path, sent: Any) -> Peer:
         return result
 
     return Peer("raw pipe", call, child.pid)
+
+
+@contextlib.contextmanager
+def open_floor(model: Path, size: int) -> Iterator[Peer]:
+    """The least that a call into another process takes: one byte there, the same model, one byte back."""
+    with contextlib.ExitStack() as stack:
+        child = _child(stack, "floor", str(model), size)
+        assert child.stdin is not None
+        assert child.stdout is not None
+        to, come = child.stdin.fileno(), child.stdout.fileno()
+
+        def call() -> Any:
+            os.write(to, b"x")
+            return os.read(come, 1)
+
+        call()
+        yield Peer("floor", call, child.pid)
 
 
 def _json(stack: contextlib.ExitStack, folder: Path, sent: Any) -> Peer:

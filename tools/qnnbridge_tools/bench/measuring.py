@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -111,19 +113,30 @@ def pinned(pids: Sequence[int], *, wanted: bool = True) -> Iterator[bool]:
     """This process and these on one CPU, so that no call pays for waking another one up. Whether that worked."""
     import psutil
 
-    before: list[tuple[psutil.Process, list[int]]] = []
+    before: list[tuple[int, list[int]]] = []
     done = wanted
     try:
         if wanted:
             try:
-                for process in (psutil.Process(), *map(psutil.Process, pids)):
-                    allowed = process.cpu_affinity()
-                    before.append((process, allowed))
-                    process.cpu_affinity([before[0][1][0]])
+                for pid in (os.getpid(), *pids):
+                    allowed = psutil.Process(pid).cpu_affinity()
+                    before.append((pid, allowed))
+                    _keep_on(pid, [before[0][1][0]])
             except (psutil.Error, AttributeError, OSError, ValueError):
                 done = False
         yield done
     finally:
-        for process, allowed in before:
+        for pid, allowed in reversed(before):
             with contextlib.suppress(psutil.Error, OSError):
-                process.cpu_affinity(allowed)
+                _keep_on(pid, allowed)
+
+
+def _keep_on(pid: int, cpus: list[int]) -> None:
+    import psutil
+
+    process = psutil.Process(pid)
+    process.cpu_affinity(cpus)
+    if sys.platform == "linux":  # there that is the main thread alone, and threads that it starts from now on
+        for thread in process.threads():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(thread.id, cpus)

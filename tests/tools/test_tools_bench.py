@@ -1,0 +1,172 @@
+"""`qnnbridge bench` with real hosts, and its parts."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+from qnnbridge_tools.bench import moments, subjects, work
+from qnnbridge_tools.bench.check_sums import check_sum
+from qnnbridge_tools.bench.hosts import WAYS
+from qnnbridge_tools.bench.measuring import Contender, pinned, race, summary
+
+MODELS = Path(__file__).parents[1] / "models"
+
+
+def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "qnnbridge_tools", "bench", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """The document and the page of one run with a model that is not ours."""
+    page = tmp_path_factory.mktemp("bench") / "page.html"
+    done = bench("--model", MODELS / "sigmoid.onnx", "--provider", "cpu", "--quick", "--json", "--html", page)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), page.read_text(encoding="utf-8")
+
+
+def test_all_ways_are_measured_and_related_to_one_process(measured: tuple[dict[str, Any], str]) -> None:
+    (calls,) = measured[0]["calls"]
+    assert calls["name"] == "sigmoid.onnx"
+    assert list(calls["ways"]) == list(WAYS)
+    for way in calls["ways"].values():
+        assert 0 < way["best_us"] <= way["median_us"]
+        assert way["p90_us"] <= way["p99_us"]
+        assert way["to_direct"] == pytest.approx(way["median_us"] / calls["ways"]["direct"]["median_us"])
+
+
+def test_the_quick_way_was_measured_and_not_the_connection(measured: tuple[dict[str, Any], str]) -> None:
+    assert measured[0]["shared_memory"] == "available"
+    assert measured[0]["shared_calls"] > 100
+
+
+def test_starting_and_recovery_are_told_with_each_try(measured: tuple[dict[str, Any], str]) -> None:
+    document = measured[0]
+    assert list(document["starting_s"]) == list(moments.MOMENTS_IN_WORDS)
+    assert all(len(told["all"]) == work.QUICK.starts for told in document["starting_s"].values())
+    assert len(document["recovery_s"]["all"]) == work.QUICK.kills
+    assert list(document["calls_per_second"]) == [str(size) for size in work.CROWDS]
+
+
+def test_the_page_is_whole_and_needs_nothing_else(measured: tuple[dict[str, Any], str]) -> None:
+    class Reader(html.parser.HTMLParser):
+        bars = 0
+
+        def handle_starttag(self, tag: str, attrs: Any) -> None:
+            self.bars += tag == "rect"
+            assert tag not in ("script", "link", "img")
+
+    reader = Reader()
+    reader.feed(measured[1])
+    assert reader.bars == len(WAYS)
+    assert "sigmoid.onnx" in measured[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--model", "no-such.onnx"), "no model file"),
+        (("--html", "/"), "cannot be written"),
+        (("--model", MODELS / "sigmoid.onnx", "--dim", "x"), "--dim"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_a_host_is_started(
+    arguments: tuple[str | Path, ...], words: str
+) -> None:
+    done = bench(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert not done.stdout
+
+
+# --- parts -----------------------------------------------------------------------------------------------
+
+
+def test_contenders_take_turns_forwards_and_backwards() -> None:
+    turns: list[str] = []
+
+    def contender(name: str) -> Contender:
+        def batch(count: int) -> list[int]:
+            if count > 1:
+                turns.append(name)
+            return [1_000_000] * count
+
+        return Contender(name, batch)
+
+    timings = race([contender("a"), contender("b")], rounds=3, turn_s=0.01)
+    assert "".join(turns) == "aabb" + "ab" + "ba" + "ab"
+    assert timings["a"].median_s == pytest.approx(1e-3)
+    assert timings["a"].calls == 3 * 10
+    assert timings["a"].noise == 0
+
+
+def test_a_round_that_was_disturbed_counts_as_one_round() -> None:
+    quiet, disturbed = [100] * 10, [900] * 90
+    timing = summary([quiet, quiet, disturbed])
+    assert timing.median_s == pytest.approx(100e-9)
+    assert timing.p99_s == pytest.approx(900e-9)
+    assert timing.noise > 1
+
+
+def test_a_check_sum_sees_a_single_bit_and_the_words() -> None:
+    x = np.zeros(8, np.float32)
+    y = x.copy()
+    y.view(np.uint8)[5] ^= 1
+    assert check_sum([x]) == check_sum([x.copy()]) != check_sum([y])
+    assert check_sum([np.array(["a"], object)]) != check_sum([np.array(["b"], object)])
+    assert check_sum([[{1: 2.0}]]) != check_sum([[{1: 3.0}]])
+
+
+def test_what_was_pinned_is_free_again() -> None:
+    before = os.sched_getaffinity(0)
+    over = threading.Event()
+    other = threading.Thread(target=over.wait)
+    other.start()
+    try:
+        with pinned([os.getpid()]) as done:
+            assert done
+            assert len(os.sched_getaffinity(0)) == 1
+            assert other.native_id is not None
+            assert len(os.sched_getaffinity(other.native_id)) == 1, "threads that are there already, too"
+    finally:
+        over.set()
+        other.join()
+    assert os.sched_getaffinity(0) == before
+    with pinned([2**22 + 1]) as done:
+        assert not done
+    assert os.sched_getaffinity(0) == before
+
+
+def test_the_models_of_the_bench_are_those_that_are_made() -> None:
+    """The assets come from `make_assets.py`."""
+    onnx = pytest.importorskip("onnx")
+    from qnnbridge_tools.bench import make_assets
+
+    for name, made in (("add", make_assets.add()), ("convnet", make_assets.convnet())):
+        kept = onnx.load(str(subjects.ASSETS / f"{name}.onnx"))
+        assert kept == made
+
+
+def test_notes_say_where_the_processes_ran(measured: tuple[dict[str, Any], str]) -> None:
+    words = "all processes on one CPU" if measured[0]["pinned"] else "free to move"
+    assert any(words in note for note in measured[0]["notes"])
