@@ -246,7 +246,7 @@ class Host:
             inline_calls=self.sharing.inline_calls,
             lines=len(lines) if lines is not None else 0,
             shared_bytes=(lines.bytes if lines is not None else 0) + (self._arrays.bytes if self._arrays else 0),
-            shared_memory=f"off: {self.sharing.why_no_memory}" if self.sharing.why_no_memory else "available",
+            shared_memory=self.sharing.memory_in_words,
             cache_hits=self.cache_counters.hits,
             cache_misses=self.cache_counters.misses,
             cache_set_aside=self.cache_counters.set_aside,

@@ -41,6 +41,12 @@ class Sharing:
         self.lent_refused = 0
         """Results that were copied because too many were lent already."""
 
+    @property
+    def memory_in_words(self) -> str:
+        """For `HostStats`."""
+        why = self.why_not or self.why_no_memory
+        return f"off: {why}" if why else "available"
+
     def features(self) -> frozenset[str]:
         """What our HELLO offers."""
         unwanted = SHARING_FEATURES if self.why_not is not None else frozenset[str]()

@@ -1,0 +1,77 @@
+"""Repeated calls over lines, with shared memory and without, on whatever machine this runs: prints JSON.
+
+On Windows a program of its own; the ARM64 lab calls `exercise` with its host.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+if __name__ == "__main__":
+    sys.path[:0] = [str(CHECKOUT), *(str(CHECKOUT / n) for n in ("protocol", "bridge_x86", "host_arm64", "tools"))]
+
+import numpy as np  # noqa: E402
+
+import qnnbridge  # noqa: E402
+
+MODEL = CHECKOUT / "tools" / "qnnbridge_tools" / "bench" / "assets" / "add.onnx"
+SIZES = (1, 16, 1000, 150_000, 1_000_000)
+"""Elements of four bytes."""
+
+
+def exercise(host: qnnbridge.Host) -> dict[str, Any]:
+    """All ways to make the same call, and a death of the host in between."""
+    wrong = 0
+    with qnnbridge.InferenceSession(str(MODEL), providers=["CPUExecutionProvider"], host=host) as session:
+        for size in SIZES:
+            x = np.arange(size, dtype=np.float32) % 4096
+            right = (x + 1).tobytes()
+            lying, target = session.empty_input("x", (size,)), session.empty_output("y", (size,))
+            lying[:] = x
+            for _ in range(3):
+                wrong += session.run(None, {"x": x})[0].tobytes() != right
+                target[:] = 0
+                (y,) = session.run(None, {"x": lying}, out=[target])
+                wrong += y is not target or y.tobytes() != right
+                wrong += session.run(None, {"x": x}, borrow=True)[0].tobytes() != right
+        before = host.stats
+        (kept,) = session.run(None, {"x": x}, borrow=True)
+        process = host.supervisor.running
+        assert process is not None
+        process._child.kill()
+        for _ in range(3):
+            wrong += session.run(None, {"x": lying}, out=[target])[0].tobytes() != right
+        wrong += kept.tobytes() != right  # it lies in memory that the dead one wrote
+        after = host.stats
+    return {
+        "wrong": wrong,
+        "shared": before.shared_calls > 0,
+        "inline": before.inline_calls > 0,
+        "shared_memory": before.shared_memory,
+        "again in the next host": after.shared_calls
+        + after.inline_calls
+        - before.shared_calls
+        - before.inline_calls
+        > 1,
+        "generation": after.generation,
+    }
+
+
+def main() -> None:
+    report: dict[str, Any] = {}
+    for name, shared in (("shared", True), ("inline", False)):
+        try:
+            with qnnbridge.Host(shared_memory=shared) as host:
+                report[name] = exercise(host)
+        except BaseException:
+            report[name] = traceback.format_exc()
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
