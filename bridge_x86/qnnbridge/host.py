@@ -45,6 +45,8 @@ class HostInfo:
     versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, as far as installed.
     providers: execution providers that ONNX Runtime has there. devices: QNN devices, as ONNX Runtime lists them.
     simulator: whether QNN computes on the x86 simulator; ``None`` without QNN.
+    build: ONNX Runtime's own words on how it was built. ort_folder: where its package is installed.
+    library_folder: where QNN's libraries are; empty without QNN.
     """
 
     pid: int
@@ -59,6 +61,9 @@ class HostInfo:
     providers: tuple[str, ...] = ()
     devices: tuple[Mapping[str, Any], ...] = ()
     simulator: bool | None = None
+    build: str = ""
+    ort_folder: str = ""
+    library_folder: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +181,9 @@ class Host:
                 providers=tuple(told.get("providers", ())),
                 devices=tuple(told.get("devices", ())),
                 simulator=told.get("simulator"),
+                build=str(told.get("build", "")),
+                ort_folder=str(told.get("ort_folder", "")),
+                library_folder=str(told.get("library_folder") or ""),
             )
         return self._info
 

@@ -49,6 +49,7 @@ class Manifest:
     source: ModelSource
     spec: SessionSpec
     initializers: Sequence[Any] = ()
+    seed: int | None = None
 
     @property
     def on_cpu(self) -> bool:
@@ -120,6 +121,10 @@ class RemoteSession:
     def end_profiling(self) -> str:
         header = {"op": "session.end_profiling"}
         return str(self._call(header, timeout_s=self.timeout_s, retry=0).header["file"])
+
+    def assignment(self) -> list[Any]:
+        """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
+        return list(self._call({"op": "session.assignment"}, timeout_s=self.timeout_s).header["subgraphs"])
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
         self._call({"op": "session.set_ep_dynamic_options", "options": options}, timeout_s=self.timeout_s)
@@ -293,6 +298,8 @@ class RemoteSession:
         }
         if self._dynamic:
             header["dynamic"] = self._dynamic
+        if manifest.seed is not None:
+            header["seed"] = manifest.seed
         buffers: tuple[Any, ...] = tuple(encoder.buffers)
         if manifest.source.data is not None:
             # Behind the tensors.

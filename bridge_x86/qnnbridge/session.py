@@ -111,11 +111,15 @@ class InferenceSession:
         self._timeout = timeout
         self._background = Background("qnnbridge run_async")
         self._open(
-            Manifest(source, spec, tuple(options.initializer_values().values())),
+            Manifest(source, spec, tuple(options.initializer_values().values()), seed=self._seed()),
             host or default_host(),
             retry,
             on_deadline,
         )
+
+    def _seed(self) -> int | None:
+        """Of random operators; ``None`` leaves it to ONNX Runtime."""
+        return None
 
     def _open(self, manifest: Manifest, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
         remote = RemoteSession(host, manifest, retry=retry, timeout_s=self._timeout)

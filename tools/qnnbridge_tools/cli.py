@@ -13,6 +13,7 @@ import typer
 
 from qnnbridge_tools import crashes, explain, quarantine, reporting, run, version
 from qnnbridge_tools.demo import command as demo
+from qnnbridge_tools.exec_program import command as exec_program
 
 app = typer.Typer(
     name="qnnbridge",
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
+app.command("exec", context_settings=exec_program.CONTEXT_SETTINGS)(exec_program.exec_program)
 app.command("explain", context_settings=explain.CONTEXT_SETTINGS)(explain.explain)
 app.add_typer(crashes.app, name="crashes")
 app.add_typer(quarantine.app, name="quarantine")
