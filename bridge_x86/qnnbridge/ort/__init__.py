@@ -3,13 +3,17 @@
 Same names, argument order, defaults and error classes. What cannot cross a process is refused in words, and a name
 that ONNX Runtime has and this module lacks says so (`missing`). Each name is imported when it is first used; nothing
 here starts the host until an answer of it is needed. `qnnbridge.dropin` puts this module in the place of
-``onnxruntime`` itself.
+``onnxruntime`` itself. Once imported, errors read as ONNX Runtime's do (`errors`).
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from qnnbridge_protocol.errors import speak_like_onnxruntime as _speak_like_onnxruntime
+
+_speak_like_onnxruntime()
 
 if TYPE_CHECKING:
     from qnnbridge.enums import (

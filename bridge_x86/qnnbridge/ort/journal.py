@@ -1,13 +1,12 @@
 """What a program did with its sessions: for the report of `qnnbridge exec --report`. Off unless switched on.
 
-One record per model, kept in memory and written once, at the end of the process, as a JSON file of its own into the
-folder that ``QNNBRIDGE_REPORT_DIR`` names (child processes inherit the variable; nobody writes into another's file).
-Any thread.
+One record per model. They stand in a JSON file of this process in the folder that ``QNNBRIDGE_REPORT_DIR`` names
+(child processes inherit the variable; nobody writes into another's file). The file is written anew with each change,
+since a worker process may be ended by a signal at any time. Any thread.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import json
@@ -16,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 REPORT_VARIABLE = "QNNBRIDGE_REPORT_DIR"
 
@@ -58,12 +57,12 @@ class _Writing:
         self._lock = threading.Lock()
         self._records: dict[tuple[str, int, int], ModelRecord] = {}
         self._hosts: dict[int, Any] = {}
-        self._process = os.getpid()
-        atexit.register(self.write)
+        self._process = 0
+        self._file: BinaryIO | None = None
+        self._bytes = 0
 
     def opened(self, session: Any, because: str | None = None) -> None:
-        record = self._record(session)
-        with self._lock:
+        with self._changing(session) as record:
             record.sessions += 1
             record.cause = because or record.cause
             self._hosts[id(session.host)] = session.host
@@ -77,38 +76,46 @@ class _Writing:
             failed = False
         finally:
             spent = time.perf_counter() - begin
-            record = self._record(session)
-            with self._lock:
+            with self._changing(session) as record:
                 record.calls += 1
                 record.failed += failed
                 record.seconds += spent
 
-    def _record(self, session: Any) -> ModelRecord:
+    @contextlib.contextmanager
+    def _changing(self, session: Any) -> Iterator[ModelRecord]:
         placement = session.placement
         label = session._remote.manifest.source.label
         with self._lock:
-            return self._records.setdefault(
+            if self._process != os.getpid():  # the first record, or a fork, which has a file of its own
+                self._begin()
+            yield self._records.setdefault(
                 (label, placement.qnn_nodes, placement.cpu_nodes),
                 ModelRecord(label, placement.qnn_nodes, placement.cpu_nodes, placement.cause),
             )
+            with contextlib.suppress(OSError):  # the folder is gone with the parent, or the disk is full
+                self._write()
 
-    def write(self) -> None:
-        if os.getpid() != self._process:
-            return  # a fork: its parent writes
-        with self._lock:
-            stats = [host.stats for host in self._hosts.values()]
-            document = {
-                "pid": os.getpid(),
-                "models": [dataclasses.asdict(record) for record in self._records.values()],
-                "crashes": sum(one.crashes for one in stats),
-                "retried_calls": sum(one.retried_calls for one in stats),
-            }
-        if not document["models"]:
-            return
-        with contextlib.suppress(OSError):  # the folder is gone with the parent
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._records, self._hosts, self._file, self._bytes = {}, {}, None, 0
+        with contextlib.suppress(OSError):
             path = os.path.join(self._folder, f"{os.getpid()}-{time.time_ns()}.json")
-            with open(path, "w", encoding="utf-8") as file:
-                json.dump(document, file)
+            self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - for the life of the process
+
+    def _write(self) -> None:
+        if self._file is None:
+            return
+        stats = [host.stats for host in self._hosts.values()]
+        document = {
+            "models": [dataclasses.asdict(record) for record in self._records.values()],
+            "crashes": sum(one.crashes for one in stats),
+            "retried_calls": sum(one.retried_calls for one in stats),
+        }
+        data = json.dumps(document).encode()
+        # One write, and never shorter than the last one: whoever reads sees all of it or none.
+        self._bytes = max(self._bytes, len(data))
+        self._file.seek(0)
+        self._file.write(data.ljust(self._bytes))
 
 
 _made: Journal | None = None

@@ -60,6 +60,13 @@ def cpu_memory() -> OrtMemoryInfo:
 class OrtArenaCfg:
     """Settings of an arena: four numbers, or a map."""
 
+    max_mem: int
+    arena_extend_strategy: int
+    initial_chunk_size_bytes: int
+    max_dead_bytes_per_chunk: int
+    initial_growth_chunk_size_bytes: int
+    max_power_of_two_extend_bytes: int
+
     _FIELDS = (
         "max_mem",
         "arena_extend_strategy",

@@ -24,13 +24,25 @@ from qnnbridge.ort.placement import OrtEpAssignedNode, OrtEpAssignedSubgraph
 from qnnbridge.ort.provider_choice import Named
 from qnnbridge.ort.values import OrtValue
 from qnnbridge.providers import CPU
-from qnnbridge_protocol.errors import BridgeError, OptionError, RemoteTypeError
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    HostStartFailed,
+    InvalidProtobuf,
+    ModelChanged,
+    NoSuchFile,
+    OptionError,
+    RemoteError,
+    RemoteTypeError,
+)
 
 __all__ = ["IOBinding", "InferenceSession", "Session", "SessionIOBinding"]
 
 _log = logging.getLogger("qnnbridge.ort")
 
 _EP_ERROR = "*************** EP Error ***************"
+
+_NOT_FOR_QNN = (HostStartFailed, InvalidProtobuf, ModelChanged, NoSuchFile, OptionError, RemoteError)
+"""Errors that the CPU would meet just the same."""
 
 SessionIOBinding = IOBinding
 """ONNX Runtime's inner class, which applications only name."""
@@ -76,7 +88,7 @@ class InferenceSession(bridge.InferenceSession):
         try:
             self._make(choice.providers, options)
         except BridgeError as error:
-            if choice.asked:
+            if choice.asked or isinstance(error, _NOT_FOR_QNN):
                 raise
             # The program asked for the CPU: that QNN cannot do it is no reason for it to fail.
             _log.warning("%s runs on the CPU: %s", _label(self._path), error.message)
@@ -86,13 +98,18 @@ class InferenceSession(bridge.InferenceSession):
             journal().opened(self)
 
     def _make(self, providers: list[Named] | None, options: SessionOptions | None) -> None:
-        super().__init__(
-            self._path,
-            options,
-            providers=providers,
-            fallback="cpu" if providers is None or len(providers) > 1 else None,
-            **self._kwargs,
-        )
+        fallback = "cpu" if providers is None or len(providers) > 1 else None
+        try:
+            super().__init__(self._path, options, providers=providers, fallback=fallback, **self._kwargs)
+        except NoSuchFile as error:
+            if isinstance(self._path, bytes) or os.path.exists(self._path):
+                raise
+            path = os.fspath(self._path)
+            error.message = (
+                "[ONNXRuntimeError] : 3 : NO_SUCHFILE : "
+                f"Load model from {path} failed:Load model {path} failed. File doesn't exist"
+            )
+            raise
 
     def _seed(self) -> int | None:
         return environment.setting("seed")
