@@ -15,7 +15,7 @@ THREADS = 4
 
 
 class Background:
-    """Runs jobs in the order of their arrival, up to `threads` at a time. Any thread. An idle one has no threads."""
+    """Runs jobs in the order of their arrival, `threads` at a time. Any thread. An idle one has no threads."""
 
     def __init__(self, name: str, threads: int = THREADS) -> None:
         self._name = name

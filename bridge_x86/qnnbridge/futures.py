@@ -37,7 +37,7 @@ class StartedRun:
     _options: RunOptions
 
     def stop(self) -> None:
-        """Not begun: it never begins. Begun: the host is told to stop it at the next node. Never blocks for long."""
+        """A run that has not begun never begins; else the host is told to stop it. Never blocks for long."""
         if not self.future.cancel():
             self._options.terminate = True
 

@@ -59,7 +59,8 @@ class ModelCompiler:
         """Compile and return the model; its context binary is embedded, since bytes have no file beside them."""
         if not self._embed:
             raise InvalidArgument(
-                "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : compile_to_bytes needs embed_compiled_data_into_model.",
+                "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : compile_to_bytes needs "
+                "embed_compiled_data_into_model.",
                 fix="Give ModelCompiler embed_compiled_data_into_model=True, or use compile_to_file.",
             )
         with tempfile.TemporaryDirectory(prefix="qnnbridge-") as folder:

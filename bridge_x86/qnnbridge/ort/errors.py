@@ -2,8 +2,8 @@
 
 ONNX Runtime's errors say one thing; ours add cause and fix, and a program that compares or shows ``str(error)``
 would notice. So once `qnnbridge.ort` is imported, the text of what ONNX Runtime itself would have raised is ONNX
-Runtime's; cause, evidence and fix follow as notes (PEP 678), which tracebacks show. What only the bridge can raise (a
-crash, say) keeps all its words.
+Runtime's; cause, evidence and fix follow as notes (PEP 678), which tracebacks show. What only the bridge can
+raise (a crash, say) keeps all its words.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a program did with its sessions: for the report of `qnnbridge exec --report`. Off unless switched on.
 
 One record per model. They stand in a JSON file of this process in the folder that ``QNNBRIDGE_REPORT_DIR`` names
-(child processes inherit the variable; nobody writes into another's file). The file is written anew with each change,
-since a worker process may be ended by a signal at any time. Any thread.
+(child processes inherit the variable; nobody writes into another's file). The file is written anew with each
+change, since a worker process may be ended by a signal at any time. Any thread.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Which providers a session of a program written for onnxruntime gets.
 
 As requested, unless the person who runs the program says otherwise (`qnnbridge exec --provider`, or the variable
-``QNNBRIDGE_DROPIN_PROVIDER``): "qnn" takes every model to the NPU as far as it goes, "cpu" none. A program that asks
-for QNN gets it with the CPU behind it, as with onnxruntime-qnn itself; what did not go to the NPU is told by a
-warning, the log and the report. The rules on the arguments and their messages are ONNX Runtime's. Pure functions.
+``QNNBRIDGE_DROPIN_PROVIDER``): "qnn" takes every model to the NPU as far as it goes, "cpu" none. A program that
+asks for QNN gets it with the CPU behind it, as with onnxruntime-qnn itself; what did not go to the NPU is told by
+a warning, the log and the report. The rules on the arguments and their messages are ONNX Runtime's. Pure
+functions.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from qnnbridge_protocol.errors import (
     RemoteError,
     RemoteTypeError,
 )
+from qnnbridge_protocol.specs import Fallback
 
 __all__ = ["IOBinding", "InferenceSession", "Session", "SessionIOBinding"]
 
@@ -98,7 +99,7 @@ class InferenceSession(bridge.InferenceSession):
             journal().opened(self)
 
     def _make(self, providers: list[Named] | None, options: SessionOptions | None) -> None:
-        fallback = "cpu" if providers is None or len(providers) > 1 else None
+        fallback: Fallback | None = "cpu" if providers is None or len(providers) > 1 else None
         try:
             super().__init__(self._path, options, providers=providers, fallback=fallback, **self._kwargs)
         except NoSuchFile as error:
@@ -235,7 +236,7 @@ def _with_settings(given: Any) -> SessionOptions | None:
         options.log_severity_level = severity
     if verbosity is not None and not options.log_verbosity_level:
         options.log_verbosity_level = verbosity
-    return options  # type: ignore[no-any-return]
+    return options
 
 
 def _label(path: Any) -> str:

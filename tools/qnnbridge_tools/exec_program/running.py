@@ -2,7 +2,8 @@
 
 A process of its own, started by the same interpreter, because then everything is as if Python had run the program
 itself: ``__main__``, ``sys.argv``, exit code, signals, what multiprocessing sees. The drop-in comes by PYTHONPATH
-(`qnnbridge.ort.stand_in.children`). Ctrl+C reaches the program, which shares the terminal; this process waits for it.
+(`qnnbridge.ort.stand_in.children`). Ctrl+C reaches the program, which shares the terminal; this process waits for
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``onnxruntime.capi.onnxruntime_pybind11_state``: error classes, and the names that ONNX Runtime defines natively."""
+"""``onnxruntime.capi.onnxruntime_pybind11_state``: error classes, and what ONNX Runtime defines natively."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``onnxruntime.datasets``: the example models of ONNX Runtime's documentation, from the package in the host's Python."""
+"""``onnxruntime.datasets``: the example models of ONNX Runtime's documentation, from the host's package."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A package called ``onnxruntime`` for Python processes that this one starts.
 
-A folder with two one-line packages and their metadata, first on ``PYTHONPATH``: what multiprocessing, subprocess and
-any shell in between pass on. Kept in the user's cache, one folder per version, so that a process which outlives its
-parent still finds it. A child without qnnbridge gets an `ImportError` that says so.
+A folder with two one-line packages and their metadata, first on ``PYTHONPATH``: what multiprocessing, subprocess
+and any shell in between pass on. Kept in the user's cache, one folder per version, so that a process which
+outlives its parent still finds it. A child without qnnbridge gets an `ImportError` that says so.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Answers ``import onnxruntime`` with `qnnbridge.ort`, in this process.
 
 The modules are the same objects under both names, so that a class is one class however it was imported. Installed
-packages are asked for their metadata too (``importlib.metadata.version("onnxruntime")``): the version is that of the
-host's ONNX Runtime. Installed once; the import lock of Python protects it.
+packages are asked for their metadata too (``importlib.metadata.version("onnxruntime")``): the version is that of
+the host's ONNX Runtime. Installed once; the import lock of Python protects it.
 """
 
 from __future__ import annotations
