@@ -82,6 +82,8 @@ def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterat
             patch.setenv(name, str(tmp_path_factory.mktemp("home") / name.lower()))
         for name in FROM_THE_USER:
             patch.delenv(name, raising=False)
+        # Tests are about one session each; those about the cache switch it on.
+        patch.setenv("QNNBRIDGE_CACHE", "0")
         yield folder
     heirs = [p for p in psutil.process_iter() if p.pid != os.getpid() and _belongs_to(p, str(folder))]
     _, alive = psutil.wait_procs(heirs, timeout=PROCESS_GRACE_S)

@@ -17,6 +17,9 @@ from qnnbridge_protocol._version import __version__
 
 if TYPE_CHECKING:
     from qnnbridge import errors
+    from qnnbridge.cache.status import CacheStatus, CacheWarning
+    from qnnbridge.compiling.compile import compile  # noqa: A004 - as in qnnbridge.compile(...)
+    from qnnbridge.compiling.result import CompileResult
     from qnnbridge.errors import BridgeError
     from qnnbridge.host import Host, HostInfo, HostStats, default_host
     from qnnbridge.io_binding import IOBinding
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BridgeError": "qnnbridge.errors",
+    "CacheStatus": "qnnbridge.cache.status",
+    "CacheWarning": "qnnbridge.cache.status",
+    "CompileResult": "qnnbridge.compiling.result",
     "CpuFallbackWarning": "qnnbridge.session",
     "ExecutionMode": "qnnbridge.options",
     "ExecutionOrder": "qnnbridge.options",
@@ -63,11 +69,15 @@ _HOMES = {
     "SessionOptions": "qnnbridge.options",
     "SparseTensor": "qnnbridge.sparse_tensor",
     "Typed": "qnnbridge_protocol.typed",
+    "compile": "qnnbridge.compiling.compile",
     "default_host": "qnnbridge.host",
 }
 
 __all__ = [
     "BridgeError",
+    "CacheStatus",
+    "CacheWarning",
+    "CompileResult",
     "CpuFallbackWarning",
     "ExecutionMode",
     "ExecutionOrder",
@@ -91,6 +101,7 @@ __all__ = [
     "SparseTensor",
     "Typed",
     "__version__",
+    "compile",
     "default_host",
     "errors",
 ]

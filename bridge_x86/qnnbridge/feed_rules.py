@@ -172,6 +172,15 @@ def unsupported(rule: Rule, value: Array | Typed) -> errors.RemoteRuntimeError:
     )
 
 
+def missing(rule: Rule) -> errors.Fail:
+    """``None`` for an input that must be fed. ONNX Runtime notices in the node that needs it, and there by luck."""
+    return errors.Fail(
+        f"[ONNXRuntimeError] : 1 : FAIL : Missing Input: {rule.name}",
+        cause=f"None was given for input {rule.name!r}, which is not optional.",
+        fix=f"The model takes {rule.declared}: pass a {_python_form(rule)}.",
+    )
+
+
 def unable(rule: Rule, value: object) -> errors.RemoteRuntimeError:
     """Something that is no value at all."""
     return errors.RemoteRuntimeError(

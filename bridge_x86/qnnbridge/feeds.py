@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qnnbridge.feed_rules import INVALID_ARGUMENT, Rule, make_rule, shape_fits
+from qnnbridge.feed_rules import INVALID_ARGUMENT, Rule, make_rule, missing, shape_fits
 from qnnbridge.feed_values import fit
 from qnnbridge.suggestions import suggest
 from qnnbridge_protocol import errors
@@ -64,7 +64,9 @@ class FeedChecker:
                 if value.shape == rule.exact or shape_fits(rule, value.shape):
                     out.append((name, value, rule.declared))
                     continue
-            elif value is None and not rule.required:
+            elif value is None:
+                if rule.required:
+                    raise missing(rule)
                 continue
             out.append((name, fit(rule, value), rule.declared))
         return out

@@ -46,7 +46,7 @@ class HostInfo:
     providers: execution providers that ONNX Runtime has there. devices: QNN devices, as ONNX Runtime lists them.
     simulator: whether QNN computes on the x86 simulator; ``None`` without QNN.
     build: ONNX Runtime's own words on how it was built. ort_folder: where its package is installed.
-    library_folder: where QNN's libraries are; empty without QNN.
+    library_folder: where the QNN libraries are; ``None`` without QNN.
     """
 
     pid: int
@@ -63,7 +63,17 @@ class HostInfo:
     simulator: bool | None = None
     build: str = ""
     ort_folder: str = ""
-    library_folder: str = ""
+    library_folder: str | None = None
+
+
+@dataclasses.dataclass
+class CacheCounters:
+    """What came of the sessions that the cache had to do with; see `HostStats`."""
+
+    hits: int = 0
+    misses: int = 0
+    set_aside: int = 0
+    problem: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +83,9 @@ class HostStats:
     generation: how often the host was started. crashes: deaths that nobody asked for. retried_calls: calls that
     were repeated in the next generation. cpu_fallbacks: sessions that asked for QNN and run on the CPU, as their
     ``fallback`` allows. last_crash: text of the last crash.
+    cache_hits: sessions made from a compiled model of the cache. cache_misses: sessions whose model was compiled
+    into it first. cache_set_aside: entries that were damaged or killed the host. cache_problem: why the cache
+    cannot be used, in words.
     """
 
     generation: int
@@ -83,6 +96,10 @@ class HostStats:
     cpu_fallbacks: int
     calls_in_flight: int
     last_crash: str | None
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_set_aside: int = 0
+    cache_problem: str | None = None
 
 
 class Host:
@@ -93,7 +110,7 @@ class Host:
             configuration file, then on Windows an ARM64 Python from the registry, then the running interpreter.
         env: environment variables to add to the host's, or to replace there.
         cwd: the host's working folder; default the application's.
-        start_timeout: seconds until its HELLO.
+        start_timeout: seconds until its HELLO, and again from there until ONNX Runtime and QNN are loaded.
         limits: sizes of messages.
         restart: when and how often a dead host is started again.
         recycle: when a host that has grown is replaced by a fresh one, between two calls; default never.
@@ -132,6 +149,7 @@ class Host:
         self.recycler = Recycler(recycle or RecycleAfter())
         self._unreleased: collections.deque[tuple[int, int]] = collections.deque()
         self._info: HostInfo | None = None
+        self.cache_counters = CacheCounters()
         _open_hosts.add(self)
 
     # --- life ---
@@ -164,9 +182,15 @@ class Host:
     @property
     def info(self) -> HostInfo:
         """Facts about the host; starts it and waits until ONNX Runtime is loaded there."""
-        process = self._process(deadline_after(self._start_timeout))
+        self._process(deadline_after(self._start_timeout))
+        return self.learn(deadline_after(INFO_TIMEOUT_S))
+
+    def learn(self, deadline: float | None) -> HostInfo:
+        """`info`, within a deadline (`time.monotonic`)."""
+        process = self._process(deadline)
         if self._info is None or self._info.generation != process.generation:
-            told = self.call({"op": "host.info"}, timeout=INFO_TIMEOUT_S).header
+            left_s = INFO_TIMEOUT_S if deadline is None else max(0.0, deadline - time.monotonic())
+            told = self.call({"op": "host.info"}, timeout=min(left_s, INFO_TIMEOUT_S)).header
             peer = process.peer
             self._info = HostInfo(
                 pid=peer.pid,
@@ -183,7 +207,7 @@ class Host:
                 simulator=told.get("simulator"),
                 build=str(told.get("build", "")),
                 ort_folder=str(told.get("ort_folder", "")),
-                library_folder=str(told.get("library_folder") or ""),
+                library_folder=told.get("library_folder"),
             )
         return self._info
 
@@ -201,6 +225,10 @@ class Host:
             cpu_fallbacks=counters.cpu_fallbacks,
             calls_in_flight=process.channel.requests.waiting if process is not None else 0,
             last_crash=str(counters.last_crash) if counters.last_crash is not None else None,
+            cache_hits=self.cache_counters.hits,
+            cache_misses=self.cache_counters.misses,
+            cache_set_aside=self.cache_counters.set_aside,
+            cache_problem=self.cache_counters.problem,
         )
 
     def ping(self, timeout: float = 5.0) -> float:

@@ -11,14 +11,14 @@ import ctypes
 import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from qnnbridge.devices import require_cpu
 from qnnbridge.feed_rules import INVALID_ARGUMENT, Rule, check_tensor, make_rule
 from qnnbridge.feeds import Node
-from qnnbridge.ort_value import OrtValue, checked_shape, element_from, typed_view
+from qnnbridge.ort_value import OrtValue, as_numpy, checked_shape, element_from, typed_view
 from qnnbridge.sparse_tensor import SparseTensor
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType, nbytes
@@ -35,7 +35,14 @@ class BindableSession(Protocol):
     """What a binding needs of a session. `run_values` takes `OrtValue` as feeds."""
 
     def run_values(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+        *,
+        timeout: float | None = ...,
+        retry: int | None = ...,
+        on_deadline: Literal["raise", "kill"] = ...,
     ) -> list[Any]: ...
     def get_inputs(self) -> Sequence[Node]: ...
     def get_overridable_initializers(self) -> Sequence[Node]: ...
@@ -180,13 +187,16 @@ class IOBinding:
 
     # --- running -----------------------------------------------------------------------------------------
 
-    def run(self, run_options: Any = None) -> None:
-        """Run the session with what is bound. Failures are `RuntimeError` as in ONNX Runtime, whatever failed."""
+    def run(self, run_options: Any = None, **limits: Any) -> None:
+        """Run the session with what is bound. Failures are `RuntimeError` as in ONNX Runtime, whatever failed.
+
+        limits: ``timeout``, ``retry`` and ``on_deadline`` of the session's `run`.
+        """
         if not self._outputs:
             raise errors.RemoteRuntimeError(f"{_EXECUTION}At least one output should be requested.")
         try:
             self._check_memory()
-            values = self.session.run_values(list(self._outputs), dict(self._inputs), run_options)
+            values = self.session.run_values(list(self._outputs), dict(self._inputs), run_options, **limits)
             self._deliver(values)
         except (errors.OrtError, errors.RemoteError) as error:
             raise _in_execution(error) from error
@@ -294,7 +304,7 @@ def _copied(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, Typed):
-        return value.numpy().copy()
+        return as_numpy(value).copy()
     if isinstance(value, Sparse):
         return SparseTensor(value)
     if isinstance(value, list):

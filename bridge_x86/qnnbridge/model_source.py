@@ -1,16 +1,20 @@
 """The model that a session is made from: a file or bytes, the files beside it, and what proves them the same.
 
-A model may keep its weights or its context binary in files of their own (`model_files`). They count as much as the
-.onnx file does: with other contents they give other numbers. Immutable; any thread.
+A model may keep its weights or its context binary in files of their own (`ModelScan.files`). They count as much as
+the .onnx file does: with other contents they give other numbers. Immutable; any thread.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import errno
+import io
 import os
-import stat
+from typing import BinaryIO, Protocol
 
-from qnnbridge.model_files import referenced_files
+from qnnbridge.epcontext.paths import path_problem
+from qnnbridge.epcontext.scan import ModelScan, scan_open
+from qnnbridge.file_stamps import FileStamp, take_stamp
 from qnnbridge_protocol.errors import InvalidArgument, InvalidProtobuf, ModelChanged, NoSuchFile
 
 _CHUNK_BYTES = 1024 * 1024
@@ -19,30 +23,50 @@ MISSING = "missing"
 """In the place of a hash. Not our error: initializers given as values may stand in for the file."""
 
 
+class Looked(Protocol):
+    """A file and its hash."""
+
+    @property
+    def sha256(self) -> str: ...
+
+    @property
+    def stamp(self) -> FileStamp: ...
+
+
+class Memo(Protocol):
+    """Knows hashes of files that have not changed."""
+
+    def look(self, path: str) -> Looked | None:
+        """``None`` if there is no such file. Raises `OSError` if it cannot be read."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class KnownFile:
     """A file as it was when the session was made.
 
-    path: absolute. stamp: size and modification time in nanoseconds, taken before it was hashed, ``None`` for one
-    that was not there. sha256: in hex, or `MISSING`.
+    path: absolute. stamp: taken before it was hashed, ``None`` for one that was not there. sha256: in hex, or
+    `MISSING`.
     """
 
     path: str
-    stamp: tuple[int, int] | None
+    stamp: FileStamp | None
     sha256: str
 
     @classmethod
-    def look(cls, path: str) -> KnownFile:
+    def look(cls, path: str, memo: Memo | None = None) -> KnownFile:
         """Raises `OSError` if it is there and cannot be read."""
-        stamp = _stamp(path)
+        if memo is not None:
+            known = memo.look(path)
+            return cls(path, None, MISSING) if known is None else cls(path, known.stamp, known.sha256)
+        stamp = take_stamp(path)
         return cls(path, stamp, MISSING if stamp is None else _hash_file(path))
 
     def is_unchanged(self) -> bool:
         """Hashes a touched file only. A file that was not there is not needed. Raises `OSError`."""
         if self.stamp is None:
             return True
-        stamp = _stamp(self.path)
-        return stamp is not None and (stamp == self.stamp or _hash_file(self.path) == self.sha256)
+        now = take_stamp(self.path)
+        return now is not None and (self.stamp.proves(now) or _hash_file(self.path) == self.sha256)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,12 +76,14 @@ class ModelSource:
     path: absolute, or ``None`` for a model given as bytes, which are kept for a restart of the host.
     fingerprint: SHA-256 in hex of the model's bytes; if it has files beside it, of all their hashes.
     known: the model file (if it is one), then the files that it names.
+    scan: what is in it, without its nodes counted; ``None`` if it is no ONNX model as far as that can be seen.
     """
 
     path: str | None
     data: bytes | None
     fingerprint: str
     known: tuple[KnownFile, ...] = ()
+    scan: ModelScan | None = None
 
     @property
     def label(self) -> str:
@@ -72,19 +98,21 @@ class ModelSource:
         return tuple(file.path for file in self.known if file.path != self.path)
 
     @classmethod
-    def open(cls, path_or_bytes: object, folder: str | None = None) -> ModelSource:
+    def open(cls, path_or_bytes: object, folder: str | None = None, memo: Memo | None = None) -> ModelSource:
         """Look at the model and the files it names.
 
         folder: what the paths inside of a model given as bytes count from; default the current folder, as for
-        ONNX Runtime itself. Raises `NoSuchFile`, `InvalidProtobuf` for a folder, `InvalidArgument` for a path that
-        cannot travel, `TypeError` for another type.
+        ONNX Runtime itself. memo: spares hashing files that have not changed. Raises `NoSuchFile`,
+        `InvalidProtobuf` for a folder, `InvalidArgument` for a path that cannot travel, `TypeError` for another
+        type.
         """
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
             import hashlib
 
             data = bytes(path_or_bytes)
-            beside = _look_beside(referenced_files(data), os.path.abspath(folder or os.curdir))
-            return cls(None, data, _fingerprint(hashlib.sha256(data).hexdigest(), beside), beside)
+            scan = _scan(io.BytesIO(data), None)
+            beside = _look_beside(scan, os.path.abspath(folder or os.curdir), memo)
+            return cls(None, data, _fingerprint(hashlib.sha256(data).hexdigest(), beside), beside, scan)
         if not isinstance(path_or_bytes, (str, os.PathLike)):
             # ONNX Runtime's own words.
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
@@ -98,9 +126,12 @@ class ModelSource:
                 details={"path": path},
             )
         try:
-            model = KnownFile(path, _stamp_of(os.stat(path)), _hash_file(path))
+            os.stat(path)  # says why, if there is none
+            model = KnownFile.look(path, memo)
+            if model.stamp is None:
+                raise OSError(errno.EINVAL, "It is no regular file")
             with open(path, "rb", buffering=0) as file:
-                named = referenced_files(file)
+                scan = _scan(file, path)
         except (OSError, ValueError) as error:
             raise NoSuchFile(
                 f"The model {given} cannot be read.",
@@ -108,8 +139,8 @@ class ModelSource:
                 fix="Check the path; a relative one counts from the application's current folder.",
                 details={"path": path},
             ) from None
-        beside = _look_beside(named, os.path.dirname(path))
-        return cls(path, None, _fingerprint(model.sha256, beside), (model, *beside))
+        beside = _look_beside(scan, os.path.dirname(path), memo)
+        return cls(path, None, _fingerprint(model.sha256, beside), (model, *beside), scan)
 
     def check_unchanged(self) -> None:
         """Raises `ModelChanged` if a file is not what the session was made from. Hashes touched files only."""
@@ -132,13 +163,25 @@ class ModelSource:
             )
 
 
-def _look_beside(named: list[str], folder: str) -> tuple[KnownFile, ...]:
+def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
+    """``None`` for what is no model: to refuse it is for ONNX Runtime, or for a look before a session is made."""
+    try:
+        return dataclasses.replace(scan_open(file), path=path)
+    except InvalidProtobuf:
+        return None
+
+
+def _look_beside(scan: ModelScan | None, folder: str, memo: Memo | None) -> tuple[KnownFile, ...]:
+    if scan is None:
+        return ()
+    # A path that a compiled model must not have is refused later; it is not even looked at, it may be a network's.
+    named = [name for name in scan.files if name in scan.external_files or path_problem(name) is None]
     paths = dict.fromkeys(os.path.join(folder, name) for name in named)
     known = []
     for path in paths:
         _check_travels(path)
         try:
-            known.append(KnownFile.look(path))
+            known.append(KnownFile.look(path, memo))
         except OSError as error:
             raise NoSuchFile(
                 f"The file {path}, which the model needs, cannot be read.",
@@ -169,19 +212,6 @@ def _check_travels(path: str) -> None:
             fix="Rename the file or the folder, or give the model as bytes.",
             details={"path": shown},
         ) from None
-
-
-def _stamp(path: str) -> tuple[int, int] | None:
-    """Of a regular file: whatever else has that name (a pipe, a device) might never end."""
-    try:
-        status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return _stamp_of(status) if stat.S_ISREG(status.st_mode) else None
-
-
-def _stamp_of(status: os.stat_result) -> tuple[int, int]:
-    return status.st_size, status.st_mtime_ns
 
 
 def _hash_file(path: str) -> str:

@@ -208,11 +208,11 @@ class OrtValue:
     def numpy(self) -> Array:
         """A numpy array on the tensor's memory (strings: a copy; types below a byte: unpacked).
 
-        Types that numpy has no name for come as ml_dtypes arrays where ml_dtypes is installed, else as raw bits;
-        ONNX Runtime raises for most of these.
+        float8e4m3fn comes as its bits (uint8), as in ONNX Runtime. Other types that numpy has no name for come as
+        ml_dtypes arrays where ml_dtypes is installed, else as bits; ONNX Runtime raises for these.
         """
         if isinstance(self._value, Typed):
-            return self._value.numpy()
+            return as_numpy(self._value)
         if isinstance(self._value, np.ndarray):
             return self._value.copy() if self._value.dtype.hasobject else self._value.view(np.ndarray)
         raise errors.RemoteRuntimeError("Only OrtValues that are Tensors are convertible to Numpy objects")
@@ -361,6 +361,14 @@ def checked_shape(shape: Any, element: ElementType) -> tuple[int, ...]:
     except ValueError as error:
         raise errors.RemoteRuntimeError(f"Invalid tensor shape {list(dims)}", cause=str(error)) from None
     return dims
+
+
+def as_numpy(value: Typed) -> Array:
+    """The array that an application gets for a type which numpy lacks."""
+    if value.element_type is ElementType.FLOAT8E4M3FN:
+        # The one such type that ONNX Runtime returns.
+        return value.data.reshape(value.shape)
+    return value.numpy()
 
 
 def typed_view(raw: Array, element: ElementType, shape: Sequence[int]) -> Array | Typed:

@@ -14,18 +14,25 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from qnnbridge.cache.status import CacheStatus
 from qnnbridge.deadlines import deadline_after
+from qnnbridge.epcontext.gate import before_session
 from qnnbridge.errors import as_onnxruntime
-from qnnbridge.model_source import ModelSource
-from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline, Note
+from qnnbridge.manifest import Manifest as Manifest
+from qnnbridge.process.channel import ChannelFailed, ChannelRetired, Deadline, Note
 from qnnbridge.providers import CPU
+from qnnbridge.session_making import LOG_TIMEOUT_S as LOG_TIMEOUT_S
+from qnnbridge.session_making import Making, make_session
+from qnnbridge.terminate_relay import TerminateRelay
 from qnnbridge_protocol.elements import ValueType
-from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostHung, ModelQuarantined
+from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostHung, ModelQuarantined, StateLost
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.specs import ProviderSpec, RunSpec, SessionInfo, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder
 
 if TYPE_CHECKING:
+    from qnnbridge.cache.loadable import Loadable
+    from qnnbridge.cache.session_cache import SessionCache
     from qnnbridge.host import Host
     from qnnbridge.process.host_process import HostProcess
     from qnnbridge.run_options import RunOptions
@@ -38,32 +45,11 @@ _keys = itertools.count(1)
 OnDeadline = Literal["raise", "kill"]
 T = TypeVar("T")
 
-LOG_TIMEOUT_S = 1.0
-"""How long to wait for the host's log lines of a failed creation."""
+PROFILING = "enable_profiling"
 
 
-@dataclasses.dataclass(frozen=True)
-class Manifest:
-    """All that a session is made from."""
-
-    source: ModelSource
-    spec: SessionSpec
-    initializers: Sequence[Any] = ()
-    seed: int | None = None
-
-    @property
-    def on_cpu(self) -> bool:
-        """Whether the CPU is all that it asks for."""
-        return [provider.name for provider in self.spec.providers] == [CPU]
-
-    @property
-    def options_hash(self) -> str:
-        """Of everything but the model, so that a change of options is another case."""
-        import hashlib
-        import json
-
-        spec = dataclasses.replace(self.spec, model_path=None, model_files=()).to_wire()
-        return hashlib.sha256(json.dumps(spec, sort_keys=True, default=str).encode()).hexdigest()[:16]
+class _BadEntry(Exception):
+    """The compiled model of the cache could not be used, and was set aside: make the session another way."""
 
 
 class RemoteSession:
@@ -79,20 +65,36 @@ class RemoteSession:
         self._create_note = dataclasses.replace(self._note, op="session.create")
         self._lock = threading.Lock()
         self._key = str(next(_keys))
+        self._cache = _session_cache(host, manifest, retry) if manifest.cache is not False else None
         self._dynamic: dict[str, str] = {}
         self._moved_because: str | None = None
         self._generation = 0
         self._id = 0
         self._closed = False
+        self._profiled_in: int | None = None
+        """The generation in which the profile began that `end_profiling` is to end."""
+        self._profile_ended = False
 
     @property
     def generation(self) -> int:
         """Of the host in which the session lives, or last lived."""
         return self._generation
 
+    @property
+    def moved(self) -> bool:
+        """Whether it went to the CPU because its model is in quarantine."""
+        return self._moved_because is not None
+
+    @property
+    def cache_status(self) -> CacheStatus:
+        """What the cache did for this session."""
+        return self._cache.status if self._cache is not None else CacheStatus("off", "cache=False")
+
     def open(self, timeout_s: float | None, on_deadline: OnDeadline) -> SessionInfo:
         """Make the session. Raises what the host raises, with the cause from its log."""
-        self._survive(self._id_in, timeout_s, self.retry, on_deadline, self._create_note)
+        deadline = deadline_after(timeout_s)
+        self._prepare_entry(deadline)
+        self._survive(self._id_in, timeout_s, self.retry, on_deadline, self._create_note, deadline)
         return self.info
 
     def run(
@@ -119,8 +121,22 @@ class RemoteSession:
         return outputs
 
     def end_profiling(self) -> str:
+        """The profile's file, empty if there is no profile. Raises `StateLost`, once, if a host took it along."""
         header = {"op": "session.end_profiling"}
-        return str(self._call(header, timeout_s=self.timeout_s, retry=0).header["file"])
+        begun_in = self._profiled_in
+        if begun_in is None:
+            return "" if self._profile_ended else str(self._call(header, timeout_s=self.timeout_s).header["file"])
+        try:
+            running = self.host.supervisor.running
+            if running is None or running.generation != begun_in:
+                raise _profile_lost()
+            reply = self._call(header, timeout_s=self.timeout_s, retry=0, only_in=begun_in)
+        except StateLost:
+            # What has been recorded since, if anything, is for the next call.
+            self._profiled_in = self._generation if self._generation > begun_in else None
+            raise
+        self._profiled_in, self._profile_ended = None, True
+        return str(reply.header["file"])
 
     def assignment(self) -> list[Any]:
         """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
@@ -135,6 +151,8 @@ class RemoteSession:
         if self._closed:
             return
         self._closed = True  # whoever is making it this moment looks at that, and releases what it made
+        if self._cache is not None:
+            self._cache.close()
         process = self.host.supervisor.running
         if process is not None and process.generation == self._generation:
             try:
@@ -157,20 +175,28 @@ class RemoteSession:
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
         stop: RunOptions | None = None,
+        only_in: int | None = None,
     ) -> Frame:
+        """only_in: the generation that has what this is about; `StateLost` if it is gone."""
         told = bool((header.get("options") or {}).get("terminate"))
-        note = self._note if header["op"] == self._note.op else dataclasses.replace(self._note, op=header["op"])
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
+            if only_in is not None and process.generation != only_in:
+                raise _profile_lost()
             request = {**header, "session": self._id_in(process, deadline)}
-            with self.host.gate(note, deadline), _Stop(stop, process, told) as on_sent:
+            note = self._note_of(header["op"])  # the session may be another than at the attempt before, on the CPU
+            with self.host.gate(note, deadline), TerminateRelay(stop, process, told) as on_sent:
                 return process.call(request, buffers, deadline, note, on_sent)
 
         if self._closed:
             raise Closed("The session is closed.", fix="Create a new one.")
-        result = self._survive(attempt, timeout_s, self.retry if retry is None else retry, on_deadline, note)
+        retry = self.retry if retry is None else retry
+        result = self._survive(attempt, timeout_s, retry, on_deadline, self._note_of(header["op"]))
         self.host.supervisor.good_reply(self._note, "running")
         return result
+
+    def _note_of(self, op: str) -> Note:
+        return self._note if op == self._note.op else dataclasses.replace(self._note, op=op)
 
     def _survive(
         self,
@@ -179,26 +205,40 @@ class RemoteSession:
         retry: int,
         on_deadline: OnDeadline,
         note: Note,
+        deadline: float | None = None,
     ) -> T:
-        """Do `attempt` in a living host; again in the next one if that dies meanwhile, `retry` times."""
+        """Do `attempt` in a living host; again in the next one if that dies meanwhile, `retry` times.
+
+        deadline: if the time began before this.
+        """
         supervisor = self.host.supervisor
-        deadline = deadline_after(timeout_s)
+        deadline = deadline_after(timeout_s) if deadline is None else deadline
+        may_repeat = retry > 0
         while True:
             # Before: a known poison must not cost a start of the host. Behind: the first HELLO tells the versions.
             self._check_quarantine()
             process = supervisor.process(deadline)
             self._check_quarantine()
             self.host.before_call(process)
+            on_cpu = self.manifest.on_cpu
             try:
                 return attempt(process, deadline)
             except ChannelRetired:
                 continue
+            except _BadEntry:
+                self._after_bad_entry(note, deadline)
             except ChannelFailed as failure:
                 if process.retiring:
                     continue  # it did not finish in time, by our own plan
                 error = supervisor.lost(process, failure, deadline)
+                if self._is_the_entrys_fault(error) and note is self._create_note:
+                    # Nobody asked for this entry; the model itself has not been tried yet.
+                    self._after_bad_entry(note, deadline)
+                    continue
                 if retry <= 0 or (error.retry == "pointless" and self._concerns_me(error)):
-                    raise as_onnxruntime(error) from None
+                    if not may_repeat or on_cpu or not self._went_to_cpu():
+                        raise as_onnxruntime(error) from None
+                    continue
                 retry -= 1
                 supervisor.counters.retried_calls += 1
             except Deadline as late:
@@ -212,6 +252,41 @@ class RemoteSession:
                 retry -= 1
                 supervisor.counters.retried_calls += 1
 
+    # --- the cache ---
+
+    def _prepare_entry(self, deadline: float | None) -> None:
+        """Find or make the compiled model to load. Raises what the model raises when it is compiled."""
+        if self._cache is None:
+            return
+        self._check_quarantine()
+        if not self.moved:
+            try:
+                self._cache.prepare(deadline)
+            except ModelQuarantined as error:
+                self._bear(error)
+            except BridgeError as error:
+                raise as_onnxruntime(error) from None
+        if self.manifest.on_cpu:
+            self._cache.close()
+
+    def _after_bad_entry(self, note: Note, deadline: float | None) -> None:
+        """A session that is being opened has its entry made anew; one that exists goes back to its model."""
+        if note.op == "session.create":
+            self._prepare_entry(deadline)
+
+    def _is_the_entrys_fault(self, error: BridgeError) -> bool:
+        """Whether a host was killed by the compiled model of the cache alone; then that is set aside."""
+        suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
+        return self._cache is not None and self._cache.host_died(error, suspects)
+
+    def _book_on(self, fingerprint: str) -> None:
+        """Who is to blame if the host dies: the model, or the entry of the cache that stands for it."""
+        if fingerprint != self._note.fingerprint:
+            self._note = dataclasses.replace(self._note, fingerprint=fingerprint)
+            self._create_note = dataclasses.replace(self._create_note, fingerprint=fingerprint)
+
+    # --- quarantine ---
+
     def _concerns_me(self, error: BridgeError) -> bool:
         """Whether a death that a restart does not cure says anything about this model: not if another may be it."""
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
@@ -222,9 +297,23 @@ class RemoteSession:
         try:
             self.host.supervisor.check_quarantine(self._note)
         except ModelQuarantined as error:
-            if self.manifest.spec.fallback != "cpu" or self.manifest.on_cpu:
-                raise
-            self._move_to_cpu(error)
+            self._bear(error)
+
+    def _bear(self, error: ModelQuarantined) -> None:
+        """Go on with the CPU if the session allows that, else raise."""
+        scan = self.manifest.source.scan
+        compiled = scan is not None and scan.is_compiled  # for QNN: no other provider can read it
+        if self.manifest.spec.fallback != "cpu" or self.manifest.on_cpu or compiled:
+            raise error
+        self._move_to_cpu(error)
+
+    def _went_to_cpu(self) -> bool:
+        """After a death: whether the model is in quarantine now, and goes on with the CPU."""
+        try:
+            self._check_quarantine()
+        except ModelQuarantined:
+            return False
+        return self.manifest.on_cpu
 
     def _move_to_cpu(self, error: ModelQuarantined) -> None:
         """The model keeps killing hosts on QNN; there it is refused from now on, not here."""
@@ -288,98 +377,67 @@ class RemoteSession:
         finally:
             self._lock.release()
 
+    def _spec(self) -> SessionSpec:
+        """What it is made from this time: a profile that has been ended is not begun again in the next host."""
+        spec = self.manifest.spec
+        if not self._profile_ended:
+            return spec
+        return dataclasses.replace(spec, options={k: v for k, v in spec.options.items() if k != PROFILING})
+
     def _create(self, process: HostProcess, deadline: float | None) -> None:
         manifest = self.manifest
-        encoder = Encoder()
-        header: dict[str, Any] = {
-            "op": "session.create",
-            "spec": manifest.spec.to_wire(),
-            "initializers": [encoder.add(value) for value in manifest.initializers],
-        }
-        if self._dynamic:
-            header["dynamic"] = self._dynamic
-        if manifest.seed is not None:
-            header["seed"] = manifest.seed
-        buffers: tuple[Any, ...] = tuple(encoder.buffers)
-        if manifest.source.data is not None:
-            # Behind the tensors.
-            buffers += (manifest.source.data,)
-        if deadline is not None:
-            header["budget_s"] = max(1.0, deadline - time.monotonic())
-        request_id: list[int] = []
-        try:
-            with self.host.gate(self._create_note, deadline):
-                frame = process.call(header, buffers, deadline, self._create_note, request_id.append)
-        except (Deadline, KeyboardInterrupt):
-            # It may be made all the same; its number is that of the request.
-            for number in request_id:
-                self.host.release_later(process.generation, number)
-            raise
-        except BridgeError as error:
-            from qnnbridge.diagnosis.ort_log import enrich_from_stderr
-
-            raise enrich_from_stderr(error, process.stderr, request_id, LOG_TIMEOUT_S) from None
-        self.info = _with_cause(SessionInfo.from_wire(frame.header["info"]), process, request_id[-1])
-        self._id = int(frame.header["session"])
-        self._generation = process.generation
+        # A compiled model that is broken, or made for another machine, may kill the host: it never gets there.
+        for warning in before_session(
+            manifest.source, manifest.spec.providers, process.peer, manifest.spec.config_entries
+        ):
+            _log.warning("%s", warning)
+        entry = self._cache.loadable() if self._cache is not None and not manifest.on_cpu else None
+        if entry is None:
+            self._book_on(manifest.source.fingerprint)
+            making = Making(self._spec(), manifest.initializers, manifest.source.data, self._dynamic, manifest.seed)
+            number, info = make_session(self.host, process, making, self._create_note, deadline)
+        else:
+            self._book_on(entry.fingerprint)
+            number, info = self._load(process, deadline, entry)
+        self.info, self._id, self._generation = info, number, process.generation
+        if self._profiled_in is None and self._spec().options.get(PROFILING):
+            self._profiled_in = process.generation
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
             self.info = dataclasses.replace(self.info, placement=placement)
         if self._closed:
             self.host.release_later(self._generation, self._id)
-        note = self._create_note
         self.host.recycler.created(process.generation, self._key)
-        self.host.supervisor.good_reply(note, "creating")
+        self.host.supervisor.good_reply(self._create_note, "creating")
+        if self._cache is not None and entry is None:
+            self._cache.made_without(self.info)
+
+    def _load(self, process: HostProcess, deadline: float | None, entry: Loadable) -> tuple[int, SessionInfo]:
+        """Make the session from the compiled model of the cache. Raises `_BadEntry` if that does not work."""
+        assert self._cache is not None
+        making = Making(entry.spec(self._spec()), (), None, self._dynamic, self.manifest.seed)
+        try:
+            number, loaded = make_session(self.host, process, making, self._create_note, deadline)
+        except BridgeError as error:
+            if not self._cache.load_failed(error):
+                raise
+            raise _BadEntry from error
+        info = self._cache.loaded(entry, loaded)
+        if info is None:
+            self.host.release_later(process.generation, number)
+            raise _BadEntry
+        return number, info
 
 
-def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> SessionInfo:
-    """A session that asked for QNN and got nothing there, with the reason if QNN did not even start.
+def _session_cache(host: Host, manifest: Manifest, retry: int) -> SessionCache:
+    from qnnbridge.cache.session_cache import SessionCache
 
-    The host can only conclude from the outcome; the log names the fact.
-    """
-    placement = info.placement
-    if not (placement.known and placement.backend and not placement.qnn_nodes):
-        process.stderr.forget(request_id)
-        return info
-    from qnnbridge.diagnosis.ort_log import decode_stderr, explain_lines
-
-    lines = decode_stderr(process.stderr.section(request_id, LOG_TIMEOUT_S)).splitlines()
-    causes = [finding.cause for finding in explain_lines(lines) if finding.setup]
-    if not causes:
-        return info
-    return dataclasses.replace(info, placement=dataclasses.replace(placement, cause=causes[0]))
+    return SessionCache(host, manifest, retry)
 
 
-class _Stop:
-    """While a run is under way, hands ``RunOptions.terminate = True`` on to the host."""
-
-    def __init__(self, options: RunOptions | None, process: HostProcess, told: bool) -> None:
-        """told: the request itself says that it is to be stopped at once."""
-        self._options = options
-        self._told = told
-        self._process = process
-        self._request_id = 0
-        self._remove: Callable[[], None] | None = None
-
-    def __enter__(self) -> Callable[[int], None] | None:
-        if self._options is None:
-            return None
-        self._remove = self._options.add_terminate_listener(self._on_terminate)
-        return self._on_sent
-
-    def __exit__(self, *_: object) -> None:
-        if self._remove is not None:
-            self._remove()
-
-    def _on_sent(self, request_id: int) -> None:
-        self._request_id = request_id
-        if self._options is not None and self._options.terminate and not self._told:
-            # Assigned before there was a number to send; and also before the listener, so nobody else does it.
-            self._on_terminate(True)
-
-    def _on_terminate(self, terminate: bool) -> None:
-        if terminate and self._request_id:
-            try:
-                self._process.channel.cancel(self._request_id, time.monotonic() + CANCEL_TIMEOUT_S)
-            except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
-                pass  # the run itself reports what happened
+def _profile_lost() -> StateLost:
+    return StateLost(
+        "The profile is lost: the host in which it was recorded has been replaced.",
+        cause="The host died, or was restarted, between the creation of the session and end_profiling().",
+        fix="Run the session again; the next end_profiling() gives what was recorded since the restart.",
+    )

@@ -8,13 +8,18 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from qnnbridge.background import Background
+from qnnbridge.cache.memo import HashMemo
+from qnnbridge.cache.settings import cache_settings
+from qnnbridge.cache.status import CacheStatus
 from qnnbridge.deadlines import deadline_after
+from qnnbridge.epcontext.gate import with_context_folder
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge.feeds import FeedChecker
 from qnnbridge.host import Host, default_host
@@ -26,6 +31,7 @@ from qnnbridge.ort_value import OrtValue
 from qnnbridge.outputs import to_application
 from qnnbridge.providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge.remote_session import Manifest, OnDeadline, RemoteSession
+from qnnbridge_protocol.backends import BACKENDS_WITHOUT_RESULTS
 from qnnbridge_protocol.errors import (
     BridgeError,
     InvalidArgument,
@@ -65,6 +71,9 @@ class InferenceSession:
             minutes.
         retry: how often a call is repeated in a new host when the host dies under it.
         on_deadline: "kill" ends the host if the creation still goes on when its time is up.
+        cache: ``False`` compiles the model for this session alone; ``True`` keeps small models in the cache of
+            compiled models, too. Default: larger models for QNN are kept there (see docs/cache.md). `cache` tells
+            what came of it.
         enable_fallback, disabled_optimizers: as in ONNX Runtime; fallback behind the application's back stays
             off whatever `enable_fallback` says.
 
@@ -84,11 +93,14 @@ class InferenceSession:
         timeout: float | None = None,
         retry: int = 1,
         on_deadline: OnDeadline = "raise",
+        cache: bool | None = None,
         enable_fallback: int | bool = 0,
         disabled_optimizers: Sequence[str] | None = None,
     ) -> None:
         try:
             _check_call(timeout, retry, on_deadline)
+            if cache not in (None, True, False):
+                raise OptionError(f"cache={cache!r} is not known.", fix="Give True, False or None.")
             if host is not None and not isinstance(host, Host):
                 raise OptionError(f"host={host!r} is no qnnbridge.Host.", fix="Give qnnbridge.Host(python=...).")
             options = coerce_session_options(sess_options, providers_given=providers is not None)
@@ -96,7 +108,8 @@ class InferenceSession:
             specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
             parts.pop("providers", None)
             folder = parts["config_entries"].get(EXTERNAL_DATA_FOLDER)
-            source = ModelSource.open(path_or_bytes, folder=folder)
+            source = ModelSource.open(path_or_bytes, folder=folder, memo=_memo(cache))
+            parts["config_entries"] = with_context_folder(source, parts["config_entries"])
             spec = SessionSpec(
                 model_path=source.path,
                 model_files=source.files,
@@ -111,15 +124,11 @@ class InferenceSession:
         self._timeout = timeout
         self._background = Background("qnnbridge run_async")
         self._open(
-            Manifest(source, spec, tuple(options.initializer_values().values()), seed=self._seed()),
+            Manifest(source, spec, tuple(options.initializer_values().values()), cache),
             host or default_host(),
             retry,
             on_deadline,
         )
-
-    def _seed(self) -> int | None:
-        """Of random operators; ``None`` leaves it to ONNX Runtime."""
-        return None
 
     def _open(self, manifest: Manifest, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
         remote = RemoteSession(host, manifest, retry=retry, timeout_s=self._timeout)
@@ -131,9 +140,13 @@ class InferenceSession:
         self._checker = FeedChecker(info.inputs, info.overridable_initializers)
         self._output_names = [node.name for node in self._outputs]
         placement = info.placement
+        no_results = BACKENDS_WITHOUT_RESULTS.get(placement.backend)
+        if no_results is not None:
+            warnings.warn(f"{manifest.source.label}: {no_results}", RuntimeWarning, stacklevel=3)
         if manifest.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
-            host.supervisor.counters.cpu_fallbacks += 1
-            _log.warning("%s runs on the CPU: %s", manifest.source.label, placement.cause)
+            if not remote.moved:  # that was counted and logged
+                host.supervisor.counters.cpu_fallbacks += 1
+                _log.warning("%s runs on the CPU: %s", manifest.source.label, placement.cause)
             warnings.warn(
                 f"{manifest.source.label} runs on the CPU: no node of it could be placed on QNN"
                 + (f" ({placement.cause})" if placement.cause else ""),
@@ -201,11 +214,18 @@ class InferenceSession:
         callback: Callable[[list[Any], Any, str], None],
         user_data: Any,
         run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
     ) -> None:
         """Run in the background and call ``callback(results, user_data, error_text)`` from another thread.
 
         As in ONNX Runtime, what is no value for an input at all is raised here, and the rest told to the callback.
+        The time of `timeout` begins here, not when the run comes to its turn.
         """
+        _check_call(timeout, retry, on_deadline)
+        deadline = deadline_after(self._timeout if timeout is None else timeout)
         try:
             self._checker.check(input_feed)
         except RemoteError:
@@ -215,7 +235,11 @@ class InferenceSession:
 
         def work() -> None:
             try:
-                results, error = self.run(output_names, input_feed, run_options), ""
+                left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+                results = self.run(
+                    output_names, input_feed, run_options, timeout=left_s, retry=retry, on_deadline=on_deadline
+                )
+                error = ""
             except Exception as failure:  # noqa: BLE001 - the callback is told
                 results, error = [], str(failure)
             try:
@@ -230,23 +254,37 @@ class InferenceSession:
         output_names: Sequence[str] | None,
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
     ) -> list[OrtValue]:
         """Like `run`, with `OrtValue` in and out."""
         feed = {name: value.value for name, value in input_dict_ort_values.items()}
         types = {node.name: node.type for node in self._outputs}
-        values = self.run_values(output_names, feed, run_options)
+        values = self.run_values(
+            output_names, feed, run_options, timeout=timeout, retry=retry, on_deadline=on_deadline
+        )
         return [OrtValue(v, types[n]) for n, v in zip(output_names or self._output_names, values, strict=True)]
 
     def io_binding(self) -> IOBinding:
         """An empty binding for `run_with_iobinding`."""
         return IOBinding(self)
 
-    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | Any = None) -> None:
-        """Run with bound inputs; results go into the bound outputs."""
+    def run_with_iobinding(
+        self,
+        iobinding: IOBinding,
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+    ) -> None:
+        """Run with bound inputs; results go into the bound outputs. Keywords as for `run`."""
         if iobinding.session is not self:
             # ONNX Runtime's own words.
             raise RemoteValueError("IOBinding must be used with the session that created it.")
-        iobinding.run(run_options)
+        iobinding.run(run_options, timeout=timeout, retry=retry, on_deadline=on_deadline)
 
     def _check_outputs(self, output_names: Sequence[str] | None) -> list[str] | None:
         if not output_names:
@@ -302,6 +340,11 @@ class InferenceSession:
         return self._remote.info.placement
 
     @property
+    def cache(self) -> CacheStatus:
+        """Whether the session was made from a compiled model of the cache, and why not."""
+        return self._remote.cache_status
+
+    @property
     def generation(self) -> int:
         """How many host processes it took to keep this session alive."""
         return self._remote.generation
@@ -343,8 +386,14 @@ class InferenceSession:
         )
 
     def end_profiling(self) -> str:
-        """Stop profiling; the path of the result file."""
-        return self._remote.end_profiling()
+        """Stop profiling; the path of the result file, empty if the session has no profile.
+
+        Raises `StateLost` if the profile began in a host that has been replaced since.
+        """
+        try:
+            return self._remote.end_profiling()
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
 
     def get_profiling_start_time_ns(self) -> int:
         """Nanoseconds, on the host's clock."""
@@ -371,6 +420,12 @@ class InferenceSession:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, a session is what it was made from; unpickled, it is made again in that process' own host."""
         return _remake, (self._remote.manifest, self._remote.retry, self._timeout)
+
+
+def _memo(cache: bool | None) -> HashMemo | None:
+    """What knows the hashes of unchanged files, unless the cache is switched off with all that it keeps."""
+    settings = cache_settings()
+    return HashMemo(settings.folder) if settings.enabled and cache is not False else None
 
 
 def _check_call(timeout: float | None, retry: int | None, on_deadline: str) -> None:

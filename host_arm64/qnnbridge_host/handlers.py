@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.npu_reset import Npu, ResettableSession
 from qnnbridge_host.requests import Request
@@ -16,7 +17,8 @@ from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, UnknownOpe
 from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
-    from qnnbridge_host.engine import Engine
+    from qnnbridge_host.engine import Engine, EngineSession
+    from qnnbridge_protocol.specs import SessionSpec
 
 NPU_LANE = "npu"
 CREATE_LANE = "create"
@@ -32,6 +34,7 @@ class HostHandlers:
         self._engine_error: BaseException | None = None
         self._engine_loaded = threading.Event()
         self._sessions: dict[int, ResettableSession] = {}
+        self._compiled: list[EngineSession] = []
         self._npu = Npu()
         self._started_at = time.monotonic()
         self._operations: dict[str, Callable[[Request, Callable[[str], None]], Answer]] = {
@@ -43,6 +46,7 @@ class HostHandlers:
             "session.assignment": self._assignment,
             "session.end_profiling": self._end_profiling,
             "session.set_ep_dynamic_options": self._set_ep_dynamic_options,
+            "model.compile": self._compile,
         }
 
     # --- the engine ---
@@ -60,10 +64,10 @@ class HostHandlers:
     def _load(self, tell_phase: Callable[[str], None]) -> None:
         try:
             self._engine = self._load_engine(tell_phase)
-            tell_phase("ready")
         except BaseException as error:  # noqa: BLE001 - told to everyone who asks for the engine
             self._engine_error = error
         finally:
+            tell_phase("ready")
             self._engine_loaded.set()
 
     def _ready_engine(self) -> Engine:
@@ -78,7 +82,7 @@ class HostHandlers:
     # --- dispatch ---
 
     def lane_of(self, request: Request) -> str | None:
-        if request.op == "session.create":
+        if request.op in ("session.create", "model.compile"):
             return CREATE_LANE
         if request.op in ("session.run", "session.set_ep_dynamic_options"):
             session = self._sessions.get(_session_id(request))
@@ -99,6 +103,7 @@ class HostHandlers:
         for session in list(self._sessions.values()):
             session.close()
         self._sessions.clear()
+        self._compiled.clear()
 
     # --- operations on the host ---
 
@@ -122,31 +127,19 @@ class HostHandlers:
 
     def _create(self, request: Request, enter: Callable[[str], None]) -> Answer:
         from qnnbridge_protocol.specs import SessionSpec
-        from qnnbridge_protocol.values import Decoder
 
         engine = self._ready_engine()
         header = request.header
         try:
             spec = SessionSpec.from_wire(header["spec"])
-            # A model that travels as bytes is the last buffer, behind the tensors.
-            count = len(request.buffers) - (spec.model_path is None)
-            model = request.buffers[count] if spec.model_path is None else None
-            decoder = Decoder(request.buffers[:count])
-            values = [decoder.value(item) for item in header.get("initializers", [])]
-            decoder.finish()
-            initializers = dict(zip((*spec.initializers, *spec.external_initializers), values, strict=True))
+            model, initializers = _model_and_tensors(request, spec, header.get("initializers", []))
             dynamic = dict(header.get("dynamic") or {})
             seed = header.get("seed")
             if seed is not None:
                 engine.set_seed(int(seed))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a proper description ({error})") from None
-        budget = header.get("budget_s")
-        mark("begin", request.id)
-        try:
-            # Only around calls that may hold the GIL: the dumper races with running frames (cpython 116008).
-            if budget and getattr(engine, "create_holds_gil", False):
-                faulthandler.dump_traceback_later(float(budget) + WATCHDOG_GRACE_S, exit=True)
+        with _native_set_up(request, engine, header.get("budget_s")):
             session = ResettableSession(
                 self._npu,
                 spec,
@@ -159,9 +152,6 @@ class HostHandlers:
                 except BaseException:
                     session.close()
                     raise
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-            mark("end", request.id)
         if request.withdrawn:
             # Whoever asked has given up, so nobody would ever close it.
             session.close()
@@ -169,6 +159,23 @@ class HostHandlers:
         # Its number is that of the request: a client that does not wait for the answer can close it all the same.
         self._sessions[request.id] = session
         return {"session": request.id, "info": session.info.to_wire()}, ()
+
+    def _compile(self, request: Request, enter: Callable[[str], None]) -> Answer:
+        from qnnbridge_host.engine.compile import compile_model
+        from qnnbridge_protocol.specs import CompileSpec
+
+        engine = self._ready_engine()
+        header = request.header
+        try:
+            spec = CompileSpec.from_wire(header["spec"])
+            model, initializers = _model_and_tensors(request, spec.session, header.get("initializers", []))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"model.compile without a proper description ({error})") from None
+        with _native_set_up(request, engine, header.get("budget_s")):
+            session = compile_model(engine, spec, model, initializers, enter)
+        # Released with the host: QNN may die of that, and must not take the answer with it.
+        self._compiled.append(session)
+        return {"info": session.info.to_wire(), "versions": engine.versions()}, ()
 
     def _run(self, request: Request, enter: Callable[[str], None]) -> Answer:
         from qnnbridge_host.engine import StopHandle
@@ -209,6 +216,33 @@ class HostHandlers:
         if session is None:
             raise Closed("The session is closed.", fix="Create a new one.")
         return session
+
+
+def _model_and_tensors(request: Request, spec: SessionSpec, described: list[Any]) -> tuple[Any, dict[str, Any]]:
+    """The model, unless it is a file, and the initializers by name."""
+    from qnnbridge_protocol.values import Decoder
+
+    # A model that travels as bytes is the last buffer, behind the tensors.
+    count = len(request.buffers) - (spec.model_path is None)
+    model = request.buffers[count] if spec.model_path is None else None
+    decoder = Decoder(request.buffers[:count])
+    values = [decoder.value(item) for item in described]
+    decoder.finish()
+    return model, dict(zip((*spec.initializers, *spec.external_initializers), values, strict=True))
+
+
+@contextlib.contextmanager
+def _native_set_up(request: Request, engine: Engine, budget: Any) -> Iterator[None]:
+    """Marks on stderr what is written meanwhile, and holds a watchdog over calls that may hold the GIL."""
+    mark("begin", request.id)
+    try:
+        # Only around calls that may hold the GIL: the dumper races with running frames (cpython 116008).
+        if budget and getattr(engine, "create_holds_gil", False):
+            faulthandler.dump_traceback_later(float(budget) + WATCHDOG_GRACE_S, exit=True)
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        mark("end", request.id)
 
 
 def _session_id(request: Request) -> int:

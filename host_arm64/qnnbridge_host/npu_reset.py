@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from qnnbridge_protocol.errors import BridgeError, Closed, ModelChanged
+from qnnbridge_protocol.errors import BridgeError, Closed, ModelChanged, StateLost
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class ResettableSession:
         self._npu = npu
         self._stamps = {path: _stamp(path) for path in (spec.model_path, *spec.model_files) if path is not None}
         self._make: Callable[[Enter], EngineSession] | None = make
+        self._profiling = bool(spec.options.get("enable_profiling"))
+        self._profile_lost = False
         self._dynamic: dict[str, str] = {}
         """All dynamic options that were set, in this order."""
         self._seen_resets = npu.resets
@@ -107,12 +109,16 @@ class ResettableSession:
 
     def end_profiling(self) -> str:
         session = self._session
-        if session is None:
-            raise Closed(
-                "The session was lost in a reset of the NPU, and its profile with it.",
-                fix="Run it once: that makes it again.",
+        if self._closed:
+            raise _closed()
+        if self._profile_lost:
+            self._profile_lost = False
+            raise StateLost(
+                "The profile is lost: the session was made again after a reset of the NPU.",
+                fix="Run the session again; the next end_profiling() gives what was recorded since the reset.",
             )
-        return session.end_profiling()
+        self._profiling = False
+        return session.end_profiling() if session is not None else ""
 
     def close(self) -> None:
         self._closed = True
@@ -171,6 +177,8 @@ class ResettableSession:
                     fix="Create the session again.",
                     details={"path": path},
                 )
+        if self._session is not None and self._profiling:
+            self._profile_lost = True
         # First let go of the old one: two at once may not fit into the NPU.
         old, self._session = self._session, None
         if old is not None:

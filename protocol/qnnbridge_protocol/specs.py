@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 Fallback = Literal["error", "cpu"]
+ShareWeights = Literal["no", "more", "last"]
 T = TypeVar("T", bound="_Record")
 
 
@@ -80,6 +81,28 @@ class SessionSpec(_Record):
             "model_files",
         ):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileSpec(_Record):
+    """A session, and where its compiled (EPContext) model goes.
+
+    output: absolute path of the .onnx file to write, which must not exist; the context binary is put beside it, as
+    ``<stem>_qnn.bin``. embed: the context binary goes into the .onnx file.
+    share: "more" and "last" keep the weights of several models of one process in one context binary, which is
+    written with the last one and named after the first.
+    """
+
+    session: SessionSpec
+    output: str
+    embed: bool = False
+    share: ShareWeights = "no"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.session, SessionSpec):
+            object.__setattr__(self, "session", SessionSpec.from_wire(self.session))
+        if not (isinstance(self.output, str) and self.output) or self.share not in ("no", "more", "last"):
+            raise TypeError("no proper description of a compilation")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -148,13 +148,13 @@ def test_a_compiled_model_runs_until_its_binary_is_gone(
 ) -> None:
     with qnnbridge.InferenceSession(compiled, host=host) as session:
         assert session.run(None, {"x": X})[0].tobytes() == expected
+    name = binary_of(compiled).name
     binary_of(compiled).unlink()
     refused(
-        errors.InvalidGraph,
+        errors.ContextUnusable,
         lambda: qnnbridge.InferenceSession(compiled, host=host),
-        "ep_cache_context does not exist",
-        "the .bin file that it names is not beside it",
-        "Keep the .onnx file and its .bin file together",
+        f"cannot run here: its context binary {name} is missing",
+        f"Copy {name} beside the model",
     )
 
 
@@ -165,10 +165,10 @@ def test_a_compiled_model_with_a_damaged_binary(
     binary = binary_of(compiled)
     binary.write_bytes(binary.read_bytes()[:kept])
     refused(
-        errors.InvalidGraph,
+        errors.ContextUnusable,
         lambda: qnnbridge.InferenceSession(compiled, host=host),
         words,
-        "compile the model again",
+        "recompile from the original model",
     )
 
 
@@ -195,6 +195,18 @@ WRONG_FEEDS: dict[str, tuple[dict[str, Any], type[Exception], tuple[str, ...]]] 
 def test_wrong_feeds(what: str, good: qnnbridge.InferenceSession, refused: Refused) -> None:
     feeds, cls, words = WRONG_FEEDS[what]
     refused(cls, lambda: good.run(None, feeds), *words)
+
+
+def test_nothing_for_an_input_that_must_be_fed(good: qnnbridge.InferenceSession, refused: Refused) -> None:
+    """ONNX Runtime passes ``None`` on and notices in the node; here nothing is sent."""
+    import onnxruntime
+
+    direct = onnxruntime.InferenceSession(MODELS / "mul_1.onnx", providers=[CPU])
+    with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.Fail, match="Missing Input: X"):
+        direct.run(None, {"X": None})
+    before = good.host.stats
+    refused(errors.Fail, lambda: good.run(None, {"x": None}), "FAIL : Missing Input: x", "not optional")
+    assert good.host.stats == before
 
 
 def test_numbers_where_strings_are_due(host: qnnbridge.Host, refused: Refused) -> None:

@@ -18,6 +18,7 @@ pytest.importorskip("onnxruntime_qnn")
 import onnxruntime
 
 import qnnbridge
+from qnnbridge import errors
 from tests.contract.both_sides import assert_same_error, assert_same_run, is_logged, nodes, two_sessions
 from tests.contract.small_models import CPU, MODELS, QNN, add_and_multiply, model, node, tensor
 
@@ -258,6 +259,27 @@ def test_profiling_leaves_a_file_that_names_the_nodes(host: qnnbridge.Host, tmp_
             operators.append({event["args"]["op_name"] for event in events if "op_name" in event.get("args", {})})
     assert operators[0] == operators[1] == {"Add", "Mul", "Sub"}
     assert len(list(tmp_path.glob("profile of qnnbridge*.json"))) == 1
+
+
+def test_a_profile_whose_host_was_replaced_is_lost_and_said_to_be(tmp_path: Path) -> None:
+    options = qnnbridge.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    model = add_and_multiply().SerializeToString()
+    with qnnbridge.Host() as host, qnnbridge.InferenceSession(model, options, [CPU], host=host) as session:
+        session.run(None, FEEDS)
+        host.restart()
+        session.run(None, FEEDS)
+        with pytest.raises(errors.StateLost, match="profile is lost"):
+            session.end_profiling()
+        since = Path(session.end_profiling())
+        assert {event["name"] for event in json.loads(since.read_text(encoding="utf-8"))} >= {"model_run"}
+        # Ended is ended: the next host begins no other.
+        profiles = set(tmp_path.iterdir())
+        host.restart()
+        session.run(None, FEEDS)
+        assert session.end_profiling() == ""
+        assert set(tmp_path.iterdir()) == profiles
 
 
 # --- providers again -------------------------------------------------------------------------------------

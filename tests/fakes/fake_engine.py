@@ -3,7 +3,7 @@
 The "model" is JSON: ``{"scale": 2.0, "npu": true, "on_create": ["sleep:0.1"], "on_run": ["segv"], "once": FILE}``.
 A session has one input ``x`` and one output ``y = x * scale`` (float32, any shape). Actions happen in order,
 before the result. With ``once`` they happen only while FILE does not exist, and it is made before they do.
-``wait:FILE`` lasts until FILE exists, ``note:FILE`` adds a dot to it.
+``on_npu_run`` is for a session that is not on the CPU. ``wait:FILE`` lasts until FILE exists, ``note:FILE`` adds a dot to it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import json
+import mmap
 import os
+import platform
 import signal
 import sys
 import threading
@@ -21,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from qnnbridge_host import stdio_guard
 from qnnbridge_host.engine.ort_errors import details_of
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import NodeInfo, Placement, RunSpec, SessionInfo, SessionSpec
@@ -39,6 +42,10 @@ def act(action: str, stop: Any = None) -> None:
         faulthandler._read_null()
     elif name == "machine_code":
         run_machine_code(bytes.fromhex(value))
+    elif name == "illegal_instruction":
+        run_illegal_instruction()
+    elif name == "seh":
+        raise_natively(int(value, 16))
     elif name == "abort":
         print("terminate called after throwing an instance of 'std::invalid_argument'", file=sys.stderr)
         print("  what():  stoul", file=sys.stderr, flush=True)
@@ -86,12 +93,36 @@ def act(action: str, stop: Any = None) -> None:
     elif name == "wait":
         while not os.path.exists(value):
             time.sleep(0.002)
+    elif name == "wire":
+        # What no host does: bytes on the wire between its frames.
+        os.write(stdio_guard.claim()[1], bytes.fromhex(value))
     elif name == "close_stderr":
         os.close(2)
     elif name == "grow":
         _kept.append(np.ones(int(value) * 131072))
     else:
         raise AssertionError(f"unknown action {action}")
+
+
+def run_illegal_instruction() -> None:
+    """POSIX: one that this processor, real or emulated, will never know."""
+    code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    code.write(b"\0\0\0\0" if platform.machine() == "aarch64" else b"\x0f\x0b")  # udf #0; ud2
+    ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
+
+
+def raise_natively(code: int) -> None:
+    """Windows: an exception that nobody handles, raised by the system's own function."""
+    function = ctypes.cast(ctypes.WinDLL("kernel32").RaiseException, ctypes.c_void_p).value or 0  # type: ignore[attr-defined]
+    run_machine_code(
+        b"\x48\x83\xec\x28"  # sub rsp, 28h
+        + b"\xb9"
+        + code.to_bytes(4, "little")  # mov ecx, code
+        + b"\x31\xd2\x45\x31\xc0\x45\x31\xc9"  # xor edx, edx; xor r8d, r8d; xor r9d, r9d
+        + b"\x48\xb8"
+        + function.to_bytes(8, "little")  # mov rax, RaiseException
+        + b"\xff\xd0"  # call rax
+    )
 
 
 def run_machine_code(code: bytes) -> None:
@@ -142,6 +173,8 @@ class FakeSession:
         if stop is not None:
             stop.attach(terminate)
         perform(self.script, "on_run", terminate)
+        if self.info.placement.qnn_nodes:
+            perform(self.script, "on_npu_run", terminate)
         return [feeds["x"] * np.float32(self.script.get("scale", 2.0))]
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:

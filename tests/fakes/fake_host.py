@@ -1,6 +1,7 @@
 """The host process with the scripted engine.
 
-`python tests/fakes/fake_host.py [--first=ACTION] [--import=ACTION] [--watchdog-grace=SECONDS] --parent PID`
+`python tests/fakes/fake_host.py [--first=ACTION] [--import=ACTION] [--register=ACTION] [--watchdog-grace=SECONDS]
+[--cancel-grace=SECONDS] --parent PID`
 """
 
 import sys
@@ -18,10 +19,14 @@ if __name__ == "__main__":
 
     before = [a.removeprefix("--first=") for a in sys.argv[1:] if a.startswith("--first=")]
     on_import = [a.removeprefix("--import=") for a in sys.argv[1:] if a.startswith("--import=")]
+    on_register = [a.removeprefix("--register=") for a in sys.argv[1:] if a.startswith("--register=")]
 
     def load_engine(on_phase):
         on_phase("importing")
         for action in on_import:
+            act(action)
+        on_phase("registering")
+        for action in on_register:
             act(action)
         return FakeEngine()
 
@@ -30,7 +35,11 @@ if __name__ == "__main__":
             from qnnbridge_host import handlers
 
             handlers.WATCHDOG_GRACE_S = float(argument.partition("=")[2])
+        if argument.startswith("--cancel-grace="):
+            from qnnbridge_host import server
+
+            server.CANCEL_GRACE_S = float(argument.partition("=")[2])
     for action in before:
         act(action)
-    ours = ("--first=", "--import=", "--watchdog-grace=")
+    ours = ("--first=", "--import=", "--register=", "--watchdog-grace=", "--cancel-grace=")
     main(IN_FD, OUT_FD, [a for a in sys.argv[1:] if not a.startswith(ours)], load_engine)

@@ -1,13 +1,15 @@
-"""A host that dies at a named step of the protocol: ``relay.py FILE SIDE:KIND:WHERE [ARGUMENTS of fake_host.py]``.
+"""A host that dies at a named step of the protocol:
+``relay.py FILE SIDE:KIND:WHERE[:silence] [ARGUMENTS of fake_host.py]``.
 
 It starts the scripted host and hands the bytes on, both ways. SIDE is ``client`` or ``host``, the sender of the
 frame; KIND the frame's kind, with ``+`` behind it one that has a body. WHERE is how much of that frame is still
-handed on: ``prefix``, ``body`` (half of the body), ``whole``. Then both processes die by SIGKILL. It happens once:
-while FILE does not exist.
+handed on: ``prefix``, ``body`` (half of the body), ``whole``. Then both processes die by SIGKILL, or with ``silence``
+live on and nothing more gets through. It happens once: while FILE does not exist.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -29,15 +31,21 @@ def main() -> None:
     host = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert host.stdin is not None
     assert host.stdout is not None
-    side, kind, where = step.split(":")
+    side, kind, where, *silence = step.split(":")
 
     def die() -> None:
         os.close(os.open(once, os.O_CREAT))
+        if silence:
+            host.wait()
         host.kill()
         os.kill(os.getpid(), signal.SIGKILL)
 
+    # From the first byte of the fatal frame on nothing of what the host says gets through: a quick host could
+    # otherwise answer it before it dies.
+    passage = threading.Lock()
+
     def relay(name: str, source: int, target: int) -> None:
-        frames = Frames(source, target)
+        frames = Frames(source, target, passage, own=name == side)
         while frames.next(kind if name == side else None, where):
             pass
         if frames.struck:
@@ -49,11 +57,13 @@ def main() -> None:
 
 
 class Frames:
-    """Hands frames on. struck: the one that was looked for has come."""
+    """Hands frames on. struck: the one that was looked for has come; then `passage` stays with this direction."""
 
-    def __init__(self, source: int, target: int) -> None:
+    def __init__(self, source: int, target: int, passage: threading.Lock, *, own: bool) -> None:
         self._source = source
         self._target = target
+        self._passage = passage
+        self._own = own
         self.struck = False
 
     def next(self, kind: str | None, where: str) -> bool:
@@ -68,6 +78,8 @@ class Frames:
         self.struck = kind is not None and prefix.kind is Kind[kind.rstrip("+")]
         if kind is not None and kind.endswith("+") and not prefix.body_bytes:
             self.struck = False
+        if self.struck:
+            self._passage.acquire()
         self._write(raw)
         if self.struck and where == "prefix":
             return False
@@ -94,8 +106,9 @@ class Frames:
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
-        while view:
-            view = view[os.write(self._target, view) :]
+        with contextlib.nullcontext() if self._own else self._passage:
+            while view:
+                view = view[os.write(self._target, view) :]
 
 
 if __name__ == "__main__":

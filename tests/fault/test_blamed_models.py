@@ -55,7 +55,7 @@ def test_a_poison_model_is_refused_after_its_second_kill_at_once_and_without_a_h
         assert (host.stats.generation, host.stats.running) == (generation, running), "no host is started for it"
     with capsys.disabled():
         print(f"\nrefused in {sorted(times)[10] * 1000:.2f} ms (median), {max(times) * 1000:.2f} ms (worst)")
-    assert sorted(times)[10] < REFUSAL_S
+    assert sorted(times)[10] < REFUSAL_S, times
     assert "killed the host 2 times" in str(caught.value)
     assert Path(caught.value.details["report"]).is_file()
     assert np.array_equal(innocent.run(None, {"x": X})[0], X * 3)
@@ -112,6 +112,52 @@ def test_other_options_are_another_case(host: qnnbridge.Host):
     options.intra_op_num_threads = 1
     with pytest.raises(errors.HostCrashed):
         qnnbridge.InferenceSession(poison, sess_options=options, host=host, retry=0)
+
+
+def test_a_poison_model_goes_on_with_the_cpu_where_that_is_allowed(
+    host: qnnbridge.Host, caplog: pytest.LogCaptureFixture
+):
+    """The call that kills the second host gets its result, and everything shows what it cost."""
+    poison = script(scale=3, on_npu_run=["segv"])
+    session = qnnbridge.InferenceSession(poison, host=host, fallback="cpu")
+    assert session.placement.qnn_nodes == 1
+    with caplog.at_level("WARNING", "qnnbridge.session"):
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+    assert (session.placement.qnn_nodes, session.placement.cpu_nodes) == (0, 1)
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    assert "is in quarantine" in (session.placement.cause or "")
+    assert [
+        r.message for r in caplog.records if "runs on the CPU from now on, as fallback='cpu' allows" in r.message
+    ]
+    assert (host.stats.cpu_fallbacks, host.stats.crashes, host.stats.generation) == (1, 2, 3)
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+    # A new session of it does not try QNN again.
+    with pytest.warns(qnnbridge.CpuFallbackWarning, match="is in quarantine"):
+        later = qnnbridge.InferenceSession(poison, host=host, fallback="cpu")
+    assert np.array_equal(later.run(None, {"x": X})[0], X * 3)
+    assert later.placement.qnn_nodes == 0
+    assert (host.stats.cpu_fallbacks, host.stats.crashes) == (2, 2)
+
+
+def test_without_repetition_the_death_is_told_and_the_cpu_is_for_the_next_call(host: qnnbridge.Host):
+    session = qnnbridge.InferenceSession(script(scale=3, on_npu_run=["segv"]), host=host, fallback="cpu", retry=0)
+    for _ in range(2):
+        with pytest.raises(errors.HostCrashed):
+            session.run(None, {"x": X})
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+    assert host.stats.cpu_fallbacks == 1
+
+
+def test_a_model_that_kills_on_the_cpu_too_is_given_up(host: qnnbridge.Host):
+    session = qnnbridge.InferenceSession(script(on_run=["segv"]), host=host, fallback="cpu")
+    with pytest.raises(errors.HostCrashed):
+        session.run(None, {"x": X})
+    assert host.stats.cpu_fallbacks == 1
+    with pytest.raises((errors.HostCrashed, errors.ModelQuarantined)):
+        session.run(None, {"x": X})
+    with pytest.raises(errors.ModelQuarantined):
+        session.run(None, {"x": X})
+    assert host.stats.crashes == 4, "two on QNN, two on the CPU"
 
 
 def quarantined() -> set[str]:

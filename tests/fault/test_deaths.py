@@ -207,3 +207,14 @@ def test_nothing_of_a_killed_host_is_left_in_the_process_table():
         session = qnnbridge.InferenceSession(script(), host=host)
         assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
         assert not psutil.pid_exists(pid)
+
+
+def test_a_model_that_is_inside_whenever_somebody_kills_is_not_blamed_for_it():
+    """Kills at random strike the same model again and again; only used-up memory would say something about it."""
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(scale=3, on_run=["signal:9"]), host=host, retry=0)
+        for _ in range(5):
+            with pytest.raises(errors.HostCrashed, match="SIGKILL") as caught:
+                session.run(None, {"x": X})
+            assert [suspect["phase"] for suspect in caught.value.details["suspects"]] == ["running"]
+    assert points() == {}

@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from tests.fakes.fair_clock import FairClock
 from tests.fakes.hosts import fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
+from qnnbridge.supervision.quarantine import Quarantine
 from qnnbridge_protocol.limits import Limits
 
 X = np.arange(4, dtype=np.float32)
@@ -80,10 +82,10 @@ def test_an_idle_host_that_is_stopped_costs_a_call_no_more_than_its_deadline():
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         os.kill(host.info.pid, signal.SIGSTOP)
-        begin = time.monotonic()
+        clock = FairClock()
         with pytest.raises(errors.DeadlineExceeded):
             session.run(None, {"x": X}, timeout=0.2, on_deadline="kill")
-        assert time.monotonic() - begin < 0.2 + GRACE_S
+        assert clock.seconds < 0.2 + GRACE_S
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
         assert host.stats.generation == 2
 
@@ -121,10 +123,10 @@ def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_hosts_own
     """Row 28: no thread of the host can run; faulthandler's can. The report has the stack."""
     with fake_host("--watchdog-grace=0.2") as host:
         model = script(on_create=["hold_gil:60"])
-        begin = time.monotonic()
+        clock = FairClock()
         with pytest.raises(errors.DeadlineExceeded):
             qnnbridge.InferenceSession(model, host=host, timeout=1.0, retry=0)
-        assert time.monotonic() - begin < 1.0 + GRACE_S
+        assert clock.seconds < 1.0 + GRACE_S
         process = host.supervisor.running
         if process is not None:
             assert process.exit_code(WAIT_S) == 1
@@ -132,6 +134,37 @@ def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_hosts_own
         crash = host.supervisor.counters.last_crash
         assert "watchdog" in str(crash)
         assert "hold_gil" in crash.details["stderr_head"] or "in act" in crash.details["stderr_head"]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("action", ["sleep:60", "hold_gil:60"])
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [("import", "importing ONNX Runtime"), ("register", "loading the QNN execution provider")],
+)
+def test_a_library_that_never_comes_back_from_being_loaded_ends_within_the_budget_of_the_start(
+    step: str, words: str, action: str, no_leaks
+):
+    """Rows 26 and 28: a declared phase is left alone until its budget ends, whether or not it holds the GIL."""
+    with fake_host(f"--{step}={action}") as host:
+        host.start()
+        process = host.supervisor.running
+        process.load_timeout_s = 0.5
+        with pytest.raises(errors.HostHung, match=f"did not finish {words} within 0.5 s") as caught:
+            qnnbridge.InferenceSession(script(), host=host, retry=0)
+        assert caught.value.fix
+        assert caught.value.details["report"]
+        assert process.exit_code(WAIT_S) is not None
+    assert Quarantine().accounts() == [], "no model was inside native code"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_loading_within_the_budget_is_left_alone_however_long_it_is_silent():
+    """Row 26: many looks that find nothing wrong."""
+    with fake_host("--import=sleep:1") as host:
+        session = qnnbridge.InferenceSession(script(scale=3), host=host)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+        assert host.stats.generation == 1
 
 
 def test_both_sides_may_write_more_than_the_pipes_hold_at_once():

@@ -17,7 +17,7 @@ X = np.arange(4, dtype=np.float32)
 DEATHS = {
     "segv": signal.SIGSEGV,
     "abort": signal.SIGABRT,
-    f"signal:{int(signal.SIGILL)}": signal.SIGILL,
+    "illegal_instruction": signal.SIGILL,
     f"signal:{int(signal.SIGKILL)}": signal.SIGKILL,
 }
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from qnnbridge.diagnosis.crash import CrashRecord, InFlight
+from qnnbridge.diagnosis.crash import CrashRecord, OpenCall
 from qnnbridge.diagnosis.exit_status import ExitStatus
 from qnnbridge.diagnosis.reports import CrashReports
 from qnnbridge_tools.cli import app
 
 DEATH = CrashRecord(
     exit=ExitStatus(-11, "posix"),
-    in_flight=(InFlight(7, "run", model="detector.onnx", phase="running"),),
+    in_flight=(OpenCall(7, "run", model="detector.onnx", phase="running"),),
     stderr_tail="\x1b[1;31mlast words\x1b[0m\n",
 )
 

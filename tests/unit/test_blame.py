@@ -77,13 +77,14 @@ def test_each_new_suspicion_needs_twice_as_many_good_replies_alone() -> None:
 @pytest.mark.parametrize(
     "status",
     [
+        KILL,
         ExitStatus(-15, "posix"),
         ExitStatus(-2, "posix"),
         ExitStatus(1, "win32"),
         ExitStatus(0xC000013A, "win32"),
         None,
     ],
-    ids=["SIGTERM", "SIGINT", "TerminateProcess", "Ctrl+C", "unknown"],
+    ids=["SIGKILL", "SIGTERM", "SIGINT", "TerminateProcess", "Ctrl+C", "unknown"],
 )
 def test_a_host_that_was_ended_from_outside_blames_nobody(status: ExitStatus | None) -> None:
     blame = Blame()
@@ -97,26 +98,30 @@ def test_what_we_ended_ourselves_blames_nobody_unless_it_hung() -> None:
     assert blame.on_death(KILL, [A], "hung") == [Points(A, 1.0)]
 
 
-def test_two_kills_are_bad_luck_and_the_third_in_a_row_is_the_memory() -> None:
+def test_twice_out_of_memory_is_bad_luck_and_the_third_time_in_a_row_is_the_model() -> None:
     blame = Blame()
-    assert blame.on_death(KILL, [A]) == []
-    assert blame.on_death(KILL, [A]) == []
-    assert blame.on_death(KILL, [A]) == [Points(A, 1.0)]
-    assert blame.on_death(KILL, [A]) == [Points(A, 1.0)]
+    assert blame.on_death(KILL, [A], "memory-ran-out") == []
+    assert blame.on_death(KILL, [A], "memory-ran-out") == []
+    assert blame.on_death(KILL, [A], "memory-ran-out") == [Points(A, 1.0)]
+    assert blame.on_death(KILL, [A], "memory-ran-out") == [Points(A, 1.0)]
+
+
+def test_a_crash_while_the_memory_runs_out_somewhere_counts_as_any_other() -> None:
+    assert Blame().on_death(SEGV, [A], "memory-ran-out") == [Points(A, 1.0)]
 
 
 def test_a_good_reply_between_the_kills_starts_the_count_again() -> None:
     blame = Blame()
     for _ in range(20):
-        blame.on_death(KILL, [A])
-        blame.on_death(KILL, [A])
+        blame.on_death(KILL, [A], "memory-ran-out")
+        blame.on_death(KILL, [A], "memory-ran-out")
         blame.on_good_reply(A)
-    assert blame.on_death(KILL, [A]) == []
+    assert blame.on_death(KILL, [A], "memory-ran-out") == []
 
 
 def test_kills_of_different_models_do_not_add_up() -> None:
     blame = Blame()
-    assert [blame.on_death(KILL, [one]) for one in (A, B, C, A, B, C)] == [[]] * 6
+    assert [blame.on_death(KILL, [one], "memory-ran-out") for one in (A, B, C, A, B, C)] == [[]] * 6
 
 
 def test_a_model_in_quarantine_has_nothing_to_prove() -> None:

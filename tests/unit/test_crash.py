@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qnnbridge.diagnosis.crash import CrashRecord, InFlight, diagnose, to_error
+from qnnbridge.diagnosis.crash import CrashRecord, OpenCall, diagnose, to_error
 from qnnbridge.diagnosis.death_rules import DEATH_RULES
 from qnnbridge.diagnosis.exit_codes_data import POSIX, SIGNALS, WINDOWS
 from qnnbridge.diagnosis.exit_status import ExitStatus, Platform
@@ -28,7 +28,7 @@ def record(
     if log is not None:
         text = decode_stderr((DATA / (log if "." in log else f"{log}.txt")).read_bytes())
     in_call = phase in ("creating", "compiling", "running")
-    call = InFlight(
+    call = OpenCall(
         7, op or ("session.run" if phase == "running" else "session.create"), "pnet.onnx", "f" * 64, "0" * 64, phase
     )
     return CrashRecord(
@@ -82,6 +82,25 @@ def test_a_real_death_is_explained(log: str | None, phase: str, code: int, cause
     best = diagnose(record(log, phase, code))[0]
     assert cause in best.cause
     assert fix in best.fix
+
+
+@pytest.mark.parametrize(
+    ("ran_out", "says"),
+    [
+        (True, "out-of-memory killer struck while it lived"),
+        (False, "Somebody ended it (kill -9); the kernel's out-of-memory killer has not struck"),
+        (None, "cannot be told apart"),
+    ],
+)
+@pytest.mark.parametrize("phase", ["running", "idle", "starting"])
+def test_a_kill_is_told_from_used_up_memory_where_the_kernel_counts(
+    phase: str, ran_out: bool | None, says: str
+) -> None:
+    assert says in diagnose(record(None, phase, -9, memory_ran_out=ran_out))[0].cause
+
+
+def test_used_up_memory_does_not_explain_another_death() -> None:
+    assert diagnose(record(None, "running", -11, memory_ran_out=True)) == diagnose(record(None, "running", -11))
 
 
 WINDOWS_DEATHS = [
@@ -239,9 +258,9 @@ def test_a_stack_in_the_head_of_stderr_is_found_too() -> None:
 
 def test_only_requests_in_native_code_are_suspects() -> None:
     calls = (
-        InFlight(1, "session.run", "queued.onnx", "a" * 64, "0", None),
-        InFlight(2, "session.run", "guilty.onnx", "b" * 64, "0", "running"),
-        InFlight(3, "host.info", "", "", "", None),
+        OpenCall(1, "session.run", "queued.onnx", "a" * 64, "0", None),
+        OpenCall(2, "session.run", "guilty.onnx", "b" * 64, "0", "running"),
+        OpenCall(3, "host.info", "", "", "", None),
     )
     died = CrashRecord(ExitStatus(-11, "posix"), in_flight=calls)
     assert [call.request_id for call in died.suspects] == [2]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge.diagnosis.crash import CrashRecord, InFlight
+from qnnbridge.diagnosis.crash import CrashRecord, OpenCall
 from qnnbridge.diagnosis.exit_status import ExitStatus
 from qnnbridge.diagnosis.reports import MAX_REPORTS, CrashReports, without_home
 from qnnbridge.diagnosis.state_files import state_dir, write_whole
@@ -18,7 +18,7 @@ NOON = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC
 
 
 def a_death(**more: object) -> CrashRecord:
-    call = InFlight(7, "session.run", "/models/pnet.onnx", "f" * 64, "0" * 64, "running")
+    call = OpenCall(7, "session.run", "/models/pnet.onnx", "f" * 64, "0" * 64, "running")
     fields: dict[str, object] = {
         "exit": ExitStatus(-11, "posix"),
         "generation": 2,
@@ -175,7 +175,7 @@ def test_the_home_folder_is_written_as_a_tilde(text: str, home: str, expected: s
 
 
 def test_text_that_is_no_unicode_does_not_stop_a_report(reports: CrashReports) -> None:
-    call = InFlight(1, "session.run", os.fsdecode(b"/models/\xff.onnx"), "f", "0", "running")
+    call = OpenCall(1, "session.run", os.fsdecode(b"/models/\xff.onnx"), "f", "0", "running")
     path = reports.write(a_death(in_flight=(call,), stderr_tail="\ufffd\U0001f600\x00\n"))
     assert path is not None
     assert len(reports.summaries()) == 1

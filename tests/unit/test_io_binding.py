@@ -40,7 +40,11 @@ class AddAndSubtract:
         return ()
 
     def run_values(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+        **limits: Any,
     ) -> list[Any]:
         fed = {name: value for name, value, _ in check_feeds(self.inputs, input_feed)}
         for name in output_names or ():
@@ -387,7 +391,7 @@ def test_raw_types_are_bound_by_their_onnx_number() -> None:
         inputs = (NodeArg(NodeInfo("x", "tensor(bfloat16)", (2,))),)  # type: ignore[assignment]
         outputs = (NodeArg(NodeInfo("z", "tensor(bfloat16)", (2,))),)  # type: ignore[assignment]
 
-        def run_values(self, output_names: Any, input_feed: Any, run_options: Any = None) -> list[Any]:
+        def run_values(self, output_names: Any, input_feed: Any, run_options: Any = None, **_: Any) -> list[Any]:
             value = check_feeds(self.inputs, input_feed)[0][1]
             return [Typed(value.data ^ 0x8000, ElementType.BFLOAT16, (2,))]
 
@@ -457,7 +461,7 @@ def test_run_options_are_handed_on() -> None:
     seen: list[Any] = []
 
     class Listening(AddAndSubtract):
-        def run_values(self, output_names: Any, input_feed: Any, run_options: Any = None) -> list[Any]:
+        def run_values(self, output_names: Any, input_feed: Any, run_options: Any = None, **_: Any) -> list[Any]:
             seen.append(run_options)
             return super().run_values(output_names, input_feed)
 

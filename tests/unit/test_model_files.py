@@ -11,12 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnnbridge.model_files import referenced_files
+from qnnbridge.epcontext.scan import scan_open
+from qnnbridge_protocol.errors import InvalidProtobuf
 
 onnx = pytest.importorskip("onnx")
 helper = onnx.helper
 
 MODELS = Path(__file__).parents[1] / "models"
+
+
+def referenced_files(data: bytes | io.BytesIO | io.RawIOBase) -> list[str]:
+    """Those of a model; what is no model has none."""
+    try:
+        return list(scan_open(io.BytesIO(data) if isinstance(data, bytes) else data).files)
+    except InvalidProtobuf:
+        return []
 
 
 def external(location: str, name: str = "w") -> Any:

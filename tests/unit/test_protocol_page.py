@@ -304,6 +304,7 @@ def test_the_reply_to_an_operation_is_what_the_host_answers(operation: str) -> N
     ("title", "record"),
     [
         ("Session specification", specs.SessionSpec),
+        ("Compile specification", specs.CompileSpec),
         ("Run options", specs.RunSpec),
         ("Session information", specs.SessionInfo),
         ("Placement", specs.Placement),

@@ -10,7 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from qnnbridge.launch.stderr import HEAD_BYTES, SECTION_BYTES, SECTIONS_MAX, TAIL_BYTES, StderrCollector
+from qnnbridge.launch.stderr import (
+    HEAD_BYTES,
+    SECTION_BYTES,
+    SECTIONS_MAX,
+    SECTIONS_TOTAL_BYTES,
+    TAIL_BYTES,
+    StderrCollector,
+)
 from qnnbridge.launch.stderr_stream import LINE_BYTES, Bounded, Marker, MarkerSplitter
 
 TIMEOUT_S = 20.0
@@ -130,6 +137,17 @@ def test_sections_that_nobody_asks_for_do_not_pile_up(writer: Writer) -> None:
     writer.end()
     assert writer.collector.section(0, TIMEOUT_S) == b""
     assert writer.collector.section(1, TIMEOUT_S) == b"1\n"
+
+
+def test_long_sections_that_nobody_asks_for_are_bounded_together(writer: Writer) -> None:
+    count = SECTIONS_TOTAL_BYTES // SECTION_BYTES + 1
+    for number in range(count):
+        writer.write(b"@qnnbridge begin %d\n" % number + b"." * SECTION_BYTES + b"\n@qnnbridge end %d\n" % number)
+    writer.end()
+    kept = [len(writer.collector.section(number, TIMEOUT_S)) for number in range(count)]
+    assert kept[0] == 0, "the oldest goes first"
+    assert kept[-1] >= SECTION_BYTES
+    assert sum(kept) <= SECTIONS_TOTAL_BYTES + 100 * count
 
 
 # --- markers in a stream that arrives in pieces -----------------------------------------------------------------

@@ -12,8 +12,15 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import crashes, explain, quarantine, reporting, run, version
+from qnnbridge_tools.compile import command as compiling
 from qnnbridge_tools.demo import command as demo
+from qnnbridge_tools.doctor import command as doctor
 from qnnbridge_tools.exec_program import command as exec_program
+from qnnbridge_tools.inspection import command as inspection
+from qnnbridge_tools.optimize import command as optimize
+from qnnbridge_tools.quantize import command as quantize
+from qnnbridge_tools.setup_host import command as setup_host
+from qnnbridge_tools.versions import command as versions
 
 app = typer.Typer(
     name="qnnbridge",
@@ -24,9 +31,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
+app.command("doctor")(doctor.doctor)
 app.command("run")(run.run)
 app.command("exec", context_settings=exec_program.CONTEXT_SETTINGS)(exec_program.exec_program)
+app.command("compile")(compiling.compile_models)
 app.command("explain", context_settings=explain.CONTEXT_SETTINGS)(explain.explain)
+app.command("inspect")(inspection.inspect)
+app.command("optimize")(optimize.optimize)
+app.command("quantize")(quantize.quantize)
+app.command("versions")(versions.versions)
+app.command("setup-host")(setup_host.setup_host)
 app.add_typer(crashes.app, name="crashes")
 app.add_typer(quarantine.app, name="quarantine")
 

@@ -27,6 +27,7 @@ EXIT_INTERRUPTED = 130
 _BAD_INPUT: tuple[type[errors.BridgeError], ...] = (
     errors.OptionError,
     errors.TooLarge,
+    errors.CompiledModelRefused,
     errors.NoSuchFile,
     errors.InvalidArgument,
     errors.InvalidGraph,

@@ -9,6 +9,7 @@ import sys
 
 from qnnbridge._platform._executable import Executable, executable_machine, read_executable
 from qnnbridge._platform._fds import OwnedFds
+from qnnbridge._platform._memory import out_of_memory_kills
 from qnnbridge._platform._types import ChildProcess, Spawner
 
 if sys.platform == "win32":
@@ -48,6 +49,7 @@ __all__ = [
     "executable_machine",
     "let_ctrl_c_through",
     "native_machine",
+    "out_of_memory_kills",
     "read_executable",
     "registered_pythons",
     "wait_readable",

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from qnnbridge.diagnosis.crash import CrashRecord, Diagnosis, InFlight, diagnose, to_error
+    from qnnbridge.diagnosis.crash import CrashRecord, Diagnosis, OpenCall, diagnose, to_error
     from qnnbridge.diagnosis.exit_codes import Explanation, explain_code
     from qnnbridge.diagnosis.exit_status import ExitStatus
     from qnnbridge.diagnosis.ort_log import Finding, enrich, enrich_from_stderr, explain_lines, unsupported_nodes
@@ -24,7 +24,7 @@ _HOME: Final = {
     "ExitStatus": "exit_status",
     "Explanation": "exit_codes",
     "Finding": "ort_log",
-    "InFlight": "crash",
+    "OpenCall": "crash",
     "ReportSummary": "reports",
     "decode_stderr": "stderr_text",
     "diagnose": "crash",
@@ -50,7 +50,7 @@ __all__ = [
     "ExitStatus",
     "Explanation",
     "Finding",
-    "InFlight",
+    "OpenCall",
     "ReportSummary",
     "decode_stderr",
     "diagnose",

@@ -48,7 +48,7 @@ _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class InFlight:
+class OpenCall:
     """A request that was open when the host died. phase: what the host had declared for it, ``None`` if queued."""
 
     request_id: int
@@ -65,6 +65,7 @@ class CrashRecord:
 
     exit: ``None`` if the code could not be had. host_phase: what the host as a whole was doing; of a request it is
     in `in_flight`. stderr_head, stderr_tail: both ends, as text. killed_because: why we ended it ourselves.
+    memory_ran_out: the kernel's out-of-memory killer struck while it lived; ``None`` if that is not known.
     versions, application_versions: of the host and of this side. last_frames: headers of the last messages.
     """
 
@@ -72,18 +73,19 @@ class CrashRecord:
     host_phase: str = "idle"
     generation: int = 0
     uptime_s: float = 0.0
-    in_flight: tuple[InFlight, ...] = ()
+    in_flight: tuple[OpenCall, ...] = ()
     stderr_head: str = ""
     stderr_tail: str = ""
     ready: bool = True
     killed_because: str | None = None
+    memory_ran_out: bool | None = None
     interpreter: str = ""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     application_versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     last_frames: tuple[str, ...] = ()
 
     @property
-    def suspects(self) -> tuple[InFlight, ...]:
+    def suspects(self) -> tuple[OpenCall, ...]:
         """The requests that were inside native code: only these can have killed it."""
         return tuple(call for call in self.in_flight if call.phase in NATIVE_PHASES)
 
@@ -231,6 +233,8 @@ def _apply(
 ) -> Diagnosis | None:
     code = record.exit.code if record.exit is not None else None
     if rule.faults and (code is None or code.fault not in rule.faults):
+        return None
+    if rule.memory and record.memory_ran_out not in rule.memory:
         return None
     if rule.phases and record.phase not in rule.phases:
         return None

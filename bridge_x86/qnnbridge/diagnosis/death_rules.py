@@ -34,6 +34,8 @@ class DeathRule:
     silent: bool = False
     """Only if nothing on stderr tells the fault (no C++ exception's name, no traceback; at the start, nothing)."""
     curable: bool | None = None
+    memory: tuple[bool | None, ...] = ()
+    """Whether the kernel's out-of-memory killer struck while it lived; ``None``: not known. Empty: no matter."""
 
 
 def _rule(
@@ -47,8 +49,9 @@ def _rule(
     line: str | None = None,
     silent: bool = False,
     curable: bool | None = None,
+    memory: tuple[bool | None, ...] = (),
 ) -> DeathRule:
-    return DeathRule(cause, fix, weight, tuple(faults.split()), phases, ops, line, silent, curable)
+    return DeathRule(cause, fix, weight, tuple(faults.split()), phases, ops, line, silent, curable, memory)
 
 
 _REBUILD = "Compile the model again with this onnxruntime-qnn; copy the .onnx and the .bin file together."
@@ -268,12 +271,28 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         line=r"std::bad_alloc|^MemoryError|Cannot allocate memory|failed to commit",
     ),
     _rule(
+        "The kernel's out-of-memory killer struck while it lived: the machine (or container) had no memory left.",
+        "Keep fewer sessions, use context binaries instead of compiling, close other programs. The kernel log "
+        "(dmesg, journalctl -k) says who was killed.",
+        PROOF,
+        faults="kill",
+        memory=(True,),
+    ),
+    _rule(
+        "Somebody ended it (kill -9); the kernel's out-of-memory killer has not struck while it lived.",
+        "Find out who ended it; the next start may just work.",
+        PROOF,
+        faults="kill",
+        memory=(False,),
+    ),
+    _rule(
         "The kernel's out-of-memory killer ended it, or somebody did (kill -9): the two cannot be told apart here.",
         "Look for 'Out of memory' in the kernel log (dmesg, journalctl -k). If it is there: keep fewer sessions, "
         "use context binaries instead of compiling.",
         STRONG,
         faults="kill",
         phases=("importing", *MODEL),
+        memory=(None,),
     ),
     _rule(
         "Somebody ended it (kill -9), or the kernel's out-of-memory killer did: the two cannot be told apart here.",
@@ -281,6 +300,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         STRONG,
         faults="kill",
         phases=("starting", "registering", "idle", "closing"),
+        memory=(None,),
     ),
     _rule(
         "Somebody asked it to end ({signal}).",

@@ -12,12 +12,6 @@ _REBUILD = "Compile the model again with this onnxruntime-qnn, on or for this ma
 _TARGET = "Name the chip with the provider option soc_model (60 for X Elite); quantize or change the operator."
 _SPACE = "Free some space, or put the cache on another disk."
 
-_TARGET = "Name the chip with the provider option soc_model (60 for X Elite); quantize or change the operator."
-_SPACE = "Free some space, or put the cache on another disk."
-
-_SPACE = "Free some space, or put the cache on another disk."
-
-
 RESET: Final[tuple[Rule, ...]] = (
     rule(
         "reset.again",

@@ -81,7 +81,7 @@ def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
         error.cause = error.cause or best.cause
         error.fix = error.fix or best.fix or None
     if not error.evidence and findings:
-        error.evidence = tuple(line for line in findings[0].evidence if error.message not in line)
+        error.evidence = tuple(line for line in findings[0].evidence if not _says_the_same(line, [error.message]))
     return error
 
 

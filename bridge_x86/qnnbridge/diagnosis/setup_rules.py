@@ -21,23 +21,6 @@ _SKEL = (
     "Put the package folder first in ADSP_LIBRARY_PATH; keep the skel file and its .cat together and unmodified. "
     + _DRIVER
 )
-_REBUILD = "Compile the model again with this onnxruntime-qnn, on or for this machine."
-_TARGET = "Name the chip with the provider option soc_model (60 for X Elite); quantize or change the operator."
-_SPACE = "Free some space, or put the cache on another disk."
-
-_DRIVER = "Install or update the NPU driver (Windows Update, or the machine's maker); then try `qnnbridge demo`."
-_SKEL = (
-    "Put the package folder first in ADSP_LIBRARY_PATH; keep the skel file and its .cat together and unmodified. "
-    + _DRIVER
-)
-_REBUILD = "Compile the model again with this onnxruntime-qnn, on or for this machine."
-_TARGET = "Name the chip with the provider option soc_model (60 for X Elite); quantize or change the operator."
-_SPACE = "Free some space, or put the cache on another disk."
-
-_SKEL = (
-    "Put the package folder first in ADSP_LIBRARY_PATH; keep the skel file and its .cat together and unmodified. "
-    + _DRIVER
-)
 
 BACKEND: Final[tuple[Rule, ...]] = (
     rule(
@@ -67,6 +50,14 @@ BACKEND: Final[tuple[Rule, ...]] = (
         r"SetupBackend failed Unable to load backend, error: *(?P<file>.+?): cannot open shared object file",
         "The QNN backend library {file} is not there.",
         "Leave out the provider option backend_path, or correct it. QnnCpu is no longer part of the wheel.",
+        setup=True,
+    ),
+    rule(
+        "backend.none-for-device",
+        r"Could not determine default backend path for device",
+        "The QNN backend library for this device (libQnnHtp.so or QnnHtp.dll for an NPU and for the simulator) is "
+        "missing from the folder of onnxruntime-qnn.",
+        _REINSTALL,
         setup=True,
     ),
     rule(

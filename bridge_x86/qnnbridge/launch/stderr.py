@@ -2,7 +2,8 @@
 
 Native libraries write there at any time and in any amount, and a full pipe would stop the host; so one thread reads
 without pause and keeps a bounded part: the first 16 KiB and the last 64 KiB of everything, and of what was written
-between the marker lines of a request up to 4 MiB. Bytes are kept raw. Marker lines are taken out.
+between the marker lines of a request up to 4 MiB, of all requests together 8 MiB. Bytes are kept raw. Marker lines
+are taken out.
 
 Threads: the reader thread fills, any thread asks. The reader has a descriptor of its own, which it alone closes, so
 nobody ever closes a descriptor under a blocked reader.
@@ -23,7 +24,8 @@ HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 64 * 1024
 SECTION_BYTES = 4 * 1024 * 1024
 SECTIONS_MAX = 32
-"""Finished or unfinished sections that nobody has asked for yet; the oldest goes first."""
+SECTIONS_TOTAL_BYTES = 8 * 1024 * 1024
+"""Of sections, finished or not, that nobody has asked for yet: over either number the oldest goes first."""
 
 _READ_BYTES = 64 * 1024
 
@@ -129,6 +131,7 @@ class StderrCollector:
                     for section in self._sections.values():
                         if not section.ended:
                             section.text.add(part)
+                    self._keep_within_bounds()
         # Outside the lock: a handler of the application may do anything.
         for part in parts:
             if isinstance(part, Marker):
@@ -140,11 +143,16 @@ class StderrCollector:
         if marker.begins:
             self._sections.pop(marker.request_id, None)
             self._sections[marker.request_id] = _Section()
-            while len(self._sections) > SECTIONS_MAX:
-                self._sections.popitem(last=False)
+            self._keep_within_bounds()
         elif (section := self._sections.get(marker.request_id)) is not None:
             section.ended = True
             self._changed.notify_all()
+
+    def _keep_within_bounds(self) -> None:
+        total = sum(len(section.text) for section in self._sections.values())
+        while len(self._sections) > SECTIONS_MAX or total > SECTIONS_TOTAL_BYTES:
+            _, oldest = self._sections.popitem(last=False)
+            total -= len(oldest.text)
 
     def _end(self) -> None:
         self._forwarder.end_line()

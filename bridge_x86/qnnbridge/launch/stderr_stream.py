@@ -49,6 +49,10 @@ class Bounded:
             del self.tail[:excess]
             self._left_out += excess
 
+    def __len__(self) -> int:
+        """Bytes that are kept."""
+        return len(self.head) + len(self.tail)
+
     def join(self) -> bytes:
         """All of it, with a line that says how much is missing in the middle."""
         if not self._left_out:

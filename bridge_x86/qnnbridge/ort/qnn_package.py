@@ -55,4 +55,4 @@ def _library(name: str) -> str:
 def _folder() -> str:
     from qnnbridge.host import default_host
 
-    return default_host().info.library_folder
+    return default_host().info.library_folder or ""

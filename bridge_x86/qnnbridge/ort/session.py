@@ -8,6 +8,7 @@ ONNX Runtime's text alone (`qnnbridge.ort.errors`). Thread-safe like its base cl
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 from qnnbridge import session as bridge
 from qnnbridge.io_binding import IOBinding
+from qnnbridge.manifest import Manifest
 from qnnbridge.options import RunOptions, SessionOptions
 from qnnbridge.ort import environment, provider_choice
 from qnnbridge.ort.errors import as_ort_raises
@@ -112,8 +114,8 @@ class InferenceSession(bridge.InferenceSession):
             )
             raise
 
-    def _seed(self) -> int | None:
-        return environment.setting("seed")
+    def _open(self, manifest: Manifest, *args: Any, **kwargs: Any) -> None:
+        super()._open(dataclasses.replace(manifest, seed=environment.setting("seed")), *args, **kwargs)
 
     # --- running: the base class's, with ONNX Runtime's texts ---
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from qnnbridge._platform import ChildProcess, Spawner
+from qnnbridge._platform import ChildProcess, Spawner, out_of_memory_kills
 from qnnbridge.launch.stderr import StderrCollector
 from qnnbridge.process.channel import Channel, ChannelFailed, Deadline, Note
 from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, HostHung, HostStartFailed
@@ -23,6 +23,9 @@ from qnnbridge_protocol.limits import Limits
 
 EXIT_WAIT_S = 5.0
 """From the end of the host's output to the end of its process."""
+
+LOADING = {"importing": "importing ONNX Runtime", "registering": "loading the QNN execution provider"}
+"""Phases of the host as a whole that have a budget."""
 
 DRAIN_TIMEOUT_S = 2.0
 STDIN_CLOSED_TIMEOUT_S = 2.0
@@ -34,13 +37,19 @@ RELEASE_TIMEOUT_S = 1.0
 STOPPED_LOOKS = 6
 """Looks, five seconds apart, that must find it stopped."""
 
+LOADING_LOOKS = 2
+"""Looks that must find it over its time to load: after a sleep of the machine the clock alone says nothing."""
+
 STDERR_TIMEOUT_S = 1.0
 """From the end of the process to the end of its stderr: a grandchild may keep it open."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """How a host is started."""
+    """How a host is started.
+
+    timeout_s: until its HELLO, and from there until ONNX Runtime and QNN are loaded.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -63,12 +72,15 @@ class HostProcess:
         """The steps that it took to end it."""
         self.retiring = False
         self._seen_stopped = 0
+        self._seen_loading = 0
+        self.load_timeout_s = launch.timeout_s
         hello = Hello(
             limits=launch.limits,
             pid=os.getpid(),
             python="{}.{}.{}".format(*sys.version_info[:3]),
             platform=sys.platform,
         )
+        self._memory_kills = out_of_memory_kills()
         self._child: ChildProcess = spawner.spawn(launch.argv, launch.env, launch.cwd)
         try:
             self.stderr = StderrCollector(self._child.stderr_fd)
@@ -139,6 +151,12 @@ class HostProcess:
         """The raw exit code (32 bit unsigned on Windows, minus the signal on POSIX), ``None`` while it lives."""
         return self._child.wait(timeout_s)
 
+    @property
+    def memory_ran_out(self) -> bool | None:
+        """Whether the kernel's out-of-memory killer has struck anywhere since its start; ``None``: not known."""
+        before, now = self._memory_kills, out_of_memory_kills()
+        return None if before is None or now is None else now > before
+
     def kill(self, because: str) -> None:
         """End it now. Whoever waits for an answer gets `ChannelFailed`."""
         if self.killed_because is None:
@@ -169,6 +187,28 @@ class HostProcess:
         """
         if self._child.poll() is not None:
             return ChannelFailed()
+        return self._look_whether_stopped() or self._look_whether_loading()
+
+    def _look_whether_loading(self) -> ChannelFailed | None:
+        """A library that never comes back from being loaded has a budget; a model has that of its call."""
+        phase = self.channel.requests.host_phase
+        since = self.ready_at
+        over = phase in LOADING and since is not None and time.monotonic() - since > self.load_timeout_s
+        self._seen_loading = self._seen_loading + 1 if over else 0
+        if self._seen_loading < LOADING_LOOKS:
+            return None
+        what = LOADING[str(phase)]
+        return ChannelFailed(
+            HostHung(
+                f"The host did not finish {what} within {self.load_timeout_s:g} s.",
+                cause="A native library hangs while it is loaded, or the machine is very busy.",
+                fix="Reinstall onnxruntime-qnn in the host's Python and update the NPU driver; raise "
+                "Host(start_timeout=...) on a slow machine.",
+                details={"pid": self.real_pid, "phase": phase},
+            )
+        )
+
+    def _look_whether_stopped(self) -> ChannelFailed | None:
         import psutil  # 12 ms, for a case that is rare
 
         try:

@@ -9,9 +9,9 @@ cannot. The rules:
   a suspect in company again, it needs twice as many good replies alone as the last time (1, 2, 4 ... 16), so that a
   model which only kills now and then is caught too, and does not escape by one lucky run.
 - A host that was ended from outside (SIGTERM, Ctrl+C, TerminateProcess with 1) or by ourselves gives no points, nor
-  does one whose exit code could not be read. SIGKILL gives none either, once or twice. The third SIGKILL in a row
-  inside the same model, without a good reply of it between, gives a point: then it is the kernel's out-of-memory
-  killer, and this model is what feeds it.
+  does one whose exit code could not be read. Nor does SIGKILL, however often: somebody who kills at random strikes
+  the same model again and again. Only where the kernel says that its own out-of-memory killer struck, the third
+  such death in a row inside the same model, without a good reply of it between, gives a point: it feeds that.
 - A call that we ended because it hung gives points like a crash: a native call that never returns is a fault too.
 
 Points are only computed here; `quarantine` keeps them. Any thread.
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from qnnbridge.diagnosis.exit_status import ExitStatus
 
 KILLS_IN_A_ROW: Final = 3
-"""So many SIGKILLs inside one model are no coincidence any more."""
+"""So often out of memory inside one model is no coincidence any more."""
 MAX_SOLO_REPLIES: Final = 16
 
-Why = Literal["died", "hung", "ended-by-us"]
+Why = Literal["died", "hung", "ended-by-us", "memory-ran-out"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class Blame:
         with self._lock:
             if not suspects or why == "ended-by-us":
                 return []
-            if why == "died" and (status is None or not _may_be_its_fault(status)):
-                if status is None or status.code.fault != "kill":
+            if why != "hung" and (status is None or not _may_be_its_fault(status)):
+                if status is None or status.code.fault != "kill" or why != "memory-ran-out":
                     return []
                 suspects = [call for call in suspects if self._killed_too_often(call)]
             share = 1.0 / len(suspects) if suspects else 0.0

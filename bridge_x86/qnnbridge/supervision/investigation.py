@@ -7,7 +7,7 @@ import platform
 import sys
 import time
 
-from qnnbridge.diagnosis.crash import CrashRecord, InFlight, to_error
+from qnnbridge.diagnosis.crash import CrashRecord, OpenCall, to_error
 from qnnbridge.diagnosis.exit_status import ExitStatus
 from qnnbridge.diagnosis.reports import CrashReports
 from qnnbridge.diagnosis.stderr_text import decode_stderr
@@ -29,7 +29,7 @@ NOT_BUSY = (None, "ready")
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class Conclusion:
     """error: for the callers. status: how the process ended, ``None`` if that could not be had."""
 
     error: HostError
@@ -64,7 +64,7 @@ class Investigator:
         failure: ChannelFailed,
         suspect: Note | None = None,
         patience_s: float = EXIT_WAIT_S,
-    ) -> Finding:
+    ) -> Conclusion:
         """Why the connection to `process` failed. Ends the process if it is still there.
 
         suspect: what was done when the NPU was lost; its call has been answered, so it is not open any more.
@@ -91,7 +91,7 @@ class Investigator:
                 error.cause = failure.reason.message
                 error.evidence = failure.reason.evidence
         error.details.setdefault("generation", process.generation)
-        return Finding(error, status)
+        return Conclusion(error, status)
 
     def _record(self, process: HostProcess, status: ExitStatus | None) -> CrashRecord:
         channel = process.channel
@@ -106,7 +106,7 @@ class Investigator:
             generation=process.generation,
             uptime_s=time.monotonic() - process.started_at,
             in_flight=tuple(
-                InFlight(
+                OpenCall(
                     one.request_id,
                     one.note.op,
                     one.note.model,
@@ -120,6 +120,7 @@ class Investigator:
             stderr_tail=decode_stderr(process.stderr.tail()),
             ready=ready,
             killed_because=process.killed_because,
+            memory_ran_out=process.memory_ran_out,
             interpreter=process.peer.executable if ready else "",
             versions={**process.peer.versions, "qnnbridge": process.peer.qnnbridge} if ready else {},
             application_versions={"qnnbridge": __version__, "python": platform.python_version()},
@@ -134,6 +135,8 @@ class Investigator:
             why, suspects = "hung", [_native_call(suspect, "running")]
         elif record.killed_because is not None:
             why = "hung" if isinstance(failure.reason, HostHung) else "ended-by-us"
+        elif record.memory_ran_out:
+            why = "memory-ran-out"
         for points in self._blame.on_death(record.exit, suspects, why):
             text = record.exit.describe() if record.exit is not None else ""
             account = self._quarantine.add(points, exit_text=text, report=str(report) if report else None)

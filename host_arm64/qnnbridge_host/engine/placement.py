@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qnnbridge_host.engine.qnn_options import BACKENDS_WITHOUT_RESULTS, PROVIDER
+from qnnbridge_host.engine.qnn_options import PROVIDER
+from qnnbridge_protocol.backends import BACKENDS_WITHOUT_RESULTS
 from qnnbridge_protocol.errors import BridgeError, PlacementRefused
 from qnnbridge_protocol.specs import NodeInfo, Placement
 

@@ -151,8 +151,3 @@ BACKEND_LIBRARIES: Mapping[str, str] = {
     "genie": "Genie",
 }
 """Backend type -> its library's name, without the platform's prefix and suffix."""
-
-BACKENDS_WITHOUT_RESULTS: Mapping[str, str] = {
-    "saver": "The saver backend only records what it is asked to do: its outputs are not results.",
-    "ir": "The IR backend only writes the graph to a file: it cannot compute.",
-}

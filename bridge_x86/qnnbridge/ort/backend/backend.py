@@ -16,24 +16,9 @@ from qnnbridge.ort.environment import get_available_providers, get_device
 from qnnbridge.ort.session import InferenceSession
 from qnnbridge.session_options import SessionOptions
 
-_SAFE_SESSION_OPTIONS = frozenset(
-    {
-        "enable_cpu_mem_arena",
-        "enable_mem_pattern",
-        "enable_mem_reuse",
-        "execution_mode",
-        "execution_order",
-        "graph_optimization_level",
-        "inter_op_num_threads",
-        "intra_op_num_threads",
-        "log_severity_level",
-        "log_verbosity_level",
-        "logid",
-        "use_deterministic_compute",
-        "use_per_session_threads",
-    }
-)
-"""Those that write no files, as in ONNX Runtime."""
+_WRITES_FILES = frozenset({"enable_profiling", "optimized_model_filepath", "profile_file_prefix"})
+_SAFE_SESSION_OPTIONS = frozenset(SessionOptions.fields()) - _WRITES_FILES
+"""As in ONNX Runtime."""
 
 
 class OnnxRuntimeBackend(Backend):  # type: ignore[misc]

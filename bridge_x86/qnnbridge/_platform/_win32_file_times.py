@@ -1,0 +1,58 @@
+"""When Windows last changed anything of a file. Python's ``st_ctime`` is the time of creation there."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from ctypes import wintypes
+
+assert sys.platform == "win32"
+
+_FILE_READ_ATTRIBUTES = 0x0080
+_SHARE_ALL = 0x1 | 0x2 | 0x4
+_OPEN_EXISTING = 3
+_BACKUP_SEMANTICS = 0x02000000
+_FILE_BASIC_INFO = 0
+_NS_PER_TICK = 100
+_EPOCH_TICKS = 116_444_736_000_000_000
+"""From 1601 to 1970."""
+
+
+class _BasicInfo(ctypes.Structure):
+    _fields_ = (
+        ("CreationTime", ctypes.c_int64),
+        ("LastAccessTime", ctypes.c_int64),
+        ("LastWriteTime", ctypes.c_int64),
+        ("ChangeTime", ctypes.c_int64),
+        ("FileAttributes", wintypes.DWORD),
+    )
+
+
+_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
+_create_file = _kernel32.CreateFileW
+_create_file.argtypes = (
+    *(wintypes.LPCWSTR, wintypes.DWORD, wintypes.DWORD, ctypes.c_void_p),
+    *(wintypes.DWORD, wintypes.DWORD, wintypes.HANDLE),
+)
+_create_file.restype = wintypes.HANDLE
+_close_handle = _kernel32.CloseHandle
+_close_handle.argtypes = (wintypes.HANDLE,)
+_get_information = _kernel32.GetFileInformationByHandleEx
+_get_information.argtypes = (wintypes.HANDLE, ctypes.c_int, ctypes.c_void_p, wintypes.DWORD)
+_get_information.restype = wintypes.BOOL
+_INVALID = ctypes.c_void_p(-1).value
+
+
+def change_time_ns(path: str, status: os.stat_result) -> int:
+    """Nanoseconds since 1970. The time of the last write where the file system keeps no other (FAT)."""
+    handle = _create_file(path, _FILE_READ_ATTRIBUTES, _SHARE_ALL, None, _OPEN_EXISTING, _BACKUP_SEMANTICS, None)
+    if handle in (None, _INVALID):
+        return status.st_mtime_ns
+    try:
+        told = _BasicInfo()
+        if not _get_information(handle, _FILE_BASIC_INFO, ctypes.byref(told), ctypes.sizeof(told)):
+            return status.st_mtime_ns
+        return (told.ChangeTime - _EPOCH_TICKS) * _NS_PER_TICK if told.ChangeTime else status.st_mtime_ns
+    finally:
+        _close_handle(handle)

@@ -1,0 +1,122 @@
+"""Small JSON files of the cache, written whole and checked when they are read, and folders that must last.
+
+A file holds ``{"sha256": ..., "content": {...}}``: a flipped byte in it is noticed, not believed. Pure functions on
+paths; any thread, any process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+_CHUNK_BYTES: Final = 1024 * 1024
+MAX_JSON_BYTES: Final = 16 * 1024 * 1024
+
+
+class Damaged(Exception):
+    """The file is there and is not what was written. The text says why."""
+
+
+def write_json(path: Path, content: dict[str, Any], *, durable: bool = False) -> None:
+    """Readers see the old file or the new one. durable: it survives a loss of power. Raises `OSError`."""
+    text = _dump({"sha256": _digest(content), "content": content})
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """``None`` if there is no such file. Raises `Damaged`, and `OSError` for one that cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_JSON_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        document = json.loads(data)
+        content, digest = document["content"], document["sha256"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise Damaged(f"{path.name} is not readable") from None
+    if not isinstance(content, dict) or digest != _digest(content):
+        raise Damaged(f"{path.name} is not as it was written")
+    return content
+
+
+def hash_file(path: str | Path) -> str:
+    """SHA-256 in hex. Raises `OSError`."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_CHUNK_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
+
+
+def sync_file(path: Path) -> None:
+    """What was written to it survives a loss of power."""
+    # Windows flushes through handles only that may write.
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Names that were added to it survive a loss of power, where the system lets a folder be synced at all."""
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass  # some network file systems refuse it
+    finally:
+        os.close(descriptor)
+
+
+def remove_tree(path: Path) -> None:
+    """A folder or a file, as far as that can be done. Not being there is fine."""
+
+    def make_writable(function: Callable[[str], None], name: str, _info: object) -> None:
+        try:
+            os.chmod(name, stat.S_IRWXU)
+            function(name)
+        except OSError:
+            pass
+
+    try:
+        is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return
+    if not is_folder:
+        make_writable(os.unlink, os.fspath(path), None)
+    elif sys.version_info >= (3, 12):
+        shutil.rmtree(path, onexc=make_writable)
+    else:
+        shutil.rmtree(path, onerror=make_writable)
+
+
+def _dump(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, sort_keys=True, ensure_ascii=True, indent=1).encode("ascii")
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(
+        json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+    ).hexdigest()

@@ -1,0 +1,72 @@
+"""Where the cache is, how large it may grow, and whether it is on: the environment, read when a session is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+SWITCH_VARIABLE: Final = "QNNBRIDGE_CACHE"
+FOLDER_VARIABLE: Final = "QNNBRIDGE_CACHE_DIR"
+MAX_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MAX_BYTES"
+MIN_MODEL_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MIN_MODEL_BYTES"
+
+MAX_BYTES: Final = 10 * 1024**3
+MIN_MODEL_BYTES: Final = 16 * 1024
+"""Smaller models compile about as quickly as they load (ADR 0008)."""
+
+_OFF: Final = frozenset(("0", "off", "no", "false"))
+_SIZE: Final = re.compile(r"\s*(\d+)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
+_FACTORS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """folder: of the whole cache. enabled: unless the environment forbids it. max_bytes: of all entries together.
+
+    min_model_bytes: smaller models are not cached unless the application asks for it.
+    problems: variables that say nothing usable, in words; their defaults are used.
+    """
+
+    folder: Path
+    enabled: bool = True
+    max_bytes: int = MAX_BYTES
+    min_model_bytes: int = MIN_MODEL_BYTES
+    problems: tuple[str, ...] = ()
+
+
+def cache_settings(environ: Mapping[str, str] | None = None) -> CacheSettings:
+    """As the environment has it now."""
+    env = os.environ if environ is None else environ
+    problems: list[str] = []
+    return CacheSettings(
+        folder=cache_dir(env),
+        enabled=env.get(SWITCH_VARIABLE, "").strip().lower() not in _OFF,
+        max_bytes=_size(env, MAX_BYTES_VARIABLE, MAX_BYTES, problems),
+        min_model_bytes=_size(env, MIN_MODEL_BYTES_VARIABLE, MIN_MODEL_BYTES, problems),
+        problems=tuple(problems),
+    )
+
+
+def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder; it may not exist yet. ``QNNBRIDGE_CACHE_DIR`` overrides the place the system has for it."""
+    override = (os.environ if environ is None else environ).get(FOLDER_VARIABLE)
+    if override:
+        return Path(os.path.abspath(os.path.expanduser(override)))
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("qnnbridge", appauthor=False))
+
+
+def _size(env: Mapping[str, str], name: str, default: int, problems: list[str]) -> int:
+    text = env.get(name, "").strip()
+    if not text:
+        return default
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        problems.append(f"{name}={text!r} is no size (write bytes, or 500M, 10G); {default} is used.")
+        return default
+    return int(found[1]) * _FACTORS[found[2].lower()]

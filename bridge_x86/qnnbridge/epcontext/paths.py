@@ -1,0 +1,51 @@
+"""Whether a path that a compiled model names may be followed: it must stay in the model's own folder.
+
+The rules of Windows and of POSIX hold at once, whatever the machine: a model that is refused on one must not be
+loaded on the other. QNN itself checks less (a drive-relative or root-relative path passes) and, in one point, more:
+it refuses two dots anywhere, also in a plain name. Pure functions but for `leaves_folder`; any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Final
+
+_DEVICES: Final = re.compile(
+    r"(?:CON|PRN|AUX|NUL|COM[0-9\u00b9\u00b2\u00b3]|LPT[0-9\u00b9\u00b2\u00b3]|CONIN\$|CONOUT\$)", re.I
+)
+
+
+def path_problem(path: str) -> str | None:
+    """Why a path is refused, as a sentence without full stop ("it is empty"); ``None`` for one that may be used."""
+    if not path.strip():
+        return "it is empty"
+    if "\0" in path:
+        return "it has a NUL character in it"
+    if path.startswith(("\\\\", "//")):
+        return "it is a network or device path"
+    windows = PureWindowsPath(path)
+    if PurePosixPath(path).is_absolute() or windows.is_absolute() or windows.root:
+        return "it is an absolute path"
+    if windows.drive or ":" in path:
+        return "it names a drive, or has a colon in it"
+    parts = re.split(r"[/\\]", path)
+    if ".." in parts:
+        return "it leads out of the model's folder with '..'"
+    if ".." in path:
+        return "it has two dots in a row, which QNN takes for a way out of the folder"
+    for part in parts:
+        if _DEVICES.fullmatch(part.split(".")[0].rstrip()):
+            return f"{part!r} is the name of a device on Windows"
+    return None
+
+
+def leaves_folder(folder: str, path: str) -> str | None:
+    """Where `path` really is, if a link leads it out of `folder`; QNN follows links."""
+    real_folder, real = os.path.realpath(folder), os.path.realpath(os.path.join(folder, path))
+    try:
+        inside = os.path.commonpath((real_folder, real)) == real_folder
+    except ValueError:  # another drive
+        inside = False
+    return None if inside else real

@@ -1,0 +1,191 @@
+"""Reads the fields of a protobuf file that somebody asked for, and skips all others unread.
+
+One forward pass looks at field headers only: what they announce is jumped over unless its field was asked for, so a
+model of two gigabytes of weights costs a few reads. The file is read, never mapped: a mapped file that somebody
+cuts off meanwhile would kill the application with SIGBUS, and a 32-bit application has no room to map a large one.
+Knows nothing of ONNX and needs no onnx. Pure functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import BinaryIO, Final, Protocol
+
+WINDOW_BYTES: Final = 8192
+_LONGEST_HEADER_BYTES: Final = 20
+"""The number of a field and its value or length, two variable-length integers."""
+MAX_KEPT_BYTES: Final = 4096
+"""Names, paths and short texts are shorter; of longer values only place and size are kept."""
+_MAX_DEPTH: Final = 100
+"""What protobuf itself takes by default."""
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+class Garbage(Exception):
+    """This is no protobuf, or it is cut off."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of message. kept: fields whose values are wanted. repeated: those of them of which all are wanted."""
+
+    name: str
+    kept: frozenset[int] = frozenset()
+    repeated: frozenset[int] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Span:
+    """In the place of a value that was too long to keep: where in the file it is, and its size in bytes."""
+
+    start: int
+    length: int
+
+
+Value = int | bytes | Span
+
+
+class Message:
+    """A message that is being read. values: of its kept fields, the last of each. lists: all of repeated ones.
+
+    notes is for the visitor: what the children told it.
+    """
+
+    __slots__ = ("children", "end", "field", "kept", "kind", "lists", "notes", "parent", "start", "values")
+
+    def __init__(
+        self, kind: Kind, children: Mapping[int, Kind], parent: Message | None, field: int, start: int, end: int
+    ) -> None:
+        self.kind = kind
+        self.children = children
+        self.kept = kind.kept
+        self.parent = parent
+        self.field = field
+        self.start = start
+        self.end = end
+        self.values: dict[int, Value] = {}
+        self.lists: dict[int, list[Value]] = {}
+        self.notes: dict[str, object] = {}
+
+    def keep(self, number: int, value: Value) -> None:
+        self.values[number] = value
+        if number in self.kind.repeated:
+            self.lists.setdefault(number, []).append(value)
+
+    def text(self, number: int) -> str | None:
+        """A field as text; ``None`` if it is not there or too long."""
+        value = self.values.get(number)
+        return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else None
+
+    def number(self, number: int) -> int | None:
+        """A field as a signed number; ``None`` if it is not there."""
+        value = self.values.get(number)
+        return signed(value) if isinstance(value, int) else None
+
+    def texts(self, number: int) -> tuple[str, ...]:
+        return tuple(
+            value.decode("utf-8", "surrogateescape")
+            for value in self.lists.get(number, ())
+            if isinstance(value, bytes)
+        )
+
+
+class Visitor(Protocol):
+    """Who walks."""
+
+    def wants(self, kind: Kind, parent: Message, window: bytes, at: int, length: int) -> bool:
+        """Whether to look into a message; it is whole in `window`. What is too long for that is looked into."""
+
+    def close(self, message: Message) -> None:
+        """The message has been read to its end; its children were closed before."""
+
+
+def walk(
+    file: BinaryIO, size: int, root: Kind, schema: Mapping[Kind, Mapping[int, Kind]], visitor: Visitor
+) -> None:
+    """Walk the whole file, whose size is `size`.
+
+    schema: for each kind the fields (by number) that hold messages to look into, and their kinds.
+    Raises `Garbage`, and `OSError` as reading does.
+    """
+    top: Message | None = Message(root, schema[root], None, 0, 0, size)
+    depth = 1
+    base = at = 0  # of the window in the file, and of the next byte in the window
+    window = b""
+    while top is not None:
+        position = base + at
+        if position >= top.end:
+            if position > top.end:
+                raise Garbage
+            visitor.close(top)
+            top = top.parent
+            depth -= 1
+            continue
+        if at + _LONGEST_HEADER_BYTES > len(window) and base + len(window) < size:
+            base, at = position, 0
+            window = _read(file, base, WINDOW_BYTES)
+        tag, at = varint(window, at)
+        number, wire = tag >> 3, tag & 7
+        if wire == _BYTES:
+            length, at = varint(window, at)
+            start = base + at
+            if start + length > top.end:
+                raise Garbage
+            inside = at + length <= len(window)
+            kind = top.children.get(number)
+            if kind is not None and not (inside and not visitor.wants(kind, top, window, at, length)):
+                if depth >= _MAX_DEPTH:
+                    raise Garbage
+                top = Message(kind, schema[kind], top, number, start, start + length)
+                depth += 1
+                continue
+            if number in top.kept:
+                if length <= MAX_KEPT_BYTES:
+                    top.keep(number, window[at : at + length] if inside else _read(file, start, length))
+                else:
+                    top.keep(number, Span(start, length))
+            at += length
+        elif wire == _VARINT:
+            value, at = varint(window, at)
+            if number in top.kept:
+                top.keep(number, value)
+        elif wire == _FIXED64:
+            at += 8
+        elif wire == _FIXED32:
+            at += 4
+        else:
+            raise Garbage
+        if at > len(window):
+            # Behind what has been read: the skipped bytes are never looked at.
+            base, at, window = base + at, 0, b""
+
+
+def signed(value: int) -> int:
+    """A variable-length integer as the int64 that it stands for."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _read(file: BinaryIO, position: int, length: int) -> bytes:
+    file.seek(position)
+    return file.read(length)
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at `at` and where it ends. Raises `Garbage`."""
+    try:
+        byte = data[at]
+        if byte < 0x80:
+            return byte, at + 1
+        value, shift = byte & 0x7F, 7
+        while shift < 70:
+            at += 1
+            byte = data[at]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, at + 1
+            shift += 7
+    except IndexError:
+        pass
+    raise Garbage

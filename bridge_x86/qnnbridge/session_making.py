@@ -1,0 +1,95 @@
+"""Makes a session in one host: the request, the answer, and the cause of a failure from the host's log.
+
+Owns nothing: the caller keeps the session's number and releases it. Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge.process.channel import Deadline, Note
+from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.specs import SessionInfo, SessionSpec
+from qnnbridge_protocol.values import Encoder
+
+if TYPE_CHECKING:
+    from qnnbridge.host import Host
+    from qnnbridge.process.host_process import HostProcess
+
+LOG_TIMEOUT_S: Final = 1.0
+"""How long to wait for the host's log lines of a failed creation."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Making:
+    """What a host is told.
+
+    data: of a model that has no path. dynamic: options to set at once. seed: of random operators, if one was set.
+    """
+
+    spec: SessionSpec
+    initializers: Sequence[Any]
+    data: bytes | None
+    dynamic: Mapping[str, str]
+    seed: int | None = None
+
+
+def make_session(
+    host: Host, process: HostProcess, making: Making, note: Note, deadline: float | None
+) -> tuple[int, SessionInfo]:
+    """The session's number in `process`, and what it is. Raises what the host raises, with the cause from its log.
+
+    A session of which the answer is not waited for is released with a later call.
+    """
+    encoder = Encoder()
+    header: dict[str, Any] = {
+        "op": "session.create",
+        "spec": making.spec.to_wire(),
+        "initializers": [encoder.add(value) for value in making.initializers],
+    }
+    if making.dynamic:
+        header["dynamic"] = dict(making.dynamic)
+    if making.seed is not None:
+        header["seed"] = making.seed
+    buffers: tuple[Any, ...] = tuple(encoder.buffers)
+    if making.data is not None:
+        # Behind the tensors.
+        buffers += (making.data,)
+    if deadline is not None:
+        header["budget_s"] = max(1.0, deadline - time.monotonic())
+    request_id: list[int] = []
+    try:
+        with host.gate(note, deadline):
+            frame = process.call(header, buffers, deadline, note, request_id.append)
+    except (Deadline, KeyboardInterrupt):
+        # It may be made all the same; its number is that of the request.
+        for number in request_id:
+            host.release_later(process.generation, number)
+        raise
+    except BridgeError as error:
+        from qnnbridge.diagnosis.ort_log import enrich_from_stderr
+
+        raise enrich_from_stderr(error, process.stderr, request_id, LOG_TIMEOUT_S) from None
+    info = SessionInfo.from_wire(frame.header["info"])
+    return int(frame.header["session"]), _with_cause(info, process, request_id[-1])
+
+
+def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> SessionInfo:
+    """A session that asked for QNN and got nothing there, with the reason if QNN did not even start.
+
+    The host can only conclude from the outcome; the log names the fact.
+    """
+    placement = info.placement
+    if not (placement.known and placement.backend and not placement.qnn_nodes):
+        process.stderr.forget(request_id)
+        return info
+    from qnnbridge.diagnosis.ort_log import decode_stderr, explain_lines
+
+    lines = decode_stderr(process.stderr.section(request_id, LOG_TIMEOUT_S)).splitlines()
+    causes = [finding.cause for finding in explain_lines(lines) if finding.setup]
+    if not causes:
+        return info
+    return dataclasses.replace(info, placement=dataclasses.replace(placement, cause=causes[0]))

@@ -1,0 +1,128 @@
+"""Compiles a model for QNN: makes its session once, with ONNX Runtime's order to write an EPContext model.
+
+Both generations of onnxruntime-qnn do it this way. (``ModelCompiler``, which only the plugin generation has, tells
+nothing of the placement and leaves an ordinary copy of the model where QNN took no node.) What always holds: when
+`compile_model` returns, the .onnx file is written and at least one node of the model is on QNN; what an error
+leaves behind is the caller's to remove. Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge_host.engine.config_keys import CONTEXT_ENABLE, DISABLE_COMPILE
+from qnnbridge_host.engine.qnn_options import PROVIDER
+from qnnbridge_protocol.errors import CompileFailed, OptionError, from_wire
+from qnnbridge_protocol.specs import CompileSpec, ProviderSpec, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge_host.engine import Engine, EngineSession
+
+CONTEXT_PATH = "ep.context_file_path"
+CONTEXT_EMBED = "ep.context_embed_mode"
+SHARE = "ep.share_ep_contexts"
+STOP_SHARE = "ep.stop_share_ep_contexts"
+KEEP_EDGES = "offload_graph_io_quantization"
+
+_OURS = frozenset((CONTEXT_ENABLE, CONTEXT_PATH, CONTEXT_EMBED, SHARE, STOP_SHARE, DISABLE_COMPILE))
+_NOT_WANTED = frozenset(("enable_profiling", "optimized_model_filepath"))
+"""A session's own files: of the one that only compiles nobody wants them."""
+
+
+def compile_model(
+    engine: Engine,
+    spec: CompileSpec,
+    model: Any | None,
+    initializers: Mapping[str, Any],
+    on_phase: Callable[[str], None],
+) -> EngineSession:
+    """Write the compiled model. The session that did it is returned: its ``info`` has the placement.
+
+    Raises what the creation of a session raises, and `CompileFailed` if no compiled model came of it.
+    """
+    problem = engine.describe().get("qnn_problem")
+    if problem:
+        raise from_wire(problem)
+    session = engine.create_session(context_session(spec), model, initializers, on_phase)
+    try:
+        placed = session.info.placement
+        if placed.known and not placed.qnn_nodes:
+            _explain(engine, spec.session, model, initializers, on_phase)
+            raise _nothing_on_qnn(spec.session)
+        if not os.path.exists(spec.output):
+            # An older ONNX Runtime tells no placement; there a missing file is how nothing on QNN looks.
+            raise _nothing_written() if placed.known else _nothing_on_qnn(spec.session)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def context_session(spec: CompileSpec) -> SessionSpec:
+    """The session that writes the compiled model."""
+    session = spec.session
+    if session.providers and PROVIDER not in [provider.name for provider in session.providers]:
+        raise OptionError(
+            f"A model is compiled for {PROVIDER}, and the providers do not name it.",
+            fix=f"Name {PROVIDER} first, or leave the providers out.",
+        )
+    entries = {key: text for key, text in session.config_entries.items() if key not in _OURS}
+    entries |= {
+        CONTEXT_ENABLE: "1",
+        CONTEXT_PATH: spec.output,
+        CONTEXT_EMBED: "1" if spec.embed else "0",
+    }
+    if spec.share != "no":
+        entries[SHARE] = "1"
+    if spec.share == "last":
+        entries[STOP_SHARE] = "1"
+    options = {name: value for name, value in session.options.items() if name not in _NOT_WANTED}
+    providers = session.providers or (ProviderSpec(PROVIDER),)
+    return dataclasses.replace(
+        session,
+        options=options,
+        config_entries=entries,
+        providers=tuple(_keep_edges(provider) for provider in providers),
+    )
+
+
+def _keep_edges(provider: ProviderSpec) -> ProviderSpec:
+    """Where the CPU is allowed, QNN leaves quantization at the graph's inputs and outputs to it by default, and a
+    strict session could then not load what was compiled."""
+    if provider.name != PROVIDER:
+        return provider
+    return ProviderSpec(PROVIDER, {KEEP_EDGES: "0", **provider.options})
+
+
+def _explain(
+    engine: Engine,
+    session: SessionSpec,
+    model: Any | None,
+    initializers: Mapping[str, Any],
+    on_phase: Callable[[str], None],
+) -> None:
+    """Raises `PlacementRefused` with nodes and reasons, as a strict session of the same model does."""
+    options = {name: value for name, value in session.options.items() if name not in _NOT_WANTED}
+    entries = {key: text for key, text in session.config_entries.items() if key not in _OURS}
+    strict = dataclasses.replace(session, fallback="error", options=options, config_entries=entries)
+    engine.create_session(strict, model, initializers, on_phase).close()
+
+
+def _nothing_on_qnn(session: SessionSpec) -> CompileFailed:
+    name = os.path.basename(session.model_path) if session.model_path else "the model"
+    return CompileFailed(
+        f"No node of {name} can run on QNN, so there is nothing to compile.",
+        fix="Change or quantize its nodes so that QNN takes them; `qnnbridge run` shows what it refuses.",
+        details={"qnn_nodes": 0},
+    )
+
+
+def _nothing_written() -> CompileFailed:
+    return CompileFailed(
+        "QNN took the model and wrote no compiled one.",
+        cause="The library that writes context binaries (QnnSystem) is missing from the installation of QNN.",
+        fix="Reinstall onnxruntime-qnn in the host's Python.",
+    )

@@ -1,0 +1,316 @@
+"""`qnnbridge.compile` with the real compiler, on the simulator."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+import qnnbridge
+from qnnbridge.compiling.bundle import compile_bundle
+from qnnbridge.compiling.compiler import compile_into
+from qnnbridge.compiling.request import make_job
+from qnnbridge.epcontext.scan import scan_model
+from qnnbridge.errors import CompiledModelRefused, CompileFailed, InvalidProtobuf, OptionError, PlacementRefused
+from tests.contract.small_models import model, node, tensor
+
+pytest.importorskip("onnxruntime_qnn")
+pytestmark = pytest.mark.simulator
+
+MODELS = Path(__file__).parent.parent / "models"
+MUL = MODELS / "mul_1.onnx"
+
+
+def run(path: str | Path, **options: Any) -> tuple[list[Any], qnnbridge.Placement]:
+    """Of the compiled model, on ones."""
+    with qnnbridge.InferenceSession(str(path), provider_options=[{"soc_model": "60"}], **options) as session:
+        feeds = {x.name: np.ones(x.shape, np.float32) for x in session.get_inputs()}
+        return session.run(None, feeds), session.placement
+
+
+def relu_then_det(folder: Path) -> Path:
+    """One node that QNN takes and one that it has no support for."""
+    nodes = [node("Relu", ["x"], ["r"], name="relu"), node("Det", ["r"], ["y"], name="det")]
+    path = folder / "partly.onnx"
+    onnx.save(model(nodes, [tensor("x", [2, 3, 3])], [tensor("y", [2])]), str(path))
+    return path
+
+
+def big_exp(folder: Path) -> Path:
+    """exp(30 x) is more than 16-bit floats can hold, which QNN does not say."""
+    path = folder / "big.onnx"
+    nodes = [node("Mul", ["x", "c"], ["m"]), node("Exp", ["m"], ["y"])]
+    made = model(nodes, [tensor("x", [1, 8])], [tensor("y", [1, 8])], {"c": np.full((1, 8), 30, np.float32)})
+    onnx.save(made, str(path))
+    return path
+
+
+def two_with_the_same_weights(folder: Path) -> list[Path]:
+    weights = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+    paths = []
+    for name, last in (("first", "Relu"), ("second", "Sigmoid")):
+        nodes = [node("MatMul", ["x", "w"], ["m"], name=f"{name} mm"), node(last, ["m"], ["y"], name=f"{name} act")]
+        made = model(nodes, [tensor("x", [1, 64])], [tensor("y", [1, 256])], {"w": weights})
+        made.graph.name = name
+        paths.append(folder / f"{name}.onnx")
+        onnx.save(made, str(paths[-1]))
+    return paths
+
+
+# --- what comes out --------------------------------------------------------------------------------------
+
+
+def test_a_model_becomes_an_onnx_file_a_context_binary_and_a_manifest(tmp_path: Path) -> None:
+    stages: list[tuple[str, float]] = []
+    result = qnnbridge.compile(MUL, tmp_path, soc_model=60, on_progress=lambda *stage: stages.append(stage))
+    assert sorted(os.listdir(tmp_path)) == ["mul_1_ctx.onnx", "mul_1_ctx.qnnbridge.json", "mul_1_ctx_qnn.bin"]
+    assert result.path == str(tmp_path / "mul_1_ctx.onnx")
+    assert result.blob == str(tmp_path / "mul_1_ctx_qnn.bin")
+    assert result.placement is not None
+    assert (result.placement.qnn_nodes, result.placement.cpu_nodes) == (1, 0)
+    assert result.soc_model == "60"
+    assert not result.warnings
+    (difference,) = result.validation.differences
+    assert difference.level == "ok"
+    assert 0 < difference.max_abs < 0.01, "16-bit floats are near and not equal"
+    assert stages[0][0] == "compiling"
+    assert stages[-1][1] > stages[0][1]
+    (compiled,), placement = run(result.path)
+    assert placement.qnn_nodes == 1
+    with qnnbridge.InferenceSession(str(MUL), providers=["CPUExecutionProvider"]) as original:
+        x = original.get_inputs()[0]
+        (expected,) = original.run(None, {x.name: np.ones(x.shape, np.float32)})
+    np.testing.assert_allclose(compiled, expected, rtol=2e-3)
+    json.dumps(result.to_json(), allow_nan=False)
+
+
+def test_embedding_gives_one_file_that_can_be_moved_alone(tmp_path: Path) -> None:
+    result = qnnbridge.compile(MUL, tmp_path / "m.onnx", embed=True, soc_model=60)
+    assert result.blob is None
+    (context,) = scan_model(result.path).ep_contexts
+    assert context.embeds
+    moved = tmp_path / "elsewhere" / "x.onnx"
+    moved.parent.mkdir()
+    os.rename(result.path, moved)
+    assert run(moved)[1].qnn_nodes == 1
+
+
+def test_without_a_chip_it_says_which_one_was_taken(tmp_path: Path) -> None:
+    result = qnnbridge.compile(MUL, tmp_path, validate=False)
+    assert result.soc_model == "60"
+    assert result.warnings == ("No chip was named: compiled for soc_model=60, the simulator's default.",)
+    assert result.validation.skipped
+
+
+def test_the_result_does_not_depend_on_what_was_compiled_before(tmp_path: Path) -> None:
+    """In one process the precision of a compilation leaks into the next; here each has its own."""
+    first = qnnbridge.compile(MUL, tmp_path / "a.onnx", validate=False)
+    qnnbridge.compile(MUL, tmp_path / "b.onnx", validate=False, soc_model=30)
+    third = qnnbridge.compile(MUL, tmp_path / "c.onnx", validate=False)
+    assert first.blob is not None
+    assert third.blob is not None
+    assert len(Path(first.blob).read_bytes()) == len(Path(third.blob).read_bytes())
+    assert run(first.path)[0][0].tobytes() == run(third.path)[0][0].tobytes()
+
+
+def test_several_chips_give_a_file_each(tmp_path: Path) -> None:
+    results = qnnbridge.compile(MUL, tmp_path / "out", soc_model=[60, "SC8480XP"])
+    assert [os.path.basename(result.path) for result in results] == [
+        "mul_1_soc60_ctx.onnx",
+        "mul_1_socSC8480XP_ctx.onnx",
+    ]
+    assert [result.validation.skipped for result in results] == [None, None]
+
+
+def test_a_model_given_as_bytes_is_compiled(tmp_path: Path) -> None:
+    result = qnnbridge.compile(MUL.read_bytes(), tmp_path / "bytes.onnx", soc_model=60)
+    assert result.validation.skipped is None
+    assert run(result.path)[1].qnn_nodes == 1
+
+
+def test_free_dimensions_are_fixed_by_the_session_options(tmp_path: Path) -> None:
+    options = qnnbridge.SessionOptions()
+    for name, size in {"N": 1, "M1": 60, "M2": 60}.items():
+        options.add_free_dimension_override_by_name(name, size)
+    result = qnnbridge.compile(MODELS / "pnet.onnx", tmp_path, sess_options=options, soc_model=60)
+    assert result.placement is not None
+    assert result.placement.qnn_nodes == 10
+    assert len(result.validation.differences) == 2
+
+
+def test_a_quantized_model_is_held_to_the_tolerance_of_its_kind(tmp_path: Path) -> None:
+    result = qnnbridge.compile(MODELS / "q.onnx", tmp_path, soc_model=60)
+    assert result.validation.tolerance.startswith("quantized")
+    assert result.placement is not None
+    assert result.placement.cpu_nodes == 0, (
+        "quantization at the edges stays on QNN, or no strict session could load it"
+    )
+    assert run(result.path)[1].qnn_nodes == 1
+
+
+@pytest.mark.parametrize("folder_name", ["plain", "Küche"])
+def test_external_data_is_found(tmp_path: Path, folder_name: str) -> None:
+    """Also where the path is not ASCII and all of it is staged."""
+    folder = tmp_path / folder_name
+    folder.mkdir()
+    made = onnx.load(str(MODELS / "onet.onnx"))
+    onnx.save(made, str(folder / "big.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0)
+    options = qnnbridge.SessionOptions()
+    options.add_free_dimension_override_by_name("N", 1)
+    result = qnnbridge.compile(folder / "big.onnx", sess_options=options, soc_model=60, validate=False)
+    os.rename(folder / "w.bin", folder / "gone.bin")
+    assert run(result.path)[1].qnn_nodes == 1
+
+
+@pytest.mark.parametrize("name", ["ж Küche 模型", "a..b", "m" * 200, "x.y.z"])
+def test_a_model_of_any_name_is_compiled_and_loads(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "Ordner ö"
+    folder.mkdir()
+    path = folder / f"{name}.onnx"
+    path.write_bytes(MUL.read_bytes())
+    result = qnnbridge.compile(path, soc_model=60, validate=False)
+    assert len(os.listdir(folder)) == 4
+    assert run(result.path)[1].qnn_nodes == 1
+
+
+# --- what is left to the CPU, and what is refused --------------------------------------------------------
+
+
+def test_nodes_that_qnn_does_not_take_stay_for_the_cpu_and_are_told(tmp_path: Path) -> None:
+    result = qnnbridge.compile(relu_then_det(tmp_path), soc_model=60)
+    assert result.placement is not None
+    assert (result.placement.qnn_nodes, result.placement.cpu_nodes) == (1, 1)
+    assert "1 of 2 nodes stay on the CPU" in result.warnings[0]
+    assert "Det" in result.warnings[0]
+    assert run(result.path, fallback="cpu")[1].qnn_nodes == 1
+
+
+def test_they_are_an_error_if_that_is_wanted(tmp_path: Path) -> None:
+    path = relu_then_det(tmp_path)
+    with pytest.raises(PlacementRefused, match=r"1 of 2 nodes of partly\.onnx"):
+        qnnbridge.compile(path, fallback="error")
+    assert os.listdir(tmp_path) == ["partly.onnx"]
+
+
+@pytest.mark.parametrize(("name", "reason"), [("logreg_iris", "LinearClassifier"), ("pnet", "Cannot get shape")])
+def test_a_model_of_which_nothing_is_for_qnn_is_an_error_and_no_copy(
+    tmp_path: Path, name: str, reason: str
+) -> None:
+    with pytest.raises(CompileFailed, match="so there is nothing to compile") as caught:
+        qnnbridge.compile(MODELS / f"{name}.onnx", tmp_path)
+    assert any(reason in line for line in caught.value.evidence)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_compiled_model_is_refused(tmp_path: Path) -> None:
+    compiled = MODELS / "compiled" / "good.onnx"
+    with pytest.raises(CompiledModelRefused, match="qnnbridge compile cannot work on it"):
+        qnnbridge.compile(compiled, tmp_path)
+    with pytest.raises(CompiledModelRefused, match="qnnbridge compile"):
+        qnnbridge.compile(compiled.read_bytes(), tmp_path / "m.onnx")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_text("<html>not found</html>")
+    with pytest.raises(InvalidProtobuf):
+        qnnbridge.compile(tmp_path / "m.onnx")
+
+
+def test_a_wrong_option_of_the_provider_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="soc_modle"):
+        qnnbridge.compile(MUL, tmp_path, provider_options={"soc_modle": 60})
+    with pytest.raises(OptionError, match="SC8380"):
+        qnnbridge.compile(MUL, tmp_path, soc_model="SC8380")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_result_that_computes_something_else_is_not_delivered(tmp_path: Path) -> None:
+    path = big_exp(tmp_path)
+    with pytest.raises(CompileFailed, match="computes other numbers than the original") as caught:
+        qnnbridge.compile(path, soc_model=60)
+    assert "--no-validate" in str(caught.value)
+    assert caught.value.details["validation"]["outputs"][0]["level"] == "wrong"
+    assert os.listdir(tmp_path) == ["big.onnx"]
+    assert qnnbridge.compile(path, soc_model=60, validate=False).validation.skipped
+
+
+def test_a_model_that_cannot_be_tried_is_delivered_with_a_warning(tmp_path: Path) -> None:
+    """Text goes past QNN, and there is no text that could be made up for it."""
+    nodes = [node("Relu", ["x"], ["y"]), node("Identity", ["s"], ["t"])]
+    text = TensorProto.STRING
+    made = model(
+        nodes, [tensor("x", [1, 4]), tensor("s", [1], text)], [tensor("y", [1, 4]), tensor("t", [1], text)]
+    )
+    onnx.save(made, str(tmp_path / "text.onnx"))
+    result = qnnbridge.compile(tmp_path / "text.onnx", soc_model=60)
+    assert result.validation.skipped == "values of type tensor(string) cannot be made up (input 's')."
+    assert any(warning.startswith("Not validated:") for warning in result.warnings)
+
+
+# --- for the cache ---------------------------------------------------------------------------------------
+
+
+def test_compile_into_fills_a_folder_and_tells_what_a_session_would(tmp_path: Path) -> None:
+    job = make_job(MUL, soc_model=60, fallback="error")
+    files = compile_into(job, str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == sorted(files.names)
+    assert files.provider_options["soc_model"] == "60"
+    assert {"onnxruntime", "onnxruntime_qnn", "qnn_sdk", "qnnbridge"} <= set(files.versions)
+    assert files.seconds > 0
+    assert not files.died_at_teardown
+
+
+def test_compile_into_refuses_as_a_strict_session_does(tmp_path: Path) -> None:
+    with pytest.raises(PlacementRefused, match="this session forbids the CPU"):
+        compile_into(make_job(MODELS / "pnet.onnx", fallback="error"), str(tmp_path))
+
+
+# --- shared weights --------------------------------------------------------------------------------------
+
+
+def test_models_with_shared_weights_have_one_context_binary(tmp_path: Path) -> None:
+    paths = two_with_the_same_weights(tmp_path)
+    out = tmp_path / "out"
+    results = compile_bundle(paths, out, soc_model=60)
+    assert sorted(os.listdir(out)) == [
+        "first_ctx.onnx",
+        "first_ctx.qnnbridge.json",
+        "first_ctx_qnn.bin",
+        "second_ctx.onnx",
+        "second_ctx.qnnbridge.json",
+    ]
+    assert [result.blob for result in results] == [str(out / "first_ctx_qnn.bin")] * 2
+    apart = [qnnbridge.compile(path, tmp_path / "apart", soc_model=60, validate=False) for path in paths]
+    assert all(result.blob is not None for result in apart)
+    assert os.path.getsize(out / "first_ctx_qnn.bin") < sum(os.path.getsize(result.blob or "") for result in apart)
+    for result in results:
+        assert "simulator cannot load" in str(result.validation.skipped)
+        assert any("Not validated" in warning for warning in result.warnings)
+        manifest = json.loads(Path(result.manifest).read_text())
+        assert manifest["extra"]["bundle"] == ["first_ctx.onnx", "second_ctx.onnx"]
+        assert [record["name"] for record in manifest["files"]][1] == "first_ctx_qnn.bin"
+
+
+def test_a_bundle_of_which_one_model_fails_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(CompileFailed, match="nothing to compile"):
+        compile_bundle([MUL, MODELS / "logreg_iris.onnx"], tmp_path / "out", soc_model=60)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "message"),
+    [
+        ([MUL], {}, "at least two models"),
+        ([MUL, MODELS / "sigmoid.onnx"], {"embed": True}, "cannot be embedded"),
+    ],
+)
+def test_what_is_no_bundle_is_refused(models: list[Path], options: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=message):
+        compile_bundle(models, tmp_path, **options)

@@ -1,0 +1,207 @@
+"""Many models times many chips: here, and on a Dask cluster of two workers on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qnnbridge
+from qnnbridge.compiling import cluster
+from qnnbridge.compiling.hosts import HostGroup
+from qnnbridge.compiling.job import HostSettings
+from qnnbridge.compiling.matrix import Outcome, finished, plan, run_here, run_on
+from qnnbridge.errors import Closed, CompileFailed, OptionError
+
+MODELS = Path(__file__).parent.parent / "models"
+MUL, SIGMOID, IRIS = (MODELS / f"{name}.onnx" for name in ("mul_1", "sigmoid", "logreg_iris"))
+
+
+def states(outcomes: list[Outcome]) -> list[tuple[str, str | None, str]]:
+    return [(outcome.model, outcome.soc_model, outcome.state) for outcome in outcomes]
+
+
+# --- the plan --------------------------------------------------------------------------------------------
+
+
+def test_every_model_meets_every_chip_and_gets_a_file_of_its_own(tmp_path: Path) -> None:
+    cells = plan([MUL, SIGMOID], [60, "SC8480XP"], tmp_path)
+    assert [cell.place.model for cell in cells] == [
+        "mul_1_soc60_ctx.onnx",
+        "mul_1_socSC8480XP_ctx.onnx",
+        "sigmoid_soc60_ctx.onnx",
+        "sigmoid_socSC8480XP_ctx.onnx",
+    ]
+    assert [cell.job.spec.providers[0].options for cell in cells][:2] == [
+        {"soc_model": "60"},
+        {"soc_model": "SC8480XP"},
+    ]
+
+
+def test_with_one_chip_its_name_is_not_in_the_file_name(tmp_path: Path) -> None:
+    assert [cell.place.model for cell in plan([MUL], [60], tmp_path)] == ["mul_1_ctx.onnx"]
+    assert [cell.place.model for cell in plan([MUL], ["60", 60], tmp_path)] == ["mul_1_ctx.onnx"]
+
+
+def test_models_of_one_name_cannot_go_to_one_folder(tmp_path: Path) -> None:
+    other = tmp_path / "mul_1.onnx"
+    other.write_bytes(SIGMOID.read_bytes())
+    with pytest.raises(OptionError, match="Two of the models"):
+        plan([MUL, other], [], tmp_path / "out")
+    assert len(plan([MUL, other])) == 2, "beside each is another folder"
+
+
+def test_several_results_are_not_one_file(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="is one file"):
+        plan([MUL, SIGMOID], [], tmp_path / "m.onnx")
+
+
+# --- here ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.simulator
+def test_what_fails_does_not_stop_the_others_and_a_second_time_only_that_is_done(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    seen: list[str] = []
+    cells = plan([MUL, IRIS], [60], tmp_path)
+    options: dict[str, Any] = {"jobs": 2, "validate": False}
+    first = run_here(cells, on_outcome=lambda outcome: seen.append(outcome.model), **options)
+    assert states(first) == [("mul_1.onnx", "60", "done"), ("logreg_iris.onnx", "60", "failed")]
+    assert isinstance(first[1].error, CompileFailed)
+    assert sorted(seen) == ["logreg_iris.onnx", "mul_1.onnx"]
+    assert first[0].result is not None
+
+    again = run_here(plan([MUL], [60], tmp_path), **options)
+    assert states(again) == [("mul_1.onnx", "60", "skipped")]
+    assert "same model with the same options and versions" in str(again[0].reason)
+
+    other = run_here(plan([MUL], [60], tmp_path, embed=True), **options)
+    assert states(other) == [("mul_1.onnx", "60", "failed")], "other options: it is in the way, not the same"
+
+    versions = first[0].result.versions
+    assert finished(cells[0], versions) is not None
+    assert finished(cells[0], {**versions, "onnxruntime_qnn": "9.9"}) is None
+    blob = Path(str(first[0].result.blob))
+    blob.write_bytes(blob.read_bytes()[:-1] + b"!")
+    assert finished(cells[0], versions) is None, "a damaged one is not finished"
+
+
+def test_an_interrupted_matrix_ends_its_hosts() -> None:
+    """As Ctrl+C does: those that run are killed, and a thread that would start another one cannot."""
+    group = HostGroup()
+    started, goes_on = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        group.join()
+        try:
+            with HostSettings().fresh() as host:
+                host.start()
+                started.set()
+                goes_on.wait(30)
+                host.call({"op": "host.stats"})
+        except BaseException as error:
+            errors.append(error)
+        try:
+            HostSettings().fresh()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert started.wait(60)
+    group.end()
+    goes_on.set()
+    thread.join(30)
+    assert [type(error) for error in errors] == [Closed, Closed]
+
+
+# --- on a cluster ----------------------------------------------------------------------------------------
+
+
+def wait_for_file(path: Path, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None, "the scheduler ended"
+        assert time.monotonic() < deadline, "the scheduler did not start"
+        threading.Event().wait(0.02)
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[str]:
+    """A scheduler and two workers on loopback, each a process of its own, started as a user starts them."""
+    distributed = pytest.importorskip("distributed")
+    told = tmp_path / "scheduler.json"
+    common = ["--scheduler-file", str(told), "--no-dashboard"]
+    python = [sys.executable, "-m"]
+    quiet: dict[str, Any] = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = [*python, "distributed.cli.dask_scheduler", *common, "--host", "127.0.0.1", "--port", "0"]
+    processes = [subprocess.Popen(command, **quiet)]
+    try:
+        wait_for_file(told, processes[0])
+        worker = [*python, "distributed.cli.dask_worker", *common, "--no-nanny", "--nthreads", "1"]
+        local = ["--host", "127.0.0.1", "--local-directory", str(tmp_path / "dask")]
+        processes += [subprocess.Popen([*worker, *local], **quiet) for _ in range(2)]
+        address: str = json.loads(told.read_text())["address"]
+        with distributed.Client(address, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=60)
+        yield address
+    finally:
+        for process in reversed(processes):
+            process.kill()
+        for process in processes:
+            process.wait(30)
+
+
+@pytest.mark.simulator
+def test_two_workers_do_the_same_jobs_and_the_files_come_back(tmp_path: Path, scheduler: str) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    out = tmp_path / "out"
+    cells = plan([MUL, SIGMOID, IRIS], [60], out)
+    with cluster.executor_of(scheduler) as executor:
+        outcomes = run_on(executor, cells)
+        assert states(outcomes) == [
+            ("mul_1.onnx", "60", "done"),
+            ("sigmoid.onnx", "60", "done"),
+            ("logreg_iris.onnx", "60", "failed"),
+        ]
+        again = run_on(executor, plan([MUL], [60], out))
+    assert "logreg_iris.onnx" in str(outcomes[2].error), "the model keeps its name on the way"
+    assert states(again) == [("mul_1.onnx", "60", "skipped")]
+    for outcome in outcomes[:2]:
+        assert outcome.result is not None
+        assert outcome.result.validation.skipped is None, "validated where it was compiled"
+    assert sorted(os.listdir(out)) == [
+        *("mul_1_ctx.onnx", "mul_1_ctx.qnnbridge.json", "mul_1_ctx_qnn.bin"),
+        *("sigmoid_ctx.onnx", "sigmoid_ctx.qnnbridge.json", "sigmoid_ctx_qnn.bin"),
+    ]
+    with qnnbridge.InferenceSession(str(out / "mul_1_ctx.onnx"), provider_options=[{"soc_model": "60"}]) as session:
+        assert session.placement.qnn_nodes == 1
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    script = (
+        "import sys; sys.modules['distributed'] = None\n"
+        "from qnnbridge.compiling.cluster import executor_of\n"
+        "executor_of('tcp://127.0.0.1:1').__enter__()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert "pip install 'qnnbridge[cluster]'" in done.stderr
+
+
+def test_a_scheduler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(cluster, "CONNECT_TIMEOUT_S", 0.5)
+    with (
+        pytest.raises(CompileFailed, match=r"no Dask scheduler at tcp://127\.0\.0\.1:1\b"),
+        cluster.executor_of("tcp://127.0.0.1:1"),
+    ):
+        pass

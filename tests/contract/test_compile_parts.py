@@ -1,0 +1,280 @@
+"""The parts of compiling that need no QNN: names, places, the comparison of numbers, what an error means."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from qnnbridge.compiling import inputs, names, trouble
+from qnnbridge.compiling.compare import TOLERANCES, compare
+from qnnbridge.compiling.job import CompileJob, HostSettings, job_key
+from qnnbridge.compiling.places import place_of
+from qnnbridge.compiling.progress import ticking
+from qnnbridge.compiling.refusals import nothing_to_compile
+from qnnbridge.compiling.request import make_job
+from qnnbridge.compiling.staging import workplace
+from qnnbridge.errors import CompileFailed, EPFail, OptionError, PlacementRefused
+from qnnbridge.model_source import ModelSource
+from qnnbridge_protocol.specs import NodeInfo, ProviderSpec, SessionSpec
+
+MODELS = Path(__file__).parent.parent / "models"
+FP16 = TOLERANCES["fp16"]
+
+
+def job_of(path: Path, **spec: Any) -> CompileJob:
+    source = ModelSource.open(path)
+    return CompileJob(source, SessionSpec(source.path, **spec))
+
+
+# --- names and places ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stem", "expected"),
+    [
+        ("pnet", "pnet_ctx"),
+        ("a.b", "a.b_ctx"),
+        ("a..b", "a_b_ctx"),
+        ("a....b..c", "a_b_c_ctx"),
+        ("modèle", "modèle_ctx"),
+        (None, "model_ctx"),
+    ],
+)
+def test_a_compiled_model_has_a_name_that_qnn_can_load(stem: str | None, expected: str) -> None:
+    assert names.context_stem(stem) == expected
+
+
+def test_long_names_are_cut_and_stay_different() -> None:
+    first, second = names.context_stem("m" * 250 + "1"), names.context_stem("m" * 250 + "2")
+    assert first != second
+    assert all(len(os.fsencode(stem)) <= names.MAX_STEM_BYTES for stem in (first, second))
+    assert names.context_stem("m" * 200) == "m" * 200 + "_ctx"
+    assert len(os.fsencode(names.context_stem("ж" * 240))) <= names.MAX_STEM_BYTES
+
+
+def test_without_an_output_the_result_goes_beside_the_model() -> None:
+    place = place_of(ModelSource.open(MODELS / "pnet.onnx"), None)
+    assert place.path == str(MODELS / "pnet_ctx.onnx")
+
+
+def test_a_folder_as_output_takes_the_name_of_the_model(tmp_path: Path) -> None:
+    source = ModelSource.open(MODELS / "pnet.onnx")
+    assert place_of(source, tmp_path).path == str(tmp_path / "pnet_ctx.onnx")
+    assert place_of(source, f"{tmp_path}/v1.0/").path == str(tmp_path / "v1.0" / "pnet_ctx.onnx")
+    assert place_of(source, tmp_path / "new").path == str(tmp_path / "new" / "pnet_ctx.onnx")
+    assert place_of(source, tmp_path, tag="_soc60").model == "pnet_soc60_ctx.onnx"
+
+
+@pytest.mark.parametrize("name", ["m.ort", "m.bin", "a..b.onnx", "x" * 240 + ".onnx"])
+def test_a_name_that_could_not_be_loaded_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OptionError):
+        place_of(ModelSource.open(MODELS / "pnet.onnx"), tmp_path / name)
+
+
+def test_the_model_itself_is_no_output(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes((MODELS / "mul_1.onnx").read_bytes())
+    with pytest.raises(OptionError, match="is the model itself"):
+        place_of(ModelSource.open(model), model)
+
+
+# --- jobs ------------------------------------------------------------------------------------------------
+
+
+def test_a_job_can_be_sent_to_another_process() -> None:
+    job = make_job(MODELS / "mul_1.onnx", soc_model=60, host=qnnbridge.Host(python="p", env={"A": "1"}))
+    assert pickle.loads(pickle.dumps(job)) == job
+    assert job.host == HostSettings(python="p", env={"A": "1"}, limits=job.host.limits)
+
+
+def test_the_key_of_a_job_is_of_contents_options_and_versions_and_not_of_places(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes((MODELS / "mul_1.onnx").read_bytes())
+    versions = {"onnxruntime": "1", "python": "3.11"}
+    key = job_key(make_job(MODELS / "mul_1.onnx", soc_model=60), versions)
+    assert job_key(make_job(model, soc_model=60), versions) == key
+    assert job_key(make_job(model, soc_model=60), {**versions, "python": "3.12"}) == key
+    others = [
+        job_key(make_job(model, soc_model=88), versions),
+        job_key(make_job(model, soc_model=60, embed=True), versions),
+        job_key(make_job(model, soc_model=60), {**versions, "onnxruntime": "2"}),
+        job_key(make_job(MODELS / "sigmoid.onnx", soc_model=60), versions),
+    ]
+    assert len({key, *others}) == 5
+
+
+def test_a_chip_that_is_named_twice_must_be_the_same() -> None:
+    job = make_job(MODELS / "mul_1.onnx", soc_model=60, provider_options={"soc_model": "60"})
+    assert job.spec.providers == (ProviderSpec("QNNExecutionProvider", {"soc_model": "60"}),)
+    with pytest.raises(OptionError, match="soc_model is given twice"):
+        make_job(MODELS / "mul_1.onnx", soc_model=60, provider_options={"soc_model": 88})
+
+
+def test_session_options_without_qnn_are_refused() -> None:
+    options = qnnbridge.SessionOptions()
+    options.add_provider("CPUExecutionProvider", {})
+    with pytest.raises(OptionError, match="compiled for QNNExecutionProvider"):
+        make_job(MODELS / "mul_1.onnx", sess_options=options)
+
+
+# --- a place with an ASCII path --------------------------------------------------------------------------
+
+
+def test_ascii_paths_are_used_as_they_are(tmp_path: Path) -> None:
+    job = job_of(MODELS / "mul_1.onnx")
+    with workplace([job], str(tmp_path)) as place:
+        assert (place.folder, place.specs) == (str(tmp_path), (job.spec,))
+
+
+def test_other_paths_are_staged_with_the_files_of_the_model_and_results_come_back(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    home = tmp_path / "Küche"
+    (home / "weights").mkdir(parents=True)
+    model = onnx.load(str(MODELS / "pnet.onnx"))
+    onnx.save(model, str(home / "ж.onnx"), save_as_external_data=True, location="weights/w.bin", size_threshold=0)
+    job = job_of(home / "ж.onnx")
+    with workplace([job], str(home)) as place:
+        path = place.specs[0].model_path
+        assert path is not None
+        assert path.isascii()
+        assert place.folder.isascii()
+        assert Path(path).read_bytes() == (home / "ж.onnx").read_bytes()
+        beside = Path(path).parent / "weights" / "w.bin"
+        assert beside.read_bytes() == (home / "weights" / "w.bin").read_bytes()
+        error = place.in_real_words(EPFail(f"cannot load {path}", evidence=[os.path.basename(path)]))
+        assert str(home / "ж.onnx") in error.message
+        assert error.evidence == ("ж.onnx",)
+        Path(place.folder, "result.bin").write_bytes(b"1")
+    assert (home / "result.bin").read_bytes() == b"1"
+    assert not os.path.exists(place.folder)
+
+
+# --- numbers ---------------------------------------------------------------------------------------------
+
+
+def level(got: Any, expected: Any) -> str:
+    found = compare("y", {"ones": np.asarray(got)}, {"ones": np.asarray(expected)}, FP16)
+    assert found is not None
+    return found.level
+
+
+def floats(*values: float) -> Any:
+    return np.array(values, np.float32)
+
+
+def test_rounding_is_ok_more_is_unusual_and_much_more_is_wrong() -> None:
+    assert level(floats(1.001, 2, 3), floats(1, 2, 3)) == "ok"
+    assert level(floats(1.3, 2, 3), floats(1, 2, 3)) == "unusual"
+    assert level(floats(3, 2, 1), floats(1, 2, 3)) == "wrong"
+    assert level(floats(0, 0, 0), floats(1, 2, 3)) == "wrong"
+    assert level(floats(65504, 1), floats(1e6, 1)) == "wrong"
+
+
+def test_nan_and_infinity_are_wrong_where_the_cpu_has_a_number_and_only_there() -> None:
+    assert level(floats(math.nan, 1), floats(1, 1)) == "wrong"
+    assert level(floats(math.inf, 1), floats(1, 1)) == "wrong"
+    assert level(floats(0, 1), floats(math.nan, 1)) == "ok"
+
+
+def test_the_range_of_an_output_is_that_over_all_inputs() -> None:
+    small, large = floats(0.01), floats(1.0)
+    found = compare("y", {"a": floats(0.02), "b": large}, {"a": small, "b": large}, FP16)
+    assert found is not None
+    assert found.level == "ok"
+    assert found.max_rel == pytest.approx(0.01, rel=0.01)
+    assert found.inputs == "a"
+
+
+def test_another_shape_is_wrong() -> None:
+    assert level(np.zeros((1, 2), np.float32), np.zeros((2, 1), np.float32)) == "wrong"
+
+
+def test_places_of_maxima_may_move_and_many_integers_may_not_differ() -> None:
+    assert level(np.array([3]), np.array([4])) == "unusual"
+    assert level(np.arange(100) + 1, np.arange(100)) == "wrong"
+    assert level(np.arange(100), np.arange(100)) == "ok"
+
+
+def test_bytes_are_measured_against_their_whole_range() -> None:
+    assert level(np.array([10, 11], np.uint8), np.array([11, 11], np.uint8)) == "ok"
+    assert level(np.array([200, 0], np.uint8), np.array([0, 200], np.uint8)) == "wrong"
+
+
+def test_text_is_not_compared() -> None:
+    assert compare("y", {"a": ["x"]}, {"a": ["x"]}, FP16) is None
+
+
+def test_made_up_inputs_have_the_declared_types_and_are_the_same_every_time() -> None:
+    nodes = (
+        NodeInfo("f", "tensor(float)", (1, 3)),
+        NodeInfo("h", "tensor(float16)", (2,)),
+        NodeInfo("i", "tensor(int64)", (4,)),
+        NodeInfo("u", "tensor(uint8)", ("N", 64)),
+        NodeInfo("b", "tensor(bool)", ()),
+    )
+    ones, first, second = inputs.ones(nodes), inputs.random(nodes, 1), inputs.random(nodes, 1)
+    types = [np.float32, np.float16, np.int64, np.uint8, np.bool_]
+    for node, dtype in zip(nodes, types, strict=True):
+        assert ones[node.name].dtype == first[node.name].dtype == dtype
+        assert np.array_equal(first[node.name], second[node.name])
+    assert ones["u"].shape == (1, 64)
+    assert first["u"].max() > 128
+    assert first["f"].min() >= 0
+    assert first["f"].max() <= 1
+    with pytest.raises(inputs.CannotMakeUp, match="string"):
+        inputs.ones((NodeInfo("s", "tensor(string)", (1,)),))
+
+
+# --- words -----------------------------------------------------------------------------------------------
+
+
+def test_nothing_to_compile_says_so_and_names_the_options_of_the_command() -> None:
+    refused = PlacementRefused(
+        "No node of m.onnx can run on the NPU (3 nodes), and this session forbids the CPU.",
+        cause="dynamic",
+        fix="Fix the dimensions: add_free_dimension_override_by_name('N', SIZE), or export the model with fixed "
+        "shapes. To let such nodes run on the CPU, create the session with fallback='cpu'.",
+        evidence=["Conv: Cannot get shape"],
+    )
+    failed = nothing_to_compile(refused)
+    assert failed.message == "No node of m.onnx can run on the NPU (3 nodes), so there is nothing to compile."
+    assert failed.fix is not None
+    assert "--dim N=SIZE" in failed.fix
+    assert "fallback" not in failed.fix
+    assert failed.evidence == refused.evidence
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[ONNXRuntimeError] : 11 : EP_FAIL : Failed to write context cache file.",
+        "[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : Protobuf serialization failed when saving model to m.onnx",
+        "SystemError : 30",
+    ],
+)
+def test_what_could_not_be_written_is_told_as_that(text: str, tmp_path: Path) -> None:
+    told = trouble.from_host(EPFail(text), str(tmp_path))
+    assert isinstance(told, CompileFailed)
+    assert str(tmp_path) in told.message
+    assert told.evidence == (text,)
+    other = EPFail("Failed to finalize QNN graph. Error code: 1002")
+    assert trouble.from_host(other, str(tmp_path)) is other
+
+
+def test_progress_that_fails_does_not_stop_the_work(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(seconds: float) -> None:
+        raise ValueError("no terminal")
+
+    with ticking(fail):
+        deadline = time.monotonic() + 20
+        while not caplog.records and time.monotonic() < deadline:
+            pass
+    assert "on_progress failed" in caplog.text

@@ -1,0 +1,718 @@
+"""Broken computers, each with exactly one fault, and the finding that names it."""
+
+from __future__ import annotations
+
+import dataclasses
+import ntpath
+from collections.abc import Callable
+
+from machines import (
+    CONTROL_SET,
+    DRIVER_FOLDER,
+    File,
+    Python,
+    SimulatedMachine,
+    add_crash,
+    add_python,
+    add_quarantine,
+    add_venv,
+    install,
+    install_bridge,
+    install_small,
+    linux,
+    make_host,
+    snapdragon,
+    windows_on_arm,
+)
+
+from qnnbridge_tools.doctor.facts import Library, ProbeResult
+from qnnbridge_tools.doctor.machine import CacheContents
+from qnnbridge_tools.doctor.survey import Order
+
+Build = Callable[[], "SimulatedMachine | tuple[SimulatedMachine, Order]"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Broken:
+    """code: of its only finding. words: which that finding's title, evidence or fix has."""
+
+    code: str
+    words: tuple[str, ...]
+    build: Build
+
+    @property
+    def name(self) -> str:
+        return f"{self.code}: {self.build.__name__}"
+
+
+BROKEN: list[Broken] = []
+SERVICE = rf"{CONTROL_SET}\Services\qcnspmcdm"
+INSTANCE = r"ACPI\QCOM0D0A\2&DABA3FF&0"
+
+
+def broken(code: str, *words: str) -> Callable[[Build], Build]:
+    def add(build: Build) -> Build:
+        BROKEN.append(Broken(code, words, build))
+        return build
+
+    return add
+
+
+def _qnn(host: Python, name: str) -> str:
+    return host.path(f"onnxruntime_qnn/{name}")
+
+
+# --- the computer ---
+
+
+@broken("arch.no-qualcomm", "Apple")
+def windows_in_a_virtual_machine_of_a_mac() -> SimulatedMachine:
+    machine, _, _ = snapdragon(processor="Apple Silicon")
+    machine.drop_values("qcnspmcdm")
+    return machine
+
+
+@broken("arch.windows-too-old", "19045")
+def windows_10() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.build = 19045
+    return machine
+
+
+# --- which interpreter ---
+
+
+@broken("host.file-missing", "C:\\gone\\python.exe", "setx QNNBRIDGE_HOST_PYTHON", "C:\\Python-arm64\\python.exe")
+def variable_names_an_interpreter_that_is_gone() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = r"C:\gone\python.exe"
+    return machine
+
+
+@broken("host.file-missing", "PATH")
+def argument_names_a_program_that_is_not_on_the_path() -> tuple[SimulatedMachine, Order]:
+    return snapdragon()[0], Order(host_python="python-arm64")
+
+
+@broken("host.config-broken", "config.toml", "single quotes")
+def configuration_with_backslashes_in_double_quotes() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.put(
+        ntpath.join(machine.environ["LOCALAPPDATA"], "qnnbridge", "config.toml"),
+        text='[host]\npython = "C:\\Python-arm64\\python.exe"\n',
+    )
+    return machine
+
+
+@broken("host.config-broken", "does not exist")
+def configuration_that_is_named_and_absent() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.environ["QNNBRIDGE_CONFIG"] = r"D:\nowhere.toml"
+    return machine
+
+
+@broken("host.store-alias", "Microsoft Store")
+def alias_of_the_store() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    alias = rf"{machine.environ['LOCALAPPDATA']}\Microsoft\WindowsApps\python.exe"
+    machine.put(alias, File(0, is_alias=True))
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = alias
+    return machine
+
+
+@broken("host.wrong-machine", "x86")
+def x86_python_as_the_host() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    python = make_small_host(add_python(machine, r"C:\Python311-32", "3.11.9", "x86"))
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = python.executable
+    return machine
+
+
+@broken("host.wrong-machine", "x64")
+def virtual_environment_with_a_native_launcher_of_an_x64_python() -> SimulatedMachine:
+    """The launcher is not what runs in the end."""
+    machine, application, _ = snapdragon()
+    environment = add_venv(machine, r"C:\env", application, launcher="ARM64")
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = environment.executable
+    return machine
+
+
+@broken("host.base-missing", "venv --clear")
+def virtual_environment_whose_python_was_uninstalled() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    environment = make_host(add_venv(machine, r"C:\env", host))
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = environment.executable
+    machine.remove(host.executable)
+    machine.pythons.clear()
+    return machine
+
+
+@broken("host.python-too-old", "3.10")
+def only_native_python_is_3_10() -> SimulatedMachine:
+    machine = windows_on_arm()
+    install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
+    make_small_host(add_python(machine, r"C:\Python310-arm64", "3.10.11"))
+    return machine
+
+
+@broken("host.none", "Windows installer (ARM64)")
+def no_native_python_at_all() -> SimulatedMachine:
+    machine = windows_on_arm()
+    install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
+    return machine
+
+
+@broken("host.none", "3.10")
+def linux_application_of_python_3_10_and_nothing_else() -> SimulatedMachine:
+    machine = linux()
+    install_bridge(add_python(machine, "/usr/local", "3.10.14", "x86_64", running=True))
+    return machine
+
+
+@broken("host.packages-missing", "py -V:3.13-arm64 -m pip install", "onnxruntime")
+def native_python_with_nothing_installed() -> SimulatedMachine:
+    machine = windows_on_arm()
+    install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
+    add_python(machine, r"C:\Python313-arm64")
+    return machine
+
+
+@broken("host.packages-missing", "msgpack")
+def host_without_msgpack() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    machine.remove_folder(host.path("msgpack"))
+    machine.remove_folder(host.path("msgpack-1.2.4.dist-info"))
+    return machine
+
+
+@broken("host.user-packages", "not with --user")
+def packages_of_the_user_only() -> SimulatedMachine:
+    machine = linux()
+    python = add_python(machine, "/usr", "3.11.7", "x86_64", running=True)
+    user = Python(
+        machine, python.executable, "/home/maria/.local/lib/python3.11/site-packages", "3.11.7", "linux-x86_64"
+    )
+    make_host(user)
+    python.answer(path=(user.site, python.site), user_site=user.site)
+    return machine
+
+
+@broken("host.does-not-start", "0xC0000135", "Visual C++")
+def interpreter_without_the_c_runtime() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    host.die(0xC0000135)
+    return machine
+
+
+@broken("host.does-not-start", "encodings", "PYTHONHOME")
+def interpreter_that_finds_the_files_of_another() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    host.die(1, "Fatal Python error: init_fs_encoding\nModuleNotFoundError: No module named 'encodings'")
+    return machine
+
+
+@broken("host.does-not-start", "SIGSEGV")
+def linux_interpreter_that_crashes() -> SimulatedMachine:
+    machine = linux()
+    make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
+    other = add_python(machine, "/opt/other", "3.11.7", "x86_64")
+    other.die(-11)
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = other.executable
+    return machine
+
+
+# --- packages ---
+
+
+def make_small_host(python: Python) -> Python:
+    """What pip could install there."""
+    install_bridge(python)
+    install_small(python, "onnxruntime", version="1.20.0")
+    return python
+
+
+@broken("packages.wheel-python", "cp311", "3.13")
+def packages_of_python_3_11_copied_to_3_13() -> SimulatedMachine:
+    machine = windows_on_arm()
+    install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
+    host = add_python(machine, r"C:\Python313-arm64")
+    install_bridge(host)
+    install(host, "onnxruntime-qnn", "1.23.2", tag="cp311")
+    return machine
+
+
+@broken("packages.wheel-machine", "aarch64")
+def wheels_of_another_linux_machine() -> SimulatedMachine:
+    machine = linux()
+    host = make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
+    machine.remove_folder(host.path("onnxruntime_qnn"))
+    machine.remove_folder(host.path("onnxruntime_qnn-2.7.0.dist-info"))
+    install(host, "onnxruntime-qnn", "2.7.0", "linux_aarch64")
+    return machine
+
+
+@broken("packages.half-installed", "onnxruntime-qnn==2.7.0")
+def distribution_without_its_module() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    machine.remove_folder(host.path("onnxruntime_qnn"))
+    return machine
+
+
+@broken("packages.half-installed", "RECORD", "onnxruntime==1.31.1")
+def distribution_without_its_record() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    machine.remove(host.path("onnxruntime-1.31.1.dist-info/RECORD"))
+    return machine
+
+
+@broken("packages.half-installed", "numpy")
+def numpy_without_its_files() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    machine.put(
+        host.path("numpy-2.4.6.dist-info/RECORD"),
+        text="numpy/__init__.py,sha256=,0\nnumpy/exceptions.py,sha256=,7\n",
+    )
+    return machine
+
+
+@broken("packages.shadowed", "loads onnxruntime-qnn 1.24.1", "uninstall -y onnxruntime onnxruntime-qnn")
+def onnxruntime_below_onnxruntime_qnn() -> SimulatedMachine:
+    machine, _, host = snapdragon("1.24.1")
+    install(host, "onnxruntime", "1.31.1")
+    install(host, "onnxruntime-qnn", "1.24.1", record="1.24.1")
+    return machine
+
+
+@broken("packages.shadowed", "loads onnxruntime 1.31.1")
+def onnxruntime_over_onnxruntime_qnn() -> SimulatedMachine:
+    machine, _, host = snapdragon("1.23.2")
+    install(host, "onnxruntime", "1.31.1")
+    return machine
+
+
+@broken("packages.other-runtime", "onnxruntime-directml")
+def directml_beside_onnxruntime() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    install_small(host, "onnxruntime", "onnxruntime-directml", "1.24.4")
+    return machine
+
+
+@broken("packages.leftover-1x", "QNN libraries of a 1.x release")
+def libraries_of_a_1_x_release_left_behind() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    for name in ("QnnHtp.dll", "QnnSystem.dll", "onnxruntime_providers_qnn.dll"):
+        machine.put(
+            host.path(f"onnxruntime/capi/{name}"), File(2_000_000, library=Library("ARM64", "2.37.1.250807093845"))
+        )
+    return machine
+
+
+@broken("packages.no-qnn", "onnxruntime-qnn")
+def onnxruntime_without_qnn() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    machine.remove_folder(host.path("onnxruntime_qnn"))
+    machine.remove_folder(host.path("onnxruntime_qnn-2.7.0.dist-info"))
+    return machine
+
+
+@broken("packages.no-onnxruntime", "onnxruntime>=1.24.2")
+def plugin_without_onnxruntime() -> tuple[SimulatedMachine, Order]:
+    machine, _, host = snapdragon(ort=None)
+    return machine, Order(host_python=host.executable)
+
+
+@broken("packages.onnxruntime-too-old", "1.23.2", "2.7.0", "install -U")
+def onnxruntime_1_23_with_2_7() -> SimulatedMachine:
+    return snapdragon("2.7.0", "1.23.2")[0]
+
+
+@broken("packages.qnn-too-old", "2.3.0", "1.31.1", "install -U onnxruntime-qnn")
+def onnxruntime_1_31_with_2_3() -> SimulatedMachine:
+    return snapdragon("2.3.0", "1.31.1")[0]
+
+
+@broken("packages.other-qnnbridge", "0.0.9")
+def another_qnnbridge_on_the_host() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    for name in list(machine.names(host.site)):
+        if name.startswith("qnnbridge-"):
+            machine.remove_folder(host.path(name))
+    install_small(host, "qnnbridge", version="0.0.9")
+    return machine
+
+
+@broken("packages.vc-runtime", "MSVCP140_1.dll", "winget", "arm64")
+def no_visual_c_runtime() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.remove(r"C:\Windows\System32\msvcp140.dll")
+    machine.remove(r"C:\Windows\System32\msvcp140_1.dll")
+    return machine
+
+
+# --- files ---
+
+
+@broken("files.missing", "QnnHtpV73Stub.dll")
+def stub_taken_by_a_virus_scanner() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    machine.remove(_qnn(host, "QnnHtpV73Stub.dll"))
+    return machine
+
+
+@broken("files.missing", "libqnnhtpv73.cat")
+def catalog_missing() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    machine.remove(_qnn(host, "libqnnhtpv73.cat"))
+    return machine
+
+
+@broken("files.missing", "libc++")
+def library_beside_the_package_missing_on_linux() -> SimulatedMachine:
+    machine = linux()
+    host = make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
+    machine.remove(host.path("onnxruntime_qnn.libs/libc++-71bc274c.so.1.0"))
+    return machine
+
+
+@broken("files.truncated", "libQnnHtp.so", "4096 bytes")
+def backend_cut_off_on_linux() -> SimulatedMachine:
+    machine = linux()
+    host = make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
+    file = machine.file(host.path("onnxruntime_qnn/libQnnHtp.so"))
+    file.size, file.library = 4096, Library("x86_64")
+    return machine
+
+
+@broken("files.truncated", "onnxruntime.dll")
+def onnxruntime_cut_off() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    machine.file(host.path("onnxruntime/capi/onnxruntime.dll")).size = 1_000_000
+    return machine
+
+
+@broken("files.replaced", "QnnSystem.dll", "SHA-256")
+def library_with_other_contents() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    machine.file(_qnn(host, "QnnSystem.dll")).sha256 = "ab" * 32
+    return machine
+
+
+@broken("files.mixed-builds", "QnnHtp.dll", "2.40.0.251030114326")
+def backend_of_an_sdk_copied_over_the_packages_own() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    other = File(2_000_000, "cd" * 32, library=Library("ARM64", "2.40.0.251030114326_189385"))
+    machine.put(_qnn(host, "QnnHtp.dll"), other)
+    return machine
+
+
+@broken("files.wrong-machine", "QnnHtpPrepare.dll: x64")
+def x64_library_in_the_native_package() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    file = machine.file(_qnn(host, "QnnHtpPrepare.dll"))
+    file.library, file.sha256 = Library("x64", "2.51.0.260929181845"), "ee" * 32
+    return machine
+
+
+@broken("files.skel-not-signed", "libQnnHtpV73Skel.so", "libqnnhtpv73.cat")
+def catalog_of_another_build() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    machine.file(_qnn(host, "libqnnhtpv73.cat")).data = b"0\x82" + bytes(12_000)
+    return machine
+
+
+@broken("files.foreign-on-path", "arm64x-windows-msvc", "PATH")
+def sdk_on_the_path() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    folder = r"D:\qairt\2.40.0.251030\lib\arm64x-windows-msvc"
+    machine.put(rf"{folder}\QnnHtp.dll", File(2_000_000, library=Library("ARM64X", "2.40.0.251030114326")))
+    machine.environ["PATH"] += ";" + folder
+    return machine
+
+
+@broken("files.foreign-on-adsp-path", "hexagon-v73")
+def skel_of_an_sdk_on_the_dsp_path() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    folder = r"D:\qnn\lib\hexagon-v73\unsigned"
+    machine.put(rf"{folder}\libQnnHtpV73Skel.so", File(9_000_000, library=Library("hexagon")))
+    machine.environ["ADSP_LIBRARY_PATH"] = folder
+    return machine
+
+
+# --- which QNN ---
+
+
+@broken("sdk.too-old-for-chip", "V81", "SC8480XP", "onnxruntime-qnn==2.")
+def release_without_a_stub_for_the_x2_elite() -> SimulatedMachine:
+    return snapdragon(
+        "1.23.2",
+        processor="Snapdragon(R) X2 Elite - X2E80100 - Qualcomm(R) Oryon(TM) CPU",
+        device="Qualcomm(R) Hexagon(TM) NPU",
+    )[0]
+
+
+@broken("sdk.newer-than-system", "2.51.0", "2.40.0", "HtpUsrDrv.dll", "onnxruntime-qnn==1.23.2")
+def bundled_newer_than_the_driver() -> SimulatedMachine:
+    return snapdragon(system_qnn="2.40.0.0")[0]
+
+
+@broken("sdk.newer-than-system", "QAIRT_SDK_ROOT")
+def bundled_newer_than_the_installed_sdk() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.put(r"C:\qairt\2.45.40.260401\sdk.yaml", text="version: 2.45.40.260401\n")
+    machine.environ["QAIRT_SDK_ROOT"] = r"C:\qairt\2.45.40.260401"
+    return machine
+
+
+@broken("sdk.backend-path-missing", "QnnCpu.dll")
+def backend_that_is_no_longer_shipped() -> tuple[SimulatedMachine, Order]:
+    machine, _, host = snapdragon()
+    return machine, Order(backend=_qnn(host, "QnnCpu.dll"))
+
+
+@broken("sdk.root-missing", "QNN_SDK_ROOT")
+def variable_of_a_removed_sdk() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.environ["QNN_SDK_ROOT"] = r"C:\Qualcomm\gone"
+    return machine
+
+
+@broken("sdk.roots-disagree", "2.51.0", "2.60.0")
+def variables_that_name_two_sdks() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    for name, version in (("QNN_SDK_ROOT", "2.51.0.260929"), ("QAIRT_SDK_ROOT", "2.60.0.270929")):
+        machine.put(rf"C:\sdk\{version}\sdk.yaml", text=f"version: {version}\n")
+        machine.environ[name] = rf"C:\sdk\{version}"
+    return machine
+
+
+# --- driver ---
+
+
+@broken("driver.missing", "qcnspmcdm")
+def no_driver() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.drop_values("qcnspmcdm")
+    return machine
+
+
+@broken("driver.disabled", "Enable-PnpDevice")
+def npu_switched_off_in_the_device_manager() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.problems[INSTANCE] = 22
+    return machine
+
+
+@broken("driver.disabled", "Enable-PnpDevice")
+def service_switched_off() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.set_value(SERVICE, "Start", 4)
+    return machine
+
+
+@broken("driver.problem", "cannot start", "problem 10")
+def device_that_cannot_start() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.problems[INSTANCE] = 10
+    return machine
+
+
+@broken("driver.no-device")
+def driver_without_a_device() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.drop_values(rf"{SERVICE}\Enum")
+    return machine
+
+
+@broken("driver.no-fastrpc", "libcdsprpc.dll")
+def driver_folder_without_fastrpc() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.remove(rf"{DRIVER_FOLDER}\libcdsprpc.dll")
+    return machine
+
+
+@broken("driver.missing", "/dev/fastrpc-cdsp")
+def linux_board_without_fastrpc() -> SimulatedMachine:
+    machine = linux("aarch64")
+    make_host(add_python(machine, "/opt/python", "3.11.7", "aarch64", running=True))
+    machine.remove("/dev/fastrpc-cdsp")
+    return machine
+
+
+@broken("driver.node-closed", "/dev/fastrpc-cdsp", "usermod")
+def linux_device_of_another_group() -> SimulatedMachine:
+    machine = linux("aarch64")
+    make_host(add_python(machine, "/opt/python", "3.11.7", "aarch64", running=True))
+    machine.closed_devices.add("/dev/fastrpc-cdsp")
+    return machine
+
+
+# --- paths, environment ---
+
+
+@broken("path.too-long", "characters")
+def host_in_a_very_deep_folder() -> SimulatedMachine:
+    machine = windows_on_arm()
+    install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
+    make_host(add_python(machine, "C:\\" + "\\".join(["a-folder-with-a-long-name"] * 8)))
+    return machine
+
+
+@broken("path.network", r"\\server\share")
+def host_on_a_server() -> SimulatedMachine:
+    machine = windows_on_arm()
+    install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
+    make_host(add_python(machine, r"\\server\share\python"))
+    return machine
+
+
+@broken("path.cache-not-ascii", "Jürgen", "QNNBRIDGE_CACHE_DIR")
+def user_whose_name_is_not_ascii() -> SimulatedMachine:
+    return snapdragon(home=r"C:\Users\Jürgen")[0]
+
+
+@broken("path.cache-read-only", "QNNBRIDGE_CACHE_DIR")
+def cache_that_cannot_be_written() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.environ["QNNBRIDGE_CACHE_DIR"] = r"D:\cache"
+    machine.read_only.add(r"D:\cache")
+    return machine
+
+
+@broken("path.state-read-only", "QNNBRIDGE_STATE_DIR")
+def state_that_cannot_be_written() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.environ["QNNBRIDGE_STATE_DIR"] = r"D:\state"
+    machine.read_only.add(r"D:\state")
+    return machine
+
+
+@broken("path.disk-full", "42 MB")
+def disk_that_is_nearly_full() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.free = 42 << 20
+    return machine
+
+
+@broken("env.pythonhome", "PYTHONHOME")
+def pythonhome_for_the_whole_computer() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.environ["PYTHONHOME"] = r"C:\Python27"
+    return machine
+
+
+@broken("env.cpu-backend", "ORT_QNN_ENABLE_CPU_BACKEND")
+def cpu_backend_switched_on() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.environ["ORT_QNN_ENABLE_CPU_BACKEND"] = "1"
+    return machine
+
+
+@broken("env.unknown-variable", "QNNBRIDGE_HOST_PYTHON")
+def variable_with_a_typing_error() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.environ["QNNBRIDGE_HOSTPYTHON"] = r"C:\Python-arm64\python.exe"
+    return machine
+
+
+# --- the application ---
+
+
+@broken("application.packages-missing", "numpy")
+def application_without_numpy() -> SimulatedMachine:
+    machine, application, _ = snapdragon()
+    machine.remove_folder(application.path("numpy"))
+    machine.remove_folder(application.path("numpy-2.4.6.dist-info"))
+    return machine
+
+
+@broken("application.python311-loader", "libs\\amd64", "3.12")
+def emulated_python_3_11_with_its_own_qnn() -> SimulatedMachine:
+    machine = windows_on_arm()
+    application = add_python(machine, r"C:\App", "3.11.9", "x64", running=True)
+    install_bridge(application)
+    install(application, "onnxruntime", "1.31.1")
+    install(application, "onnxruntime-qnn", "2.7.0")
+    make_host(add_python(machine, r"C:\Python-arm64"))
+    return machine
+
+
+@broken("application.simulator-wheel", "1.22.2")
+def emulated_python_with_the_release_that_has_no_stub() -> SimulatedMachine:
+    machine, application, _ = snapdragon()
+    install(application, "onnxruntime-qnn", "1.22.2")
+    return machine
+
+
+# --- earlier days ---
+
+
+@broken("state.quarantine", "net.onnx", "quarantine clear")
+def model_in_quarantine() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    add_quarantine(machine, "net.onnx")
+    return machine
+
+
+@broken("state.crashes", "net.onnx", "STATUS_STACK_BUFFER_OVERRUN")
+def crash_of_this_morning() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    add_crash(machine, "2026-11-18T06:00:00.000+00:00")
+    return machine
+
+
+@broken("cache.damaged", "net.onnx", "cache prune")
+def damaged_entry_of_the_cache() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.cached = CacheContents(3, 5 << 20, ("net.onnx: model.bin is cut off",))
+    return machine
+
+
+# --- live probe: what real hosts answered ---
+
+
+def _probed(**result: object) -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.probe_result = ProbeResult(**result)  # type: ignore[arg-type]
+    return machine
+
+
+@broken("probe.import", "0xC0000005", "its process dies")
+def host_that_dies_while_it_imports_onnxruntime() -> SimulatedMachine:
+    return _probed(
+        failed="import",
+        error="HostCrashed",
+        message="The QNN host process ended while importing ONNX Runtime: exit code 3221225477 (0xC0000005).",
+        exit_code=0xC0000005,
+    )
+
+
+@broken("probe.register", "could not be loaded")
+def provider_that_does_not_load() -> SimulatedMachine:
+    return _probed(
+        failed="register", error="ProviderUnavailable", message="onnxruntime_providers_qnn.dll could not be loaded"
+    )
+
+
+@broken("probe.devices")
+def provider_without_a_device() -> SimulatedMachine:
+    return _probed(failed="devices", error="ProviderUnavailable", message="No QNN device.")
+
+
+@broken("probe.create", "nodes on the CPU")
+def tiny_model_that_is_not_taken() -> SimulatedMachine:
+    return _probed(failed="create", error="PlacementRefused", message="3 nodes on the CPU")
+
+
+@broken("probe.numbers", "wrong numbers")
+def npu_that_computes_nonsense() -> SimulatedMachine:
+    return _probed(failed="numbers", message="the largest difference from the right numbers is 65536")
+
+
+@broken("probe.timeout", "create")
+def npu_that_hangs() -> SimulatedMachine:
+    return _probed(failed="timeout", message="no answer in the stage 'create'")
+
+
+@broken("model.missing", "absent.onnx")
+def model_that_is_not_there() -> tuple[SimulatedMachine, Order]:
+    return snapdragon()[0], Order(model=r"C:\absent.onnx")

@@ -1,0 +1,170 @@
+"""The ten attempts that users documented on a Snapdragon X Elite PC whose system has QNN 2.40, each rebuilt with the
+wheels that they named, and what the doctor has to say first about it. Plus one that many others made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from machines import (
+    File,
+    Python,
+    SimulatedMachine,
+    add_python,
+    install,
+    install_bridge,
+    install_small,
+    make_host,
+    windows_on_arm,
+)
+
+from qnnbridge_tools.doctor.facts import Library
+from qnnbridge_tools.doctor.survey import Order
+
+SYSTEM_QNN = "2.40.0.0"
+SDK = r"C:\Qualcomm\AIStack\QAIRT\2.40.0.251030"
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """code: of the first finding, ``None`` for none. fix: words that its fix has."""
+
+    name: str
+    code: str | None
+    fix: tuple[str, ...]
+    build: Callable[[], tuple[SimulatedMachine, Order]]
+
+
+def computer() -> SimulatedMachine:
+    """The PC: its driver and the SDK beside it are of QNN 2.40."""
+    machine = windows_on_arm(system_qnn=SYSTEM_QNN)
+    machine.put(rf"{SDK}\sdk.yaml", text="name: qairt\nversion: 2.40.0.251030\n")
+    for folder, kind in (("aarch64-windows-msvc", "ARM64"), ("arm64x-windows-msvc", "ARM64X")):
+        library = Library(kind, "2.40.0.251030114326_189385")
+        machine.put(rf"{SDK}\lib\{folder}\QnnHtp.dll", File(2_000_000, library=library))
+    machine.environ["QNN_SDK_ROOT"] = SDK
+    return machine
+
+
+def _emulated(machine: SimulatedMachine, qnn: str) -> Python:
+    python = add_python(machine, r"C:\Python311", "3.11.9", "x64", running=True)
+    install_bridge(python)
+    install(python, "onnxruntime-qnn", qnn)
+    return python
+
+
+def x64_python() -> tuple[SimulatedMachine, Order]:
+    """QNN is among the available providers, and the process dies with the first session."""
+    machine = computer()
+    _emulated(machine, "1.23.2")
+    return machine, Order()
+
+
+def x64_python_as_host() -> tuple[SimulatedMachine, Order]:
+    """The same package in a second x64 Python that is to be the host."""
+    machine = computer()
+    add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
+    install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
+    other = add_python(machine, r"C:\Python311", "3.11.9", "x64")
+    install_bridge(other)
+    install(other, "onnxruntime-qnn", "1.24.1")
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = other.executable
+    return machine, Order()
+
+
+def arm64_python_without_wheels() -> tuple[SimulatedMachine, Order]:
+    """pip found no ARM64 wheels for the application's packages and gave up before it came to onnxruntime."""
+    machine = computer()
+    application = add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
+    install_bridge(application)
+    install_small(application, "cv2", "opencv-python")
+    native = add_python(machine, r"C:\Python313-arm64", "3.13.1")
+    install_small(native, "numpy", version="2.4.6")
+    return machine, Order()
+
+
+def x64_wheels_in_arm64_python() -> tuple[SimulatedMachine, Order]:
+    """So the x64 wheels were forced into the ARM64 Python."""
+    machine = computer()
+    application = add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
+    install_bridge(application)
+    native = add_python(machine, r"C:\Python311-arm64", "3.11.9")
+    install_bridge(native)
+    install(native, "onnxruntime-qnn", "1.23.2", "win_amd64")
+    return machine, Order()
+
+
+def _native(qnn: str) -> tuple[SimulatedMachine, Python]:
+    machine = computer()
+    application = add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
+    install_bridge(application)
+    return machine, make_host(add_python(machine, r"C:\Python313-arm64", "3.13.1"), qnn)
+
+
+def newer_than_the_system() -> tuple[SimulatedMachine, Order]:
+    machine, _ = _native("1.24.1")
+    return machine, Order()
+
+
+def backend_of_the_system() -> tuple[SimulatedMachine, Order]:
+    """ "Unable to find a valid interface": the provider of 2.42 with the backend of 2.40."""
+    machine, _ = _native("1.24.1")
+    return machine, Order(backend=rf"{SDK}\lib\aarch64-windows-msvc\QnnHtp.dll")
+
+
+def not_ascii() -> tuple[SimulatedMachine, Order]:
+    machine = computer()
+    application = add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
+    install_bridge(application)
+    make_host(add_python(machine, r"C:\Проекты\Python313-arm64", "3.13.1"), "1.23.2")
+    return machine, Order()
+
+
+def error_1002() -> tuple[SimulatedMachine, Order]:
+    machine, _ = _native("1.22.0")
+    return machine, Order()
+
+
+def works() -> tuple[SimulatedMachine, Order]:
+    machine, _ = _native("1.23.2")
+    return machine, Order()
+
+
+def works_without_the_driver_saying_its_version() -> tuple[SimulatedMachine, Order]:
+    machine, _ = _native("1.23.2")
+    machine.remove_folder(next(name for name in machine.folders if name.endswith("\\htp")))
+    return machine, Order()
+
+
+def both_packages() -> tuple[SimulatedMachine, Order]:
+    """pip install onnxruntime onnxruntime-qnn, as many do."""
+    machine, host = _native("1.23.2")
+    install(host, "onnxruntime", "1.31.1")
+    return machine, Order()
+
+
+ARM64_PIP = "-arm64 -m pip install"
+ATTEMPTS = (
+    Attempt("1 x64 Python, QNN listed, process dies", "host.only-emulated", ("ARM64", ARM64_PIP), x64_python),
+    Attempt("2 the same as the host", "host.wrong-machine", ("ARM64", ARM64_PIP), x64_python_as_host),
+    Attempt(
+        "3 no ARM64 wheels on the ARM64 side",
+        "host.packages-missing",
+        ('py -V:3.13-arm64 -m pip install "qnnbridge[host]"',),
+        arm64_python_without_wheels,
+    ),
+    Attempt(
+        "4 x64 wheels forced into it",
+        "packages.wheel-machine",
+        ("py -V:3.11-arm64 -m pip install --force-reinstall", "onnxruntime-qnn==1.23.2"),
+        x64_wheels_in_arm64_python,
+    ),
+    Attempt("5 1.24.1 on 2.40", "sdk.newer-than-system", ("onnxruntime-qnn==1.23.2",), newer_than_the_system),
+    Attempt("6 backend_path into the SDK", "sdk.backend-path-mixed", ("Leave out",), backend_of_the_system),
+    Attempt("7 path that is not ASCII", "path.not-ascii", ("setup-host",), not_ascii),
+    Attempt("8 1.22.0, error 1002", "packages.known-fault", ("onnxruntime-qnn==1.23.2",), error_1002),
+    Attempt("9 1.23.2 works", None, (), works),
+    Attempt("10 1.23.2 works again", None, (), works_without_the_driver_saying_its_version),
+    Attempt("both packages", "packages.shadowed", ("uninstall -y onnxruntime onnxruntime-qnn",), both_packages),
+)

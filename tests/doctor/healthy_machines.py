@@ -1,0 +1,145 @@
+"""Computers with nothing wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from machines import (
+    SimulatedMachine,
+    add_python,
+    add_venv,
+    install,
+    install_bridge,
+    linux,
+    make_host,
+    snapdragon,
+    windows_on_arm,
+    x64_pc,
+)
+
+HEALTHY: list[Callable[[], SimulatedMachine]] = []
+
+
+def healthy(build: Callable[[], SimulatedMachine]) -> Callable[[], SimulatedMachine]:
+    HEALTHY.append(build)
+    return build
+
+
+@healthy
+def native_host_with_2_7() -> SimulatedMachine:
+    return snapdragon()[0]
+
+
+@healthy
+def native_host_with_1_23() -> SimulatedMachine:
+    return snapdragon("1.23.2", system_qnn="2.40.0.0")[0]
+
+
+@healthy
+def system_of_the_same_version() -> SimulatedMachine:
+    return snapdragon(system_qnn="2.51.0.0")[0]
+
+
+@healthy
+def application_in_the_native_python_itself() -> SimulatedMachine:
+    machine = windows_on_arm()
+    make_host(add_python(machine, r"C:\Python313-arm64", running=True))
+    return machine
+
+
+@healthy
+def x86_application_of_32_bits() -> SimulatedMachine:
+    machine = windows_on_arm()
+    install_bridge(add_python(machine, r"C:\Python310-32", "3.10.11", "x86", running=True))
+    make_host(add_python(machine, r"C:\Python313-arm64"))
+    return machine
+
+
+@healthy
+def x64_pc_for_compiling() -> SimulatedMachine:
+    machine = x64_pc()
+    make_host(add_python(machine, r"C:\Python311", "3.11.9", "x64", running=True))
+    return machine
+
+
+@healthy
+def linux_with_the_simulator() -> SimulatedMachine:
+    machine = linux()
+    make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
+    return machine
+
+
+@healthy
+def linux_on_a_snapdragon_board() -> SimulatedMachine:
+    machine = linux("aarch64")
+    make_host(add_python(machine, "/opt/python", "3.11.7", "aarch64", running=True))
+    return machine
+
+
+@healthy
+def two_native_interpreters_and_an_empty_newer_one() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    make_host(add_python(machine, r"C:\Python311-arm64", "3.11.9"))
+    add_python(machine, r"C:\Python314-arm64", "3.14.0")
+    return machine
+
+
+@healthy
+def x2_elite_with_its_chip() -> SimulatedMachine:
+    return snapdragon(
+        processor="Snapdragon(R) X2 Elite - X2E80100 - Qualcomm(R) Oryon(TM) CPU",
+        device="Snapdragon(R) X2 Elite - X2E80100 - Qualcomm(R) Hexagon(TM) NPU",
+    )[0]
+
+
+@healthy
+def third_generation_8cx() -> SimulatedMachine:
+    return snapdragon(processor="Snapdragon (TM) 8cx Gen 3 @ 3.0 GHz", device="Qualcomm(R) Hexagon(TM) NPU")[0]
+
+
+@healthy
+def host_in_a_virtual_environment() -> SimulatedMachine:
+    machine = windows_on_arm()
+    install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
+    native = add_python(machine, r"C:\Python313-arm64")
+    host = make_host(add_venv(machine, r"C:\qnn-host", native))
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = host.executable
+    return machine
+
+
+@healthy
+def oldest_pair_that_works() -> SimulatedMachine:
+    return snapdragon("2.4.0", "1.24.2")[0]
+
+
+@healthy
+def sdk_of_the_same_build_on_the_path() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    machine.environ["PATH"] += ";" + host.path("onnxruntime_qnn")
+    return machine
+
+
+@healthy
+def older_sdk_installed_and_not_used() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.put(r"C:\Qualcomm\AIStack\QAIRT\2.40.0.251030\sdk.yaml", text="version: 2.40.0.251030\n")
+    return machine
+
+
+@healthy
+def emulated_x64_python_3_12_with_its_own_qnn() -> SimulatedMachine:
+    """Its loader takes libs/arm64ec, which reaches the NPU."""
+    machine, application, _ = snapdragon()
+    install(application, "onnxruntime", "1.31.1")
+    install(application, "onnxruntime-qnn", "2.7.0")
+    return machine
+
+
+@healthy
+def crash_and_quarantine_of_last_week() -> SimulatedMachine:
+    from machines import add_crash, add_quarantine
+
+    machine, _, _ = snapdragon()
+    add_quarantine(machine, "old.onnx", age_s=3 * 24 * 3600)
+    add_crash(machine, "2026-11-09T12:00:00.000+00:00")
+    return machine

@@ -1,0 +1,167 @@
+"""The report: for people one screen, for programs one document; what is found is put in order."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machines import install, snapdragon
+
+from qnnbridge_tools.doctor.checks import Check
+from qnnbridge_tools.doctor.diagnose import diagnose
+from qnnbridge_tools.doctor.facts import ProbeResult
+from qnnbridge_tools.doctor.findings import Report, Severity
+from qnnbridge_tools.doctor.report_json import report_document
+from qnnbridge_tools.doctor.report_text import report_text
+from qnnbridge_tools.doctor.survey import Order, survey
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def report_of_much_trouble() -> Report:
+    machine, _, host = snapdragon(system_qnn="2.40.0.0")
+    machine.environ["PYTHONHOME"] = r"C:\Python27"
+    machine.problems[r"ACPI\QCOM0D0A\2&DABA3FF&0"] = 43
+    return diagnose(survey(machine, Order()))
+
+
+def test_the_most_blocking_finding_comes_first_and_the_verdict_names_it() -> None:
+    report = report_of_much_trouble()
+    assert [one.code for one in report.findings] == ["sdk.newer-than-system", "driver.problem", "env.pythonhome"]
+    severities = [one.severity for one in report.findings]
+    assert severities == sorted(severities, reverse=True)
+    assert report.verdict.startswith("The NPU cannot be used, because onnxruntime-qnn 2.7.0 brings QNN 2.51.0")
+    assert report.exit_code == 2
+
+
+def test_the_text_ends_with_the_verdict_and_keeps_each_fix_on_a_line_of_its_own() -> None:
+    report = report_of_much_trouble()
+    lines = report_text(report).splitlines()
+    assert lines[0].startswith("BLOCKED")
+    assert lines[-1] == f"Verdict: {report.verdict}"
+    for finding in report.findings:
+        assert any(line.strip() == f"fix   {finding.fix}" for line in lines)
+    assert sum(line.startswith("ok ") for line in lines) == len(report.healthy)
+
+
+def test_names_with_control_characters_are_shown_escaped() -> None:
+    machine, _, _ = snapdragon()
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = "C:\\x\x1b[2Jy.exe"
+    assert "\x1b" not in report_text(diagnose(survey(machine, Order())))
+
+
+def test_a_probe_that_worked_on_the_npu_makes_a_prediction_a_warning() -> None:
+    machine, _, _ = snapdragon(system_qnn="2.40.0.0")
+    machine.probe_result = ProbeResult(simulator=False, qnn_nodes=3, difference=0.0)
+    report = diagnose(survey(machine, Order()))
+    assert [(one.code, one.severity) for one in report.findings] == [("sdk.newer-than-system", Severity.DEGRADED)]
+    assert report.verdict.startswith("The NPU can be used, but ")
+    assert report.exit_code == 1
+
+
+def test_a_failed_probe_proves_the_cause_that_was_found() -> None:
+    machine, _, _ = snapdragon("2.7.0", "1.23.2")
+    machine.probe_result = ProbeResult(failed="register", message="QNN EP requires ORT >= 1.24")
+    report = diagnose(survey(machine, Order()))
+    assert [one.code for one in report.findings] == ["packages.onnxruntime-too-old"]
+    assert "live probe failed accordingly" in report.findings[0].notes[-1]
+
+
+def test_a_healthy_npu_is_said_in_one_sentence() -> None:
+    machine, _, _ = snapdragon()
+    machine.probe_result = ProbeResult(simulator=False, qnn_nodes=3, difference=0.0)
+    report = diagnose(survey(machine, Order()))
+    assert report.verdict == "The NPU can be used."
+    assert report.findings == ()
+
+
+def test_quick_makes_no_probe_and_says_so() -> None:
+    machine, _, _ = snapdragon()
+    report = diagnose(survey(machine, Order(quick=True)))
+    assert machine.probed == []
+    assert "no live probe" in report.verdict
+    assert report.exit_code == 0
+
+
+def test_quick_does_not_hash_but_sees_sizes() -> None:
+    machine, _, host = snapdragon()
+    library = machine.file(host.path("onnxruntime_qnn/QnnSystem.dll"))
+    library.sha256 = "ab" * 32
+    assert diagnose(survey(machine, Order(quick=True))).findings == ()
+    library.size -= 1
+    assert [one.code for one in diagnose(survey(machine, Order(quick=True))).findings] == ["files.truncated"]
+
+
+def test_without_numpy_the_probe_is_skipped_and_that_is_said() -> None:
+    machine, application, _ = snapdragon()
+    machine.remove_folder(application.path("numpy"))
+    machine.remove_folder(application.path("numpy-2.4.6.dist-info"))
+    report = diagnose(survey(machine, Order()))
+    assert machine.probed == []
+    assert any("numpy" in line.text for line in report.healthy if line.check == "live probe")
+
+
+def test_a_check_that_fails_hides_nothing_of_the_others() -> None:
+    def fails(_facts: object) -> Any:
+        raise KeyError("x")
+
+    machine, _, _ = snapdragon("2.3.0")
+    facts = survey(machine, Order())
+    from qnnbridge_tools.doctor.checks import all_checks
+
+    report = diagnose(facts, [Check("broken", fails, lambda _facts: None), *all_checks()])
+    assert [one.code for one in report.findings] == ["packages.qnn-too-old", "doctor.incomplete"]
+    assert "KeyError" in report.findings[1].seen[0]
+
+
+@pytest.mark.parametrize("method", ["registry", "names", "registered_pythons", "library", "ask", "running", "data"])
+def test_a_computer_that_answers_a_question_with_an_error_is_examined_all_the_same(method: str) -> None:
+    machine, _, _ = snapdragon()
+
+    def fails(*_arguments: object, **_more: object) -> Any:
+        raise PermissionError("denied")
+
+    setattr(machine, method, fails)
+    report = diagnose(survey(machine, Order()))
+    assert any(one.code == "doctor.incomplete" and "denied" in " ".join(one.seen) for one in report.findings)
+
+
+def test_the_document_is_what_the_schema_says() -> None:
+    schema = json.loads((DOCS / "doctor.schema.json").read_text("utf-8"))
+    for report in (report_of_much_trouble(), diagnose(survey(snapdragon()[0], Order()))):
+        document = json.loads(json.dumps(report_document(report)))
+        _hold(document, schema, schema)
+
+
+def _hold(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> None:
+    """The few words of JSON Schema that ours uses."""
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float)}
+    assert isinstance(value, kinds[schema["type"]]), (value, schema)
+    if "enum" in schema:
+        assert value in schema["enum"]
+    if "const" in schema:
+        assert value == schema["const"]
+    if "pattern" in schema:
+        assert re.search(schema["pattern"], value)
+    if schema["type"] == "object":
+        assert set(schema["required"]) <= set(value) <= set(schema["properties"])
+        for name, item in value.items():
+            _hold(item, schema["properties"][name], root)
+    for item in value if schema["type"] == "array" else ():
+        _hold(item, schema["items"], root)
+
+
+def test_installing_the_fitting_release_clears_the_finding() -> None:
+    """The fix is not only named, it is right: what it installs makes the computer healthy."""
+    machine, _, host = snapdragon("1.24.1", system_qnn="2.40.0.0")
+    report = diagnose(survey(machine, Order()))
+    assert "install onnxruntime-qnn==1.23.2" in report.findings[0].fix
+    for name in ("onnxruntime", "onnxruntime_qnn-1.24.1.dist-info"):
+        machine.remove_folder(host.path(name))
+    install(host, "onnxruntime-qnn", "1.23.2")
+    assert diagnose(survey(machine, Order())).findings == ()

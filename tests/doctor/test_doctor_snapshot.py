@@ -1,0 +1,100 @@
+"""A snapshot is enough to diagnose a computer from afar, and tells nothing of its user."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from broken_machines import BROKEN, Broken
+from machines import SimulatedMachine, snapdragon
+
+from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.doctor.diagnose import diagnose
+from qnnbridge_tools.doctor.snapshot import read_snapshot, snapshot_text
+from qnnbridge_tools.doctor.survey import Order, survey
+
+
+def written(machine: SimulatedMachine, folder: Path, order: Order | None = None) -> Path:
+    path = folder / "snapshot.json"
+    path.write_text(snapshot_text(survey(machine, order or Order()), machine), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.name)
+def test_the_findings_of_a_snapshot_are_those_of_the_computer(broken: Broken, tmp_path: Path) -> None:
+    built = broken.build()
+    machine, order = built if isinstance(built, tuple) else (built, Order())
+    report = diagnose(read_snapshot(written(machine, tmp_path, order)))
+    assert [one.code for one in report.findings] == [broken.code]
+
+
+def test_a_snapshot_holds_neither_the_user_nor_secrets(tmp_path: Path) -> None:
+    machine, _, _ = snapdragon(home=r"C:\Users\Annabell.Meyer")
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = r"C:\Users\Annabell.Meyer\python\python.exe"
+    machine.environ["GITHUB_TOKEN"] = machine.environ["AZURE_CLIENT_SECRET"] = "s3cr3t-value"
+    machine.environ["PATH"] += r";D:\work of annabell.meyer\qnn;\\srv\home\Annabell.Meyer\bin"
+    machine.environ["PYTHONPATH"] = r"c:/users/annabell.meyer/lib"
+    text = written(machine, tmp_path).read_text("utf-8")
+    assert "annabell" not in text.lower()
+    assert "meyer" not in text.lower()
+    assert "s3cr3t" not in text
+    assert "TOKEN" not in text
+    assert r"C:\\Users\\user\\python\\python.exe" in text
+
+
+def test_a_name_that_is_not_ascii_stays_one_that_is_not(tmp_path: Path) -> None:
+    machine, _, _ = snapdragon(home=r"C:\Users\Jürgen")
+    path = written(machine, tmp_path)
+    assert "rgen" not in path.read_text("utf-8")
+    assert [one.code for one in diagnose(read_snapshot(path)).findings] == ["path.cache-not-ascii"]
+
+
+def test_a_short_user_name_does_not_garble_words(tmp_path: Path) -> None:
+    machine, _, _ = snapdragon(home=r"C:\Users\qn")
+    assert "QnnHtp.dll" in written(machine, tmp_path).read_text("utf-8")
+
+
+def test_a_snapshot_of_a_newer_doctor_can_be_read(tmp_path: Path) -> None:
+    path = written(snapdragon("2.3.0")[0], tmp_path)
+    document = json.loads(path.read_text("utf-8"))
+    document["facts"]["moon"] = {"phase": 3}
+    document["facts"]["driver"]["color"] = "blue"
+    del document["facts"]["places"]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert [one.code for one in diagnose(read_snapshot(path)).findings] == ["packages.qnn-too-old"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        '{"kind": "other"}',
+        '{"kind": "qnnbridge doctor snapshot", "schema": 99}',
+        '{"kind": "qnnbridge doctor snapshot", "schema": 1}',
+        '{"kind": "qnnbridge doctor snapshot", "schema": 1, "facts": {"computer": 3}}',
+        '{"kind": "qnnbridge doctor snapshot", "schema": 1, "facts": {"qnnbridge": 3}}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_snapshot_is_refused_in_words(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(OptionError, match=r"x\.json"):
+        read_snapshot(path)
+
+
+@pytest.mark.parametrize("part", ["host", "driver", "probe", "application", "computer", "interpreters", "state"])
+@pytest.mark.parametrize("value", [None, 3, "x", [], [[]], {"a": 1}, True])
+def test_a_damaged_snapshot_is_refused_or_read_and_never_crashes(part: str, value: object, tmp_path: Path) -> None:
+    path = written(snapdragon()[0], tmp_path)
+    document = json.loads(path.read_text("utf-8"))
+    document["facts"][part] = value
+    path.write_text(json.dumps(document), encoding="utf-8")
+    try:
+        facts = read_snapshot(path)
+    except OptionError:
+        return
+    assert diagnose(facts).verdict

@@ -1,0 +1,84 @@
+"""The real host, which dies or fails once at a named step of `model.compile`.
+
+`python tests/fakes/compile_host.py --step=STEP [--once=FILE] [--file-bytes=N] --parent PID`
+
+STEP is one of: before (nothing written), native (in native code), blob (the context binary is written, the .onnx is
+not), half (the .onnx is written to its half), both (both are written, no answer is sent), teardown (the answer was
+sent), stop (it stands still in native code), segv (a segmentation fault in native code), none.
+With ``once`` it happens only while FILE does not exist, and it is made before it does.
+"""
+
+import sys
+
+from qnnbridge_host import stdio_guard
+
+IN_FD, OUT_FD = stdio_guard.claim()
+
+if __name__ == "__main__":
+    import faulthandler
+    import os
+    import resource
+    import signal
+    import threading
+
+    from qnnbridge_host import handlers
+    from qnnbridge_host.engine import compile as compiling
+    from qnnbridge_host.engine import load_engine
+    from qnnbridge_host.main import main
+
+    ours = dict(a[2:].split("=", 1) for a in sys.argv[1:] if a.startswith("--") and "=" in a)
+    rest = [a for a in sys.argv[1:] if not (a.startswith("--") and "=" in a)]
+    step, once = ours["step"], ours.get("once")
+    if "file-bytes" in ours:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(ours["file-bytes"]), int(ours["file-bytes"])))
+
+    def due():
+        if once is not None:
+            if os.path.exists(once):
+                return False
+            open(once, "w").close()
+        return True
+
+    def end(number=signal.SIGKILL):
+        os.kill(os.getpid(), number)
+        threading.Event().wait()
+
+    really = compiling.compile_model
+
+    def compile_model(engine, spec, model, initializers, on_phase):
+        if step in ("none", "teardown") or not due():
+            return really(engine, spec, model, initializers, on_phase)
+        if step == "before":
+            end()
+
+        def phase(name):
+            on_phase(name)
+            if name != "compiling":
+                return
+            if step == "segv":
+                faulthandler._sigsegv()
+            if step == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if step == "native":
+                # This thread goes on into native code, and gives up the lock of the interpreter there.
+                threading.Thread(target=end, daemon=True).start()
+
+        session = really(engine, spec, model, initializers, phase)
+        if step == "blob":
+            os.unlink(spec.output)
+        elif step == "half":
+            os.truncate(spec.output, os.path.getsize(spec.output) // 2)
+        end()
+        return session
+
+    compiling.compile_model = compile_model
+    if step == "teardown":
+        close = handlers.HostHandlers.close
+
+        def close_and_die(self):
+            if self._compiled and due():
+                faulthandler._sigsegv()
+            close(self)
+
+        handlers.HostHandlers.close = close_and_die
+    main(IN_FD, OUT_FD, rest, load_engine)

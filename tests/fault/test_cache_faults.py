@@ -1,0 +1,472 @@
+"""The cache under attack: damaged, swapped and deadly entries, killed compilers, full and read-only disks.
+
+What is promised: nothing half-written or damaged is ever loaded, the session computes what it would without the
+cache, and a bad entry is blamed, never its model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from qnnbridge.cache import status as cache_status
+from qnnbridge.cache.files import hash_file
+from qnnbridge.cache.manifest import MODEL, EntryManifest, FileRecord
+from qnnbridge.cache.notes import Notes
+from qnnbridge.cache.settings import cache_dir
+from qnnbridge.cache.store import Store
+from qnnbridge.errors import HostCrashed, ModelQuarantined
+from qnnbridge.supervision.quarantine import Quarantine
+
+pytest.importorskip("onnxruntime_qnn")
+onnx = pytest.importorskip("onnx")
+pytestmark = pytest.mark.simulator
+
+MODELS = Path(__file__).parents[1] / "models"
+COMPILED = MODELS / "compiled"
+COMPILE_HOST = Path(__file__).parents[1] / "fakes" / "compile_host.py"
+F = MODELS / "f.onnx"
+BLOB = "model_ctx_qnn.bin"
+SOC = [("QNNExecutionProvider", {"soc_model": "60"})]
+INPUT = {"x": np.load(MODELS / "x.npz")["x"]}
+APPLICATION_TIMEOUT_S = 100
+
+
+@pytest.fixture(autouse=True)
+def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[qnnbridge.Host]:
+    with qnnbridge.Host() as host:
+        host.start()
+        yield host
+
+
+@pytest.fixture(scope="module")
+def right(host: qnnbridge.Host) -> bytes:
+    """What the model computes without the cache."""
+    with qnnbridge.InferenceSession(F, providers=SOC, host=host, cache=False) as session:
+        return result(session)
+
+
+@pytest.fixture(scope="module")
+def compiled(host: qnnbridge.Host, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with the model in it."""
+    folder = tmp_path_factory.mktemp("compiled") / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QNNBRIDGE_CACHE", "1")
+        patch.setenv("QNNBRIDGE_CACHE_DIR", str(folder))
+        open_session(host).close()
+    return folder
+
+
+@pytest.fixture
+def entry(compiled: Path) -> Path:
+    """The folder of the entry, in a cache of the test's own."""
+    shutil.copytree(compiled, cache_dir())
+    (key,) = store().all_keys()
+    return store().entry_folder(key)
+
+
+def store() -> Store:
+    return Store(cache_dir())
+
+
+def open_session(host: qnnbridge.Host, path: Path = F, **keywords: Any) -> qnnbridge.InferenceSession:
+    return qnnbridge.InferenceSession(path, providers=SOC, host=host, **keywords)
+
+
+def result(session: qnnbridge.InferenceSession) -> bytes:
+    output: bytes = session.run(None, INPUT)[0].tobytes()
+    return output
+
+
+def faults() -> list[str]:
+    return [bad.fault for bad in store().bad_entries()]
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def other_weights(folder: Path) -> Path:
+    """The same model with one weight changed."""
+    made = onnx.load(F)
+    tensor = next(t for t in made.graph.initializer if t.data_type == 1 and len(t.raw_data) > 4)
+    tensor.raw_data = np.float32(2.0).tobytes() + tensor.raw_data[4:]
+    path = folder / "other.onnx"
+    onnx.save(made, path)
+    return path
+
+
+# --- damaged entries ---
+
+DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "a flipped byte that kills at load": lambda f: overwrite(f / BLOB, 34993, b"\xff"),
+    "a flipped bit that kills at run": lambda f: overwrite(f / BLOB, 36906, b"\x04"),
+    "a flipped byte that hangs": lambda f: overwrite(f / BLOB, 35278, b"\xff"),
+    "a zeroed page": lambda f: overwrite(f / BLOB, 16 * 4096, bytes(4096)),
+    "the blob of another model": lambda f: shutil.copy(COMPILED / "pnet60_qnn.bin", f / BLOB),
+    "truncated": lambda f: os.truncate(f / BLOB, 40_000),
+    "empty": lambda f: os.truncate(f / BLOB, 0),
+    "renamed": lambda f: (f / BLOB).rename(f / "other_qnn.bin"),
+    "gone": lambda f: (f / BLOB).unlink(),
+    "the .onnx of another model": lambda f: shutil.copy(COMPILED / "F.onnx", f / MODEL),
+    "no manifest": lambda f: (f / "manifest.json").unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_entry_is_found_before_qnn_sees_it_and_made_again(
+    damage: str, entry: Path, host: qnnbridge.Host, right: bytes
+) -> None:
+    DAMAGES[damage](entry)
+    before = host.stats
+    session = open_session(host)
+    assert (session.cache.state, faults()) == ("miss", ["damaged"])
+    assert result(session) == right
+    assert (host.stats.crashes, host.stats.generation) == (before.crashes, before.generation)
+    assert host.stats.cache_set_aside == before.cache_set_aside + 1
+    assert open_session(host).cache.state == "hit"
+
+
+def test_a_damage_that_keeps_size_and_dates_is_found(entry: Path, host: qnnbridge.Host, right: bytes) -> None:
+    blob = entry / BLOB
+    dates = blob.stat()
+    overwrite(blob, 34993, b"\xff")
+    os.utime(blob, ns=(dates.st_atime_ns, dates.st_mtime_ns))
+    session = open_session(host)
+    assert (session.cache.state, faults(), result(session)) == ("miss", ["damaged"], right)
+
+
+def test_the_entry_of_other_weights_is_foreign(
+    entry: Path, host: qnnbridge.Host, right: bytes, tmp_path: Path
+) -> None:
+    """Somebody renamed it: every file of it is whole."""
+    with open_session(host, other_weights(tmp_path)) as session:
+        assert session.cache.state == "miss"
+        other_key = str(session.cache.key)
+    shutil.rmtree(entry)
+    os.rename(store().entry_folder(other_key), entry)
+    session = open_session(host)
+    assert (session.cache.state, faults(), result(session)) == ("miss", ["foreign"], right)
+
+
+def test_the_blob_of_other_weights_is_found(
+    entry: Path, host: qnnbridge.Host, right: bytes, tmp_path: Path
+) -> None:
+    with open_session(host, other_weights(tmp_path)) as session:
+        assert result(session) != right
+        shutil.copy(store().entry_folder(str(session.cache.key)) / BLOB, entry / BLOB)
+    session = open_session(host)
+    assert (session.cache.state, faults(), result(session)) == ("miss", ["damaged"], right)
+
+
+# --- entries that are whole and bad all the same: what a faulty compiler leaves ---
+
+
+def believe(folder: Path) -> None:
+    """Make the manifest fit the files, whatever they are."""
+    manifest = EntryManifest.read(folder)
+    assert manifest is not None
+    files = tuple(
+        FileRecord(file.name, (folder / file.name).stat().st_size, hash_file(folder / file.name))
+        for file in manifest.files
+    )
+    id = hashlib.sha256(os.urandom(8)).hexdigest()
+    EntryManifest(**{**plain(manifest), "files": files, "id": id}).write(folder)
+
+
+def plain(manifest: EntryManifest) -> dict[str, Any]:
+    import dataclasses
+
+    return {field.name: getattr(manifest, field.name) for field in dataclasses.fields(manifest)}
+
+
+def deadly(folder: Path, at: int, value: int) -> None:
+    """The files of `tests/models/compiled` with one byte changed, as a whole entry."""
+    model = onnx.load(COMPILED / "good.onnx")
+    for attribute in model.graph.node[0].attribute:
+        if attribute.name == "ep_cache_context":
+            attribute.s = BLOB.encode()
+    onnx.save(model, folder / MODEL)
+    shutil.copy(COMPILED / "a_qnn.bin", folder / BLOB)
+    overwrite(folder / BLOB, at, bytes([value]))
+    believe(folder)
+
+
+def test_an_entry_that_kills_the_host_is_set_aside_and_the_model_is_compiled_again(
+    entry: Path, right: bytes
+) -> None:
+    deadly(entry, 34993, 0xFF)
+    with qnnbridge.Host() as host:
+        session = open_session(host, retry=0)
+        assert (session.cache.state, faults(), result(session)) == ("miss", ["crashed"], right)
+        assert host.stats.crashes == 1
+        assert open_session(host).cache.state == "hit"
+    assert Quarantine().accounts() == []
+    (bad,) = store().bad_entries()
+    assert "SIGSEGV" in bad.reason
+
+
+def test_an_entry_that_kills_when_it_is_run_is_set_aside_and_the_run_is_repeated(entry: Path, right: bytes) -> None:
+    deadly(entry, 36906, 0x04)
+    with qnnbridge.Host() as host:
+        session = open_session(host)
+        assert session.cache.state == "hit"
+        assert result(session) == right
+        assert (session.cache.state, faults()) == ("off", ["crashed"])
+        assert "set aside" in session.cache.reason or "SIGSEGV" in session.cache.reason
+        assert open_session(host).cache.state == "miss"
+    assert Quarantine().accounts() == []
+
+
+def test_a_run_that_must_not_be_repeated_is_not(entry: Path) -> None:
+    deadly(entry, 36906, 0x04)
+    with qnnbridge.Host() as host:
+        session = open_session(host)
+        with pytest.raises(HostCrashed):
+            session.run(None, INPUT, retry=0)
+        assert faults() == ["crashed"]
+
+
+def test_an_entry_that_qnn_refuses_is_set_aside_and_the_model_is_compiled_again(
+    entry: Path, host: qnnbridge.Host, right: bytes
+) -> None:
+    (entry / BLOB).write_bytes(b"no context binary" * 4000)
+    believe(entry)
+    session = open_session(host)
+    assert (session.cache.state, faults(), result(session)) == ("miss", ["unloadable"], right)
+
+
+def test_when_the_second_entry_is_bad_too_the_model_is_left_alone(
+    entry: Path, host: qnnbridge.Host, right: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qnnbridge.cache import session_cache
+
+    (entry / BLOB).write_bytes(b"no context binary" * 4000)
+    believe(entry)
+    real, built = session_cache.build_entry, []
+
+    def faulty(*arguments: Any, **keywords: Any) -> Any:
+        made = real(*arguments, **keywords)
+        built.append(made.key)
+        (made.folder / BLOB).write_bytes(b"no context binary" * 4000)
+        believe(made.folder)
+        return made
+
+    monkeypatch.setattr(session_cache, "build_entry", faulty)
+    for _ in range(2):
+        session = open_session(host)
+        assert (session.cache.state, result(session)) == ("off", right)
+        assert "two compiled models of it could not be used" in session.cache.reason
+    assert len(built) == 1
+    assert faults() == ["unloadable"] * 2
+
+
+# --- compilers that die ---
+
+
+def compile_host(step: str, once: Path | None = None, file_bytes: int | None = None) -> qnnbridge.Host:
+    """The real host; when it is to compile, it dies at `step`."""
+    command = [sys.executable, "-I", "-u", "-X", "utf8", "-X", "faulthandler", str(COMPILE_HOST), f"--step={step}"]
+    command += [f"--once={once}"] if once is not None else []
+    command += [f"--file-bytes={file_bytes}"] if file_bytes is not None else []
+    return qnnbridge.Host(_command=[*command, "--parent", str(os.getpid())])
+
+
+@pytest.mark.parametrize("step", ["before", "native", "blob", "half", "both", "teardown"])
+def test_a_compiler_that_is_killed_costs_a_second_try_and_never_the_serving_host(
+    step: str, tmp_path: Path, right: bytes
+) -> None:
+    with compile_host(step, once=tmp_path / "died") as host:
+        session = open_session(host)
+        assert (tmp_path / "died").exists()
+        assert (session.cache.state, result(session)) == ("miss", right)
+        assert (host.stats.generation, host.stats.crashes) == (1, 0)
+        assert open_session(host).cache.state == "hit"
+    (key,) = store().all_keys()
+    kept = store().find(key)
+    assert kept is not None
+    assert kept.manifest.salvaged == (step == "teardown")
+    assert list((store().root / "tmp").iterdir()) == []
+
+
+def test_a_model_that_kills_every_compiler_is_quarantined_as_without_the_cache(right: bytes) -> None:
+    with compile_host("segv") as host:
+        with pytest.raises(HostCrashed, match=r"compiling f\.onnx"):
+            open_session(host)
+        with pytest.raises(ModelQuarantined, match=r"f\.onnx is in quarantine"):
+            open_session(host)
+        assert (host.stats.generation, host.stats.crashes) == (1, 0)
+    assert [account.model for account in Quarantine().accounts()] == ["f.onnx"]
+
+
+KILLED_AT = """
+    import os, signal, sys
+    from pathlib import Path
+    import qnnbridge
+    from qnnbridge.cache import build, store
+    from qnnbridge.cache.manifest import EntryManifest
+    from qnnbridge.compiling import compiler
+
+    def die(*_, **__):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def before(owner, name):
+        setattr(owner, name, die)
+
+    def behind(owner, name):
+        real = getattr(owner, name)
+        setattr(owner, name, lambda *a, **k: (real(*a, **k), die()))
+
+    steps = {
+        "the folder is made": lambda: before(compiler, "compile_into"),
+        "the files are written": lambda: behind(compiler, "compile_into"),
+        "the files are on the disk": lambda: before(EntryManifest, "write"),
+        "the manifest is half written": lambda: setattr(
+            EntryManifest, "write", lambda self, folder: ((folder / "manifest.json").write_bytes(b"{"), die())
+        ),
+        "the manifest is written": lambda: behind(EntryManifest, "write"),
+        "the entry is in its place": lambda: behind(store.Store, "publish"),
+        "the entry is in use": lambda: behind(store.Store, "use"),
+    }
+    steps[sys.argv[2]]()
+    qnnbridge.InferenceSession(sys.argv[1], providers=[("QNNExecutionProvider", {"soc_model": "60"})])
+    raise SystemExit("still alive")
+"""
+STEPS = {
+    "the folder is made": False,
+    "the files are written": False,
+    "the files are on the disk": False,
+    "the manifest is half written": False,
+    "the manifest is written": False,
+    "the entry is in its place": True,
+    "the entry is in use": True,
+}
+"""When the application is killed -> whether the entry is there then."""
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_application_killed_while_it_fills_the_cache_leaves_nothing_half(
+    step: str, host: qnnbridge.Host, right: bytes
+) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(KILLED_AT), str(F), step],
+        capture_output=True,
+        text=True,
+        timeout=APPLICATION_TIMEOUT_S,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(store().all_keys()) == STEPS[step]
+    session = open_session(host)
+    assert session.cache.state == ("hit" if STEPS[step] else "miss")
+    assert result(session) == right
+    assert faults() == []
+    store().sweep()
+    assert list((store().root / "tmp").iterdir()) == []
+
+
+OPENS = """
+    import hashlib, json, sys
+    import numpy as np
+    import qnnbridge
+
+    session = qnnbridge.InferenceSession(sys.argv[1], providers=[("QNNExecutionProvider", {"soc_model": "60"})])
+    output = session.run(None, {"x": np.load(sys.argv[2])["x"]})[0]
+    print(json.dumps([session.cache.state, session.placement.qnn_nodes, hashlib.sha256(output.tobytes()).hexdigest()]))
+"""
+
+
+def test_eight_processes_that_open_the_same_model_at_once_compile_it_once(right: bytes) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(OPENS), str(F), str(MODELS / "x.npz")]
+    applications = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(8)
+    ]
+    told = []
+    for application in applications:
+        out, error = application.communicate(timeout=APPLICATION_TIMEOUT_S)
+        assert application.returncode == 0, error
+        told.append(json.loads(out))
+    assert sorted(state for state, _, _ in told) == ["hit"] * 7 + ["miss"]
+    assert {tuple(facts) for _, *facts in told} == {(13, hashlib.sha256(right).hexdigest())}
+
+
+# --- disks ---
+
+
+def assert_made_without(host: qnnbridge.Host, right: bytes, words: str) -> None:
+    """The session works, and the trouble is said once."""
+    with pytest.warns(qnnbridge.CacheWarning, match=words) as caught:
+        session = open_session(host)
+        again = open_session(host)
+    said = [warning for warning in caught if warning.category is qnnbridge.CacheWarning]
+    assert len(said) == 1
+    assert Path(said[0].filename).name == Path(__file__).name
+    for one in (session, again):
+        assert (one.cache.state, result(one)) == ("off", right)
+        assert "the cache cannot be used" in one.cache.reason
+    assert "cannot be used" in str(host.stats.cache_problem)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_status, "_said", set())
+
+
+@pytest.mark.parametrize("where", ["under a file", "where nobody may write"])
+def test_a_folder_that_cannot_be_made_costs_the_cache_and_not_the_session(
+    where: str, host: qnnbridge.Host, right: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "cache" if where == "under a file" else Path("/proc/self/cache")
+    monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(folder))
+    assert_made_without(host, right, "cannot be used")
+
+
+def test_a_disk_on_which_the_compiled_model_has_no_room_costs_the_cache_and_not_the_session(right: bytes) -> None:
+    """Neither process can write a file of more than 20,000 bytes; the blob has 70,000."""
+    with compile_host("none", file_bytes=20_000) as host:
+        assert_made_without(host, right, "full|limit|large")
+    assert store().all_keys() == []
+    assert list((store().root / "tmp").iterdir()) == []
+
+
+def test_a_full_disk_costs_the_cache_and_not_the_session(
+    host: qnnbridge.Host, right: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest is what does not fit any more."""
+    import errno
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("qnnbridge.cache.manifest.write_json", full)
+    assert_made_without(host, right, "No space left on device")
+    assert store().all_keys() == []
+    assert list((store().root / "tmp").iterdir()) == []
+
+
+def test_a_note_about_a_bad_model_does_not_outlive_clearing(entry: Path, host: qnnbridge.Host) -> None:
+    Notes(store().root).write(entry.name, "crashes", "twice", "f.onnx")
+    shutil.rmtree(entry)
+    assert open_session(host).cache.reason == "twice"
+    Notes(store().root).remove(entry.name)
+    assert open_session(host).cache.state == "miss"

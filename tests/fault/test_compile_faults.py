@@ -1,0 +1,311 @@
+"""The compiler dies, stands still or cannot write; the application is killed while it moves the files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qnnbridge
+from qnnbridge.compiling import publish, workfolder
+from qnnbridge.compiling.places import Place
+from qnnbridge.epcontext.manifest import manifest_path, read_manifest
+from qnnbridge.errors import CompileFailed, DeadlineExceeded, HostCrashed
+
+pytest.importorskip("onnxruntime_qnn")
+pytestmark = pytest.mark.simulator
+
+MODELS = Path(__file__).parent.parent / "models"
+HOST = Path(__file__).parent.parent / "fakes" / "compile_host.py"
+MUL = MODELS / "mul_1.onnx"
+
+
+def dying_host(step: str, once: Path | None = None, file_bytes: int | None = None) -> qnnbridge.Host:
+    command = [sys.executable, "-I", "-u", "-X", "utf8", "-X", "faulthandler", str(HOST), f"--step={step}"]
+    if once is not None:
+        command.append(f"--once={once}")
+    if file_bytes is not None:
+        command.append(f"--file-bytes={file_bytes}")
+    return qnnbridge.Host(_command=[*command, "--parent", str(os.getpid())])
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    folder = tmp_path / "target"
+    folder.mkdir()
+    return folder
+
+
+def compiled_at(path: Path) -> list[Any]:
+    with qnnbridge.InferenceSession(str(path), provider_options=[{"soc_model": "60"}]) as session:
+        x = session.get_inputs()[0]
+        import numpy as np
+
+        return session.run(None, {x.name: np.ones(x.shape, np.float32)})
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+ALL_THREE = ["mul_1_ctx.onnx", "mul_1_ctx.qnnbridge.json", "mul_1_ctx_qnn.bin"]
+
+
+# --- the compiler ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["before", "native", "blob", "half"])
+def test_a_compiler_killed_with_nothing_whole_leaves_nothing_and_the_next_one_works(
+    target: Path, tmp_path: Path, step: str
+) -> None:
+    host = dying_host(step, once=tmp_path / "died")
+    with pytest.raises(HostCrashed) as caught:
+        qnnbridge.compile(MUL, target, host=host, validate=False)
+    assert caught.value.details["exit"]["name"] == "SIGKILL"
+    assert step == "before" or "while compiling mul_1.onnx" in caught.value.message
+    assert names_in(target) == []
+    result = qnnbridge.compile(MUL, target, host=host, validate=False)
+    assert names_in(target) == ALL_THREE
+    assert compiled_at(Path(result.path))
+
+
+def test_a_crash_in_native_code_is_explained(target: Path) -> None:
+    with pytest.raises(HostCrashed) as caught:
+        qnnbridge.compile(MUL, target, host=dying_host("segv"))
+    assert "while compiling mul_1.onnx" in caught.value.message
+    assert "SIGSEGV" in caught.value.message
+    assert names_in(target) == []
+
+
+def test_a_compiler_that_keeps_dying_of_a_model_is_not_started_for_it_a_third_time(target: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(HostCrashed):
+            qnnbridge.compile(MUL, target, host=dying_host("segv"))
+    with pytest.raises(qnnbridge.errors.ModelQuarantined):
+        qnnbridge.compile(MUL, target, host=dying_host("none"))
+
+
+def test_a_result_that_is_whole_is_kept_though_the_compiler_was_killed_before_it_answered(
+    target: Path, tmp_path: Path
+) -> None:
+    result = qnnbridge.compile(MUL, target, host=dying_host("both", once=tmp_path / "died"))
+    assert result.died_at_teardown
+    assert any("died after its work was done" in warning for warning in result.warnings)
+    assert result.validation.skipped is None
+    assert compiled_at(Path(result.path))
+
+
+def test_a_death_at_the_end_of_the_compiler_does_not_cost_the_result(target: Path, tmp_path: Path) -> None:
+    result = qnnbridge.compile(MUL, target, host=dying_host("teardown", once=tmp_path / "died"))
+    assert result.died_at_teardown
+    assert result.placement is not None
+    assert result.placement.qnn_nodes == 1
+    assert json.loads(Path(result.manifest).read_text())["extra"]["died_at_teardown"] is True
+
+
+def test_a_compiler_that_stands_still_is_ended_at_its_deadline(target: Path) -> None:
+    begun = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match=r"mul_1\.onnx was not compiled within 2 s") as caught:
+        qnnbridge.compile(MUL, target, host=dying_host("stop"), timeout=2)
+    # The promise is one second; the rest is for a machine that is busy with other things.
+    assert time.monotonic() - begun < 2 + 1 + 5
+    assert caught.value.state == "stopped"
+    assert names_in(target) == []
+
+
+@pytest.mark.parametrize("embed", [False, True])
+def test_files_that_cannot_be_written_whole_are_one_clear_error(target: Path, embed: bool) -> None:
+    with pytest.raises(CompileFailed, match="cannot be written to") as caught:
+        qnnbridge.compile(MUL, target, host=dying_host("none", file_bytes=20_000), embed=embed)
+    assert caught.value.message == f"The compiled model cannot be written to {target}."
+    assert caught.value.fix is not None
+    assert names_in(target) == []
+
+
+def test_a_folder_that_takes_no_files_is_one_clear_error() -> None:
+    with pytest.raises(CompileFailed, match="cannot be written to /proc/self") as caught:
+        qnnbridge.compile(MUL, "/proc/self/m.onnx")
+    assert caught.value.cause is not None
+
+
+# --- the application -------------------------------------------------------------------------------------
+
+KILLED_WHILE_MOVING = """
+import os, signal, sys
+from qnnbridge.compiling import publish
+from qnnbridge.compiling.places import Place
+from qnnbridge.epcontext.manifest import write_manifest
+
+target, work, blob, at, overwrite = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5] == "True"
+write_manifest(work, "m.onnx", (blob,), source_name="new")
+steps = 0
+
+
+def counted(really):
+    def step(*arguments, **options):
+        global steps
+        if str(arguments[-1]).startswith(target) or str(arguments[0]).startswith(target):
+            steps += 1
+            if steps == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return really(*arguments, **options)
+    return step
+
+
+for name in ("link", "replace", "unlink"):
+    setattr(os, name, counted(getattr(os, name)))
+publish.move_whole(work, [Place(target, "m.onnx")], [blob], overwrite=overwrite)
+print(steps)
+"""
+
+
+def fill(folder: Path, blob: str, contents: bytes) -> None:
+    """A model that is its own proof: the .onnx holds the name and the hash of its context binary."""
+    folder.mkdir(exist_ok=True)
+    (folder / blob).write_bytes(contents)
+    (folder / "m.onnx").write_bytes(f"{blob} {hashlib.sha256(contents).hexdigest()}".encode())
+
+
+def check_nothing_is_torn(folder: Path) -> str | None:
+    """Which model is there. Fails if it is not the one of its blob, or not that of its manifest."""
+    model = folder / "m.onnx"
+    if not model.exists():
+        return None
+    blob, digest = model.read_text().split()
+    contents = (folder / blob).read_bytes()
+    assert hashlib.sha256(contents).hexdigest() == digest
+    manifest = read_manifest(model)
+    if manifest is not None:
+        for record in manifest.files:
+            found = (folder / record.name).read_bytes()
+            assert hashlib.sha256(found).hexdigest() == record.sha256
+    return contents.decode()
+
+
+def move(target: Path, work: Path, blob: str, at: int, overwrite: bool) -> subprocess.CompletedProcess[str]:
+    arguments = [str(target), str(work), blob, str(at), str(overwrite)]
+    return subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_MOVING, *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_application_killed_at_any_step_of_the_move_leaves_the_old_model_or_the_new_one(
+    tmp_path: Path, overwrite: bool
+) -> None:
+    seen = []
+    for at in range(1, 20):
+        target = tmp_path / f"target{at}"
+        target.mkdir()
+        blob = "m_qnn.bin"
+        if overwrite:
+            fill(target, blob, b"old")
+            publish.write_manifest(target, "m.onnx", (blob,), source_name="old")
+            blob = "m-1234_qnn.bin"
+        work = tmp_path / f"work{at}"
+        fill(work, blob, b"new")
+        done = move(target, work, blob, at, overwrite)
+        seen.append(check_nothing_is_torn(target))
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        # The next one is not held up by what is there.
+        again = tmp_path / f"again{at}"
+        fill(again, "m-5678_qnn.bin", b"next")
+        publish.write_manifest(again, "m.onnx", ("m-5678_qnn.bin",))
+        publish.move_whole(str(again), [Place(str(target), "m.onnx")], ["m-5678_qnn.bin"], overwrite=True)
+        assert check_nothing_is_torn(target) == "next"
+    assert seen[-1] == "new"
+    assert len(seen) > 3, "the kills hit something"
+    assert set(seen) == ({"old", "new"} if overwrite else {None, "new"})
+    assert overwrite or names_in(target) == ["m.onnx", "m.qnnbridge.json", "m_qnn.bin"]
+    assert not overwrite or names_in(target) == ["m-1234_qnn.bin", "m.onnx", "m.qnnbridge.json"]
+
+
+KILLED_BEFORE_THE_MOVE = """
+import os, signal, sys
+import qnnbridge
+from qnnbridge.compiling import publish
+
+publish.move_whole = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
+qnnbridge.compile(sys.argv[1], sys.argv[2], validate=False)
+"""
+
+
+def test_an_application_killed_before_the_move_leaves_only_what_the_next_compilation_removes(target: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED_BEFORE_THE_MOVE, MUL, f"{target}/"], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = target.iterdir()
+    assert left.name.startswith(workfolder.PREFIX)
+    os.utime(left, (1, 1))  # long ago
+    qnnbridge.compile(MUL, target, validate=False)
+    assert names_in(target) == ALL_THREE
+
+
+def test_the_folder_of_a_living_compilation_is_left_alone(target: Path) -> None:
+    with workfolder.work_folder(str(target)) as folder:
+        os.utime(os.path.dirname(folder), (1, 1))
+        workfolder.sweep(str(target))
+        assert os.path.isdir(folder)
+    assert names_in(target) == []
+
+
+def test_a_folder_that_was_made_for_nothing_is_gone_again(tmp_path: Path) -> None:
+    with pytest.raises(CompileFailed):
+        qnnbridge.compile(MODELS / "logreg_iris.onnx", tmp_path / "a" / "b" / "m.onnx")
+    assert names_in(tmp_path) == []
+
+
+# --- what is in the way ----------------------------------------------------------------------------------
+
+
+def test_an_existing_output_is_refused_before_anything_is_started(target: Path) -> None:
+    (target / "mul_1_ctx.onnx").write_bytes(b"precious")
+    with pytest.raises(CompileFailed, match="exists already") as caught:
+        qnnbridge.compile(MUL, target, host=qnnbridge.Host(python="/nonexistent"))
+    assert "--overwrite" in str(caught.value)
+    assert (target / "mul_1_ctx.onnx").read_bytes() == b"precious"
+
+
+def test_an_output_that_appears_meanwhile_is_not_replaced(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    describe = publish.describe
+
+    def describe_late(*arguments: Any, **options: Any) -> Any:
+        (target / "mul_1_ctx.onnx").write_bytes(b"precious")
+        return describe(*arguments, **options)
+
+    monkeypatch.setattr(publish, "describe", describe_late)
+    with pytest.raises(CompileFailed, match="exists already"):
+        qnnbridge.compile(MUL, target, validate=False)
+    assert (target / "mul_1_ctx.onnx").read_bytes() == b"precious"
+    assert names_in(target) == ["mul_1_ctx.onnx"]
+
+
+def test_the_blob_of_another_model_is_never_replaced(target: Path) -> None:
+    (target / "mul_1_ctx_qnn.bin").write_bytes(b"of another model")
+    result = qnnbridge.compile(MUL, target, validate=False)
+    assert (target / "mul_1_ctx_qnn.bin").read_bytes() == b"of another model"
+    assert result.blob is not None
+    assert os.path.basename(result.blob) != "mul_1_ctx_qnn.bin"
+    assert os.path.basename(result.path) == "mul_1_ctx.onnx"
+    assert compiled_at(Path(result.path))
+
+
+def test_overwriting_replaces_model_and_manifest_and_takes_the_old_blob_away(target: Path) -> None:
+    first = qnnbridge.compile(MUL, target, validate=False)
+    second = qnnbridge.compile(MUL, target, validate=False, overwrite=True, soc_model=88)
+    assert second.path == first.path
+    assert first.blob is not None
+    assert not os.path.exists(first.blob)
+    assert len(names_in(target)) == 3
+    manifest = read_manifest(manifest_path(second.path))
+    assert manifest is not None
+    assert manifest.soc_models == (88,)

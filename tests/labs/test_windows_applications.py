@@ -1,0 +1,22 @@
+"""Windows applications without standard streams, and inside of a job of somebody else's: `windows_applications.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from labs import HERE, WindowsLab
+
+
+@pytest.fixture(scope="module")
+def report(windows_python: WindowsLab) -> dict[str, Any]:
+    return windows_python.run(HERE / "windows_applications.py").json()
+
+
+def test_an_application_without_standard_streams_has_its_host(report: dict[str, Any]) -> None:
+    """As with pythonw: nobody has descriptors 0, 1 and 2, so the pipes to the host may get these numbers."""
+    assert report["without streams"] == {"streams": [True, True, True], "works": True, "survives a death": True}
+
+
+def test_an_application_in_a_job_that_ends_with_its_owner_takes_its_host_along(report: dict[str, Any]) -> None:
+    assert report["in a job"] == {"works": True, "the host ends with the job": True}

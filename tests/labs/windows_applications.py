@@ -1,0 +1,121 @@
+"""Windows applications in surroundings that trip programs up: prints what came of each, as JSON.
+
+- without any standard stream (pythonw, a service, a program with windows): its own streams are ``None``
+- in a job of somebody else's that ends everything in it and lets nothing out (Windows Terminal, CI runners)
+
+The host is the real host process with the scripted engine.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(CHECKOUT), *(str(CHECKOUT / n) for n in ("protocol", "bridge_x86", "host_arm64", "tools"))]
+
+import numpy as np  # noqa: E402
+import psutil  # noqa: E402
+from tests.fakes.hosts import fake_host, script  # noqa: E402
+
+import qnnbridge  # noqa: E402
+
+X = np.arange(4, dtype=np.float32)
+TIMEOUT_S = 60.0
+PYTHON = str(Path(sys.executable).with_name("python.exe"))
+
+
+def works() -> bool:
+    with fake_host(python=PYTHON) as host:
+        session = qnnbridge.InferenceSession(script(scale=3), host=host)
+        return np.array_equal(session.run(None, {"x": X})[0], X * 3)
+
+
+def survives_a_death(once: Path) -> bool:
+    with fake_host(python=PYTHON) as host:
+        session = qnnbridge.InferenceSession(script(scale=3, on_run=["exit:1"], once=str(once)), host=host)
+        return np.array_equal(session.run(None, {"x": X})[0], X * 3) and host.stats.generation == 2
+
+
+# --- the applications ------------------------------------------------------------------------------------
+
+
+def without_streams(folder: str) -> None:
+    answer = Path(folder, "answer")
+    try:
+        report: Any = {
+            "streams": [sys.stdin is None, sys.stdout is None, sys.stderr is None],
+            "works": works(),
+            "survives a death": survives_a_death(Path(folder, "once")),
+        }
+    except BaseException:
+        report = traceback.format_exc()
+    answer.write_text(json.dumps(report), encoding="utf-8")
+
+
+def in_a_job() -> None:
+    sys.stdin.readline()  # it is in the job by now
+    with fake_host(python=PYTHON) as host:
+        session = qnnbridge.InferenceSession(script(scale=3), host=host)
+        right = np.array_equal(session.run(None, {"x": X})[0], X * 3)
+        print(json.dumps([bool(right), host.info.pid]), flush=True)
+        sys.stdin.read()
+
+
+# --- those who look --------------------------------------------------------------------------------------
+
+
+def look_without_streams() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [str(Path(PYTHON).with_name("pythonw.exe")), __file__, "without_streams", folder],
+            creationflags=subprocess.DETACHED_PROCESS,  # type: ignore[attr-defined, unused-ignore]
+            close_fds=True,
+            check=True,
+            timeout=TIMEOUT_S,
+        )
+        return json.loads(Path(folder, "answer").read_text(encoding="utf-8"))
+
+
+def look_in_a_job() -> Any:
+    import _winapi
+
+    from qnnbridge._platform._win32_api import assign_to_job, create_job
+
+    job = create_job()
+    application = subprocess.Popen([PYTHON, __file__, "in_a_job"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert application.stdin is not None
+    assert application.stdout is not None
+    assign_to_job(job, int(application._handle))  # type: ignore[attr-defined, unused-ignore]
+    application.stdin.write(b"\n")
+    application.stdin.flush()
+    right, pid = json.loads(application.stdout.readline())
+    host = psutil.Process(pid)
+    _winapi.CloseHandle(job)  # type: ignore[attr-defined, unused-ignore]
+    application.wait(TIMEOUT_S)
+    gone, _ = psutil.wait_procs([host], timeout=TIMEOUT_S)
+    application.communicate()
+    return {"works": right, "the host ends with the job": len(gone) == 1}
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["without_streams"]:
+        without_streams(sys.argv[2])
+    elif sys.argv[1:2] == ["in_a_job"]:
+        in_a_job()
+    else:
+        report: dict[str, Any] = {}
+        for name, look in {"without streams": look_without_streams, "in a job": look_in_a_job}.items():
+            try:
+                report[name] = look()
+            except BaseException:
+                report[name] = traceback.format_exc()
+        print(json.dumps(report))
+
+
+main()

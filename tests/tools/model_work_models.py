@@ -1,0 +1,173 @@
+"""Models and samples that the tests of `optimize` and `quantize` make, each small, each with one trap in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+FLOAT, FLOAT16, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
+MODELS = Path(__file__).parents[1] / "models"
+COMPILED = MODELS / "compiled" / "good.onnx"
+FIXED_SIZES: dict[str, dict[str, int]] = {
+    "ch_ppocr_mobile_v2.0_cls_infer": {"x:0": 1, "x:2": 48, "x:3": 192},
+    "model_v8": {"N": 1},
+    "mul_1": {},
+    "onet": {"N": 1},
+    "pnet": {"N": 1, "M1": 32, "M2": 24},
+    "rnet": {"N": 1},
+    "sigmoid": {},
+    "silero_vad_openvino_16k": {},
+}
+"""The real float models in tests/models, and the sizes that they work with."""
+
+
+def value(name: str, shape: list[int | str | None], element: int = FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, element, shape)
+
+
+def constant(name: str, array: Any) -> Any:
+    return numpy_helper.from_array(np.asarray(array), name)
+
+
+def weights(name: str, *shape: int, dtype: Any = np.float32, seed: int = 7) -> Any:
+    return constant(name, (np.random.default_rng(seed).standard_normal(shape) * 0.3).astype(dtype))
+
+
+def model(
+    nodes: list[Any],
+    inputs: list[Any],
+    outputs: list[Any],
+    initializers: list[Any] | None = None,
+    *,
+    opset: int = 17,
+    ir_version: int = 8,
+    extra_opsets: tuple[tuple[str, int], ...] = (),
+) -> Any:
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers or [])
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(*pair) for pair in extra_opsets)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+
+
+def saved(made: Any, path: Path, **kwargs: Any) -> Path:
+    onnx.save_model(made, str(path), **kwargs)
+    return path
+
+
+def conv_net(dtype: Any = np.float32, **kwargs: Any) -> Any:
+    """Conv, Relu, pooling and a bias: x [1, 3, 16, 16] -> y [1, 8, 1, 1]."""
+    element = FLOAT16 if dtype == np.float16 else FLOAT
+    return model(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1], name="conv"),
+            helper.make_node("Relu", ["c"], ["r"], name="relu"),
+            helper.make_node("GlobalAveragePool", ["r"], ["p"], name="pool"),
+            helper.make_node("Add", ["p", "b"], ["y"], name="add"),
+        ],
+        [value("x", [1, 3, 16, 16], element)],
+        [value("y", [1, 8, 1, 1], element)],
+        [weights("w", 8, 3, 3, 3, dtype=dtype), constant("b", np.ones((1, 8, 1, 1), dtype))],
+        **kwargs,
+    )
+
+
+def conv_net_of_constant_nodes() -> Any:
+    """Its weights come out of Constant nodes, as some exporters write them."""
+    made = conv_net()
+    tensors = list(made.graph.initializer)
+    del made.graph.initializer[:]
+    for number, tensor in enumerate(tensors):
+        made.graph.node.insert(number, helper.make_node("Constant", [], [tensor.name], value=tensor))
+    return made
+
+
+def weights_as_inputs(ir_version: int = 3, opset: int = 7) -> Any:
+    """As before IR version 4: every initializer is an input, too."""
+    made = conv_net(opset=opset, ir_version=ir_version)
+    made.graph.input.extend([value("w", [8, 3, 3, 3]), value("b", [1, 8, 1, 1])])
+    return made
+
+
+def attention(mask: float) -> Any:
+    """Two tokens' worth of a transformer: projections, masked softmax, LayerNormalization, Gelu.
+
+    x [1, 8, 16] and a mask m [1, 8] of 0 and 1, which becomes (1 - m) * mask and is added to the scores.
+    """
+    node = helper.make_node
+    nodes = [
+        node("MatMul", ["x", "wq"], ["q"], name="query"),
+        node("MatMul", ["x", "wk"], ["k"], name="key"),
+        node("Transpose", ["k"], ["kt"], perm=[0, 2, 1], name="turn"),
+        node("MatMul", ["q", "kt"], ["scores"], name="scores"),
+        node("Sub", ["one", "m"], ["off"], name="invert"),
+        node("Mul", ["off", "never"], ["bias"], name="never_times"),
+        node("Unsqueeze", ["bias", "axis"], ["wide"], name="widen"),
+        node("Add", ["scores", "wide"], ["masked"], name="mask"),
+        node("Softmax", ["masked"], ["share"], axis=-1, name="softmax"),
+        node("MatMul", ["share", "x"], ["mixed"], name="mix"),
+        node("Add", ["mixed", "x"], ["sum"], name="residual"),
+        node("LayerNormalization", ["sum", "scale", "shift"], ["normal"], axis=-1, name="norm"),
+        node("MatMul", ["normal", "wo"], ["y"], name="out"),
+    ]
+    return model(
+        nodes,
+        [value("x", [1, 8, 16]), value("m", [1, 8])],
+        [value("y", [1, 8, 16])],
+        [
+            weights("wq", 16, 16, seed=1),
+            weights("wk", 16, 16, seed=2),
+            weights("wo", 16, 16, seed=3),
+            constant("one", np.float32(1)),
+            constant("never", np.float32(mask)),
+            constant("axis", np.array([1], np.int64)),
+            constant("scale", np.linspace(0.5, 1.5, 16, dtype=np.float32)),
+            constant("shift", np.linspace(-0.1, 0.1, 16, dtype=np.float32)),
+        ],
+    )
+
+
+def branching() -> Any:
+    """Relu(x) in an If whose condition is an input."""
+    then = helper.make_graph([helper.make_node("Relu", ["x"], ["t"])], "then", [], [value("t", [1, 4])])
+    other = helper.make_graph([helper.make_node("Neg", ["x"], ["e"])], "else", [], [value("e", [1, 4])])
+    return model(
+        [
+            helper.make_node("If", ["c"], ["chosen"], then_branch=then, else_branch=other, name="if"),
+            helper.make_node("MatMul", ["chosen", "w"], ["y"], name="matmul"),
+        ],
+        [value("x", [1, 4]), value("c", [], TensorProto.BOOL)],
+        [value("y", [1, 4])],
+        [weights("w", 4, 4)],
+    )
+
+
+def one_node(op: str, inputs: list[Any], outputs: list[Any], **attributes: Any) -> Any:
+    return model(
+        [helper.make_node(op, [v.name for v in inputs], [v.name for v in outputs], **attributes)], inputs, outputs
+    )
+
+
+def samples_for(path: Path, sizes: dict[str, int], count: int, folder: Path) -> Path:
+    """A folder of .npz files with values in -1..1 for the model's inputs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(11)
+    graph = onnx.load_model(str(path), load_external_data=False).graph
+    defaults = {tensor.name for tensor in graph.initializer}
+    for number in range(count):
+        arrays: dict[str, Any] = {}
+        for given in graph.input:
+            if given.name in defaults:
+                continue
+            shape = [
+                dim.dim_value
+                if dim.dim_value > 0
+                else sizes.get(f"{given.name}:{axis}", sizes.get(dim.dim_param, 1))
+                for axis, dim in enumerate(given.type.tensor_type.shape.dim)
+            ]
+            dtype = helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type)
+            arrays[given.name] = np.asarray(rng.random(shape) * 2 - 1).astype(dtype)
+        np.savez(folder / f"sample{number}.npz", **arrays)
+    return folder

@@ -1,0 +1,110 @@
+"""`qnnbridge compile` with the real compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnxruntime_qnn")
+pytestmark = pytest.mark.simulator
+
+MODELS = Path(__file__).parent.parent / "models"
+MUL = MODELS / "mul_1.onnx"
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "qnnbridge_tools", "compile", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=110,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+def test_one_model_with_all_that_one_wants_to_know(tmp_path: Path) -> None:
+    done = run(MUL, "-o", tmp_path, "--soc-model", "60")
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path}/mul_1_ctx.onnx" in done.stdout
+    assert "1 node on QNN, 0 on the CPU" in done.stdout
+    assert "largest difference" in done.stdout
+    assert "validating mul_1.onnx" in done.stderr
+    again = run(MUL, "-o", tmp_path)
+    assert again.returncode == 1
+    assert "exists already" in again.stderr
+    assert "--overwrite" in again.stderr
+
+
+def test_json_is_one_document(tmp_path: Path) -> None:
+    done = run(MUL, "-o", tmp_path / "m.onnx", "--embed", "--no-validate", "--htp-arch", "73", "--json")
+    document = json.loads(done.stdout)
+    assert document["path"] == str(tmp_path / "m.onnx")
+    assert document["blob"] is None
+    assert document["placement"]["qnn_nodes"] == 1
+    assert document["validation"]["skipped"]
+    assert document["provider_options"]["htp_arch"] == "73"
+
+
+def test_a_model_without_fixed_dimensions_says_how_to_fix_them_and_that_works(tmp_path: Path) -> None:
+    done = run(MODELS / "pnet.onnx", "-o", tmp_path)
+    assert done.returncode == 1
+    assert "--dim N=SIZE --dim M1=SIZE --dim M2=SIZE" in done.stderr
+    dims = [word for dim in ("N=1", "M1=60", "M2=60") for word in ("--dim", dim)]
+    assert run(MODELS / "pnet.onnx", "-o", tmp_path, "--no-validate", *dims).returncode == 0
+
+
+def test_a_compiled_model_is_refused_in_plain_words(tmp_path: Path) -> None:
+    done = run(MODELS / "compiled" / "good.onnx", "-o", tmp_path, "--json")
+    assert done.returncode == 2
+    assert "compiled EPContext artifact" in done.stderr
+    assert json.loads(done.stdout)["error"]["code"] == "model.CompiledRefused"
+
+
+def test_models_times_chips_are_one_table_and_one_exit_code(tmp_path: Path) -> None:
+    chips = ("--soc-model", "60", "--soc-model", "88")
+    options = ("-o", tmp_path, "--no-validate", "--jobs", "2")
+    done = run(MUL, MODELS / "logreg_iris.onnx", *chips, *options)
+    assert done.returncode == 1, "one of the models is not for QNN"
+    rows = [line.split()[:3] for line in done.stdout.splitlines()]
+    assert rows[1:] == [
+        ["mul_1.onnx", "60", "done"],
+        ["mul_1.onnx", "88", "done"],
+        ["logreg_iris.onnx", "60", "failed"],
+        ["logreg_iris.onnx", "88", "failed"],
+    ]
+    assert "[4/4]" in done.stderr
+    again = run(MUL, *chips, *options, "--json")
+    assert again.returncode == 0
+    assert [outcome["state"] for outcome in json.loads(again.stdout)["outcomes"]] == ["skipped", "skipped"]
+
+
+def test_shared_weights(tmp_path: Path) -> None:
+    done = run(MUL, MODELS / "sigmoid.onnx", "--share-weights", "-o", tmp_path / "out", "--soc-model", "60")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.bin")) == ["mul_1_ctx_qnn.bin"]
+    assert "The simulator cannot load" in done.stdout
+    assert "Warning: Not validated" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.onnx"], "cannot be read"),
+        ([str(MUL), "--provider-option", "soc_model"], "KEY=VALUE"),
+        ([str(MUL), "--soc-model", "60", "--provider-option", "soc_model=88"], "given twice"),
+        ([str(MUL), "--dim", "x:0=1"], "by their names only"),
+        ([str(MUL), "-o", "x.ort"], "does not end in .onnx"),
+        ([str(MUL), "--share-weights"], "at least two models"),
+    ],
+)
+def test_bad_input_is_refused_before_a_host_is_started(arguments: list[str], message: str) -> None:
+    done = run(*arguments, "--host-python", "/nonexistent/python")
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr

@@ -1,0 +1,92 @@
+"""Every command that works on a model's graph or weights refuses a compiled one, in the same words."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from qnnbridge_protocol.errors import CompiledModelRefused
+from qnnbridge_tools.cli import app
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from onnx import helper
+from tests.unit import epcontext_models as models
+
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "compile": ("-o", "OUT"),
+    "optimize": ("-o", "OUT"),
+    "quantize": ("-o", "OUT", "--random", "1"),
+    "analyze": (),
+}
+"""What each command needs besides the model."""
+
+TAKE_COMPILED_MODELS = {"run", "inspect"}
+"""Compiled models are what these are for, too."""
+
+LEAVE_THE_MODEL_ALONE = {"doctor"}
+"""They take a model, but do not work on it."""
+
+
+def commands_with_a_model() -> list[str]:
+    found = []
+    for command in app.registered_commands:
+        assert command.callback is not None
+        parameters = inspect.signature(command.callback).parameters
+        if {"model", "models"} & set(parameters):
+            found.append(command.name or "")
+    return found
+
+
+GUARDED = [name for name in commands_with_a_model() if name in ARGUMENTS]
+
+
+def called(command: str, model: Path, folder: Path) -> Any:
+    arguments = [str(folder / "out.onnx") if word == "OUT" else word for word in ARGUMENTS[command]]
+    result = CliRunner().invoke(app, [command, str(model), *arguments, "--json"])
+    return result, json.loads(result.stdout) if result.stdout.strip() else {}
+
+
+def test_every_command_that_takes_a_model_is_known_here() -> None:
+    assert set(commands_with_a_model()) <= set(ARGUMENTS) | TAKE_COMPILED_MODELS | LEAVE_THE_MODEL_ALONE
+    assert {"compile", "optimize", "quantize"} <= set(GUARDED)
+
+
+@pytest.mark.parametrize("place", models.PLACES)
+@pytest.mark.parametrize("command", GUARDED)
+def test_a_compiled_model_is_refused(command: str, place: str, tmp_path: Path) -> None:
+    model = models.save(models.PLACES[place](models.context_node("part_7")), tmp_path / "m.onnx")
+    result, document = called(command, model, tmp_path)
+    error = document["error"]
+    assert error["code"] == CompiledModelRefused.code, result.output
+    assert result.exit_code == 2
+    assert error["message"].startswith("m.onnx is a compiled EPContext artifact made by QNNExecutionProvider; ")
+    assert f"qnnbridge {command} cannot work on it" in error["message"]
+    assert "opaque context binary" in error["cause"]
+    assert error["fix"] == (f"Run qnnbridge {command} on the original ONNX model, the one before compilation.")
+    assert any("part_7" in line for line in error["evidence"])
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"], "nothing is left behind"
+
+
+@pytest.mark.parametrize("command", GUARDED)
+def test_a_model_that_qnn_compiled_is_refused(command: str, tmp_path: Path) -> None:
+    _, document = called(command, models.real(tmp_path), tmp_path)
+    assert document["error"]["code"] == CompiledModelRefused.code
+
+
+@pytest.mark.parametrize("command", GUARDED)
+def test_what_only_looks_compiled_is_not_refused_for_that(command: str, tmp_path: Path) -> None:
+    """The command may fail on the foreign operator, which ONNX Runtime does not know; not as if it were compiled."""
+    foreign = models.context_node(domain="someone.else")
+    named = helper.make_node("Relu", ["x"], ["y"], name="EPContext")
+    for name, node in (("foreign", foreign), ("named", named)):
+        folder = tmp_path / name
+        folder.mkdir()
+        result, document = called(command, models.save(models.model_of(node), folder / "m.onnx"), folder)
+        assert document.get("error", {}).get("code") != CompiledModelRefused.code, result.output

@@ -1,0 +1,151 @@
+"""Calibration samples: which files make which samples, and what is said about those that do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.quantize.calibration import Declared, load, shapes_in
+
+IMAGE = Declared("x", "tensor(float)", (1, 3, 4))
+STATE = Declared("state", "tensor(int64)", (2,))
+SCALAR = Declared("on", "tensor(bool)", ())
+
+
+def array(*shape: int, dtype: Any = np.float32) -> Any:
+    return np.arange(np.prod(shape), dtype=np.int64).reshape(shape).astype(dtype)
+
+
+def test_each_archive_of_a_folder_is_a_sample_in_natural_order(tmp_path: Path) -> None:
+    for number in (10, 9, 1):
+        np.savez(
+            tmp_path / f"s{number}.npz", x=np.full((1, 3, 4), number, np.float32), state=array(2, dtype=np.int64)
+        )
+    (tmp_path / "readme.txt").write_text("not a sample")
+    samples, notes = load([tmp_path], [IMAGE, STATE])
+    assert [sample["x"].flat[0] for sample in samples] == [1, 9, 10]
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"),
+    [((1, 3, 4), 1), ((3, 4), 1), ((5, 3, 4), 5), ((5, 1, 3, 4), 5), ((1, 1, 3, 4), 1)],
+)
+def test_stacked_samples_and_one_without_its_batch(shape: tuple[int, ...], count: int, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", array(*shape))
+    samples, _ = load([tmp_path / "x.npy"], [IMAGE])
+    assert len(samples) == count
+    assert all(sample["x"].shape == (1, 3, 4) for sample in samples)
+    assert np.array_equal(np.concatenate([sample["x"] for sample in samples]).ravel(), array(*shape).ravel())
+
+
+def test_stacks_in_an_archive_go_together(tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "s.npz", x=array(4, 3, 4), state=array(4, 2, dtype=np.int64), on=np.array([1, 0, 1, 0], bool)
+    )
+    samples, _ = load([tmp_path / "s.npz"], [IMAGE, STATE, SCALAR])
+    assert len(samples) == 4
+    assert [bool(sample["on"]) for sample in samples] == [True, False, True, False]
+    assert samples[3]["on"].shape == ()
+    assert isinstance(samples[3]["on"], np.ndarray)
+
+
+def test_a_scalar_stays_one(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", on=np.array(True))
+    samples, _ = load([tmp_path], [SCALAR])
+    assert samples[0]["on"].shape == ()
+
+
+def test_arrays_of_other_orders_arrive_as_they_are_meant(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.asfortranarray(array(1, 3, 4)).astype(">f4"))
+    samples, _ = load([tmp_path], [IMAGE])
+    assert samples[0]["x"].dtype.isnative
+    assert np.array_equal(samples[0]["x"], array(1, 3, 4))
+
+
+def test_arrays_that_are_no_input_are_told_and_not_used(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", x=array(1, 3, 4), label=np.array(3))
+    samples, notes = load([tmp_path], [IMAGE])
+    assert list(samples[0]) == ["x"]
+    assert "label" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"X": array(1, 3, 4)}, ('no array "x"', "It has X")),
+        ({"x": array(1, 3, 4, dtype=np.float64)}, ('input "x" is float64', "wants float32")),
+        ({"x": array(1, 3, 4, dtype=np.uint8)}, ('input "x" is uint8', "astype")),
+        ({"x": array(1, 3, 5)}, ("shape 1x3x5", "wants 1x3x4")),
+        ({"x": array(2, 2, 1, 3, 4)}, ("shape 2x2x1x3x4", "stacked along axis 0")),
+        ({"x": array(1, 3, 4) * np.float32(np.nan)}, ("NaN", "Leave such samples out")),
+        ({"x": array(0, 3, 4)}, ("no sample", "50 to 200")),
+    ],
+    ids=["name", "dtype", "pixels", "shape", "rank", "nan", "empty"],
+)
+def test_what_does_not_fit_names_file_and_input(
+    arrays: dict[str, Any], words: tuple[str, str], tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "sample7.npz", **arrays)
+    with pytest.raises(OptionError) as caught:
+        load([tmp_path], [IMAGE])
+    for word in words:
+        assert word in str(caught.value)
+    if words[0] != "no sample":
+        assert "sample7.npz" in caught.value.message
+
+
+def test_different_numbers_of_stacked_samples_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", x=array(4, 3, 4), state=array(3, 2, dtype=np.int64))
+    with pytest.raises(OptionError, match="different numbers of samples: 4 of x, 3 of state"):
+        load([tmp_path], [IMAGE, STATE])
+
+
+def test_one_array_does_not_do_for_two_inputs(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", array(1, 3, 4))
+    with pytest.raises(OptionError, match="holds one array, and the model has 2 inputs: x, state"):
+        load([tmp_path], [IMAGE, STATE])
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 cut off")
+    with pytest.raises(OptionError, match=r"cut\.npz"):
+        load([tmp_path], [IMAGE])
+    np.save(tmp_path / "cut.npz", np.array([{"code": "runs when unpickled"}], dtype=object), allow_pickle=True)
+    (tmp_path / "cut.npz").unlink()
+    (tmp_path / "cut.npz.npy").rename(tmp_path / "pickled.npy")
+    with pytest.raises(OptionError, match=r"pickled\.npy"):
+        load([tmp_path], [IMAGE])
+
+
+def test_folders_without_samples_and_missing_paths_are_named(tmp_path: Path) -> None:
+    (tmp_path / "image.png").write_bytes(b"")
+    with pytest.raises(OptionError, match=r"holds no \.npz or \.npy file"):
+        load([tmp_path], [IMAGE])
+    with pytest.raises(OptionError, match="no calibration file or folder"):
+        load([tmp_path / "none"], [IMAGE])
+    with pytest.raises(OptionError, match="neither a folder nor"):
+        load([tmp_path / "image.png"], [IMAGE])
+
+
+def test_a_large_set_is_not_kept_in_memory(tmp_path: Path) -> None:
+    for number in range(5):
+        np.savez(tmp_path / f"{number}.npz", x=array(1, 3, 4))
+    samples, _ = load([tmp_path], [IMAGE])
+    first = samples[0]["x"]
+    assert samples[0]["x"] is first, "the last file is kept"
+    assert samples[4]["x"] is not None
+    assert samples[0]["x"] is not first
+
+
+def test_shapes_for_suggestions_never_fail(tmp_path: Path) -> None:
+    assert shapes_in([tmp_path], ["x"]) == {}
+    np.savez(tmp_path / "s.npz", y=array(3))
+    assert shapes_in([tmp_path], ["x"]) == {}
+    assert shapes_in([tmp_path], ["y"]) == {"y": (3,)}

@@ -1,0 +1,338 @@
+"""`qnnbridge setup-host`, from the command line to a host that answers.
+
+pip installs from a folder of small wheels instead of an index: a wheel whose only file puts the packages of this
+very interpreter on the path, so that the new environment gets the real host, ONNX Runtime and QNN without a download.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import site
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from qnnbridge.launch.configuration import configured_host
+from qnnbridge.releases.fitness import newest_fitting
+from qnnbridge.releases.machines import HostMachine
+from qnnbridge_protocol import __version__
+from qnnbridge_tools.setup_host import steps
+from qnnbridge_tools.setup_host.environment import MARKER, python_in
+from qnnbridge_tools.setup_host.failures import SetupFailed
+from qnnbridge_tools.setup_host.processes import run_program
+from qnnbridge_tools.versions.index import IndexUnreachable
+
+ROOT = Path(__file__).parents[2]
+SOURCE_ROOTS = [ROOT / name for name in ("protocol", "host_arm64", "bridge_x86", "tools")]
+TIMEOUT_S = 110.0
+
+
+def make_wheel(folder: Path, name: str, version: str, files: dict[str, str], extras: dict[str, str]) -> Path:
+    """A wheel that pip accepts. extras: requirement by extra."""
+    info = f"{name}-{version}.dist-info"
+    lines = [
+        f"Provides-Extra: {extra}\nRequires-Dist: {need}; extra == '{extra}'" for extra, need in extras.items()
+    ]
+    metadata = "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines]) + "\n"
+    tags = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    contents = {**files, f"{info}/METADATA": metadata, f"{info}/WHEEL": tags}
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        record = []
+        for file, text in contents.items():
+            archive.writestr(file, text)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+            record.append(f"{file},sha256={digest},{len(text.encode())}")
+        archive.writestr(f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,"]) + "\n")
+    return path
+
+
+def best_release() -> str:
+    release = newest_fitting(HostMachine.current())
+    assert release is not None
+    return release.version
+
+
+def host_wheels(folder: Path, *, whole: bool = True) -> Path:
+    """What a set-up asks for; not `whole`: without the host, as a broken package would be. Returns qnnbridge's."""
+    folder.mkdir()
+    make_wheel(folder, "onnxruntime_qnn", best_release(), {}, {})
+    paths = "".join(f"{path}\n" for path in [*SOURCE_ROOTS, *site.getsitepackages()])
+    files = {"everything.pth": paths if whole else ""}
+    return make_wheel(folder, "qnnbridge", __version__, files, {"host": "onnxruntime-qnn"})
+
+
+class Setup:
+    """Runs the command with a configuration, a folder and an index of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.folder = home / "my host"
+        self.config = home / "settings" / "config.toml"
+        self.wheels = home / "wheels"
+        self.environ = {
+            **os.environ,
+            "QNNBRIDGE_CONFIG": str(self.config),
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.wheels),
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_NO_COMPILE": "1",
+        }
+
+    def command(self, *arguments: str) -> list[str]:
+        words = [sys.executable, "-m", "qnnbridge_tools", "setup-host", "--python", sys.executable]
+        return [*words, "--dir", str(self.folder), *arguments]
+
+    def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env={**self.environ, **environ},
+            timeout=TIMEOUT_S,
+        )
+
+    def document(self, *arguments: str) -> dict[str, Any]:
+        done = self.run(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        read: dict[str, Any] = json.loads(done.stdout)
+        return read
+
+    def assert_nothing_was_made(self) -> None:
+        assert not self.folder.exists()
+        assert not self.config.exists()
+        assert [path.name for path in self.home.iterdir() if path.name not in ("wheels", "settings")] == []
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    return Setup(tmp_path)
+
+
+# --- it works --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> tuple[Setup, dict[str, Any]]:
+    """A set-up that was carried out, and what it said."""
+    pytest.importorskip("onnxruntime_qnn")
+    setup = Setup(tmp_path_factory.mktemp("ready"))
+    wheel = host_wheels(setup.wheels)
+    setup.config.parent.mkdir()
+    setup.config.write_text("# mine\n[other]\na = 1\n", "utf-8")
+    return setup, setup.document("--from", str(wheel), "--yes")
+
+
+@pytest.mark.simulator
+def test_from_nothing_to_a_host_that_answers(ready: tuple[Setup, dict[str, Any]]) -> None:
+    setup, told = ready
+    python = python_in(setup.folder)
+    assert told["done"] is True
+    assert told["onnxruntime_qnn"] == best_release()
+    assert told["python"] == str(python)
+    assert Path(told["host"]["executable"]) == python
+    assert told["host"]["versions"]["onnxruntime"]
+    assert told["host"]["qnnbridge"] == __version__
+    assert configured_host(setup.config) == str(python)
+    assert setup.config.read_text("utf-8").startswith("# mine\n[other]\na = 1\n")
+    assert not (setup.folder / MARKER).exists()
+
+
+@pytest.mark.simulator
+def test_the_application_finds_the_new_host_by_itself(ready: tuple[Setup, dict[str, Any]]) -> None:
+    setup, _ = ready
+    code = "import qnnbridge\nwith qnnbridge.Host() as host: print(host.info.executable)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=setup.environ, timeout=60
+    )
+    assert found.stdout.strip() == str(python_in(setup.folder)), found.stderr
+
+
+@pytest.mark.simulator
+def test_the_next_set_up_touches_nothing_unasked(ready: tuple[Setup, dict[str, Any]]) -> None:
+    setup, _ = ready
+    before = (setup.folder / "pyvenv.cfg").stat().st_mtime_ns
+    again = setup.run("--yes")
+    assert again.returncode == 1
+    assert "--replace" in again.stderr
+    assert (setup.folder / "pyvenv.cfg").stat().st_mtime_ns == before
+
+
+@pytest.mark.simulator
+def test_a_replacement_whose_host_does_not_start_brings_the_old_one_back(
+    ready: tuple[Setup, dict[str, Any]], tmp_path: Path
+) -> None:
+    setup, _ = ready
+    before = (setup.folder / "pyvenv.cfg").stat().st_mtime_ns
+    wheel = host_wheels(tmp_path / "broken", whole=False)
+    done = setup.run("--from", str(wheel), "--yes", "--replace", "--json")
+    assert done.returncode == 1
+    error = json.loads(done.stdout)["error"]
+    assert error["code"] == "setup.Failed"
+    assert error["details"]["step"] == "check"
+    assert "No module named" in "\n".join([error["cause"], *error["evidence"]])
+    assert (setup.folder / "pyvenv.cfg").stat().st_mtime_ns == before
+    assert configured_host(setup.config) == str(python_in(setup.folder))
+    assert sorted(path.name for path in setup.home.iterdir()) == ["my host", "settings", "wheels"]
+
+
+# --- it fails --------------------------------------------------------------------------------------
+
+
+def test_what_pip_said_is_the_evidence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    lines: list[str] = []
+    command = [sys.executable, "-m", "pip", "install", "--target", str(tmp_path / "none"), "qnnbridge==99"]
+    with pytest.raises(SetupFailed) as raised:
+        steps._run("install", command, lines.append)
+    assert raised.value.details == {"step": "install", "exit_code": 1}
+    assert any("No matching distribution found for qnnbridge==99" in line for line in raised.value.evidence)
+    assert "--from" in str(raised.value.fix)
+    assert lines
+
+
+def test_a_network_that_does_not_answer_is_named_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    command = [sys.executable, "-m", "pip", "install", "--target", str(tmp_path / "none"), "qnnbridge==99"]
+    with pytest.raises(IndexUnreachable, match="cannot be reached"):
+        steps._run("install", command, lambda line: None)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_one_that_is_interrupted_leaves_nothing_that_is_used(setup: Setup, number: signal.Signals) -> None:
+    host_wheels(setup.wheels)
+    process = subprocess.Popen(
+        setup.command("--yes"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=setup.environ
+    )
+    assert process.stderr is not None
+    watchdog = threading.Timer(TIMEOUT_S, process.kill)
+    watchdog.start()
+    try:
+        for line in process.stderr:
+            if line.startswith("Making the environment"):
+                break
+        started: list[psutil.Process] = []
+        while number == signal.SIGKILL and not started and process.poll() is None:
+            started = psutil.Process(process.pid).children()
+        process.send_signal(number)
+        process.communicate()
+    finally:
+        watchdog.cancel()
+    assert not setup.config.exists()
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        setup.assert_nothing_was_made()
+        return
+    # Nobody could clear up; the next one takes what is there for what it is.
+    for child in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            os.killpg(child.pid, signal.SIGKILL)
+    psutil.wait_procs(started, timeout=10)
+    assert (setup.folder / MARKER).exists()
+    assert setup.document("--dry-run")["replaces_environment"] is False
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX processes")
+def test_a_program_is_ended_with_all_that_it_has_started() -> None:
+    code = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print(child.pid, flush=True)\n"
+        "child.wait()\n"
+    )
+    pids: list[int] = []
+
+    def interrupted(line: str) -> None:
+        pids.append(int(line))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_program([sys.executable, "-c", code], os.environ, interrupted, timeout_s=60)
+    assert len(pids) == 1
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(pids[0]).wait(timeout=10)
+
+
+def test_a_program_over_its_time_is_ended() -> None:
+    code, lines = run_program(
+        [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"],
+        os.environ,
+        lambda line: None,
+        timeout_s=3,
+    )
+    assert code != 0
+    assert lines in (["here"], [])
+
+
+# --- it asks, and says what it would do ------------------------------------------------------------
+
+
+@pytest.fixture
+def dry_run(setup: Setup) -> Iterator[dict[str, Any]]:
+    yield setup.document("--dry-run")
+    setup.assert_nothing_was_made()
+
+
+def test_a_dry_run_makes_nothing_and_prints_all(setup: Setup, dry_run: dict[str, Any]) -> None:
+    assert dry_run["done"] is False
+    assert dry_run["host"] is None
+    make, install = dry_run["commands"]
+    assert make[1:] == ["-m", "venv", str(setup.folder)]
+    assert install[:4] == [str(python_in(setup.folder)), "-m", "pip", "install"]
+    assert f"onnxruntime-qnn=={best_release()}" in install
+    assert dry_run["configuration_text"] == f"[host]\npython = '{python_in(setup.folder)}'\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a POSIX shell")
+def test_the_printed_commands_do_the_same_work_by_hand(setup: Setup) -> None:
+    wheel = host_wheels(setup.wheels)
+    printed = setup.run("--dry-run", "--from", str(wheel))
+    assert printed.returncode == 0
+    lines = printed.stdout.splitlines()
+    start = lines.index("Commands:") + 1
+    script = "\n".join(["set -e", *(line.strip() for line in lines[start : lines.index("", start)])])
+    subprocess.run(["/bin/sh", "-c", script], env=setup.environ, check=True, capture_output=True, timeout=TIMEOUT_S)
+    code = "import qnnbridge_host; print(qnnbridge_host.__file__)"
+    done = subprocess.run([python_in(setup.folder), "-I", "-c", code], capture_output=True, text=True, timeout=60)
+    assert Path(done.stdout.strip()).is_relative_to(ROOT), done.stderr
+
+
+def test_where_nobody_can_answer_it_does_not_ask(setup: Setup) -> None:
+    done = setup.run()
+    assert done.returncode == 2
+    assert "--yes" in done.stderr
+    setup.assert_nothing_was_made()
+
+
+def test_another_host_in_the_configuration_is_not_replaced_unasked(setup: Setup) -> None:
+    setup.config.parent.mkdir()
+    setup.config.write_text("[host]\npython = '/opt/other/python'\n", "utf-8")
+    done = setup.run("--dry-run")
+    assert done.returncode == 1
+    assert "/opt/other/python" in done.stderr
+    told = setup.document("--dry-run", "--replace")
+    assert told["replaced_setting"] == "/opt/other/python"
+    assert setup.document("--dry-run", "--no-config")["configuration"] is None
+
+
+def test_a_variable_that_wins_over_the_configuration_is_told(setup: Setup) -> None:
+    done = setup.run("--dry-run", QNNBRIDGE_HOST_PYTHON=sys.executable)
+    assert f"QNNBRIDGE_HOST_PYTHON names {sys.executable}, and wins" in done.stdout

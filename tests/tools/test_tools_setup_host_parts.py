@@ -1,0 +1,506 @@
+"""The parts of `qnnbridge setup-host`: configuration text, shells, the folder, interpreters, what pip is told."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qnnbridge._platform import RegisteredPython
+from qnnbridge.launch.configuration import configured_host
+from qnnbridge.launch.installed import Surroundings
+from qnnbridge.releases.table import Release, for_version
+from qnnbridge_protocol import __version__
+from qnnbridge_protocol.errors import HostNotFound, NoSuchFile, OptionError
+from qnnbridge_tools.setup_host.asking import Answer, ask
+from qnnbridge_tools.setup_host.choice import Choice, Facts, choose
+from qnnbridge_tools.setup_host.config_text import toml_string, with_host
+from qnnbridge_tools.setup_host.environment import MARKER, OLD_SUFFIX, NewEnvironment, check_free, recover
+from qnnbridge_tools.setup_host.failures import AlreadyThere, NothingFits
+from qnnbridge_tools.setup_host.interpreters import Candidate, candidates
+from qnnbridge_tools.setup_host.requirements import COMPANIONS, Source, find_source, requirements
+from qnnbridge_tools.setup_host.shells import cmd_text, posix_text, powershell_text
+from qnnbridge_tools.setup_host.steps import setup_environment, write_text
+
+ROOT = Path(__file__).parents[2]
+HEADERS = ROOT / "tests" / "unit" / "data" / "executables"
+NATIVE = HEADERS / "x86_64.so"
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+
+
+# --- the configuration file ------------------------------------------------------------------------
+
+
+def test_a_new_file_names_the_host() -> None:
+    assert with_host("", r"C:\my hosts\python.exe") == "[host]\npython = 'C:\\my hosts\\python.exe'\n"
+
+
+def test_everything_else_in_the_file_stays_comments_too() -> None:
+    old = "# mine\nretry = 1\n\n[host] # the host\nquiet = true # yes\npython = '/old' # old\n\n[other]\na = '''\nx'''\n"
+    new = "# mine\nretry = 1\n\n[host] # the host\nquiet = true # yes\npython = '/new'\n\n[other]\na = '''\nx'''\n"
+    assert with_host(old, "/new") == new
+
+
+def test_a_table_without_the_setting_gets_it_and_a_file_without_the_table_gets_both() -> None:
+    assert with_host("[host]\nquiet = true\n", "/new") == "[host]\npython = '/new'\nquiet = true\n"
+    assert with_host("[other]\na = 1", "/new") == "[other]\na = 1\n\n[host]\npython = '/new'\n"
+
+
+def test_line_ends_stay_as_they_are() -> None:
+    assert with_host("# a\x85b\r\n[host]\r\npython = 'x'\r\n", "/y") == "# a\x85b\r\n[host]\r\npython = '/y'\r\n"
+    assert with_host("a = 1", "/y") == "a = 1\n\n[host]\npython = '/y'\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "host = { python = '/old' }\n",
+        "host.python = '/old'\n",
+        "host = 1\n",
+        "this is not TOML\n",
+        "text = '''\n[host]\npython = 1\n'''\n",
+        "[host]\npython = '''\n/old'''\n",
+    ],
+)
+def test_a_file_that_would_change_in_more_than_that_is_left_alone(text: str) -> None:
+    assert with_host(text, "/new") is None
+
+
+@given(texts, st.sampled_from(["", "a = 1\n", "[host]\npython = 'x'\nb = 2\n", "[host]\n", "[[many]]\nc = 1\n"]))
+def test_any_path_can_be_written_and_is_read_back(path: str, before: str) -> None:
+    text = with_host(before, path)
+    assert text is not None
+    toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    assert toml.loads(text)["host"]["python"] == path
+    assert toml.loads(f"x = {toml_string(path)}")["x"] == path
+
+
+def test_the_text_is_what_the_application_reads(tmp_path: Path) -> None:
+    file = tmp_path / "settings" / "config.toml"
+    write_text(file, with_host("", "/opt/it's mine/bin/python") or "")
+    assert configured_host(file) == "/opt/it's mine/bin/python"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions and links")
+def test_a_file_keeps_its_permissions_and_stays_the_link_that_it_is(tmp_path: Path) -> None:
+    kept = tmp_path / "dotfiles" / "config.toml"
+    kept.parent.mkdir()
+    kept.write_text("a = 1\n")
+    kept.chmod(0o640)
+    link = tmp_path / "config.toml"
+    link.symlink_to(kept)
+    write_text(link, "a = 2\n")
+    assert link.is_symlink()
+    assert kept.read_text() == "a = 2\n"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o640
+    assert [path.name for path in kept.parent.iterdir()] == ["config.toml"]
+
+
+# --- commands to copy ------------------------------------------------------------------------------
+
+COMMAND = [
+    r"C:\my hosts\python.exe",
+    "-m",
+    "pip",
+    "install",
+    "onnxruntime>=1.24.2,<1.28",
+    "a & b",
+    "it's",
+    "q[h]==1",
+]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), min_size=1))
+def test_a_posix_shell_reads_the_same_words(words: list[str]) -> None:
+    assert shlex.split(posix_text(words)) == words
+
+
+def test_the_command_prompt_sees_no_operators_outside_of_quotes() -> None:
+    text = cmd_text(COMMAND)
+    assert text.startswith('"C:\\my hosts\\python.exe" -m pip install "onnxruntime>=1.24.2,<1.28" "a & b" ')
+    outside = "".join(text.split('"')[::2])
+    assert not set(outside) & set("<>&|^")
+
+
+def test_powershell_runs_a_quoted_program_and_takes_the_rest_literally() -> None:
+    text = powershell_text(COMMAND)
+    assert text.startswith(
+        "& 'C:\\my hosts\\python.exe' -m pip install 'onnxruntime>=1.24.2,<1.28' 'a & b' 'it''s' "
+    )
+    assert powershell_text([r"C:\python.exe", "-m", "venv"]) == r"C:\python.exe -m venv"
+
+
+# --- the folder ------------------------------------------------------------------------------------
+
+
+def environment(folder: Path, content: str = "old") -> Path:
+    folder.mkdir(parents=True)
+    (folder / "pyvenv.cfg").write_text("home = /nowhere\n")
+    (folder / "content").write_text(content)
+    return folder
+
+
+def test_a_finished_environment_stays_and_nothing_else(tmp_path: Path) -> None:
+    with NewEnvironment(tmp_path / "deep" / "host", replace=False) as made:
+        (made.folder / "content").write_text("new")
+        made.keep()
+    assert [path.name for path in (tmp_path / "deep" / "host").iterdir()] == ["content"]
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["host"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_one_that_failed_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    with pytest.raises(error), NewEnvironment(tmp_path / "host", replace=False) as made:
+        (made.folder / "content").write_text("half")
+        raise error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replacement_that_failed_brings_the_old_one_back(tmp_path: Path) -> None:
+    folder = environment(tmp_path / "host")
+    with pytest.raises(ValueError), NewEnvironment(folder, replace=True) as made:
+        assert not (made.folder / "content").exists()
+        raise ValueError
+    assert (folder / "content").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["host"]
+
+
+def test_a_replacement_that_worked_leaves_only_the_new_one(tmp_path: Path) -> None:
+    folder = environment(tmp_path / "host")
+    with NewEnvironment(folder, replace=True) as made:
+        (made.folder / "content").write_text("new")
+        made.keep()
+    assert (folder / "content").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["host"]
+
+
+def test_the_next_set_up_clears_up_after_one_that_was_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "host"
+    folder.mkdir()
+    (folder / MARKER).write_text("")
+    (folder / "content").write_text("half")
+    check_free(folder, replace=False)
+    with NewEnvironment(folder, replace=False) as made:
+        assert [path.name for path in made.folder.iterdir()] == [MARKER]
+        made.keep()
+    assert folder.is_dir()
+
+
+def test_one_that_was_killed_while_replacing_gives_the_old_one_back(tmp_path: Path) -> None:
+    folder = tmp_path / "host"
+    environment(folder.with_name("host" + OLD_SUFFIX))
+    folder.mkdir()
+    (folder / MARKER).write_text("")
+    recover(folder)
+    assert (folder / "content").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["host"]
+
+
+def test_one_that_was_killed_before_it_could_mark_its_folder_gives_the_old_one_back(tmp_path: Path) -> None:
+    folder = tmp_path / "host"
+    environment(folder.with_name("host" + OLD_SUFFIX))
+    folder.mkdir()
+    recover(folder)
+    assert (folder / "content").read_text() == "old"
+
+
+def test_one_that_was_killed_after_it_had_finished_stays_finished(tmp_path: Path) -> None:
+    folder = environment(tmp_path / "host", "new")
+    environment(folder.with_name("host" + OLD_SUFFIX))
+    recover(folder)
+    assert (folder / "content").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["host"]
+
+
+def test_nothing_is_replaced_that_nobody_offered(tmp_path: Path) -> None:
+    folder = environment(tmp_path / "host")
+    with pytest.raises(AlreadyThere, match=r"environment in .* already") as raised:
+        check_free(folder, replace=False)
+    assert "--replace" in str(raised.value.fix)
+    (folder / "pyvenv.cfg").unlink()
+    with pytest.raises(AlreadyThere, match="is not an environment"):
+        check_free(folder, replace=True)
+    with pytest.raises(AlreadyThere, match="is a file"):
+        check_free(folder / "content", replace=True)
+    assert (folder / "content").read_text() == "old"
+
+
+def test_an_environment_with_read_only_files_can_be_replaced(tmp_path: Path) -> None:
+    folder = environment(tmp_path / "host")
+    (folder / "content").chmod(0o400)
+    folder.chmod(0o500)
+    with NewEnvironment(folder, replace=True) as made:
+        made.keep()
+    assert [path.name for path in tmp_path.iterdir()] == ["host"]
+
+
+# --- interpreters ----------------------------------------------------------------------------------
+
+
+def surroundings(
+    process: str = "x86_64",
+    computer: str | None = None,
+    *,
+    executable: str = "",
+    path: str = "",
+    registered: list[RegisteredPython] | None = None,
+) -> Surroundings:
+    return Surroundings(
+        environ={"PATH": path},
+        process=process,
+        computer=computer or process,
+        executable=executable,
+        version=(3, 10),
+        not_isolated=(),
+        registered=lambda: registered or [],
+        origin=lambda name: None,
+    )
+
+
+def answer(version: tuple[int, int], platform: str = "linux-x86_64", base: str = "/base", **more: bool) -> Answer:
+    return Answer(
+        version=(*version, 1),
+        platform=platform,
+        base=base,
+        implementation="cpython",
+        free_threaded=more.get("free_threaded", False),
+        has_venv=more.get("has_venv", True),
+        glibc=None,
+    )
+
+
+def program(path: Path, header: str = "x86_64.so") -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(HEADERS / header, path)
+    path.chmod(0o755)
+    return str(path)
+
+
+def asker(answers: dict[str, Answer | str]) -> Callable[[str], Answer | str]:
+    return lambda path: answers[path]
+
+
+def test_a_real_interpreter_tells_what_it_is() -> None:
+    told = ask(sys.executable)
+    assert isinstance(told, Answer)
+    assert told.version == sys.version_info[:3]
+    assert told.has_venv
+    assert os.path.samefile(told.base, sys._base_executable)  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="shell scripts")
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("#!/bin/sh\necho no such version >&2\nexit 127\n", "exit code 127 (no such version)"),
+        ("#!/bin/sh\nkill -SEGV $$\n", "exit code -11"),
+        ("#!/bin/sh\necho hello\n", "exit code 0"),
+        ("#!/no/such/shell\n", "cannot be started"),
+    ],
+)
+def test_an_interpreter_that_does_not_run_says_why(tmp_path: Path, script: str, told: str) -> None:
+    path = tmp_path / "python3.13"
+    path.write_text(script)
+    path.chmod(0o755)
+    said = ask(str(path))
+    assert isinstance(said, str)
+    assert told in said
+
+
+def test_candidates_come_from_the_path_newest_first_and_each_once(tmp_path: Path) -> None:
+    old, new = program(tmp_path / "a" / "python3.11"), program(tmp_path / "b" / "python3.13")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "python3").symlink_to(new)
+    answers: dict[str, Answer | str] = {
+        old: answer((3, 11), base=old),
+        new: answer((3, 13), base=new),
+        str(tmp_path / "c" / "python3"): answer((3, 13), base=new),
+    }
+    around = surroundings(path=os.pathsep.join(str(tmp_path / name) for name in "abc"))
+    found = candidates(around, None, [], asker(answers))
+    assert [one.path for one in found] == [new, old]
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (answer((3, 10)), "is Python 3.10, and the host needs 3.11 or newer"),
+        (answer((3, 13), free_threaded=True), "not a common CPython"),
+        (answer((3, 13), has_venv=False), "lacks venv or ensurepip"),
+        ("does not run: exit code 1", "does not run: exit code 1"),
+    ],
+)
+def test_why_an_interpreter_was_passed_over_is_told(tmp_path: Path, told: Answer | str, why: str) -> None:
+    path = program(tmp_path / "python3.12")
+    looked_at: list[str] = []
+    assert candidates(surroundings(path=str(tmp_path)), None, looked_at, asker({path: told})) == []
+    assert len(looked_at) == 1
+    assert why in looked_at[0]
+    assert path in looked_at[0]
+
+
+def test_on_windows_on_arm_an_x64_python_is_never_run(tmp_path: Path) -> None:
+    x64, arm = (
+        program(tmp_path / "x64" / "python.exe", "x64.dll"),
+        program(tmp_path / "arm" / "python.exe", "arm64.dll"),
+    )
+    registered = [
+        RegisteredPython("PythonCore", "3.13", (3, 13), x64, str(tmp_path / "x64")),
+        RegisteredPython("PythonCore", "3.12-arm64", (3, 12), arm, str(tmp_path / "arm")),
+        RegisteredPython("PythonCore", "3.11-arm64", (3, 11), str(tmp_path / "gone.exe"), str(tmp_path)),
+    ]
+    around = surroundings("x64", "ARM64", executable=x64, registered=registered)
+    answers = asker({arm: answer((3, 12), "win-arm64", base=arm)})
+    looked_at: list[str] = []
+    (found,) = candidates(around, None, looked_at, answers)
+    assert found.path == arm
+    assert "x64" in " ".join(looked_at)
+    assert candidates(around, "3.12-arm64", [], answers)[0].path == arm
+    assert candidates(around, "3.12", [], answers)[0].path == arm
+    with pytest.raises(HostNotFound, match="cannot be the host") as raised:
+        candidates(around, x64, [], answers)
+    assert "Windows installer (ARM64)" in str(raised.value.fix)
+
+
+def test_a_named_interpreter_that_does_not_exist_is_told_with_the_registered_ones(tmp_path: Path) -> None:
+    registered = [RegisteredPython("PythonCore", "3.12-arm64", (3, 12), "C:/python.exe", "C:/")]
+    with pytest.raises(HostNotFound, match="there is no such interpreter") as raised:
+        candidates(surroundings(registered=registered), str(tmp_path / "none"), [])
+    assert raised.value.evidence == ("registered: 3.12-arm64",)
+
+
+# --- the choice ------------------------------------------------------------------------------------
+
+
+def arm(*versions: tuple[int, int]) -> list[Candidate]:
+    return [Candidate(f"C:/Python{v[1]}/python.exe", answer(v, "win-arm64")) for v in versions]
+
+
+def chosen(
+    found: list[Candidate], version: str | None = None, system_sdk: str | None = "2.40", *, force: bool = False
+) -> Choice:
+    return choose(found, version, Facts(system_sdk, 73), surroundings("ARM64"), [], force=force)
+
+
+def test_the_release_decides_which_interpreter_is_taken() -> None:
+    choice = chosen(arm((3, 14), (3, 13), (3, 11)))
+    assert choice.release.version == "1.23.2"
+    assert choice.candidate.answer.minor == (3, 13), "3.14 has no wheel whose QNN is old enough"
+    assert chosen(arm((3, 14), (3, 13)), system_sdk="2.51").candidate.answer.minor == (3, 14)
+
+
+def test_if_nothing_fits_it_says_why_and_what_would() -> None:
+    with pytest.raises(NothingFits) as raised:
+        chosen(arm((3, 14)))
+    assert "newer than the 2.40 of the NPU driver" in str(raised.value)
+    assert "onnxruntime-qnn 1.23.2 would, with Python 3.11 to 3.13." in str(raised.value.fix)
+
+
+def test_a_version_that_does_not_fit_is_refused_and_can_be_forced() -> None:
+    with pytest.raises(NothingFits, match=r"onnxruntime-qnn 2\.7\.0 does not work on this computer") as raised:
+        chosen(arm((3, 13)), "2.7.0")
+    assert "--force" in str(raised.value.fix)
+    assert chosen(arm((3, 13)), "2.7.0", force=True).release.version == "2.7.0"
+
+
+def test_what_has_no_wheel_cannot_be_forced() -> None:
+    with pytest.raises(NothingFits) as raised:
+        chosen(arm((3, 14)), "1.23.2", force=True)
+    assert "--force" not in str(raised.value.fix)
+    with pytest.raises(NothingFits, match=r"There is no onnxruntime-qnn 1\.23\.2 for linux_x86_64"):
+        choose([Candidate("/p", answer((3, 13)))], "1.23.2", Facts(), surroundings(), [], force=True)
+
+
+def test_an_unknown_version_is_bad_input() -> None:
+    for version in ("9.9", "newest"):
+        with pytest.raises(OptionError, match="There is no onnxruntime-qnn"):
+            chosen(arm((3, 13)), version)
+
+
+def test_without_any_interpreter_it_says_what_to_install() -> None:
+    with pytest.raises(HostNotFound) as raised:
+        choose([], None, Facts(), surroundings("x64", "ARM64"), ["PATH: nothing"], force=False)
+    assert raised.value.evidence == ("PATH: nothing",)
+    assert "Windows installer (ARM64)" in str(raised.value.fix)
+
+
+# --- what pip is told ------------------------------------------------------------------------------
+
+
+def only(version: str, platform: str = "win_arm64") -> Release:
+    (release,) = for_version(version, platform)
+    return release
+
+
+def test_a_release_of_today_comes_with_the_extra() -> None:
+    assert requirements(only("2.7.0"), Source()) == [f"qnnbridge[host]=={__version__}", "onnxruntime-qnn==2.7.0"]
+
+
+def test_a_release_that_is_an_onnxruntime_comes_without_another_one() -> None:
+    words = requirements(only("1.23.2"), Source())
+    assert words == [f"qnnbridge=={__version__}", "onnxruntime-qnn==1.23.2", *COMPANIONS]
+
+
+def test_an_old_plugin_comes_with_an_onnxruntime_that_it_works_with() -> None:
+    assert "onnxruntime>=1.24.2,<1.28" in requirements(only("2.3.0"), Source())
+
+
+def test_the_packages_are_those_of_the_extra() -> None:
+    toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    extra = toml.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]["host"]
+    assert [text for text in extra if not text.startswith("onnxruntime")] == list(COMPANIONS)
+    assert any(text.startswith("onnxruntime-qnn>=2.4;") for text in extra), "HOST_EXTRA_TAKES says the same"
+
+
+def test_a_wheel_a_checkout_and_what_is_installed_can_be_the_source(tmp_path: Path) -> None:
+    wheel = tmp_path / "with space" / f"qnnbridge-{__version__}-py3-none-any.whl"
+    wheel.parent.mkdir()
+    wheel.touch()
+    (first, *_) = requirements(only("2.7.0"), find_source(wheel))
+    assert first == f"qnnbridge[host] @ {wheel.as_uri()}"
+    assert find_source(ROOT).path == ROOT
+    assert requirements(only("2.7.0"), Source(ROOT, editable=True))[:2] == ["--editable", f"{ROOT}[host]"]
+    with pytest.raises(NoSuchFile):
+        find_source(tmp_path / "none.whl")
+    with pytest.raises(OptionError, match=r"holds no pyproject\.toml"):
+        find_source(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(OptionError, match="neither a wheel nor an sdist"):
+        find_source(tmp_path / "notes.txt")
+
+
+def test_pip_keeps_its_index_and_loses_what_points_elsewhere() -> None:
+    base = {
+        "PIP_INDEX_URL": "kept",
+        "PIP_TARGET": "/elsewhere",
+        "PIP_USER": "1",
+        "VIRTUAL_ENV": "/other",
+        "PYTHONHOME": "/other",
+        "PYTHONPATH": "/other",
+        "HTTPS_PROXY": "kept",
+    }
+    assert setup_environment(base) == {
+        "PIP_INDEX_URL": "kept",
+        "HTTPS_PROXY": "kept",
+        "PYTHONUTF8": "1",
+        "PYTHONNOUSERSITE": "1",
+    }
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a POSIX shell")
+def test_a_command_with_odd_names_survives_a_real_shell(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "a b", "it's", "$HOME", "x>=1,<2", "é"]
+    told = subprocess.run(
+        ["/bin/sh", "-c", posix_text(words)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert told.stdout.strip() == repr(words[3:])

@@ -1,0 +1,226 @@
+"""Locks of the cache, patience of those who wait, and who goes first when the cache is full."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from tests.unit.cache_entries import key_number, put
+
+from qnnbridge.cache.eviction import evict, shrink, total_bytes
+from qnnbridge.cache.files import write_json
+from qnnbridge.cache.locks import hold, try_hold
+from qnnbridge.cache.store import HITS_FILE, Store
+from qnnbridge.cache.waiting import FIRST_WORD_S, LOUD_S, Beat, Patience, Words
+
+SECONDS_FOR_ALL = 30.0
+
+HOLDER = """
+    import sys, time
+    from pathlib import Path
+    from qnnbridge.cache.locks import try_hold
+    held = try_hold(Path(sys.argv[1]))
+    print("held" if held else "not held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def other_process(path: Path) -> subprocess.Popen[str]:
+    """Holds the lock until its stdin is closed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(HOLDER), str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    with process:
+        process.kill()
+
+
+def test_a_lock_has_one_holder_also_in_one_process(tmp_path: Path) -> None:
+    first = try_hold(tmp_path / "a.lock")
+    assert first is not None
+    assert try_hold(tmp_path / "a.lock") is None
+    first.release()
+    second = try_hold(tmp_path / "a.lock")
+    assert second is not None
+    second.release()
+
+
+def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path: Path) -> None:
+    process = other_process(tmp_path / "a.lock")
+    try:
+        assert try_hold(tmp_path / "a.lock") is None
+    finally:
+        end(process)
+    held = hold(tmp_path / "a.lock", time.monotonic() + SECONDS_FOR_ALL)
+    assert held is not None
+    held.release()
+
+
+def test_waiting_ends_with_the_deadline(tmp_path: Path) -> None:
+    held = try_hold(tmp_path / "a.lock")
+    assert held is not None
+    begun = time.monotonic()
+    assert hold(tmp_path / "a.lock", begun + 0.2) is None
+    assert time.monotonic() - begun >= 0.2
+    held.release()
+
+
+def test_whoever_waits_is_told_and_may_give_up(tmp_path: Path) -> None:
+    held = try_hold(tmp_path / "a.lock")
+    assert held is not None
+    told: list[float] = []
+
+    def patience(seconds: float) -> bool:
+        told.append(seconds)
+        return len(told) < 2
+
+    assert hold(tmp_path / "a.lock", None, patience) is None
+    assert len(told) == 2
+    assert told[1] > told[0] > 0
+    held.release()
+
+
+def test_a_lock_in_a_folder_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nowhere"):
+        try_hold(Path("/proc/nowhere/a.lock") if sys.platform == "linux" else tmp_path / "a\0nowhere")
+
+
+def test_a_compiler_that_shows_signs_of_life_is_waited_for_and_another_is_not(tmp_path: Path) -> None:
+    now = [0.0]
+    beat = Beat(tmp_path / "beat", lambda _: None)
+    patience = Patience(tmp_path / "beat", lambda _: None, clock=lambda: now[0], stalled_s=60.0)
+    for second in range(0, 300, 30):
+        now[0] = float(second)
+        beat(float(second))
+        os.utime(tmp_path / "beat", ns=(second * 10**9, second * 10**9))  # as its date would be
+        assert patience(float(second))
+    now[0] += 59.0
+    assert patience(now[0])
+    now[0] += 2.0
+    assert not patience(now[0])
+    beat.stop()
+    assert not (tmp_path / "beat").exists()
+
+
+def test_words_are_few_and_grow_loud(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "qnnbridge.cache")
+    words = Words("m.onnx is being compiled")
+    for tenth in range(600):
+        words(tenth / 10)
+    levels = [record.levelname for record in caplog.records]
+    assert levels[0] == "INFO"
+    assert set(levels[1:]) == {"WARNING"}
+    assert 3 <= len(levels) <= 6
+    assert FIRST_WORD_S < LOUD_S
+
+
+# --- the size limit ---
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "cache")
+
+
+def used(store: Store, number: int, when: float) -> None:
+    write_json(store.root / "uses" / key_number(number) / HITS_FILE, {"count": 1, "last": when})
+
+
+def fill(store: Store, count: int) -> int:
+    """Entries 0, 1 ... of which the first was used longest ago. The size of each."""
+    before = 0
+    for number in range(count):
+        put(store, key_number(number), f"{number:04}".encode() * 25_000)
+        (store.root / "uses" / key_number(number)).mkdir()
+        used(store, number, 1000.0 + number)
+        before = total_bytes(store)
+    return before // count
+
+
+def numbers(store: Store) -> set[int]:
+    return {number for number in range(20) if key_number(number) in store.all_keys()}
+
+
+def test_what_was_used_longest_ago_goes_first(store: Store) -> None:
+    size = fill(store, 5)
+    used(store, 0, 2000.0)
+    gone = shrink(store, 3 * size + size // 2)
+    assert gone == [key_number(1), key_number(2)]
+    assert numbers(store) == {0, 3, 4}
+    assert total_bytes(store) <= 3 * size + size // 2
+
+
+def test_nothing_goes_while_there_is_room(store: Store) -> None:
+    size = fill(store, 3)
+    assert shrink(store, 4 * size) == []
+
+
+def test_what_is_in_use_stays_also_for_another_process(store: Store) -> None:
+    fill(store, 3)
+    mine = store.use(key_number(0))
+    process = other_process(store.root / "uses" / key_number(1) / "1-2.lock")
+    try:
+        assert shrink(store, 0) == [key_number(2)]
+        assert numbers(store) == {0, 1}
+    finally:
+        end(process)
+    mine.release(remove=True)
+    assert shrink(store, 0) == [key_number(0), key_number(1)]
+
+
+def test_what_is_being_made_or_checked_stays(store: Store) -> None:
+    fill(store, 1)
+    held = store.try_lock(key_number(0))
+    assert held is not None
+    assert not evict(store, key_number(0))
+    held.release()
+    assert evict(store, key_number(0))
+
+
+def test_the_entry_that_was_just_made_stays(store: Store) -> None:
+    fill(store, 2)
+    shrink(store, 0, keep=key_number(0))
+    assert numbers(store) == {0}
+
+
+def test_a_shared_blob_counts_once_and_is_freed_with_its_last_entry(store: Store) -> None:
+    blob = b"shared" * 20_000
+    put(store, key_number(0), blob)
+    alone = total_bytes(store)
+    put(store, key_number(1), blob)
+    both = total_bytes(store)
+    assert both - alone < 10_000
+    assert evict(store, key_number(0))
+    assert total_bytes(store) >= len(blob)
+    assert store.find(key_number(1)) is not None
+    assert evict(store, key_number(1))
+    assert total_bytes(store) == 0
+
+
+def test_entries_that_were_set_aside_go_before_good_ones(store: Store) -> None:
+    size = fill(store, 2)
+    store.set_aside(key_number(1), "damaged", "x")
+    assert shrink(store, size + size // 2) == []
+    assert store.bad_entries() == []
+    assert numbers(store) == {0}
+
+
+def test_two_that_evict_at_once_do_not_evict_twice(store: Store) -> None:
+    fill(store, 2)
+    held = try_hold(store.root / "locks" / "evict.lock")
+    assert held is not None
+    assert shrink(store, 0) == []
+    held.release()

@@ -1,0 +1,179 @@
+"""Hashes are remembered for files that have not changed, and for no others."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from qnnbridge.cache import memo as module
+from qnnbridge.cache.memo import HashMemo
+from qnnbridge.file_stamps import RESTED_NS, FileStamp, take_stamp
+from qnnbridge.model_source import ModelSource
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"contents")
+    return path
+
+
+@pytest.fixture
+def rested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is an hour ahead, so that every file has rested."""
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 3600 * 10**9)
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that were really read."""
+    read: list[str] = []
+    real = module.hash_file
+
+    def counting(path: str) -> str:
+        read.append(path)
+        return real(path)
+
+    monkeypatch.setattr(module, "hash_file", counting)
+    return read
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def look(tmp_path: Path, file: Path) -> str:
+    """Each time with a new memo, as a new process does it."""
+    found = HashMemo(tmp_path / "cache").look(file)
+    assert found is not None
+    return found.sha256
+
+
+@pytest.mark.usefixtures("rested")
+def test_a_file_that_has_not_changed_is_read_once(tmp_path: Path, file: Path, hashed: list[str]) -> None:
+    assert [look(tmp_path, file) for _ in range(3)] == [sha256(b"contents")] * 3
+    assert len(hashed) == 1
+
+
+def test_a_file_that_was_just_written_is_read_again_each_time(
+    tmp_path: Path, file: Path, hashed: list[str]
+) -> None:
+    assert look(tmp_path, file) == look(tmp_path, file)
+    assert len(hashed) == 2
+
+
+def test_a_change_within_one_tick_of_the_clock_is_seen(tmp_path: Path, file: Path) -> None:
+    """The same size and the same times: what a coarse clock shows of two writes right after another."""
+    before = file.stat()
+    assert look(tmp_path, file) == sha256(b"contents")
+    file.write_bytes(b"CONTENTS")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert look(tmp_path, file) == sha256(b"CONTENTS")
+
+
+@pytest.mark.usefixtures("rested")
+def test_a_change_with_the_old_date_set_back_is_seen(tmp_path: Path, file: Path) -> None:
+    before = file.stat()
+    look(tmp_path, file)
+    file.write_bytes(b"CONTENTS")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert look(tmp_path, file) == sha256(b"CONTENTS")
+
+
+@pytest.mark.usefixtures("rested")
+def test_another_file_under_the_same_name_is_seen(tmp_path: Path, file: Path) -> None:
+    look(tmp_path, file)
+    other = tmp_path / "other"
+    other.write_bytes(b"CONTENTS")
+    os.replace(other, file)
+    assert look(tmp_path, file) == sha256(b"CONTENTS")
+
+
+def test_a_stamp_is_settled_when_the_file_has_rested_and_not_before() -> None:
+    def stamp(modified: int, changed: int) -> FileStamp:
+        return FileStamp(1, modified, changed, 1, 1, taken_ns=10**12)
+
+    old, new = 10**12 - RESTED_NS - 1, 10**12 - RESTED_NS
+    assert stamp(old, old).settled
+    assert not stamp(new, old).settled
+    assert not stamp(old, new).settled
+    assert not stamp(10**15, old).settled  # from the future
+    assert not stamp(new, new).proves(stamp(new, new))
+    assert stamp(old, old).proves(stamp(old, old))
+
+
+@pytest.mark.usefixtures("rested")
+def test_a_file_that_is_written_while_it_is_hashed_is_not_remembered(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = module.hash_file
+
+    def disturbed(path: str) -> str:
+        digest = real(path)
+        file.write_bytes(b"longer contents")
+        return digest
+
+    monkeypatch.setattr(module, "hash_file", disturbed)
+    look(tmp_path, file)
+    monkeypatch.setattr(module, "hash_file", real)
+    assert look(tmp_path, file) == sha256(b"longer contents")
+
+
+@pytest.mark.usefixtures("rested")
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"content": {}, "sha256": ""}', b"\0" * 100])
+def test_a_damaged_record_is_not_believed(tmp_path: Path, file: Path, damage: bytes, hashed: list[str]) -> None:
+    look(tmp_path, file)
+    (record,) = (tmp_path / "cache" / "memo").iterdir()
+    record.write_bytes(damage)
+    assert look(tmp_path, file) == sha256(b"contents")
+    assert len(hashed) == 2
+
+
+@pytest.mark.usefixtures("rested")
+def test_a_flipped_digit_in_a_record_is_not_believed(tmp_path: Path, file: Path) -> None:
+    look(tmp_path, file)
+    (record,) = (tmp_path / "cache" / "memo").iterdir()
+    text = record.read_text()
+    digest = sha256(b"contents")
+    flipped = ("0" if digest[0] != "0" else "1") + digest[1:]
+    record.write_text(text.replace(digest, flipped))
+    assert look(tmp_path, file) == digest
+
+
+def test_what_is_not_there_and_what_is_no_file_has_no_hash(tmp_path: Path) -> None:
+    memo = HashMemo(tmp_path / "cache")
+    assert memo.look(tmp_path / "nothing") is None
+    assert memo.look(tmp_path) is None
+    assert take_stamp(tmp_path / "nothing" / "below") is None
+
+
+@pytest.mark.usefixtures("rested")
+def test_a_folder_that_cannot_be_made_costs_only_time(tmp_path: Path, file: Path) -> None:
+    (tmp_path / "cache").write_text("a file, not a folder")
+    assert look(tmp_path, file) == sha256(b"contents")
+
+
+@pytest.mark.usefixtures("rested")
+def test_records_of_files_that_are_gone_are_forgotten(tmp_path: Path, file: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_bytes(b"k")
+    look(tmp_path, file)
+    look(tmp_path, kept)
+    file.unlink()
+    assert HashMemo(tmp_path / "cache").forget_gone() == 1
+    assert len(list((tmp_path / "cache" / "memo").iterdir())) == 1
+
+
+@pytest.mark.usefixtures("rested")
+def test_a_model_that_has_not_changed_is_not_read_for_its_fingerprint(
+    tmp_path: Path, file: Path, hashed: list[str]
+) -> None:
+    first = ModelSource.open(file, memo=HashMemo(tmp_path / "cache"))
+    second = ModelSource.open(file, memo=HashMemo(tmp_path / "cache"))
+    assert first.fingerprint == second.fingerprint == ModelSource.open(file).fingerprint == sha256(b"contents")
+    assert len(hashed) == 1

@@ -1,0 +1,295 @@
+"""Entries of the cache: whole or not there, checked to the last byte, set aside when they are bad."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.cache_entries import BLOB, INFO, key_number, put, tree
+
+from qnnbridge.cache.files import Damaged, read_json
+from qnnbridge.cache.manifest import FILE_NAME, MODEL, EntryManifest
+from qnnbridge.cache.notes import CRASHES_MAX_AGE_S, Notes
+from qnnbridge.cache.store import MANY_USES, MAX_BAD, Store
+
+KEY = key_number(1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "cache")
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)
+
+
+def edit_manifest(store: Store, **changes: object) -> None:
+    """Change the manifest and make it valid again, as a program does that knows how."""
+    from qnnbridge.cache.files import write_json
+
+    path = store.entry_folder(KEY) / FILE_NAME
+    content = read_json(path)
+    assert content is not None
+    write_json(path, {**content, **changes})
+
+
+def test_an_entry_is_found_as_it_was_made(store: Store) -> None:
+    made = put(store, KEY)
+    found = store.find(KEY)
+    assert found == made
+    assert found is not None
+    assert found.manifest.info == INFO
+    assert found.manifest.size_bytes == sum((found.folder / name).stat().st_size for name in (MODEL, BLOB))
+    assert store.all_keys() == [KEY]
+    assert store.find(key_number(2)) is None
+
+
+def test_nothing_is_left_of_the_making(store: Store) -> None:
+    put(store, KEY)
+    assert list((store.root / "tmp").iterdir()) == []
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a flipped byte at the start": (lambda f: flip(f / BLOB, 0), "other contents"),
+    "a flipped byte at the end": (lambda f: flip(f / BLOB, -1), "other contents"),
+    "a flipped byte in the .onnx": (lambda f: flip(f / MODEL, 3), "other contents"),
+    "a zeroed page": (lambda f: (f / BLOB).write_bytes(bytes(4000)), "other contents"),
+    "another blob of the same size": (lambda f: (f / BLOB).write_bytes(b"blub" * 1000), "other contents"),
+    "a truncated blob": (lambda f: os.truncate(f / BLOB, 3999), "3999 bytes instead of 4000"),
+    "an empty blob": (lambda f: os.truncate(f / BLOB, 0), "0 bytes instead of 4000"),
+    "a longer blob": (lambda f: os.truncate(f / BLOB, 4001), "4001 bytes instead of 4000"),
+    "no blob": (lambda f: (f / BLOB).unlink(), "is not there"),
+    "a renamed blob": (lambda f: (f / BLOB).rename(f / "x_qnn.bin"), "does not belong"),
+    "a file too many": (lambda f: (f / "x.dll").write_bytes(b""), "does not belong"),
+    "a folder in the place of the blob": (
+        lambda f: ((f / BLOB).unlink(), (f / BLOB).mkdir()),
+        "bytes instead of|other",
+    ),
+    "no manifest": (lambda f: (f / FILE_NAME).unlink(), "no manifest"),
+    "an empty manifest": (lambda f: os.truncate(f / FILE_NAME, 0), "not readable"),
+    "half a manifest": (lambda f: os.truncate(f / FILE_NAME, 300), "not readable"),
+    "a manifest of another shape": (lambda f: (f / FILE_NAME).write_text("[1]"), "not readable"),
+    "a flipped byte in the manifest": (lambda f: flip(f / FILE_NAME, 400), "manifest.json is not"),
+    "a file in the place of the entry": (lambda f: (tree(f), os.rename(f, f"{f}.x"), f.touch()), "no manifest"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_entry_is_never_given(store: Store, damage: str) -> None:
+    entry = put(store, KEY)
+    assert store.find(KEY) is not None
+    spoil, reason = DAMAGES[damage]
+    spoil(entry.folder)
+    with pytest.raises(Damaged, match=reason):
+        store.find(KEY)
+
+
+def test_a_blob_that_is_a_link_to_somewhere_else_is_not_taken(store: Store, tmp_path: Path) -> None:
+    entry = put(store, KEY)
+    outside = tmp_path / "outside"
+    outside.write_bytes((entry.folder / BLOB).read_bytes())
+    (entry.folder / BLOB).unlink()
+    (entry.folder / BLOB).symlink_to(outside)
+    with pytest.raises(Damaged):
+        store.find(KEY)
+
+
+def test_every_flipped_byte_of_the_manifest_is_noticed(store: Store) -> None:
+    entry = put(store, KEY)
+    manifest = entry.folder / FILE_NAME
+    good = manifest.read_bytes()
+    for position in range(0, len(good), 7):
+        data = bytearray(good)
+        data[position] ^= 0x01
+        manifest.write_bytes(data)
+        try:
+            found = store.find(KEY)
+        except Damaged:
+            continue
+        # White space between the values means nothing.
+        assert found == entry, f"byte {position}: {good[position : position + 1]!r}"
+    manifest.write_bytes(good)
+    assert store.find(KEY) == entry
+
+
+def test_the_entry_of_another_key_is_foreign(store: Store) -> None:
+    entry = put(store, KEY)
+    os.rename(entry.folder, store.entry_folder(key_number(2)))
+    with pytest.raises(Damaged, match="another key"):
+        store.find(key_number(2))
+
+
+@pytest.mark.parametrize("name", ["../model_ctx_qnn.bin", "/etc/passwd", "..", "sub/x"])
+def test_a_manifest_cannot_point_outside(store: Store, name: str) -> None:
+    put(store, KEY)
+    content = read_json(store.entry_folder(KEY) / FILE_NAME)
+    assert content is not None
+    edit_manifest(store, files=[*content["files"], {"name": name, "size": 1, "sha256": "0" * 64}])
+    with pytest.raises(Damaged, match="names other files"):
+        store.find(KEY)
+
+
+def test_a_manifest_of_another_version_is_not_read(store: Store) -> None:
+    put(store, KEY)
+    edit_manifest(store, schema=999)
+    with pytest.raises(Damaged, match="another version"):
+        store.find(KEY)
+
+
+def test_a_bad_entry_is_set_aside_with_the_reason(store: Store) -> None:
+    put(store, KEY)
+    store.set_aside(KEY, "damaged", "a byte was flipped")
+    assert store.find(KEY) is None
+    (bad,) = store.bad_entries()
+    assert (bad.key, bad.fault, bad.reason, bad.label) == (KEY, "damaged", "a byte was flipped", "m.onnx")
+    assert (bad.folder / BLOB).exists()
+    put(store, KEY)
+    assert store.find(KEY) is not None
+
+
+def test_only_so_many_bad_entries_are_kept(store: Store) -> None:
+    for number in range(MAX_BAD + 3):
+        put(store, KEY)
+        store.set_aside(KEY, "damaged", str(number))
+    assert len(store.bad_entries()) == MAX_BAD
+
+
+def test_an_entry_that_is_made_again_replaces_the_old_one(store: Store) -> None:
+    put(store, KEY)
+    put(store, KEY, b"other")
+    found = store.find(KEY)
+    assert found is not None
+    assert (found.folder / BLOB).read_bytes() == b"other"
+
+
+def test_a_removed_entry_leaves_nothing_but_its_lock(store: Store) -> None:
+    entry = put(store, KEY)
+    store.count_hit(KEY)
+    store.remove(KEY)
+    assert not entry.folder.exists()
+    assert all(name.startswith(("v1/locks/", "memo/")) for name in tree(store.folder))
+
+
+def test_hits_are_counted(store: Store) -> None:
+    put(store, KEY)
+    assert store.hits(KEY).count == 0
+    store.count_hit(KEY)
+    store.count_hit(KEY)
+    assert store.hits(KEY).count == 2
+    assert store.hits(KEY).last > 0
+
+
+def test_who_uses_an_entry_is_known_until_they_stop(store: Store) -> None:
+    put(store, KEY)
+    assert not store.in_use(KEY)
+    first, second = store.use(KEY), store.use(KEY)
+    assert store.in_use(KEY)
+    first.release(remove=True)
+    assert store.in_use(KEY)
+    second.release(remove=True)
+    assert not store.in_use(KEY)
+
+
+def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        text=True,
+        capture_output=True,
+        timeout=60,
+    )
+
+
+def test_what_a_killed_process_left_is_swept(store: Store) -> None:
+    put(store, KEY)
+    code = """
+        import os, signal, sys
+        from pathlib import Path
+        from qnnbridge.cache.store import Store
+        store = Store(Path(sys.argv[1]))
+        draft, use = store.draft(), store.use(sys.argv[2])
+        (draft.folder / "model_ctx_qnn.bin").write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert run_python(code, store.folder, KEY).returncode != 0
+    assert len(list((store.root / "tmp").iterdir())) == 2
+    with store.draft() as mine:
+        assert store.sweep() == 1
+        assert mine.folder.exists()  # its maker lives
+    assert list((store.root / "tmp").iterdir()) == []
+    assert len(list((store.root / "uses" / KEY).iterdir())) == 1
+    assert not store.in_use(KEY)
+    assert list((store.root / "uses" / KEY).iterdir()) == []
+
+
+def test_sessions_that_are_never_closed_do_not_fill_the_folder(store: Store) -> None:
+    put(store, KEY)
+    for _ in range(3 * MANY_USES):
+        store.use(KEY)  # dropped at once, as by a process that ends
+    assert len(list((store.root / "uses" / KEY).iterdir())) <= MANY_USES + 2
+
+
+def test_equal_blobs_of_two_entries_are_one_file(store: Store) -> None:
+    first = put(store, KEY)
+    second = put(store, key_number(2))
+    assert os.path.samefile(first.folder / BLOB, second.folder / BLOB)
+    assert not os.path.samefile(first.folder / MODEL, second.folder / MODEL)
+    store.remove(KEY)
+    assert store.find(key_number(2)) == second
+
+
+def test_a_damaged_blob_is_not_shared(store: Store) -> None:
+    first = put(store, KEY)
+    flip(first.folder / BLOB, 5)
+    put(store, key_number(2))
+    assert store.find(key_number(2)) is not None
+    with pytest.raises(Damaged):
+        store.find(KEY)
+
+
+def test_a_path_that_windows_cannot_open_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / ("d" * 100) / ("e" * 100))
+    monkeypatch.setattr("qnnbridge.cache.store.os.name", "nt")
+    with pytest.raises(OSError, match="so long a path"):
+        store.prepare()
+
+
+def test_the_manifest_is_readable_by_people_and_programs(store: Store) -> None:
+    entry = put(store, KEY)
+    content = json.loads((entry.folder / FILE_NAME).read_text())["content"]
+    assert content["label"] == "m.onnx"
+    assert [file["name"] for file in content["files"]] == [MODEL, BLOB]
+    assert EntryManifest.read(entry.folder) == entry.manifest
+    assert entry.manifest.versions == {"onnxruntime": "1.31.1", "qnn_sdk": "2.51.0"}
+
+
+def test_notes_are_kept_by_key_and_grow_old(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = Notes(store.root)
+    notes.write(KEY, "refused", "nodes on the CPU", "m.onnx")
+    notes.write(key_number(2), "crashes", "twice", "n.onnx")
+    assert {note.key for note in notes.all()} == {KEY, key_number(2)}
+    import time
+
+    now = time.time()
+    monkeypatch.setattr("qnnbridge.cache.notes.time.time", lambda: now + CRASHES_MAX_AGE_S + 1)
+    assert [note.key for note in notes.all()] == [KEY]
+    assert notes.remove(KEY)
+    assert not notes.remove(KEY)
+    assert notes.read(KEY) is None
+
+
+def test_a_damaged_note_is_no_note(store: Store) -> None:
+    notes = Notes(store.root)
+    notes.write(KEY, "refused", "nodes on the CPU", "m.onnx")
+    (store.root / "notes" / f"{KEY}.json").write_text("{")
+    assert notes.read(KEY) is None

@@ -1,0 +1,91 @@
+"""What a context binary says of itself, read from binaries that QNN made."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qnnbridge.epcontext.blob import BlobTarget, blob_facts, read_blob
+
+COMPILED = Path(__file__).parents[1] / "models" / "compiled"
+BINARIES = sorted(COMPILED.glob("*.bin"))
+DATA = (COMPILED / "a_qnn.bin").read_bytes()
+GRAPH = "QNNExecutionProvider_QNNExecutionProvider_10254387147049496059_1_0"
+
+
+@pytest.mark.parametrize("path", BINARIES, ids=lambda path: path.name)
+def test_a_real_binary_says_sdk_chip_graphs_and_its_own_size(path: Path) -> None:
+    with path.open("rb") as file:
+        facts = read_blob(file)
+    assert (facts.kind, facts.is_whole, facts.sdk) == ("context", True, "2.51.0.260929181845")
+    assert facts.targets == (BlobTarget("SC8380XP", 73),)
+    assert facts.vtcm_mb == 8
+    assert facts.described
+    assert len(facts.graphs) == 1
+
+
+def test_the_graphs_are_named_as_the_model_names_its_parts() -> None:
+    assert blob_facts(DATA, len(DATA)).graphs == (GRAPH,)
+
+
+def test_a_binary_inside_of_another_file() -> None:
+    file = io.BytesIO(b"before" + DATA + b"behind")
+    assert read_blob(file, 6, len(DATA)) == blob_facts(DATA, len(DATA))
+
+
+@pytest.mark.parametrize("size", [100, len(DATA) // 2, len(DATA) - 1, len(DATA) + 1])
+def test_another_size_than_it_says_is_noticed(size: int) -> None:
+    data = (DATA + b"\0")[:size]
+    assert read_blob(io.BytesIO(data)).is_whole is False
+
+
+def test_a_compiler_that_was_told_no_chip() -> None:
+    data = DATA.replace(b"soc_type=SC8380XP;arch=73", b"soc_type=UNKNOWN_S;arch=68")
+    assert blob_facts(data, len(data)).targets == (BlobTarget(None, 68),)
+
+
+def test_a_binary_for_several_chips_is_an_archive(tmp_path: Path) -> None:
+    path = tmp_path / "several.bin"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("htp.cache.sc8380xp.0", DATA)
+        archive.writestr("htp.cache.sc8480xp.0", DATA.replace(b"SC8380XP;arch=73", b"SC8480XP;arch=81"))
+    with path.open("rb") as file:
+        facts = read_blob(file)
+    assert (facts.kind, facts.is_whole) == ("several contexts", True)
+    assert facts.targets == (BlobTarget("SC8380XP", 73), BlobTarget("SC8480XP", 81))
+    path.write_bytes(path.read_bytes()[:-1])
+    with path.open("rb") as file:
+        assert read_blob(file).is_whole is False
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"", "empty"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "text"),
+        (b"<html>", "text"),
+        (b"\0" * 5000, "unknown"),
+        (b"\x02\x00\x00\x00" * 500, "unknown"),
+        (DATA[:16], "unknown"),
+    ],
+)
+def test_what_is_no_binary_is_known_or_called_unknown(data: bytes, kind: str) -> None:
+    facts = blob_facts(data, len(data))
+    assert facts.kind == kind
+    assert facts.is_whole is None
+
+
+def test_the_head_is_enough() -> None:
+    size = len(DATA) * 1000
+    assert blob_facts(DATA[:30_000], size).sdk == "2.51.0.260929181845"
+
+
+@given(st.binary(max_size=200), st.integers(0, 2000))
+def test_nothing_raises(data: bytes, at: int) -> None:
+    broken = DATA[:at] + data + DATA[at + len(data) : 4000]
+    blob_facts(broken, len(broken))

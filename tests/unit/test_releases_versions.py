@@ -1,0 +1,100 @@
+"""Version numbers: of packages and of QNN SDK builds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qnnbridge.releases.versions import is_final, satisfies, sdk_is_newer, sdk_numbers, version_key
+
+numbers = st.lists(st.integers(0, 99), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
+
+
+def test_releases_sort_as_they_followed_each_other() -> None:
+    in_order = ["1.9.9", "1.20.2.dev20250213004", "1.20.2rc1", "1.20.2", "1.22.0", "1.24.1", "2.0.0", "2.10.0"]
+    assert sorted(sorted(in_order, key=len), key=version_key) == in_order
+
+
+@pytest.mark.parametrize(("one", "other"), [("2.0", "2.0.0"), ("v1.2", "1.2"), ("1.31.1+cu12", "1.31.1")])
+def test_the_same_version_may_be_written_in_two_ways(one: str, other: str) -> None:
+    assert version_key(one) == version_key(other)
+
+
+@pytest.mark.parametrize("text", ["", "latest", "1.x", "1..2", "-1", "2.0.0 beta"])
+def test_what_is_no_version_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a version number"):
+        version_key(text)
+
+
+def test_only_a_release_is_final() -> None:
+    assert is_final("1.23.2")
+    assert not is_final("1.20.2.dev20250213004")
+    assert not is_final("2.0.0rc1")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("2.40", (2, 40)),
+        ("v2.51.0.260929181845", (2, 51, 0)),
+        ("2.37.1.250807093845_124904", (2, 37, 1)),
+        ("2.45.41", (2, 45, 41)),
+    ],
+)
+def test_an_sdk_build_is_known_by_its_numbers_without_the_stamp(text: str, parts: tuple[int, ...]) -> None:
+    assert sdk_numbers(text) == parts
+
+
+@pytest.mark.parametrize("text", ["", "2", "thirty", "2.x"])
+def test_what_is_no_sdk_version_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a QNN SDK version"):
+        sdk_numbers(text)
+
+
+@pytest.mark.parametrize(
+    ("sdk", "system", "newer"),
+    [
+        ("2.42.0.251225135753_193295", "2.40", True),
+        ("2.37.1.250807093845_124904", "2.40", False),
+        ("2.40.1.250807093845", "2.40", False),  # the system's third number is not known
+        ("2.40.1", "2.40.0", True),
+        ("2.40.0.1", "2.40.0", False),
+        ("3.0.0", "2.99", True),
+    ],
+)
+def test_sdks_are_compared_by_the_numbers_that_both_have(sdk: str, system: str, newer: bool) -> None:
+    assert sdk_is_newer(sdk, system) is newer
+
+
+@given(st.integers(0, 99), st.integers(0, 99))
+def test_of_two_sdks_at_most_one_is_newer(left: int, right: int) -> None:
+    one, other = f"2.{left}.0.250807093845", f"2.{right}"
+    assert [sdk_is_newer(one, other), sdk_is_newer(other, one)] == [left > right, right > left]
+
+
+@pytest.mark.parametrize(
+    ("version", "specifier", "met"),
+    [
+        ("1.24.4", ">=1.24.2", True),
+        ("1.24.1", ">=1.24.2", False),
+        ("1.31.1", ">=1.24.2,<1.28", False),
+        ("1.27.0", ">=1.24.2,<1.28", True),
+        ("1.24.4", "==1.24.4", True),
+        ("1.24.4", "!=1.24.4", False),
+        ("1.24.4", "", True),
+        ("1.9", "<1.24", True),
+    ],
+)
+def test_specifiers_mean_what_they_mean_to_pip(version: str, specifier: str, met: bool) -> None:
+    assert satisfies(version, specifier) is met
+
+
+@given(numbers, numbers)
+def test_a_version_meets_exactly_one_of_less_equal_and_greater(version: str, other: str) -> None:
+    assert [satisfies(version, f"{sign}{other}") for sign in ("<", "==", ">")].count(True) == 1
+
+
+def test_a_specifier_that_cannot_be_judged_is_an_error() -> None:
+    with pytest.raises(ValueError, match="is not a version specifier"):
+        satisfies("1.0", "~=1.0")

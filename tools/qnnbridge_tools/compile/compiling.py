@@ -1,0 +1,168 @@
+"""The work behind `qnnbridge compile`: one model, a bundle with shared weights, or a matrix of models and chips."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools import output
+from qnnbridge_tools.arguments import Dimensions
+from qnnbridge_tools.compile import report
+from qnnbridge_tools.compile.progress import ShownStages
+
+if TYPE_CHECKING:
+    from qnnbridge import SessionOptions
+    from qnnbridge.compiling.matrix import Cell, Outcome
+
+MOST_JOBS = 4
+"""By default at a time: a compilation uses several processors, and gigabytes for a large model."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """The command line, read."""
+
+    models: tuple[Path, ...]
+    output: str | None
+    embed: bool
+    validate: bool
+    soc_models: tuple[str, ...]
+    htp_arch: int | None
+    provider_options: dict[str, str]
+    dimensions: Dimensions
+    fallback: Literal["error", "cpu"]
+    timeout_s: float | None
+    overwrite: bool
+    share_weights: bool
+    jobs: int | None
+    scheduler: str | None
+    host_python: str | None
+
+
+def perform(request: Request, *, as_json: bool) -> bool:
+    """Does it and prints what came of it. Whether something failed that did not end all of it."""
+    options = _options(request)
+    if request.share_weights:
+        _bundle(request, options, as_json)
+        return False
+    if len(request.models) == 1 and len(request.soc_models) < 2 and request.scheduler is None:
+        _single(request, options, as_json)
+        return False
+    return _matrix(request, options, as_json)
+
+
+def _single(request: Request, options: dict[str, Any], as_json: bool) -> None:
+    import qnnbridge
+
+    with ShownStages(request.models[0].name) as stages:
+        result = qnnbridge.compile(
+            request.models[0],
+            request.output,
+            soc_model=request.soc_models[0] if request.soc_models else None,
+            validate=request.validate,
+            timeout=request.timeout_s,
+            overwrite=request.overwrite,
+            on_progress=stages,
+            **options,
+        )
+    if as_json:
+        output.print_json(result.to_json())
+    else:
+        report.print_result(result)
+
+
+def _bundle(request: Request, options: dict[str, Any], as_json: bool) -> None:
+    from qnnbridge.compiling.bundle import compile_bundle
+
+    if request.scheduler is not None:
+        raise OptionError("A bundle with shared weights is one job.", fix="Leave --scheduler out.")
+    if len(request.soc_models) > 1:
+        raise OptionError(
+            "A bundle with shared weights is for one chip.", fix="Give one --soc-model, and call it for each."
+        )
+    if request.soc_models:
+        options = {**options, "soc_model": request.soc_models[0]}
+    with ShownStages(f"{len(request.models)} models") as stages:
+        results = compile_bundle(
+            request.models,
+            request.output,
+            validate=request.validate,
+            timeout=request.timeout_s,
+            overwrite=request.overwrite,
+            on_progress=stages,
+            **options,
+        )
+    if as_json:
+        output.print_json({"bundle": [result.to_json() for result in results]})
+    else:
+        for result in results:
+            report.print_result(result)
+
+
+def _matrix(request: Request, options: dict[str, Any], as_json: bool) -> bool:
+    from qnnbridge.compiling.matrix import plan
+
+    cells = plan(request.models, request.soc_models, request.output, **options)
+    with ShownStages(f"{len(cells)} models", counted=len(cells)) as stages:
+        outcomes = _run(request, cells, stages)
+    if as_json:
+        output.print_json({"outcomes": [outcome.to_json() for outcome in outcomes]})
+    else:
+        report.print_outcomes(outcomes)
+    return any(outcome.state == "failed" for outcome in outcomes)
+
+
+def _run(request: Request, cells: list[Cell], stages: ShownStages) -> list[Outcome]:
+    from qnnbridge.compiling.matrix import run_here, run_on
+
+    def tell(outcome: Outcome) -> None:
+        stages.finished(report.outcome_text(outcome))
+
+    keywords: dict[str, Any] = {
+        "validate": request.validate,
+        "timeout_s": request.timeout_s,
+        "overwrite": request.overwrite,
+        "on_outcome": tell,
+    }
+    if request.scheduler is None:
+        jobs = request.jobs or max(1, min(MOST_JOBS, (os.cpu_count() or 2) // 2))
+        return run_here(cells, jobs=jobs, **keywords)
+    from qnnbridge.compiling.cluster import executor_of
+
+    with executor_of(request.scheduler) as executor:
+        return run_on(executor, cells, **keywords)
+
+
+def _options(request: Request) -> dict[str, Any]:
+    """What every way of compiling takes."""
+    if request.dimensions.by_axis:
+        raise OptionError(
+            "A model is compiled with its free dimensions fixed by their names only.",
+            fix="Fix the others first: qnnbridge optimize MODEL -o FIXED.onnx --dim INPUT:AXIS=SIZE.",
+        )
+    options: dict[str, Any] = {
+        "embed": request.embed,
+        "htp_arch": request.htp_arch,
+        "provider_options": request.provider_options,
+        "fallback": request.fallback,
+        "sess_options": _session_options(request.dimensions),
+    }
+    if request.host_python is not None:
+        from qnnbridge import Host
+
+        options["host"] = Host(python=request.host_python)
+    return options
+
+
+def _session_options(dimensions: Dimensions) -> SessionOptions | None:
+    if not dimensions.by_name:
+        return None
+    from qnnbridge import SessionOptions
+
+    options = SessionOptions()
+    for name, size in dimensions.by_name.items():
+        options.add_free_dimension_override_by_name(name, size)
+    return options

@@ -1,0 +1,89 @@
+"""What `qnnbridge compile` prints of its results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from qnnbridge_tools import output, where
+
+if TYPE_CHECKING:
+    from qnnbridge import CompileResult
+    from qnnbridge.compiling.matrix import Outcome
+    from qnnbridge.compiling.validation import Validation
+
+MIB = 1024 * 1024
+
+
+def print_result(result: CompileResult) -> None:
+    placement = result.placement
+    pairs = [
+        ("model", result.path),
+        ("binary", result.blob or "inside of the model"),
+        ("manifest", result.manifest),
+        ("size", size_text(result.size_bytes)),
+        ("for", f"soc_model {result.soc_model}" if result.soc_model else "the chip of the host"),
+        ("nodes", where.placement_text(placement) if placement is not None else "not told"),
+        ("time", f"{output.seconds(result.compile_seconds)} to compile, {output.seconds(result.seconds)} in all"),
+        ("with", ", ".join(f"{name} {version}" for name, version in sorted(_shown(result).items()))),
+        ("validated", validation_text(result.validation)),
+    ]
+    output.print_pairs(f"Compiled {output.visible(result.source)}", pairs)
+    for warning in result.warnings:
+        print(f"Warning: {output.visible(warning)}", file=sys.stderr)
+
+
+def validation_text(validation: Validation) -> str:
+    if validation.skipped:
+        return f"no: {validation.skipped}"
+    cosine = "" if validation.cosine is None else f", cosine at least {validation.cosine:.5f}"
+    return (
+        f"against the CPU, {len(validation.differences)} outputs: largest difference {validation.max_abs:.3g} "
+        f"({output.percent(validation.max_rel)} of the output's range){cosine}"
+    )
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """One line for one result of several."""
+    chip = f" for {outcome.soc_model}" if outcome.soc_model else ""
+    more = ""
+    if outcome.error is not None:
+        more = f": {outcome.error.message}"
+    elif outcome.reason:
+        more = f": {outcome.reason}"
+    return f"{outcome.model}{chip} {outcome.state}{more}"
+
+
+def print_outcomes(outcomes: Sequence[Outcome]) -> None:
+    """The table, then the errors in full and the warnings."""
+    headers = ("model", "chip", "state", "nodes", "size", "difference", "time", "file")
+    output.print_table(headers, [_row(outcome) for outcome in outcomes])
+    for outcome in outcomes:
+        if outcome.error is not None:
+            print(f"Error: {output.visible(outcome.model)}: {outcome.error}", file=sys.stderr)
+        for warning in outcome.result.warnings if outcome.result is not None else ():
+            print(f"Warning: {output.visible(outcome.model)}: {output.visible(warning)}", file=sys.stderr)
+
+
+def size_text(size_bytes: int) -> str:
+    return f"{size_bytes / MIB:.1f} MiB" if size_bytes >= MIB else f"{size_bytes / 1024:.0f} KiB"
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    result = outcome.result
+    if result is None:
+        path = outcome.path if outcome.state == "skipped" else ""
+        return outcome.model, outcome.soc_model or "", outcome.state, "", "", "", "", path
+    placed = result.placement
+    nodes = f"{placed.qnn_nodes} QNN, {placed.cpu_nodes} CPU" if placed is not None and placed.known else "?"
+    difference = "not validated" if result.validation.skipped else output.percent(result.validation.max_rel)
+    chip = outcome.soc_model or result.soc_model or ""
+    return (
+        *(outcome.model, chip, outcome.state, nodes, size_text(result.size_bytes), difference),
+        *(output.seconds(result.compile_seconds), result.path),
+    )
+
+
+def _shown(result: CompileResult) -> dict[str, str]:
+    return {name: version for name, version in result.versions.items() if name in ("onnxruntime", "qnn_sdk")}

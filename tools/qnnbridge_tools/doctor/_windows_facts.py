@@ -1,0 +1,63 @@
+"""What only Windows can tell: registry, devices, drives. A question that fails is answered with nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import ntpath
+import sys
+import winreg
+from ctypes import wintypes
+
+from qnnbridge_tools.doctor.machine import RegistryValue, Root
+
+assert sys.platform == "win32"
+
+_ROOTS = {"HKLM": winreg.HKEY_LOCAL_MACHINE, "HKCU": winreg.HKEY_CURRENT_USER}
+_DRIVE_REMOTE = 4
+_CR_SUCCESS = 0
+_DN_HAS_PROBLEM = 0x400
+
+
+def build() -> int | None:
+    return sys.getwindowsversion().build
+
+
+def value(root: Root, key: str, name: str) -> RegistryValue | None:
+    try:
+        # The 64-bit view, also for a 32-bit process: drivers and devices are described there.
+        with winreg.OpenKey(_ROOTS[root], key, 0, winreg.KEY_READ | winreg.KEY_WOW64_64KEY) as opened:
+            found = winreg.QueryValueEx(opened, name)[0]
+    except OSError:
+        return None
+    return found if isinstance(found, (str, int, bytes)) else None
+
+
+def subkeys(root: Root, key: str) -> tuple[str, ...]:
+    try:
+        with winreg.OpenKey(_ROOTS[root], key, 0, winreg.KEY_READ | winreg.KEY_WOW64_64KEY) as opened:
+            return tuple(winreg.EnumKey(opened, index) for index in range(winreg.QueryInfoKey(opened)[0]))
+    except OSError:
+        return ()
+
+
+def is_network(path: str) -> bool:
+    drive = ntpath.splitdrive(ntpath.abspath(path))[0]
+    if drive.startswith("\\\\"):
+        return not drive.startswith("\\\\?\\") and not drive.startswith("\\\\.\\")
+    kind: int = ctypes.WinDLL("kernel32").GetDriveTypeW(ctypes.c_wchar_p(drive + "\\"))
+    return kind == _DRIVE_REMOTE
+
+
+def device_problem(instance: str) -> int | None:
+    """Number of the problem that the device manager shows for a device; ``None`` if it cannot be asked."""
+    try:
+        manager = ctypes.WinDLL("cfgmgr32")
+        node, status, problem = wintypes.DWORD(), wintypes.ULONG(), wintypes.ULONG()
+        if manager.CM_Locate_DevNodeW(ctypes.byref(node), ctypes.c_wchar_p(instance), 0) != _CR_SUCCESS:
+            return None
+        asked = manager.CM_Get_DevNode_Status(ctypes.byref(status), ctypes.byref(problem), node, 0)
+    except (OSError, AttributeError):
+        return None
+    if asked != _CR_SUCCESS:
+        return None
+    return int(problem.value) if status.value & _DN_HAS_PROBLEM else 0

@@ -1,0 +1,172 @@
+"""Are the QNN libraries whole, of one build, of the right machine type, and complete for the chip?"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import Final
+
+from qnnbridge_tools.doctor import advice
+from qnnbridge_tools.doctor.catalogue import finding
+from qnnbridge_tools.doctor.checks import Check
+from qnnbridge_tools.doctor.facts import Answer, Facts, Packages, QnnFile, QnnSet, Wrong
+from qnnbridge_tools.doctor.findings import Finding
+
+_LOADABLE: Final = {
+    "win-arm64": {"ARM64", "ARM64X"},
+    "win-amd64": {"x64", "ARM64EC", "ARM64X"},
+    "linux-x86_64": {"x86_64"},
+    "linux-aarch64": {"aarch64"},
+}
+_OF_ONE_BUILD: Final = ("backend", "prepare", "system", "stub")
+_NEEDED: Final = ("provider", "backend", "prepare", "system")
+_UNSIGNED_ARCHS: Final = frozenset({68, 69})
+"""Older chips take a skel without a catalog."""
+
+MAX_SEEN: Final = 6
+
+
+def find(facts: Facts) -> Iterator[Finding]:
+    packages = facts.host_packages
+    if packages is None or facts.host.answer is None:
+        return
+    yield from _damaged(facts, packages)
+    loaded = packages.loaded_set
+    if loaded is None:
+        return
+    yield from _machines(facts, facts.host.answer, packages, loaded)
+    yield from _builds(facts, loaded)
+    yield from _complete(facts, loaded)
+    yield from _signed(facts, loaded)
+
+
+def _damaged(facts: Facts, packages: Packages) -> Iterator[Finding]:
+    """Libraries that are not as the RECORD of their distribution says."""
+    # Compared with the loaded build: one of another build is a matter for `_builds`.
+    loaded = packages.loaded_set
+    others = {file.name for file in _of_other_builds(loaded)} if loaded else set()
+    wrong = [
+        (one, file)
+        for one in packages.distributions
+        if one.name.startswith("onnxruntime")
+        for file in one.wrong
+        if not file.path.endswith(".py") and file.path.rpartition("/")[2] not in others
+    ]
+    kinds = {
+        "files.missing": [pair for pair in wrong if pair[1].what == "missing"],
+        "files.truncated": [
+            pair for pair in wrong if pair[1].what == "size" and (pair[1].found or 0) < pair[1].recorded
+        ],
+        "files.replaced": [
+            pair for pair in wrong if pair[1].what == "hash" or (pair[1].found or 0) > pair[1].recorded
+        ],
+    }
+    words = {"files.missing": "missing", "files.truncated": "cut off", "files.replaced": "not the package's own"}
+    for code, pairs in kinds.items():
+        if pairs:
+            name, more = pairs[0][1].path.rpartition("/")[2], len(pairs) - 1
+            yield finding(
+                code,
+                f"{name} {f'and {more} more are' if more else 'is'} {words[code]}",
+                *(_wrong_text(file) for _, file in pairs[:MAX_SEEN]),
+                fix=advice.pip(
+                    facts, f"install --force-reinstall --no-deps {pairs[0][0].name}=={pairs[0][0].version}"
+                ),
+            )
+
+
+def _wrong_text(wrong: Wrong) -> str:
+    if wrong.what == "missing":
+        return f"{wrong.path}: missing"
+    if wrong.what == "size":
+        return f"{wrong.path}: {wrong.found} bytes, the package has {wrong.recorded}"
+    return f"{wrong.path}: other contents than in the package (SHA-256)"
+
+
+def _machines(facts: Facts, answer: Answer, packages: Packages, loaded: QnnSet) -> Iterator[Finding]:
+    allowed = _LOADABLE.get(answer.platform)
+    if allowed is None:
+        return
+    bad = [f for f in loaded.files if f.role != "skel" and f.machine is not None and f.machine not in allowed]
+    seen = [f"{file.name}: {file.machine}" for file in bad]
+    if packages.runtime_machine is not None and packages.runtime_machine not in allowed:
+        seen.insert(0, f"onnxruntime: {packages.runtime_machine}")
+    if seen:
+        yield finding(
+            "files.wrong-machine",
+            f"libraries for another machine type are in the {answer.platform} interpreter",
+            *seen[:MAX_SEEN],
+            f"folder: {loaded.folder}",
+            fix=advice.reinstall(facts),
+        )
+
+
+def _of_other_builds(loaded: QnnSet) -> list[QnnFile]:
+    """Files whose build differs from that of most; the backend's counts if there is no majority."""
+    told = [file for role in _OF_ONE_BUILD for file in loaded.of(role) if file.version]
+    counts = collections.Counter(_build(file) for file in told)
+    if len(counts) < 2:
+        return []
+    main = counts.most_common(1)[0][0]
+    return [file for file in told if _build(file) != main]
+
+
+def _build(file: QnnFile) -> str:
+    return ".".join((file.version or "").split("_")[0].split(".")[:4])
+
+
+def _builds(facts: Facts, loaded: QnnSet) -> Iterator[Finding]:
+    others = _of_other_builds(loaded)
+    if not others:
+        return
+    told = [file for role in _OF_ONE_BUILD for file in loaded.of(role) if file.version]
+    yield finding(
+        "files.mixed-builds",
+        "the QNN libraries come from different builds",
+        *(f"{file.name}: {file.version}" for file in [*others, *(f for f in told if f not in others)][:MAX_SEEN]),
+        f"folder: {loaded.folder}",
+        fix=advice.reinstall(facts),
+    )
+
+
+def _complete(facts: Facts, loaded: QnnSet) -> Iterator[Finding]:
+    missing = [role for role in _NEEDED if not loaded.of(role)]
+    arch = facts.computer.arch
+    if facts.is_arm and arch is not None and arch in loaded.archs("stub") | loaded.archs("skel"):
+        missing += [f"{role} V{arch}" for role in ("stub", "skel") if arch not in loaded.archs(role)]
+        if facts.is_windows and arch not in _UNSIGNED_ARCHS and arch not in loaded.archs("catalog"):
+            missing.append(f"catalog V{arch}")
+    # A set for the simulator alone has none for any chip, and on an Arm computer that is the fault.
+    if facts.is_windows and facts.is_arm and not loaded.archs("stub") and not missing:
+        missing = ["stub", "skel"]
+    if missing:
+        yield finding(
+            "files.incomplete",
+            f"QNN's {', '.join(missing)} is missing",
+            f"folder: {loaded.folder}",
+            "there: " + ", ".join(file.name for file in loaded.files),
+            fix=advice.reinstall(facts),
+        )
+
+
+def _signed(facts: Facts, loaded: QnnSet) -> Iterator[Finding]:
+    unsigned = [file for file in loaded.of("skel") if file.in_catalog is False]
+    if unsigned and facts.is_windows:
+        yield finding(
+            "files.skel-not-signed",
+            "the skel library is not the one that its catalog signs",
+            *(f"{file.name}: its SHA-256 is not in libqnnhtpv{file.arch}.cat" for file in unsigned),
+            fix=advice.reinstall(facts),
+        )
+
+
+def healthy(facts: Facts) -> str | None:
+    loaded = facts.host_packages.loaded_set if facts.host_packages else None
+    if loaded is None:
+        return None
+    archs = ", ".join(f"V{arch}" for arch in sorted(loaded.archs("stub")))
+    text = f"{len(loaded.files)} QNN libraries, {'hashes' if facts.complete else 'sizes'} as in the package"
+    return text + (f", stubs for {archs}" if archs else ", simulator")
+
+
+CHECK = Check("files", find, healthy)

@@ -1,0 +1,113 @@
+"""The model of ``--model``: can this very file run here, and where?"""
+
+from __future__ import annotations
+
+import ntpath
+from collections.abc import Iterator
+
+from qnnbridge_tools.doctor.catalogue import finding
+from qnnbridge_tools.doctor.checks import Check
+from qnnbridge_tools.doctor.checks.probe import died_text
+from qnnbridge_tools.doctor.facts import Facts, ModelFacts
+from qnnbridge_tools.doctor.findings import Finding
+
+
+def find(facts: Facts) -> Iterator[Finding]:
+    model = facts.model
+    if model is None:
+        return
+    name = ntpath.basename(model.path)
+    if not model.exists:
+        yield finding("model.missing", f"there is no file {name}", model.path, fix="Correct the path.")
+    elif model.problem:
+        yield finding(
+            "model.unreadable", f"{name} is no ONNX model", model.problem, fix="Export or copy the model again."
+        )
+    else:
+        yield from _contents(facts, model, name)
+        yield from _live(model, name)
+
+
+def _contents(facts: Facts, model: ModelFacts, name: str) -> Iterator[Finding]:
+    if model.zero:
+        yield finding(
+            "model.zero-size",
+            f"{name} has tensors of size 0",
+            *model.zero[:5],
+            fix="Give these dimensions a size, or cut that part out of the model.",
+        )
+    if model.verdict == "cannot run here":
+        yield finding(
+            "model.compiled-unusable",
+            f"the compiled model {name} cannot run here",
+            *model.reasons[:4],
+            fix="Compile the original model for this computer: qnnbridge compile ORIGINAL.onnx",
+        )
+    elif model.verdict == "recompile recommended":
+        yield finding(
+            "model.recompile",
+            f"{name} should be compiled again",
+            *model.reasons[:4],
+            fix="qnnbridge compile ORIGINAL.onnx",
+        )
+    if model.dynamic and not (model.probe and not model.probe.failed and not model.probe.cpu_nodes):
+        first = model.dynamic[0].rpartition(": ")[2].split(", ")[0]
+        yield finding(
+            "model.dynamic-shape",
+            f"the inputs of {name} have no fixed dimensions",
+            *model.dynamic[:5],
+            fix=f"Fix them: qnnbridge run {model.path} --random --dim {first}=SIZE   (in code: "
+            f"add_free_dimension_override_by_name('{first}', SIZE))",
+        )
+    if facts.is_windows and not model.path.isascii():
+        yield finding(
+            "model.not-ascii",
+            f"the path of {name} is not plain ASCII",
+            model.path,
+            fix="Rename the file or folder.",
+        )
+    if model.quarantined:
+        yield finding(
+            "model.quarantined",
+            f"{name} is in quarantine",
+            fix="qnnbridge crashes, then: qnnbridge quarantine clear",
+        )
+
+
+def _live(model: ModelFacts, name: str) -> Iterator[Finding]:
+    probe = model.probe
+    if probe is None or not probe.failed:
+        return
+    if probe.error == "PlacementRefused":
+        yield finding(
+            "model.on-cpu",
+            f"QNN does not take all of {name}",
+            probe.message,
+            *probe.evidence[:4],
+            fix=probe.fix or "Change these nodes, or allow fallback='cpu'.",
+            notes=(probe.cause,) if probe.cause else (),
+        )
+        return
+    yield finding(
+        "model.fails",
+        f"{name} does not work on this host{died_text(probe)}",
+        probe.message,
+        *probe.evidence[:4],
+        fix=probe.fix or "qnnbridge run MODEL --random shows the whole error.",
+        notes=(probe.cause,) if probe.cause else (),
+    )
+
+
+def healthy(facts: Facts) -> str | None:
+    model = facts.model
+    if model is None:
+        return None
+    text = f"{ntpath.basename(model.path)}, {model.size_bytes} bytes"
+    if model.is_compiled:
+        text += f", compiled: {model.verdict}"
+    if model.probe and not model.probe.failed and not model.probe.skipped:
+        text += f"; {model.probe.qnn_nodes} nodes on QNN, {model.probe.cpu_nodes} on the CPU"
+    return text
+
+
+CHECK = Check("model", find, healthy)

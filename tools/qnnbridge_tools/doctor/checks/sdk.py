@@ -1,0 +1,159 @@
+"""Which QNN is loaded: too new for this system, too old for the chip, or mixed from two?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from qnnbridge_tools.doctor import advice
+from qnnbridge_tools.doctor.catalogue import finding
+from qnnbridge_tools.doctor.checks import Check
+from qnnbridge_tools.doctor.facts import Facts
+from qnnbridge_tools.doctor.findings import Finding, Severity
+
+
+def find(facts: Facts) -> Iterator[Finding]:
+    yield from _backend_path(facts)
+    yield from _chip(facts)
+    yield from _system(facts)
+    yield from _roots(facts)
+    yield from _foreign(facts)
+
+
+def bundled_sdk(facts: Facts) -> str | None:
+    packages = facts.host_packages
+    loaded = packages.loaded_set if packages else None
+    return (loaded.sdk if loaded else None) or (packages.plugin_sdk if packages else None)
+
+
+def _backend_path(facts: Facts) -> Iterator[Finding]:
+    backend, bundled = facts.backend, bundled_sdk(facts)
+    if backend is None:
+        return
+    if not backend.exists:
+        yield finding(
+            "sdk.backend-path-missing",
+            "backend_path names a file that is not there",
+            backend.path,
+            fix="Leave out the provider option backend_path: the host then takes the library of its own package. "
+            "(QnnCpu is no longer part of onnxruntime-qnn.)",
+        )
+    elif backend.version and bundled and not _same_build(backend.version, bundled):
+        yield finding(
+            "sdk.backend-path-mixed",
+            "backend_path names a QNN of another build than the provider's",
+            f"{backend.path}: {backend.version}",
+            f"bundled with onnxruntime-qnn: {bundled}",
+            fix="Leave out the provider option backend_path: the host then takes the library of its own package.",
+        )
+
+
+def _chip(facts: Facts) -> Iterator[Finding]:
+    packages, arch = facts.host_packages, facts.computer.arch
+    loaded = packages.loaded_set if packages else None
+    if not facts.is_arm or arch is None or packages is None or loaded is None:
+        return
+    known = loaded.archs("stub")
+    if not known or arch in known:
+        return
+    version = packages.version("onnxruntime-qnn")
+    system = advice.system_sdk(facts)
+    better = advice.fitting_version(facts, system[0] if system else None)
+    yield finding(
+        "sdk.too-old-for-chip",
+        f"onnxruntime-qnn {version} does not know the chip {facts.computer.chip} (V{arch})",
+        f"{loaded.folder}: stubs for {', '.join(f'V{one}' for one in sorted(known))}",
+        fix=advice.install_version(facts, better),
+    )
+
+
+def _system(facts: Facts) -> Iterator[Finding]:
+    """Rule: the bundled QNN is not newer than the system's."""
+    packages, bundled, system = facts.host_packages, bundled_sdk(facts), advice.system_sdk(facts)
+    if packages is None or bundled is None or system is None or not facts.is_arm:
+        return
+    version, source = system
+    if not _is_newer(bundled, version):
+        return
+    better = advice.fitting_version(facts, version)
+    newer = finding(
+        "sdk.newer-than-system",
+        f"onnxruntime-qnn {packages.version('onnxruntime-qnn')} brings QNN {_short(bundled)}, and this system has "
+        f"{_short(version)}",
+        f"bundled: {bundled}",
+        f"system: {version} ({source})",
+        fix=advice.install_version(facts, better) + ("   Or update the NPU driver." if better else ""),
+    )
+    if facts.driver.runtime:
+        yield newer
+        return
+    # The driver does not say what it has, and libraries of an SDK are used only where somebody mixes them in.
+    note = "The NPU driver does not tell its QNN version; this is the version of an installed SDK."
+    yield dataclasses.replace(newer, severity=Severity.DEGRADED, notes=(note,))
+
+
+def _roots(facts: Facts) -> Iterator[Finding]:
+    named = [root for root in facts.sdks if root.name != "default folder"]
+    for root in named:
+        if not root.exists:
+            unset = f'setx {root.name} ""' if facts.is_windows else f"unset {root.name}"
+            yield finding(
+                "sdk.root-missing",
+                f"{root.name} names a folder that does not exist",
+                f"{root.name}={root.folder}",
+                fix=f"Correct the variable, or remove it: {unset}",
+            )
+    versions = {root.version for root in named if root.version}
+    if len(versions) > 1:
+        yield finding(
+            "sdk.roots-disagree",
+            "the variables for QNN SDKs name different versions",
+            *(f"{root.name}={root.folder}: {root.version}" for root in named),
+            fix="Let all of them name one SDK, or remove them: qnnbridge needs none.",
+        )
+
+
+def _foreign(facts: Facts) -> Iterator[Finding]:
+    bundled = bundled_sdk(facts)
+    if bundled is None:
+        return
+    for one in facts.foreign:
+        if one.version and _same_build(one.version, bundled):
+            continue
+        code = "files.foreign-on-adsp-path" if one.via == "ADSP_LIBRARY_PATH" else "files.foreign-on-path"
+        yield finding(
+            code,
+            f"other QNN libraries are on {one.via}",
+            f"{one.folder}: {', '.join(one.names[:4])} ({one.version or 'version unknown'}); "
+            f"the package's: {_short(bundled)}",
+            fix=f"Remove {one.folder} from {one.via}.",
+        )
+
+
+def _same_build(one: str, other: str) -> bool:
+    return one.split("_")[0] == other.split("_")[0] or (_short(one) == _short(other) and one.count(".") < 3)
+
+
+def _is_newer(one: str, other: str) -> bool:
+    from qnnbridge.releases.versions import sdk_is_newer
+
+    try:
+        return sdk_is_newer(one, _short(other))
+    except ValueError:
+        return False
+
+
+def _short(sdk: str) -> str:
+    """Without the time stamp of the build, and without the empty end of a file version."""
+    return ".".join(sdk.lstrip("v").split(".")[:3])
+
+
+def healthy(facts: Facts) -> str | None:
+    bundled, system = bundled_sdk(facts), advice.system_sdk(facts)
+    if bundled is None:
+        return None
+    text = f"QNN SDK {_short(bundled)} bundled"
+    return text + (f", {_short(system[0])} on this system" if system and facts.is_arm else "")
+
+
+CHECK = Check("QNN SDK", find, healthy)

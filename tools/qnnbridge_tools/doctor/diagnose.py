@@ -1,0 +1,94 @@
+"""From facts to a report: all checks, causes before consequences, one verdict. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Final
+
+from qnnbridge_tools.doctor.catalogue import finding, is_hidden, rank
+from qnnbridge_tools.doctor.checks import Check, all_checks
+from qnnbridge_tools.doctor.facts import Facts
+from qnnbridge_tools.doctor.findings import Finding, Healthy, Report, Severity
+
+_PROVED_WRONG: Final = ("sdk.newer-than-system", "path.not-ascii", "path.too-long", "files.incomplete")
+"""Predictions: a probe on the NPU that went well proves that they did not come true."""
+
+
+def diagnose(facts: Facts, checks: Sequence[Check] | None = None) -> Report:
+    found: list[Finding] = []
+    healthy: list[Healthy] = []
+    for check in checks if checks is not None else all_checks():
+        try:
+            findings = tuple(check.find(facts))
+            line = check.healthy(facts) if not findings else None
+        except Exception as error:  # noqa: BLE001 - a fault of one check must not hide what the others found
+            findings, line = (_broken_check(check.name, error),), None
+        found += findings
+        if line:
+            healthy.append(Healthy(check.name, line))
+    if facts.unknown:
+        found.append(
+            finding(
+                "doctor.incomplete",
+                "some of this computer could not be examined",
+                *facts.unknown,
+                fix="Run it again; if it stays, report it with: qnnbridge doctor --snapshot FILE",
+            )
+        )
+    all_found = tuple(_tempered(one, facts) for one in found)
+    shown = tuple(sorted((one for one in all_found if not is_hidden(one, all_found)), key=rank))
+    shown = _with_probe(shown, all_found)
+    return Report(shown, tuple(healthy), verdict(facts, shown))
+
+
+def verdict(facts: Facts, findings: tuple[Finding, ...]) -> str:
+    """One sentence."""
+    if findings and findings[0].severity is Severity.BLOCKED:
+        first = findings[0]
+        if first.code.startswith("model."):
+            return f"This model cannot be used on QNN as it is, because {first.title}."
+        effect = first.effect.value if facts.is_arm else first.effect.value.replace("The NPU", "QNN")
+        return f"{effect}, because {first.title}."
+    well = _what_works(facts)
+    return f"{well}, but {findings[0].title}." if findings else f"{well}."
+
+
+def _what_works(facts: Facts) -> str:
+    probe = facts.probe
+    if probe is None or probe.skipped:
+        if not facts.is_arm:
+            return "Nothing speaks against QNN's simulator here (this computer has no NPU; no live probe was made)"
+        return "Nothing speaks against the NPU (no live probe was made)"
+    if probe.simulator:
+        return "QNN works here, in its simulator: this computer has no NPU"
+    return "The NPU can be used"
+
+
+def _tempered(found: Finding, facts: Facts) -> Finding:
+    probe = facts.probe
+    worked = probe is not None and not probe.failed and not probe.skipped and probe.simulator is False
+    if worked and found.code in _PROVED_WRONG:
+        notes = (*found.notes, "The live probe worked all the same; other models may not.")
+        return dataclasses.replace(found, severity=Severity.DEGRADED, notes=notes)
+    return found
+
+
+def _with_probe(shown: tuple[Finding, ...], all_found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """A hidden failure of the live probe proves the cause that it was hidden for."""
+    probe = next((one for one in all_found if one.code.startswith("probe.")), None)
+    if probe is None or probe in shown or not shown:
+        return shown
+    proved = dataclasses.replace(
+        shown[0], notes=(*shown[0].notes, f"The live probe failed accordingly: {probe.title}.")
+    )
+    return (proved, *shown[1:])
+
+
+def _broken_check(name: str, error: Exception) -> Finding:
+    return finding(
+        "doctor.incomplete",
+        f"the check of {name} failed",
+        f"{type(error).__name__}: {error}",
+        fix="Report it with: qnnbridge doctor --snapshot FILE",
+    )

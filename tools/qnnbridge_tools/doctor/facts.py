@@ -1,0 +1,377 @@
+"""What a survey found out about a computer: the whole input of the checks, and what a snapshot holds.
+
+Plain data, so that a snapshot is these classes written as JSON (`facts_json`). Paths are in the form of the
+computer that they are of. Nothing here depends on what is wrong with that computer: judging is the checks' job.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Library:
+    """A program or library. machine: "ARM64", "x64", "ARM64EC", "ARM64X", "aarch64" ... version: as it says
+    itself."""
+
+    machine: str
+    version: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Computer:
+    """system: "Windows", "Linux". machine: native type. processor, device: names, where the system tells them.
+    chip: Qualcomm's part name, arch: of its NPU (73 for V73), both ``None`` if no known chip is recognised."""
+
+    system: str
+    machine: str
+    windows_build: int | None = None
+    processor: str | None = None
+    chip: str | None = None
+    arch: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What an interpreter says of itself.
+
+    platform: `sysconfig.get_platform`. machine: `platform.machine`, which onnxruntime-qnn believes. env_machine:
+    PROCESSOR_ARCHITECTURE. path: its `sys.path`.
+    """
+
+    executable: str
+    version: str
+    platform: str
+    machine: str
+    env_machine: str
+    prefix: str
+    base_executable: str
+    path: tuple[str, ...]
+    user_site: str = ""
+
+    @property
+    def tag(self) -> str:
+        """ "cp313" """
+        return "cp" + "".join(self.version.split(".")[:2])
+
+    @property
+    def minor(self) -> tuple[int, int]:
+        parts = self.version.split(".")
+        return int(parts[0]), int(parts[1])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Death:
+    """A program that did not do what it was started for. exit_code: raw, ``None`` if it did not start or hung."""
+
+    exit_code: int | None
+    said: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wrong:
+    """A file of a package that is not as its RECORD says. what: "missing", "size", "hash"."""
+
+    path: str
+    what: str
+    recorded: int
+    found: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Distribution:
+    """An installed distribution that matters here. tags: of its wheel. wrong: files unlike its RECORD."""
+
+    name: str
+    version: str
+    folder: str
+    tags: tuple[str, ...] = ()
+    has_record: bool = True
+    wrong: tuple[Wrong, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QnnFile:
+    """A library of QNN. role: "provider", "backend", "prepare", "system", "stub", "skel", "catalog", "other".
+    arch: of stub, skel and catalog. in_catalog: of a skel, whether the catalog of its arch holds its hash."""
+
+    name: str
+    role: str
+    size: int
+    arch: int | None = None
+    machine: str | None = None
+    version: str | None = None
+    in_catalog: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QnnSet:
+    """The libraries of QNN in one folder. sdk: version of the backend, or of the others where it tells none."""
+
+    folder: str
+    files: tuple[QnnFile, ...]
+    sdk: str | None = None
+
+    def of(self, role: str) -> tuple[QnnFile, ...]:
+        return tuple(file for file in self.files if file.role == role)
+
+    def archs(self, role: str) -> frozenset[int]:
+        return frozenset(file.arch for file in self.of(role) if file.arch is not None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Packages:
+    """What an interpreter has installed.
+
+    runtime: folder of the module onnxruntime, runtime_package and runtime_version: which distribution its files say
+    that they are of. plugin: folder of the module onnxruntime_qnn. plugin_sdk: as that package says. loaded: the
+    folder whose QNN libraries are loaded, if that can be told. sets: all folders of QNN libraries in the packages.
+    runtime_folder_has_qnn: libraries of a 1.x onnxruntime-qnn lie in the folder of the module onnxruntime.
+    """
+
+    distributions: tuple[Distribution, ...] = ()
+    runtime: str | None = None
+    runtime_package: str | None = None
+    runtime_version: str | None = None
+    runtime_machine: str | None = None
+    plugin: str | None = None
+    plugin_sdk: str | None = None
+    loaded: str | None = None
+    sets: tuple[QnnSet, ...] = ()
+    runtime_folder_has_qnn: bool = False
+    modules: tuple[str, ...] = ()
+    """Those of qnnbridge_host, qnnbridge_protocol, msgpack, numpy, onnxruntime, onnxruntime_qnn that are there."""
+
+    def distribution(self, name: str) -> Distribution | None:
+        return next((found for found in self.distributions if found.name == name), None)
+
+    def version(self, name: str) -> str | None:
+        found = self.distribution(name)
+        return found.version if found else None
+
+    @property
+    def loaded_set(self) -> QnnSet | None:
+        return next((found for found in self.sets if found.folder == self.loaded), None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Interpreter:
+    """An interpreter that was found. sources: where ("registry", "PATH", "configured", "running").
+
+    machine: of the file; ``None`` for a script. base, base_machine: of the program behind a virtual environment's
+    launcher on Windows. tag: for ``py -V:tag``. refusal: why it cannot be the host, as a finding's code; said: in
+    words; both empty if it can. qnn: version of its onnxruntime-qnn.
+    """
+
+    path: str
+    sources: tuple[str, ...]
+    machine: str | None = None
+    base: str | None = None
+    base_machine: str | None = None
+    version: str | None = None
+    tag: str | None = None
+    refusal: str = ""
+    said: str = ""
+    qnn: str | None = None
+
+    @property
+    def real_machine(self) -> str | None:
+        return self.base_machine or self.machine
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostFacts:
+    """The interpreter that the host runs with, or why there is none.
+
+    path: empty if nothing was chosen. refusal: code of the finding, empty if it can be started. said: in words.
+    looked_at: what was tried. answer, death: what came of asking it.
+    """
+
+    path: str = ""
+    source: str = ""
+    refusal: str = ""
+    said: str = ""
+    looked_at: tuple[str, ...] = ()
+    answer: Answer | None = None
+    death: Death | None = None
+    packages: Packages | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Driver:
+    """The NPU's driver. status: "none", "ok", "disabled", "problem". problem: the device manager's number.
+    runtime: version of QNN in the driver (HtpUsrDrv). has_fastrpc: libcdsprpc is in its folder."""
+
+    status: str
+    service: str | None = None
+    version: str | None = None
+    folder: str | None = None
+    device: str | None = None
+    problem: int | None = None
+    runtime: str | None = None
+    has_fastrpc: bool | None = None
+    nodes: tuple[str, ...] = ()
+    closed_nodes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SdkRoot:
+    """A QNN SDK on this computer. name: of the variable, or "default folder"."""
+
+    name: str
+    folder: str
+    exists: bool
+    version: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ForeignQnn:
+    """QNN libraries that are not of the packages, on a path that loaders search. via: "PATH",
+    "ADSP_LIBRARY_PATH"."""
+
+    via: str
+    folder: str
+    names: tuple[str, ...]
+    version: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """A folder that matters. what: "host packages", "cache", "state"."""
+
+    what: str
+    path: str
+    writable: bool = True
+    network: bool = False
+    free_bytes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Crash:
+    """A crash report of the last day."""
+
+    id: str
+    age_s: float
+    exit: str
+    phase: str
+    models: tuple[str, ...]
+    cause: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class State:
+    """What qnnbridge remembers. quarantined: names of models. cache_damaged: entries that cannot be used."""
+
+    quarantined: tuple[str, ...] = ()
+    crashes: tuple[Crash, ...] = ()
+    cache_entries: int = 0
+    cache_bytes: int = 0
+    cache_damaged: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Backend:
+    """The file that the user says the application gives as backend_path."""
+
+    path: str
+    exists: bool
+    machine: str | None = None
+    version: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of a live probe: "start", "import", "register", "devices", "create", "run", "numbers"."""
+
+    name: str
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """What a live probe came to.
+
+    failed: the stage that failed, empty if all went well. error: name of its class, message, cause, fix, evidence.
+    skipped: why there was none. qnn_nodes, cpu_nodes: of the session. difference: largest, from the right numbers.
+    """
+
+    stages: tuple[Stage, ...] = ()
+    failed: str = ""
+    error: str = ""
+    message: str = ""
+    cause: str = ""
+    fix: str = ""
+    evidence: tuple[str, ...] = ()
+    exit_code: int | None = None
+    skipped: str = ""
+    simulator: bool | None = None
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    qnn_nodes: int = 0
+    cpu_nodes: int = 0
+    placement_cause: str = ""
+    difference: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return sum(stage.seconds for stage in self.stages)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """The model of ``--model``. problem: of reading it. verdict: of a compiled one, "ok", "recompile recommended"
+    or "cannot run here", with reasons. dynamic: inputs whose dimensions are not fixed. zero: tensors of no
+    elements."""
+
+    path: str
+    exists: bool = True
+    problem: str = ""
+    size_bytes: int = 0
+    is_compiled: bool = False
+    node_count: int = 0
+    dynamic: tuple[str, ...] = ()
+    zero: tuple[str, ...] = ()
+    verdict: str = ""
+    reasons: tuple[str, ...] = ()
+    quarantined: bool = False
+    probe: ProbeResult | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """All of it. complete: libraries were hashed and a probe was made, as without ``--quick``."""
+
+    qnnbridge: str
+    taken_at: str
+    computer: Computer
+    application: Answer
+    application_machine: str
+    application_packages: Packages
+    host: HostFacts
+    driver: Driver
+    interpreters: tuple[Interpreter, ...] = ()
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    unknown_variables: tuple[str, ...] = ()
+    sdks: tuple[SdkRoot, ...] = ()
+    foreign: tuple[ForeignQnn, ...] = ()
+    places: tuple[Place, ...] = ()
+    state: State = State()
+    missing_vc_runtime: tuple[str, ...] = ()
+    backend: Backend | None = None
+    probe: ProbeResult | None = None
+    model: ModelFacts | None = None
+    complete: bool = True
+    unknown: tuple[str, ...] = ()
+    """Parts of the survey that failed, with the error."""
+
+    @property
+    def is_windows(self) -> bool:
+        return self.computer.system == "Windows"
+
+    @property
+    def is_arm(self) -> bool:
+        return self.computer.machine in ("ARM64", "aarch64")
+
+    @property
+    def host_packages(self) -> Packages | None:
+        return self.host.packages

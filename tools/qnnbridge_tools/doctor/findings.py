@@ -1,0 +1,80 @@
+"""A finding: one thing that is wrong, in words, with its fix; and what a whole examination comes to.
+
+What is always the same for a code (how bad, why it matters) is in `catalogue`; a check adds what it saw and the fix
+for this very machine. Frozen data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+
+class Severity(enum.IntEnum):
+    """Also the exit code of the command."""
+
+    HEALTHY = 0
+    DEGRADED = 1
+    BLOCKED = 2
+
+
+class Effect(enum.Enum):
+    """What a blocking fault does to somebody who just tries."""
+
+    UNUSABLE = "The NPU cannot be used"
+    SILENT_CPU = "Sessions would silently run on the CPU"
+    SIMULATOR = "Sessions would run in QNN's simulator instead of the NPU"
+    DEATH = "The process that loads QNN would die"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """code: stable, `area.problem`. title: one clause, which the verdict can use. seen: evidence. fix: what to do,
+    where possible a command to copy."""
+
+    code: str
+    severity: Severity
+    title: str
+    seen: tuple[str, ...]
+    why: str
+    fix: str
+    effect: Effect = Effect.UNUSABLE
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "code": self.code,
+            "severity": self.severity.name.lower(),
+            "title": self.title,
+            "seen": list(self.seen),
+            "why": self.why,
+            "fix": self.fix,
+            **({"notes": list(self.notes)} if self.notes else {}),
+        }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Healthy:
+    """One line about something that was examined and is well."""
+
+    check: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """findings: most blocking first."""
+
+    findings: tuple[Finding, ...]
+    healthy: tuple[Healthy, ...]
+    verdict: str
+    seconds: float = 0.0
+
+    @property
+    def severity(self) -> Severity:
+        return max((finding.severity for finding in self.findings), default=Severity.HEALTHY)
+
+    @property
+    def exit_code(self) -> int:
+        return int(self.severity)

@@ -1,0 +1,132 @@
+"""The seam between the doctor and a computer: everything that a survey asks of one.
+
+`RealMachine` asks this computer. The tests answer out of the contents of real wheels, a simulated registry and
+environment, so any computer can be surveyed anywhere. A question never raises: what cannot be answered is ``None``
+or empty, because the doctor has to work on exactly the computers where something is broken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ntpath
+import posixpath
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Literal, Protocol
+
+from qnnbridge_tools.doctor.facts import Answer, Death, Library, ProbeResult
+
+Kind = Literal["file", "folder"]
+RegistryValue = str | int | bytes
+
+Root = Literal["HKLM", "HKCU"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Registered:
+    """A Python of the Windows registry. tag: what ``py -V:tag`` takes."""
+
+    tag: str
+    version: str
+    executable: str
+    prefix: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheContents:
+    """damaged: entries that were set aside, in words."""
+
+    entries: int = 0
+    bytes: int = 0
+    damaged: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProbeOrder:
+    """A live probe: which interpreter is the host, which model (``None``: the doctor's own), how long at most."""
+
+    host_python: str
+    model: str | None
+    timeout_s: float
+    dimensions: tuple[str, ...] = ()
+
+
+class Machine(Protocol):
+    """One computer, as the user sees it. Paths are in its own form (`paths_of`)."""
+
+    system: str
+    """ "Windows", "Linux" or another name of `platform.system`."""
+    machine: str
+    """What the computer really is, whatever this process is: "ARM64", "x64" on Windows, else the kernel's name."""
+    environ: Mapping[str, str]
+    user: str
+    home: str
+
+    def windows_build(self) -> int | None: ...
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+
+    # --- files ---
+
+    def kind(self, path: str) -> Kind | None: ...
+
+    def size(self, path: str) -> int | None: ...
+
+    def names(self, folder: str) -> Sequence[str]:
+        """What is in a folder, sorted."""
+
+    def data(self, path: str, limit: int) -> bytes | None:
+        """The first `limit` bytes of a file."""
+
+    def sha256(self, path: str) -> str | None:
+        """In hexadecimal."""
+
+    def library(self, path: str, *, version: bool) -> Library | None:
+        """What a program or library is; ``None`` for another file. `version` may mean reading all of it."""
+
+    def is_store_alias(self, path: str) -> bool: ...
+
+    def is_writable(self, folder: str) -> bool:
+        """Whether a file can be made there; of a folder that does not exist, in the nearest one that does."""
+
+    def can_open_device(self, path: str) -> bool: ...
+
+    def free_bytes(self, folder: str) -> int | None: ...
+
+    def is_network(self, path: str) -> bool: ...
+
+    def cache(self, folder: str) -> CacheContents:
+        """What the cache of compiled models in that folder holds."""
+
+    # --- Windows ---
+
+    def registry(self, root: Root, key: str, name: str) -> RegistryValue | None: ...
+
+    def registry_keys(self, root: Root, key: str) -> Sequence[str]: ...
+
+    def registered_pythons(self) -> Sequence[Registered]: ...
+
+    def device_problem(self, instance: str) -> int | None:
+        """The problem number that the device manager shows; 0 for a device that works."""
+
+    # --- programs ---
+
+    def running(self) -> Answer:
+        """What the interpreter of this process says of itself."""
+
+    def ask(self, python: str) -> Answer | Death:
+        """Start an interpreter as the host is started and let it tell of itself."""
+
+    def probe(self, order: ProbeOrder) -> ProbeResult:
+        """Start a host, load, compile and run; in a process of its own, which may die of it."""
+
+
+def paths_of(system: str) -> ModuleType:
+    """`ntpath` or `posixpath`: the rules of another computer's paths."""
+    return ntpath if system == "Windows" else posixpath
+
+
+def text_of(machine: Machine, path: str, limit: int = 1 << 20) -> str | None:
+    data = machine.data(path, limit)
+    return data.decode("utf-8", "replace") if data is not None else None

@@ -1,0 +1,54 @@
+"""Makes the model of the live probe: ``python -m qnnbridge_tools.doctor.make_probe_model`` (needs onnx).
+
+relu(x @ w + b) with small multiples of 1/8, so that 16 bits are enough for exact numbers.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def weights() -> Any:
+    import numpy as np
+
+    return ((np.arange(64) * 7 % 16 - 8) / 8).reshape(8, 8)
+
+
+def bias() -> Any:
+    import numpy as np
+
+    return (np.arange(8) % 3 - 1) / 2
+
+
+def make() -> bytes:
+    import numpy as np
+    from onnx import TensorProto, checker, helper, numpy_helper
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["xw"], name="matmul"),
+            helper.make_node("Add", ["xw", "b"], ["sum"], name="add"),
+            helper.make_node("Relu", ["sum"], ["y"], name="relu"),
+        ],
+        "probe",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 8])],
+        [
+            numpy_helper.from_array(weights().astype(np.float32), "w"),
+            numpy_helper.from_array(bias().astype(np.float32), "b"),
+        ],
+    )
+    # Old enough for every onnxruntime that onnxruntime-qnn was made for.
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7, producer_name="qnnbridge"
+    )
+    checker.check_model(model)
+    return bytes(model.SerializeToString())
+
+
+if __name__ == "__main__":
+    target = Path(__file__).parent / "assets" / "probe.onnx"
+    target.parent.mkdir(exist_ok=True)
+    sys.stdout.write(f"{target}: {target.write_bytes(make())} bytes\n")

@@ -1,0 +1,212 @@
+"""This computer, behind the seam `machine.Machine`. What differs by system is in `_windows_facts`."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from qnnbridge_tools.doctor import tell
+from qnnbridge_tools.doctor.facts import Answer, Death, Library, ProbeResult
+from qnnbridge_tools.doctor.machine import CacheContents, Kind, ProbeOrder, Registered, RegistryValue, Root
+
+if sys.platform == "win32":
+    from qnnbridge_tools.doctor import _windows_facts as _windows
+else:
+    _windows = None
+
+ASK_TIMEOUT_S: Final = 20.0
+_CHUNK_BYTES: Final = 1 << 20
+_MAX_SAID: Final = 4000
+_APP_ALIAS_TAG: Final = 0x8000001B  # IO_REPARSE_TAG_APPEXECLINK
+
+
+class RealMachine:
+    """See `machine.Machine`. One thread."""
+
+    def __init__(self) -> None:
+        from qnnbridge.launch.machine import computer_machine
+
+        self.system = platform.system()
+        self.machine = computer_machine()
+        self.environ: Mapping[str, str] = os.environ
+        self.home = os.path.expanduser("~")
+        try:
+            self.user = getpass.getuser()
+        except Exception:  # noqa: BLE001 - KeyError or OSError, by version of Python: a container without users
+            self.user = ""
+
+    def windows_build(self) -> int | None:
+        return _windows.build() if _windows else None
+
+    def now(self) -> float:
+        return time.time()
+
+    # --- files ---
+
+    def kind(self, path: str) -> Kind | None:
+        try:
+            if os.path.isfile(path):
+                return "file"
+            return "folder" if os.path.isdir(path) else None
+        except ValueError:  # a NUL in it
+            return None
+
+    def size(self, path: str) -> int | None:
+        try:
+            return os.path.getsize(path)
+        except (OSError, ValueError):
+            return None
+
+    def names(self, folder: str) -> Sequence[str]:
+        try:
+            return sorted(os.listdir(folder))
+        except (OSError, ValueError):
+            return ()
+
+    def data(self, path: str, limit: int) -> bytes | None:
+        try:
+            with open(path, "rb") as file:
+                return file.read(limit)
+        except (OSError, ValueError):
+            return None
+
+    def sha256(self, path: str) -> str | None:
+        digest = hashlib.sha256()
+        try:
+            with open(path, "rb") as file:
+                while chunk := file.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+        except (OSError, ValueError):
+            return None
+        return digest.hexdigest()
+
+    def library(self, path: str, *, version: bool) -> Library | None:
+        from qnnbridge_tools.doctor.library import read_library
+
+        try:
+            return read_library(path, version=version)
+        except (OSError, ValueError):
+            return None
+
+    def is_store_alias(self, path: str) -> bool:
+        try:
+            status = os.lstat(path)
+        except (OSError, ValueError):
+            return False
+        return getattr(status, "st_reparse_tag", 0) == _APP_ALIAS_TAG or (
+            status.st_size == 0 and "windowsapps" in path.lower()
+        )
+
+    def is_writable(self, folder: str) -> bool:
+        while folder and not os.path.isdir(folder):
+            parent = os.path.dirname(folder)
+            if parent == folder or os.path.exists(folder):
+                return False
+            folder = parent
+        try:
+            with tempfile.TemporaryFile(dir=folder or None):
+                return True
+        except OSError:
+            return False
+
+    def can_open_device(self, path: str) -> bool:
+        return os.access(path, os.R_OK | os.W_OK)
+
+    def free_bytes(self, folder: str) -> int | None:
+        while folder and not os.path.isdir(folder):
+            folder, before = os.path.dirname(folder), folder
+            if folder == before:
+                return None
+        try:
+            return shutil.disk_usage(folder).free
+        except OSError:
+            return None
+
+    def is_network(self, path: str) -> bool:
+        return _windows.is_network(path) if _windows else False
+
+    def cache(self, folder: str) -> CacheContents:
+        if not os.path.isdir(folder):
+            return CacheContents()  # nothing to import for
+        from pathlib import Path
+
+        from qnnbridge.cache.eviction import total_bytes
+        from qnnbridge.cache.store import Store
+
+        store = Store(Path(folder))
+        damaged = tuple(f"{bad.label or bad.key[:12]}: {bad.reason or bad.fault}" for bad in store.bad_entries())
+        return CacheContents(len(store.all_keys()), total_bytes(store), damaged)
+
+    # --- Windows ---
+
+    def registry(self, root: Root, key: str, name: str) -> RegistryValue | None:
+        return _windows.value(root, key, name) if _windows else None
+
+    def registry_keys(self, root: Root, key: str) -> Sequence[str]:
+        return _windows.subkeys(root, key) if _windows else ()
+
+    def registered_pythons(self) -> Sequence[Registered]:
+        from qnnbridge._platform import registered_pythons
+
+        return tuple(
+            Registered(p.launcher_tag, "{}.{}".format(*p.version), p.executable, p.prefix)
+            for p in registered_pythons()
+        )
+
+    def device_problem(self, instance: str) -> int | None:
+        return _windows.device_problem(instance) if _windows else None
+
+    # --- programs ---
+
+    def running(self) -> Answer:
+        return answer_of(tell.tell())
+
+    def ask(self, python: str) -> Answer | Death:
+        from qnnbridge.launch.command import INTERPRETER_FLAGS, host_environment
+
+        command = [python, *INTERPRETER_FLAGS, os.path.abspath(tell.__file__)]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=ASK_TIMEOUT_S,
+                check=False,
+                env=host_environment(),
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )
+        except subprocess.TimeoutExpired:
+            return Death(None, f"no answer within {ASK_TIMEOUT_S:.0f} s")
+        except (OSError, ValueError) as error:
+            return Death(None, str(error))
+        said = done.stderr.decode("utf-8", "replace").strip()[-_MAX_SAID:]
+        if done.returncode:
+            return Death(done.returncode, said)
+        try:
+            return answer_of(json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1]))
+        except (ValueError, LookupError, TypeError):
+            return Death(0, said or "it printed something else than an answer: it may be no Python")
+
+    def probe(self, order: ProbeOrder) -> ProbeResult:
+        from qnnbridge_tools.doctor.probe import run_probe
+
+        return run_probe(order)
+
+
+def answer_of(told: dict[str, object]) -> Answer:
+    """What `tell` printed. Raises `LookupError` or `TypeError` for something else."""
+    path = told["path"]
+    if not isinstance(path, list):
+        raise TypeError("path")
+    words = {name: str(told[name]) for name in tell.WORDS}
+    return Answer(**words, path=tuple(map(str, path)), user_site=str(told.get("user_site", "")))

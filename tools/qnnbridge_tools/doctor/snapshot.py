@@ -1,0 +1,78 @@
+"""A snapshot: the facts of a computer in a file, to be diagnosed on another one.
+
+It holds what the checks need and nothing else: no variable but the few of an allow-list, no contents of files. Home
+folders and the user's name are replaced, wherever they occur, so that it can be handed on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.doctor.facts import Facts
+from qnnbridge_tools.doctor.facts_json import NotFacts, decode_facts, encode
+from qnnbridge_tools.doctor.machine import Machine
+
+SCHEMA: Final = 1
+KIND: Final = "qnnbridge doctor snapshot"
+USER: Final = "user"
+FOREIGN_USER: Final = "üser"
+"""Stands for a name that is not ASCII, which may be the fault that is looked for."""
+_LEAST_NAME: Final = 3
+"""A shorter user name, replaced wherever it occurs, would garble words."""
+_TOO_COMMON: Final = frozenset({"root", "python", "windows", "admin", "user", "users", "public"})
+_PROFILE: Final = re.compile(
+    r"(?i)(?P<before>(?:[\\/]|^)(?:users|home|documents and settings)[\\/]+)(?P<name>[^\\/\"']+)"
+)
+
+
+def snapshot_text(facts: Facts, machine: Machine) -> str:
+    document = {"kind": KIND, "schema": SCHEMA, "facts": _clean(encode(facts), machine)}
+    return json.dumps(document, indent=1, ensure_ascii=True) + "\n"
+
+
+def read_snapshot(path: Path) -> Facts:
+    """Raises `OptionError` for a file that is none, `OSError` for one that cannot be read."""
+    try:
+        document = json.loads(path.read_text("utf-8"))
+        if not isinstance(document, dict) or document.get("kind") != KIND:
+            raise OptionError(
+                f"{path} is no snapshot of the doctor.", fix="Make one: qnnbridge doctor --snapshot FILE"
+            )
+        if document.get("schema") != SCHEMA:
+            raise OptionError(
+                f"{path} has schema {document.get('schema')!r}, this qnnbridge reads {SCHEMA}.",
+                fix="Use the same version of qnnbridge on both computers.",
+            )
+        return decode_facts(document.get("facts"))
+    except (NotFacts, ValueError, RecursionError) as error:
+        if isinstance(error, OptionError):
+            raise
+        raise OptionError(f"{path} is no snapshot of the doctor: {error}") from None
+
+
+def _clean(value: Any, machine: Machine) -> Any:
+    if isinstance(value, str):
+        return _clean_text(value, machine)
+    if isinstance(value, list):
+        return [_clean(item, machine) for item in value]
+    if isinstance(value, dict):
+        return {key: _clean(item, machine) for key, item in value.items()}
+    return value
+
+
+def _clean_text(text: str, machine: Machine) -> str:
+    text = _PROFILE.sub(lambda match: match["before"] + _stand_in(match["name"]), text)
+    name = machine.user
+    if len(name) < _LEAST_NAME or name.lower() in _TOO_COMMON:
+        return text
+    return re.sub(rf"(?i)(?<![^\W_]){re.escape(name)}(?![^\W_])", _stand_in(name), text)
+
+
+def _stand_in(name: str) -> str:
+    if name.lower() in ("public", "all users", "default"):
+        return name
+    return USER if name.isascii() else FOREIGN_USER

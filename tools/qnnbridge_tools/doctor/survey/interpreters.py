@@ -1,0 +1,179 @@
+"""The interpreters of a computer: which of them could run the host, and why not the others.
+
+A file is judged by its header, a virtual environment of Windows by the program behind its launcher, packages by the
+folders in site-packages; no interpreter is started here. The rules are those of `qnnbridge.launch.installed`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from qnnbridge_tools.doctor.facts import Interpreter
+from qnnbridge_tools.doctor.machine import Machine, Registered, paths_of, text_of
+
+OLDEST_HOST: Final = (3, 11)
+WINDOWS_MACHINES: Final = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
+HOST_PACKAGES: Final = {"qnnbridge_host": "qnnbridge", "onnxruntime": "onnxruntime"}
+"""Module to distribution."""
+
+_ON_PATH: Final = {
+    "Windows": re.compile(r"^python(?:3(?:\.\d+)?)?(?:-arm64)?\.exe$", re.IGNORECASE),
+    "": re.compile(r"^python3(?:\.\d+)?$"),
+}
+_QNN: Final = re.compile(r"^onnxruntime_qnn-(\d[^-]*)\.dist-info$")
+
+
+def survey_interpreters(machine: Machine) -> tuple[Interpreter, ...]:
+    """The running one, those of the registry and of the PATH, each file once."""
+    found: dict[str, Interpreter] = {}
+    running = machine.running()
+    candidates = [Registered("", running.version, running.executable, running.prefix)]
+    sources = ["running"]
+    for python in machine.registered_pythons():
+        candidates.append(python)
+        sources.append("registry")
+    for path in _on_path(machine):
+        candidates.append(Registered("", "", path, ""))
+        sources.append("PATH")
+    for candidate, source in zip(candidates, sources, strict=True):
+        key = _key(machine, candidate.executable)
+        if not candidate.executable:
+            continue
+        if key in found:
+            known = found[key]
+            found[key] = _with_source(known, source, candidate)
+        else:
+            found[key] = examine(machine, candidate, source)
+    return tuple(found.values())
+
+
+def examine(machine: Machine, candidate: Registered, source: str) -> Interpreter:
+    """Whether one interpreter could be the host here."""
+    path = candidate.executable
+    file = machine.library(path, version=False)
+    base = base_interpreter(machine, path)
+    base_file = machine.library(base, version=False) if base else None
+    site = _site_packages(machine, candidate)
+    interpreter = Interpreter(
+        path=path,
+        sources=(source,),
+        machine=file.machine if file else None,
+        base=base,
+        base_machine=base_file.machine if base_file else None,
+        version=candidate.version or None,
+        tag=candidate.tag or None,
+        qnn=_qnn_version(machine, site),
+    )
+    refusal, said = _refusal(machine, interpreter, candidate, site)
+    return dataclasses.replace(interpreter, refusal=refusal, said=said)
+
+
+def why_not_machine(machine: Machine, found: str | None) -> str | None:
+    """Why a program of this machine type cannot be the host here; ``None`` if it can."""
+    if machine.system != "Windows":
+        return "it is a Windows program" if found in WINDOWS_MACHINES else None
+    if found is None or found not in WINDOWS_MACHINES:
+        return "it is no Windows program"
+    if found == machine.machine:
+        return None
+    return f"it is an {found} program and this computer is {machine.machine}"
+
+
+def base_interpreter(machine: Machine, path: str) -> str | None:
+    """The program that a Windows virtual environment's python.exe starts, whether it is there or not."""
+    if machine.system != "Windows" or not path.lower().endswith(".exe"):
+        return None
+    paths = paths_of(machine.system)
+    for folder in (paths.dirname(path), paths.dirname(paths.dirname(path))):
+        text = text_of(machine, paths.join(folder, "pyvenv.cfg"), 1 << 14)
+        if text is None:
+            continue
+        pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+        settings = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        if settings.get("executable"):
+            return settings["executable"]
+        if settings.get("home"):
+            return str(paths.join(settings["home"], paths.basename(path)))
+    return None
+
+
+def _refusal(
+    machine: Machine, interpreter: Interpreter, candidate: Registered, site: tuple[str, ...]
+) -> tuple[str, str]:
+    path = interpreter.path
+    if machine.is_store_alias(path):
+        return "host.store-alias", "it is an alias of the Microsoft Store, not an interpreter"
+    if machine.kind(path) != "file":
+        return "host.file-missing", "the file does not exist"
+    if interpreter.base and machine.kind(interpreter.base) != "file":
+        return "host.base-missing", f"it starts {interpreter.base}, which does not exist"
+    problem = why_not_machine(machine, interpreter.real_machine)
+    if problem:
+        return "host.wrong-machine", problem
+    found = re.match(r"(\d+)\.(\d+)", candidate.version)
+    if found and (int(found[1]), int(found[2])) < OLDEST_HOST:
+        return "host.python-too-old", f"it is Python {found.group()}, and the host needs 3.11 or newer"
+    if site:
+        missing = [name for name in HOST_PACKAGES if not _has(machine, site, name)]
+        if missing:
+            return "host.packages-missing", f"it does not have {' and '.join(missing)}"
+    return "", ""
+
+
+def _site_packages(machine: Machine, candidate: Registered) -> tuple[str, ...]:
+    """Of an installation whose prefix is known; the running one knows better."""
+    paths = paths_of(machine.system)
+    if _key(machine, candidate.executable) == _key(machine, machine.running().executable):
+        return tuple(folder for folder in machine.running().path if not folder.endswith(".zip"))
+    prefix = candidate.prefix
+    if not prefix and machine.system == "Windows":
+        folder = paths.dirname(candidate.executable)
+        prefix = paths.dirname(folder) if paths.basename(folder).lower() == "scripts" else folder
+    if not prefix or machine.system != "Windows":
+        return ()
+    return (str(paths.join(prefix, "Lib", "site-packages")),)
+
+
+def _has(machine: Machine, site: tuple[str, ...], module: str) -> bool:
+    paths = paths_of(machine.system)
+    stem = HOST_PACKAGES[module] + "-"
+    return any(
+        machine.kind(paths.join(folder, module)) == "folder"
+        or any(name.startswith(stem) and name.endswith(".dist-info") for name in machine.names(folder))
+        for folder in site
+    )
+
+
+def _qnn_version(machine: Machine, site: tuple[str, ...]) -> str | None:
+    for folder in site:
+        for name in machine.names(folder):
+            match = _QNN.match(name)
+            if match:
+                return match[1]
+    return None
+
+
+def _on_path(machine: Machine) -> Iterator[str]:
+    paths = paths_of(machine.system)
+    pattern = _ON_PATH.get(machine.system) or _ON_PATH[""]
+    separator = ";" if machine.system == "Windows" else ":"
+    value = next((value for name, value in machine.environ.items() if name.upper() == "PATH"), "")
+    for folder in dict.fromkeys(value.split(separator)):
+        folder = folder.strip('"')
+        if not folder or not paths.isabs(folder):
+            continue
+        for name in machine.names(folder):
+            if pattern.match(name):
+                yield str(paths.join(folder, name))
+
+
+def _key(machine: Machine, path: str) -> str:
+    return str(paths_of(machine.system).normcase(path))
+
+
+def _with_source(known: Interpreter, source: str, candidate: Registered) -> Interpreter:
+    sources = known.sources if source in known.sources else (*known.sources, source)
+    return dataclasses.replace(known, sources=sources, tag=known.tag or candidate.tag or None)

@@ -1,0 +1,35 @@
+"""What an interpreter says of itself.
+
+Run as a script by the interpreter that is asked, so it imports nothing of ours and works on every Python that
+could be found (3.6 and newer). Prints one line of JSON in ASCII."""
+
+import json
+import os
+import platform
+import site
+import sys
+import sysconfig
+
+WORDS = ("executable", "version", "platform", "machine", "env_machine", "prefix", "base_executable")
+
+
+def tell() -> "dict[str, object]":  # as a text: a Python that is older must not read it
+    try:
+        user_site = site.getusersitepackages()
+    except Exception:  # noqa: BLE001 - no home folder, a broken site module: not what is asked
+        user_site = ""
+    return {
+        "executable": sys.executable or "",
+        "version": platform.python_version(),
+        "platform": sysconfig.get_platform(),
+        "machine": platform.machine(),
+        "env_machine": os.environ.get("PROCESSOR_ARCHITECTURE", ""),
+        "prefix": sys.prefix,
+        "base_executable": getattr(sys, "_base_executable", None) or sys.executable or "",
+        "path": [folder for folder in sys.path if folder],
+        "user_site": user_site,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(tell()))

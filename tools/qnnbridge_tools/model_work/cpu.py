@@ -1,0 +1,53 @@
+"""Sessions on the CPU provider, in this process, and ONNX Runtime's exceptions as ours.
+
+ONNX Runtime is quiet here (errors only): what matters is in the exceptions, and commands print their own report.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_protocol.errors import ORT_ERRORS, Fail, OrtError
+
+_LOG_ERRORS_ONLY = 3
+_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_CPU = ["CPUExecutionProvider"]
+
+
+def quiet_options(*, optimize: bool = False) -> Any:
+    """`SessionOptions` that log errors only; without optimisation the model runs exactly as the file says."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = _LOG_ERRORS_ONLY
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_BASIC if optimize else level.ORT_DISABLE_ALL
+    return options
+
+
+def open_session(model: Path, label: str, options: Any = None) -> Any:
+    """A session; `label` is what messages call the model."""
+    import onnxruntime as ort
+
+    try:
+        return ort.InferenceSession(os.fspath(model), options or quiet_options(), providers=_CPU)
+    except Exception as error:  # noqa: BLE001 - a closed list does not exist: pybind turns C++ exceptions into several
+        raise translated(error, f"ONNX Runtime cannot load {label}.") from None
+
+
+def run(session: Any, feeds: Mapping[str, Any], label: str, outputs: Sequence[str] | None = None) -> list[Any]:
+    try:
+        return list(session.run(outputs, dict(feeds)))
+    except Exception as error:  # noqa: BLE001 - as above
+        raise translated(error, f"ONNX Runtime cannot run {label} on the CPU.") from None
+
+
+def translated(error: BaseException, message: str) -> OrtError:
+    """ONNX Runtime's exception as ours: same class name, its text as the cause."""
+    cls = ORT_ERRORS.get(type(error).__name__, Fail)
+    text = _PREFIX.sub("", str(error)).strip() or type(error).__name__
+    return cls(message, cause=text[:2000])

@@ -1,0 +1,109 @@
+"""`qnnbridge setup-host`: an environment for the host, from nothing to a host that has answered."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools import reporting
+from qnnbridge_tools.versions.command import Chip, SystemSdk
+
+if TYPE_CHECKING:
+    from qnnbridge_tools.setup_host.choice import Facts
+
+
+def setup_host(
+    python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PYTHON", help="Interpreter: a path, a tag of the py launcher, 3.13; else the best one."
+        ),
+    ] = None,
+    version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="onnxruntime-qnn; else the newest that works here.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", metavar="FOLDER", help="Where the environment is made.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="PATH", help="Wheel, sdist or checkout of qnnbridge.")
+    ] = None,
+    system_sdk: SystemSdk = None,
+    chip: Chip = None,
+    config: Annotated[
+        bool, typer.Option("--config/--no-config", help="Name the new host in the configuration file.")
+    ] = True,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an environment or setting that is there already.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --version: install it although it does not fit.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands and do nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Make an environment for the host, with the onnxruntime-qnn that fits this computer."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge.launch.installed import Surroundings
+        from qnnbridge_tools import output
+        from qnnbridge_tools.setup_host import report
+        from qnnbridge_tools.setup_host.plan import Options, make_plan
+        from qnnbridge_tools.setup_host.steps import carry_out
+
+        if not (dry_run or yes) and (as_json or not sys.stdin.isatty()):
+            raise OptionError(
+                "Nobody can be asked here whether to go on.",
+                fix="Add --yes, or --dry-run to see what would be done.",
+            )
+        facts = _facts(system_sdk, chip)
+        options = Options(python, version, folder, source, facts, replace, force, write_config=config)
+        plan = make_plan(options, Surroundings.current())
+        if not as_json:
+            report.print_plan(plan)
+            print()
+        if dry_run:
+            if as_json:
+                output.print_json(report.document(plan, None))
+            else:
+                report.print_commands(plan)
+            return
+        if not yes and not typer.confirm("Go on?"):
+            raise typer.Exit(reporting.EXIT_FAILED)
+        info = carry_out(plan, _say, _detail)
+        if as_json:
+            output.print_json(report.document(plan, info))
+        else:
+            report.print_result(plan, info)
+
+
+def _facts(system_sdk: str | None, chip: str | None) -> Facts:
+    """What was given, else what this computer's driver says."""
+    from qnnbridge_tools.setup_host.choice import Facts
+    from qnnbridge_tools.versions import here
+
+    sdk, hexagon = here.driver_facts()
+    if system_sdk is not None:
+        sdk = here.checked_sdk(system_sdk)
+    if chip is not None:
+        from qnnbridge.releases.machines import read_chip
+
+        hexagon = read_chip(chip)
+    return Facts(sdk, hexagon)
+
+
+def _say(text: str) -> None:
+    print(f"{text} ...", file=sys.stderr, flush=True)
+
+
+def _detail(line: str) -> None:
+    """The lines of pip that tell why it takes long."""
+    shown = line.strip()
+    if (shown.startswith("Downloading ") and shown.endswith("MB)")) or shown.startswith("Building wheel"):
+        print(f"  {shown}", file=sys.stderr, flush=True)
+    elif shown.startswith("Installing collected packages"):
+        print(f"  Unpacking {shown.count(',') + 1} packages", file=sys.stderr, flush=True)

@@ -1,0 +1,141 @@
+"""Which interpreters could become the host's base: those that are registered, on the PATH, or the running one.
+
+Each is asked by running it, after its file was looked at: on Windows only programs for the computer's own processor
+are run. What was asked for by name is used or refused, never passed over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from qnnbridge._platform import RegisteredPython
+from qnnbridge.launch.installed import OLDEST_HOST_PYTHON, Surroundings
+from qnnbridge.launch.machine import interpreter_machine
+from qnnbridge_protocol.errors import HostNotFound
+from qnnbridge_tools.setup_host.asking import Answer, ask
+
+PATH_NAMES = ("python3.14", "python3.13", "python3.12", "python3.11", "python3", "python")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """An interpreter that can be the base of an environment. path: the interpreter itself, never one of an
+    environment."""
+
+    path: str
+    answer: Answer
+
+    @property
+    def text(self) -> str:
+        return "Python {}.{}.{}, {}, {}".format(*self.answer.version, self.answer.platform, self.path)
+
+
+def candidates(
+    surroundings: Surroundings,
+    asked_for: str | None,
+    looked_at: list[str],
+    asker: Callable[[str], Answer | str] = ask,
+) -> list[Candidate]:
+    """Those that could be the host, the newest Python first. Why not the others is added to `looked_at`."""
+    if asked_for is not None:
+        return [_named(surroundings, asked_for, asker)]
+    found: dict[str, Candidate] = {}
+    for place, path in _places(surroundings):
+        if os.path.realpath(path) in found:
+            continue
+        judged = _judge(surroundings, path, asker)
+        if isinstance(judged, str):
+            looked_at.append(f"{place}: {path} {judged}")
+        else:
+            found.setdefault(os.path.realpath(judged.path), judged)
+    return sorted(found.values(), key=lambda one: one.answer.version, reverse=True)
+
+
+def _named(surroundings: Surroundings, text: str, asker: Callable[[str], Answer | str]) -> Candidate:
+    path = _path_of(surroundings, text)
+    if path is None:
+        raise HostNotFound(
+            f"--python names {text!r}, and there is no such interpreter.",
+            fix="Give the path of a python.exe, a name on the PATH, or a tag that `py --list` shows.",
+            evidence=[f"registered: {python.launcher_tag}" for python in surroundings.registered()],
+        )
+    judged = _judge(surroundings, path, asker)
+    if isinstance(judged, str):
+        raise HostNotFound(
+            f"--python names {path}, which cannot be the host: it {judged}.", fix=install_text(surroundings)
+        )
+    return judged
+
+
+def _path_of(surroundings: Surroundings, text: str) -> str | None:
+    """A path, a tag as the py launcher knows it, a version, or a name on the PATH."""
+    if os.path.isdir(text):
+        names = (Path(text, "python.exe"), Path(text, "Scripts", "python.exe"), Path(text, "bin", "python"))
+        return next((str(path) for path in names if path.is_file()), None)
+    if os.path.isfile(text):
+        return os.path.abspath(text)
+    for python in surroundings.registered():
+        if text.lower() in (python.launcher_tag.lower(), "{}.{}".format(*python.version)) and (
+            _is_native(surroundings, python) or text.lower() == python.launcher_tag.lower()
+        ):
+            return python.executable
+    return shutil.which(text) or (shutil.which(f"python{text}") if text[:1].isdigit() else None)
+
+
+def _places(surroundings: Surroundings) -> Iterator[tuple[str, str]]:
+    for python in surroundings.registered():
+        yield f"registry, {python.launcher_tag}", python.executable
+    if surroundings.executable:
+        yield "running interpreter", surroundings.executable
+    for name in PATH_NAMES:
+        for folder in _path_folders(surroundings):
+            found = shutil.which(name, path=folder)
+            if found is not None and "windowsapps" not in found.lower():
+                yield "PATH", found
+
+
+def _path_folders(surroundings: Surroundings) -> Iterable[str]:
+    return dict.fromkeys(folder for folder in surroundings.environ.get("PATH", "").split(os.pathsep) if folder)
+
+
+def _judge(surroundings: Surroundings, path: str, asker: Callable[[str], Answer | str]) -> Candidate | str:
+    """The candidate, or in words why not; the words follow "it"."""
+    try:
+        problem = surroundings.why_not_machine(interpreter_machine(path))
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    if problem is not None:
+        return f"cannot be used: {problem}"
+    answer = asker(path)
+    if isinstance(answer, str):
+        return answer
+    if answer.minor < OLDEST_HOST_PYTHON:
+        return "is Python {}.{}, and the host needs 3.11 or newer".format(*answer.minor)
+    if answer.implementation != "cpython" or answer.free_threaded:
+        return "is not a common CPython, which onnxruntime-qnn has its wheels for"
+    if not answer.has_venv:
+        known = "as Python's embeddable package does" if surroundings.is_windows else "apt install python3-venv"
+        return f"lacks venv or ensurepip ({known})"
+    return Candidate(answer.base, answer)
+
+
+def _is_native(surroundings: Surroundings, python: RegisteredPython) -> bool:
+    try:
+        return surroundings.why_not_machine(interpreter_machine(python.executable)) is None
+    except OSError:
+        return False
+
+
+def install_text(surroundings: Surroundings) -> str:
+    """What to install where no interpreter can be the host."""
+    if surroundings.is_windows:
+        kind = "ARM64" if surroundings.is_windows_on_arm else "64-bit"
+        return (
+            f'Install Python 3.13 with the "Windows installer ({kind})" from '
+            "https://www.python.org/downloads/windows/ and run this command again."
+        )
+    return "Install Python 3.11 or newer, with its venv module, and run this command again."

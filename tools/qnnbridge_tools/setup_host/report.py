@@ -1,0 +1,100 @@
+"""A set-up's plan and result, for a person and as a JSON document."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge.releases.fitness import short_sdk
+from qnnbridge_tools.setup_host.plan import Plan
+from qnnbridge_tools.setup_host.shells import cmd_text, posix_text, powershell_text
+
+if TYPE_CHECKING:
+    from qnnbridge import HostInfo
+
+SCHEMA_VERSION = 1
+
+
+def print_plan(plan: Plan) -> None:
+    from qnnbridge_tools import output
+    from qnnbridge_tools.versions.view import machine_pairs
+
+    choice = plan.choice
+    bundled = f" with QNN {short_sdk(choice.release.qnn_sdk)}" if choice.release.qnn_sdk else ""
+    pairs = [
+        ("interpreter", choice.candidate.text),
+        ("package", f"{choice.release.name}{bundled}"),
+        *[("", f"{reason.severity}: {reason.text}") for reason in choice.judgement.reasons],
+        ("qnnbridge", f"from {plan.source.text}"),
+        ("folder", f"{plan.folder}" + (" (replaces the environment there)" if plan.replaces_environment else "")),
+        ("configuration", _config_text(plan)),
+    ]
+    output.print_pairs("Judged for", machine_pairs(choice.machine))
+    print()
+    output.print_pairs("The host", pairs)
+    for warning in plan.warnings:
+        print(f"Warning: {warning}")
+
+
+def print_commands(plan: Plan) -> None:
+    """The same work by hand."""
+    shells = (("Command Prompt", cmd_text), ("PowerShell", powershell_text)) if os.name == "nt" else None
+    for name, to_text in shells or (("Commands", posix_text),):
+        print(f"{name}:")
+        for command in plan.commands:
+            print(f"  {to_text(command)}")
+        print()
+    if plan.config is not None:
+        print(f"Then {plan.config} is:")
+        print("\n".join(f"  {line}" for line in plan.config_text.splitlines()))
+
+
+def print_result(plan: Plan, info: HostInfo) -> None:
+    from qnnbridge_tools import output, version
+
+    pairs = [
+        ("Python", f"{info.python}, {info.machine}"),
+        ("interpreter", info.executable),
+        ("installed", version.installed_text(info)),
+    ]
+    print()
+    output.print_pairs("The host is ready", pairs)
+    if plan.config is None:
+        print(f"Name it in QNNBRIDGE_HOST_PYTHON, or as Host(python=...): {plan.python}")
+
+
+def document(plan: Plan, info: HostInfo | None) -> dict[str, Any]:
+    from qnnbridge_tools import version
+
+    choice = plan.choice
+    return {
+        "schema": SCHEMA_VERSION,
+        "done": info is not None,
+        "interpreter": {
+            "path": choice.candidate.path,
+            "version": "{}.{}.{}".format(*choice.candidate.answer.version),
+            "platform": choice.candidate.answer.platform,
+        },
+        "onnxruntime_qnn": choice.release.version,
+        "qnn_sdk": choice.release.qnn_sdk,
+        "reasons": [
+            {"code": reason.code, "severity": reason.severity, "text": reason.text}
+            for reason in choice.judgement.reasons
+        ],
+        "source": str(plan.source.path) if plan.source.path else None,
+        "folder": str(plan.folder),
+        "python": str(plan.python),
+        "commands": [list(command) for command in plan.commands],
+        "configuration": str(plan.config) if plan.config else None,
+        "configuration_text": plan.config_text if plan.config else None,
+        "replaces_environment": plan.replaces_environment,
+        "replaced_setting": plan.replaced_setting,
+        "warnings": list(plan.warnings),
+        "host": version.host_document(info) if info is not None else None,
+    }
+
+
+def _config_text(plan: Plan) -> str:
+    if plan.config is None:
+        return "is left alone"
+    return f"{plan.config}" + (f" (replaces {plan.replaced_setting})" if plan.replaced_setting else "")

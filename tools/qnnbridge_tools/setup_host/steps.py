@@ -1,0 +1,135 @@
+"""Carries out a plan: makes the environment, installs into it, starts a host from it, writes the configuration.
+
+If anything fails, or is interrupted, the environment is removed again and the configuration is as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qnnbridge.launch.command import DROPPED
+from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_tools.setup_host.environment import NewEnvironment
+from qnnbridge_tools.setup_host.failures import SetupFailed, failed
+from qnnbridge_tools.setup_host.plan import Plan
+from qnnbridge_tools.setup_host.processes import run_program
+from qnnbridge_tools.versions.index import is_network_trouble, unreachable
+
+if TYPE_CHECKING:
+    from qnnbridge import HostInfo
+
+INSTALL_TIMEOUT_S = 3600.0
+SHOWN_LINES = 8
+
+_PIP_PLACES = frozenset(
+    {"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON"}
+)
+"""pip's settings that say where to install. The others (index, proxy, certificate) are the user's and needed."""
+
+Say = Callable[[str], None]
+
+
+def carry_out(plan: Plan, say: Say, detail: Say) -> HostInfo:
+    """Returns what the new host says of itself. `say` gets the steps, `detail` what the programs print."""
+    with NewEnvironment(plan.folder, replace=plan.replaces_environment) as made:
+        say(f"Making the environment {plan.folder}")
+        _run("environment", plan.commands[0], detail)
+        say(f"Installing {plan.choice.release.name} and the host")
+        _run("install", plan.commands[1], detail)
+        say("Starting the new host")
+        info = check_host(plan.python)
+        if plan.config is not None:
+            say(f"Writing {plan.config}")
+            write_text(plan.config, plan.config_text)
+        made.keep()
+    return info
+
+
+def check_host(python: Path) -> HostInfo:
+    """Start a host with this interpreter, let it load ONNX Runtime, end it."""
+    from qnnbridge import Host
+
+    try:
+        with Host(python=str(python)) as host:
+            return host.info
+    except BridgeError as error:
+        raise failed(
+            "check",
+            "The new host does not start.",
+            cause=error.message if error.cause is None else f"{error.message} {error.cause}",
+            fix=error.fix or "`qnnbridge doctor` says what is wrong with this computer.",
+            evidence=error.evidence,
+        ) from error
+
+
+def write_text(file: Path, text: str) -> None:
+    """The whole file or, if that fails, the old one. A link is followed: some keep their settings elsewhere."""
+    file = Path(os.path.realpath(file))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if file.exists():
+            os.chmod(name, file.stat().st_mode & 0o777)
+        os.replace(name, file)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def setup_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """The environment for venv and pip: without what belongs to the running interpreter's environment."""
+    return {
+        name: value
+        for name, value in base.items()
+        if name.upper() not in DROPPED
+        and name.upper() not in _PIP_PLACES
+        and not name.upper().startswith(("PYTHON", "CONDA_", "_CE_"))
+    } | {"PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1"}
+
+
+def _run(step: str, command: Sequence[str], detail: Say) -> None:
+    try:
+        code, lines = run_program(command, setup_environment(os.environ), detail, INSTALL_TIMEOUT_S)
+    except OSError as error:
+        raise failed(step, f"{command[0]} cannot be started.", cause=str(error), fix=None, evidence=()) from error
+    if code != 0:
+        raise _why(step, code, lines)
+
+
+def _why(step: str, code: int, lines: Sequence[str]) -> BridgeError:
+    told = [line for line in lines if line.strip()]
+    if step == "install" and is_network_trouble("\n".join(told)):
+        return unreachable("\n".join(told))
+    errors = [line for line in told if line.lower().startswith("error")] or told
+    message = {
+        "environment": "The environment cannot be made.",
+        "install": "The packages of the host cannot be installed.",
+    }[step]
+    return SetupFailed(
+        message,
+        cause=f"{'pip' if step == 'install' else 'venv'} ended with exit code {code}. Nothing is left behind.",
+        fix=_fix(told),
+        evidence=errors[-SHOWN_LINES:],
+        details={"step": step, "exit_code": code},
+    )
+
+
+def _fix(lines: Sequence[str]) -> str | None:
+    text = "\n".join(lines).lower()
+    if "no space left" in text or "errno 28" in text or "winerror 112" in text:
+        return "Free disk space (about 1 GB is needed), or choose another folder with --dir."
+    if "qnnbridge==" in text and ("no matching distribution" in text or "could not find a version" in text):
+        return "The index does not have this version of qnnbridge: give its wheel or its checkout with --from."
+    if "no matching distribution" in text or "could not find a version" in text:
+        return "The index lacks the package, or cannot be reached; `pip config list` says which one pip asks."
+    if "permission denied" in text or "errno 13" in text or "winerror 5" in text:
+        return "Choose a folder that you may write to with --dir."
+    return None

@@ -1,0 +1,1 @@
+"""`qnnbridge versions`, and the generator of the version table that it shows."""

@@ -1,0 +1,119 @@
+"""Makes the version table from the wheels on the package index, or checks it against them.
+
+``python -m qnnbridge_tools.versions.generate`` reads every wheel of onnxruntime-qnn (about 15 GB in all, one at a
+time) and writes `releases.json` into the package. With ``--verify`` it writes nothing and says what differs.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qnnbridge.releases.versions import version_key
+from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools import reporting
+from qnnbridge_tools.versions import document, index
+from qnnbridge_tools.versions.wheels import WheelReader
+
+Wanted = tuple[str, index.Target]
+
+
+def default_table() -> Path:
+    """The data file of the package."""
+    import qnnbridge.releases
+
+    return Path(qnnbridge.releases.__file__).with_name("releases.json")
+
+
+def list_index(families: Iterable[str], pythons: Iterable[str]) -> list[Wanted]:
+    """Every version and target that has a wheel, oldest version first."""
+    pythons = list(pythons)
+    found = [
+        (version, target)
+        for family in families
+        for python in pythons
+        for target in [index.Target(family, python)]
+        for version in index.published(target)
+    ]
+    return sorted(found, key=lambda one: (version_key(one[0]), one[1].family, version_key(one[1].python)))
+
+
+def read_wheels(wanted: Sequence[Wanted], reader: WheelReader) -> Iterator[document.Entry]:
+    """Get each wheel, read it, delete it. Says on stderr which one it is at: all take a quarter of an hour."""
+    for number, (version, target) in enumerate(wanted, 1):
+        print(f"[{number}/{len(wanted)}] {version} {target.family} {target.python}", file=sys.stderr)
+        with tempfile.TemporaryDirectory(prefix="qnnbridge-wheels-") as folder:
+            yield reader.read(index.download(version, target, Path(folder)))
+
+
+def verify(table: dict[str, Any], wanted: list[Wanted], *, is_all: bool) -> Iterator[str]:
+    """Lines about what the table states otherwise than the wheels; also wheels that only one of the two has."""
+    stated = document.by_file(table["releases"])
+    unread = set(stated)
+    for found in read_wheels(wanted, WheelReader()):
+        file = found["wheels"][0]["file"]
+        unread.discard(file)
+        if file not in stated:
+            yield f"{file}: is not in the table"
+            continue
+        _take_over_interfaces(stated[file], found)
+        for line in document.differences(stated[file], found):
+            yield f"{file}: {line}"
+    if is_all:
+        yield from (f"{file}: is in the table and not on the index" for file in sorted(unread))
+
+
+def _take_over_interfaces(stated: document.Entry, found: document.Entry) -> None:
+    """Of Windows libraries the interface is known from Linux libraries of the same build only."""
+    for left, right in zip(stated["library_sets"], found["library_sets"], strict=False):
+        if right["core_api"] is None and left["qnn_sdk"] == right["qnn_sdk"]:
+            right["core_api"], right["backend_api"] = left["core_api"], left["backend_api"]
+
+
+def run(
+    versions: Annotated[
+        list[str] | None, typer.Argument(metavar="[VERSION]...", help="With --verify: only these versions.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--verify", help="Write nothing; say what differs.")] = False,
+    table: Annotated[Path | None, typer.Option(help="The data file, instead of the package's own.")] = None,
+    platform: Annotated[list[str] | None, typer.Option(help="With --verify: only this platform.")] = None,
+    python: Annotated[list[str] | None, typer.Option(help="With --verify: only this Python, such as 3.13.")] = None,
+) -> None:
+    """Make the version table of onnxruntime-qnn from the wheels on the package index, or check it."""
+    with reporting.work():
+        path = table or default_table()
+        is_all = not (versions or platform or python)
+        if not check and not is_all:
+            raise OptionError("Only a check can be of a part.", fix="Add --verify, or leave the selection out.")
+        wanted = _selected(versions or [], platform or [], python or [])
+        if check:
+            lines = list(verify(json.loads(path.read_text("utf-8")), wanted, is_all=is_all))
+            print("\n".join([*lines, f"{len(wanted)} wheels read, {len(lines)} differences."]))
+            raise typer.Exit(1 if lines else 0)
+        entries = list(read_wheels(wanted, WheelReader()))
+        made = document.make(entries, datetime.datetime.now(datetime.timezone.utc).date().isoformat())
+        path.write_text(document.to_text(made), "utf-8", newline="\n")
+        print(f"{path}: {len(entries)} wheels, {len(made['releases'])} releases.")
+
+
+def _selected(versions: list[str], platforms: list[str], pythons: list[str]) -> list[Wanted]:
+    unknown = sorted(set(platforms) - set(index.FAMILIES))
+    if unknown:
+        raise OptionError(f"There is no platform {unknown[0]!r}.", fix=f"One of: {', '.join(index.FAMILIES)}.")
+    listed = list_index(platforms or index.FAMILIES, pythons or index.PYTHONS)
+    keys = {version_key(version) for version in versions}
+    wanted = [one for one in listed if not keys or version_key(one[0]) in keys]
+    if not wanted:
+        raise OptionError("No wheel on the index is of that selection.")
+    return wanted
+
+
+if __name__ == "__main__":
+    typer.run(run)

@@ -1,0 +1,107 @@
+"""The machine that `versions` and `setup-host` judge for: what was given, else what this computer says."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from qnnbridge.releases.machines import PLATFORM_MACHINES, HostMachine, read_chip, read_platform, read_python
+from qnnbridge.releases.versions import sdk_numbers, version_key
+from qnnbridge_protocol.errors import OptionError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Given:
+    """The options as they were typed; ``None`` where nothing was."""
+
+    system_sdk: str | None = None
+    chip: str | None = None
+    python: str | None = None
+    platform: str | None = None
+    ort: str | None = None
+
+
+def found_machine() -> HostMachine:
+    """This computer. Raises `OptionError` if it is of a kind that QNN does not exist for."""
+    machine = HostMachine.current()
+    sdk, hexagon = driver_facts()
+    machine = dataclasses.replace(machine, system_sdk=sdk, hexagon=hexagon)
+    return machine if machine.python else dataclasses.replace(machine, python=_newest_arm64_python())
+
+
+def machine_of(given: Given) -> HostMachine:
+    """The found machine with what was given in place of it. Another platform is another computer."""
+    if given.platform is None:
+        machine = found_machine()
+    else:
+        platform = read_platform(given.platform)
+        try:
+            machine = found_machine()
+        except OptionError:
+            machine = HostMachine(platform)
+        if machine.platform != platform:
+            machine = _other_platform(machine, platform)
+    return dataclasses.replace(
+        machine,
+        system_sdk=machine.system_sdk if given.system_sdk is None else checked_sdk(given.system_sdk),
+        hexagon=machine.hexagon if given.chip is None else read_chip(given.chip),
+        python=machine.python if given.python is None else read_python(given.python),
+        ort=machine.ort if given.ort is None else _checked_version(given.ort),
+    )
+
+
+def driver_facts() -> tuple[str | None, int | None]:
+    """QNN version of the NPU driver, and the Hexagon version of the chip; ``None`` where this computer has none."""
+    from qnnbridge_tools.doctor.real_machine import RealMachine
+    from qnnbridge_tools.doctor.survey.computer import survey_computer
+    from qnnbridge_tools.doctor.survey.driver import survey_driver
+
+    machine = RealMachine()
+    driver = survey_driver(machine)
+    return _usable_sdk(driver.runtime), survey_computer(machine, driver).arch
+
+
+def _other_platform(machine: HostMachine, platform: str) -> HostMachine:
+    """An x64 interpreter on this Arm computer is still on this computer; anything else is somewhere else."""
+    asked = HostMachine(read_platform(platform))
+    if machine.computer == "ARM64" and asked.platform == "win_amd64":
+        return dataclasses.replace(machine, platform="win_amd64", python=None)
+    return dataclasses.replace(asked, computer=PLATFORM_MACHINES[asked.platform])
+
+
+def _newest_arm64_python() -> tuple[int, int] | None:
+    """Of those that are registered: the one that would become the host's."""
+    from qnnbridge._platform import registered_pythons
+    from qnnbridge.launch.installed import OLDEST_HOST_PYTHON
+    from qnnbridge.launch.machine import interpreter_machine
+
+    versions = []
+    for python in registered_pythons():
+        try:
+            if python.version >= OLDEST_HOST_PYTHON and interpreter_machine(python.executable) == "ARM64":
+                versions.append(python.version)
+        except OSError:
+            continue  # uninstalled without a word to the registry
+    return max(versions, default=None)
+
+
+def _usable_sdk(text: str | None) -> str | None:
+    try:
+        return text if text is not None and sdk_numbers(text) else None
+    except ValueError:
+        return None
+
+
+def checked_sdk(text: str) -> str:
+    try:
+        sdk_numbers(text)
+    except ValueError as error:
+        raise OptionError(f"{error}.", fix="For example --system-sdk 2.40.") from None
+    return text.strip()
+
+
+def _checked_version(text: str) -> str:
+    try:
+        version_key(text)
+    except ValueError as error:
+        raise OptionError(f"{error}.", fix="For example --ort 1.24.4.") from None
+    return text.strip()
