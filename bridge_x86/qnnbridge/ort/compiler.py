@@ -1,16 +1,29 @@
-"""``ModelCompiler``: compiles a model for QNN in a process of its own, over `qnnbridge.compiling`."""
+"""``ModelCompiler``: compiles a model for QNN in a process of its own, over `qnnbridge.compiling`.
+
+Whatever providers the session options name, QNN is what it compiles for. A compiled model stands in its place whole
+or not at all.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from qnnbridge.enums import GraphOptimizationLevel, OrtCompileApiFlags
+from qnnbridge.options import coerce_session_options
 from qnnbridge.ort.errors import as_ort_raises
 from qnnbridge.session_options import SessionOptions
-from qnnbridge_protocol.errors import InvalidArgument, OptionError, RemoteTypeError, RemoteValueError
+from qnnbridge_protocol.errors import (
+    CompileFailed,
+    Fail,
+    InvalidArgument,
+    OptionError,
+    RemoteTypeError,
+    RemoteValueError,
+)
 
 
 class ModelCompiler:
@@ -28,6 +41,7 @@ class ModelCompiler:
         graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
         get_initializer_location_func: Callable[..., Any] | None = None,
     ) -> None:
+        coerce_session_options(sess_options)
         model = input_model_path_or_bytes
         if not isinstance(model, (str, os.PathLike, bytes)):
             raise RemoteTypeError(f"Unable to load from type '{type(model)}'")
@@ -40,6 +54,12 @@ class ModelCompiler:
                 cause="A Python function cannot be called from the process that compiles.",
                 fix="Leave it out: weights of nodes that stay on the CPU are kept inside of the model.",
             )
+        if external_initializers_file_path is not None:
+            warnings.warn(
+                f"{os.fspath(external_initializers_file_path)} is not written: qnnbridge keeps the weights of "
+                "nodes that stay on the CPU inside of the compiled model.",
+                stacklevel=3,
+            )
         self._options = sess_options
         self._model = model
         self._embed = bool(embed_compiled_data_into_model)
@@ -51,8 +71,12 @@ class ModelCompiler:
         if output_model_path is not None and not isinstance(output_model_path, (str, os.PathLike)):
             raise RemoteTypeError(f"Output model's filepath is of unexpected type '{type(output_model_path)}'")
         output = os.fspath(output_model_path) if output_model_path else self._default_output()
-        exists = OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
-        self._compile(output, overwrite=not self._flags & exists, embed=self._embed)
+        if self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS and os.path.exists(output):
+            raise Fail(
+                "[ONNXRuntimeError] : 1 : FAIL : Failed to generate EP context model since the file "
+                f"'\"{output}\"' exists already. Please remove the EP context model if you want to re-generate it."
+            )
+        self._compile(output, embed=self._embed)
 
     @as_ort_raises
     def compile_to_bytes(self) -> bytes:
@@ -65,7 +89,7 @@ class ModelCompiler:
             )
         with tempfile.TemporaryDirectory(prefix="qnnbridge-") as folder:
             output = os.path.join(folder, "model_ctx.onnx")
-            self._compile(output, overwrite=True, embed=True)
+            self._compile(output, embed=True)
             with open(output, "rb") as file:
                 return file.read()
 
@@ -90,14 +114,27 @@ class ModelCompiler:
         stem, _ = os.path.splitext(os.fspath(self._model))
         return f"{stem}_ctx.onnx"
 
-    def _compile(self, output: str, *, overwrite: bool, embed: bool) -> None:
+    def _compile(self, output: str, *, embed: bool) -> None:
         import qnnbridge
 
-        qnnbridge.compile(
-            self._model,
-            output,
-            embed=embed,
-            validate=False,
-            sess_options=self._options,
-            overwrite=overwrite,
-        )
+        if not isinstance(self._model, bytes) and not os.path.exists(self._model):
+            raise InvalidArgument(
+                "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : "
+                f'Input model path does not exist: "{os.fspath(self._model)}"'
+            )
+        try:
+            qnnbridge.compile(
+                self._model, output, embed=embed, validate=False, sess_options=self._options, overwrite=True
+            )
+        except CompileFailed as error:
+            if (
+                error.details.get("qnn_nodes") != 0
+                or not self._flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
+            ):
+                raise
+            raise Fail(
+                "[ONNXRuntimeError] : 1 : FAIL : Unable to compile any nodes. Check that the session EPs support "
+                "compilation and can execute at least one subgraph in the model.",
+                cause=error.message,
+                fix=error.fix,
+            ) from None
