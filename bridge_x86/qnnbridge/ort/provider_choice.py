@@ -62,6 +62,10 @@ def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy) -> Provi
     return ProviderChoice([(CPU, dict(named).get(CPU, {}))], asked=True)
 
 
+_CALLER = 5
+"""Frames from `normalize` up to the program: it, `_begin`, the method and its decorator."""
+
+
 def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -> list[Named]:
     """The arguments of ``InferenceSession``, checked as ONNX Runtime checks them; empty for none."""
     if providers is None:
@@ -77,10 +81,10 @@ def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -
             warnings.warn(
                 f"Specified provider '{name}' is not in available provider names."
                 f"Available providers: '{', '.join(available)}'",
-                stacklevel=4,
+                stacklevel=_CALLER,
             )
         if name in found:
-            warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=4)
+            warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=_CALLER)
             continue
         found[name] = {str(key): option_text(key, value) for key, value in options.items()}
     unknown = next((name for name in found if name not in available and name not in KNOWN_PROVIDERS), None)

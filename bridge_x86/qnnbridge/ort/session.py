@@ -44,6 +44,8 @@ _log = logging.getLogger("qnnbridge.ort")
 
 _EP_ERROR = "*************** EP Error ***************"
 
+RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
+
 _NOT_FOR_QNN = (HostStartFailed, InvalidProtobuf, ModelChanged, NoSuchFile, OptionError, RemoteError)
 """Errors that the CPU would meet just the same."""
 
@@ -102,8 +104,11 @@ class InferenceSession(bridge.InferenceSession):
 
     def _make(self, providers: list[Named] | None, options: SessionOptions | None) -> None:
         fallback: Fallback | None = "cpu" if providers is None or len(providers) > 1 else None
+        keywords = {"fallback": fallback, **self._kwargs}
+        if _records_assignment(options):
+            keywords.setdefault("cache", False)  # asked are the nodes of the model, not those of a compiled one
         try:
-            super().__init__(self._path, options, providers=providers, fallback=fallback, **self._kwargs)
+            super().__init__(self._path, options, providers=providers, **keywords)
         except NoSuchFile as error:
             if isinstance(self._path, bytes) or os.path.exists(self._path):
                 raise
@@ -239,6 +244,15 @@ def _with_settings(given: Any) -> SessionOptions | None:
     if verbosity is not None and not options.log_verbosity_level:
         options.log_verbosity_level = verbosity
     return options
+
+
+def _records_assignment(options: SessionOptions | None) -> bool:
+    if options is None:
+        return False
+    try:
+        return options.get_session_config_entry(RECORD_ASSIGNMENT) == "1"
+    except RuntimeError:  # nothing was set
+        return False
 
 
 def _label(path: Any) -> str:

@@ -56,8 +56,12 @@ def read_records(folder: str) -> Summary:
 def _where(record: dict[str, Any]) -> str:
     qnn, cpu = record["qnn_nodes"], record["cpu_nodes"]
     if qnn and cpu:
-        return f"QNN {qnn} nodes, CPU {cpu}"
-    return f"QNN, all {qnn} nodes" if qnn else f"CPU, all {cpu} nodes" if cpu else "CPU"
+        return f"QNN {_count(qnn, 'node')}, CPU {cpu}"
+    return f"QNN, all of {_count(qnn, 'node')}" if qnn else f"CPU, all of {_count(cpu, 'node')}" if cpu else "CPU"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun[-1] in 'sh' else 's'}"
 
 
 def print_report(folder: str) -> None:
@@ -85,5 +89,7 @@ def print_report(folder: str) -> None:
     for line in summary.lines:
         if line.cause:
             print(f"  {output.visible(line.model)}: {output.visible(line.cause)}", file=sys.stderr)
-    died = f"{summary.crashes} crashes of the host survived, {summary.retried_calls} calls repeated"
-    print(f"  {died}; {summary.processes} processes", file=sys.stderr)
+    died = (
+        f"{_count(summary.crashes, 'crash')} of the host survived, {_count(summary.retried_calls, 'call')} repeated"
+    )
+    print(f"  {died}; {_count(summary.processes, 'process')}", file=sys.stderr)

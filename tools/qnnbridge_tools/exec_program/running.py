@@ -1,9 +1,9 @@
 """Runs a program in a Python of its own whose ``onnxruntime`` is qnnbridge.
 
-A process of its own, started by the same interpreter, because then everything is as if Python had run the program
-itself: ``__main__``, ``sys.argv``, exit code, signals, what multiprocessing sees. The drop-in comes by PYTHONPATH
-(`qnnbridge.ort.stand_in.children`). Ctrl+C reaches the program, which shares the terminal; this process waits for
-it.
+A fresh interpreter, because then everything is as if Python had run the program itself: ``__main__``, ``sys.argv``,
+exit code, signals, what multiprocessing sees. The drop-in comes by PYTHONPATH (`qnnbridge.ort.stand_in.children`).
+Where nothing is left to do afterwards, and the system can, this process becomes the program. Else it waits for it:
+Ctrl+C reaches the program by itself, which shares the terminal; what would end this process alone is passed on.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from types import FrameType
+from typing import Any
 
 from qnnbridge_protocol.errors import NoSuchFile
 
@@ -53,21 +55,31 @@ def run_program(program: Program, provider: str, report: bool) -> int:
     environ = dict(os.environ)
     environ[POLICY_VARIABLE] = provider
     children.offer_to_children(environ)
-    with contextlib.ExitStack() as stack:
-        if report:
-            environ[REPORT_VARIABLE] = stack.enter_context(tempfile.TemporaryDirectory(prefix="qnnbridge-report-"))
-        code = _wait(subprocess.Popen(program.command(), env=environ))
-        if report:
-            from qnnbridge_tools.exec_program.report import print_report
+    if not report:
+        if sys.platform != "win32":  # where exec starts another process and leaves this one's parent alone with it
+            os.execve(sys.executable, program.command(), environ)
+        return _wait(subprocess.Popen(program.command(), env=environ))
+    from qnnbridge_tools.exec_program.report import print_report
 
-            print_report(environ[REPORT_VARIABLE])
-    return code if code >= 0 else 128 - code
+    with tempfile.TemporaryDirectory(prefix="qnnbridge-report-", ignore_cleanup_errors=True) as folder:
+        code = _wait(subprocess.Popen(program.command(), env={**environ, REPORT_VARIABLE: folder}))
+        print_report(folder)
+    return code
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Ctrl+C is the program's to handle; nobody else's."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Its exit code. Ctrl+C is the program's to handle; what is sent to this process alone is meant for it too."""
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            process.send_signal(number)
+
+    handlers: dict[int, Any] = {signal.SIGINT: signal.SIG_IGN}
+    handlers |= {getattr(signal, name): pass_on for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        return process.wait()
+        code = process.wait()
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code

@@ -57,16 +57,15 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         ours = target_of(fullname)
         if ours is None:
+            _refuse_submodule(fullname, path)
             return None
         try:
             found = importlib.util.find_spec(ours)
         except ModuleNotFoundError:
             found = None
         if found is None:
-            from qnnbridge.ort.missing import missing
-
             parent, _, name = fullname.rpartition(".")
-            raise ModuleNotFoundError(str(missing(parent, name)), name=fullname)
+            raise _not_there(parent, name)
         is_package = found.submodule_search_locations is not None
         return importlib.machinery.ModuleSpec(fullname, _Loader(ours), origin=found.origin, is_package=is_package)
 
@@ -74,6 +73,19 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
         asked = getattr(context, "name", None)
         if asked is None or asked.lower().replace("_", "-") == "onnxruntime":
             yield _Metadata()
+
+
+def _refuse_submodule(fullname: str, path: Sequence[str] | None) -> None:
+    """``from onnxruntime import quantization`` looks for a module under the name that ours has itself."""
+    parent, _, name = fullname.rpartition(".")
+    if parent == "qnnbridge.ort" and importlib.machinery.PathFinder.find_spec(fullname, path) is None:
+        raise _not_there("onnxruntime", name)
+
+
+def _not_there(parent: str, name: str) -> ModuleNotFoundError:
+    from qnnbridge.ort.missing import missing
+
+    return ModuleNotFoundError(str(missing(parent, name)), name=f"{parent}.{name}")
 
 
 class _Loader(importlib.abc.Loader):
