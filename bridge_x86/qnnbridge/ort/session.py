@@ -17,7 +17,7 @@ from typing import Any
 from qnnbridge import session as bridge
 from qnnbridge.io_binding import IOBinding
 from qnnbridge.manifest import Manifest
-from qnnbridge.options import RunOptions, SessionOptions
+from qnnbridge.options import RunOptions, SessionOptions, coerce_session_options
 from qnnbridge.ort import environment, provider_choice
 from qnnbridge.ort.errors import as_ort_raises
 from qnnbridge.ort.journal import journal
@@ -234,6 +234,8 @@ Session = InferenceSession
 
 def _with_settings(given: Any) -> SessionOptions | None:
     """A copy of the options in which the process-wide settings stand where nothing else does."""
+    if given is not None and not isinstance(given, SessionOptions):
+        given = coerce_session_options(given)
     severity = environment.setting("log_severity_level")
     verbosity = environment.setting("log_verbosity_level")
     if severity is None and verbosity is None:

@@ -89,7 +89,6 @@ def print_report(folder: str) -> None:
     for line in summary.lines:
         if line.cause:
             print(f"  {output.visible(line.model)}: {output.visible(line.cause)}", file=sys.stderr)
-    died = (
-        f"{_count(summary.crashes, 'crash')} of the host survived, {_count(summary.retried_calls, 'call')} repeated"
-    )
-    print(f"  {died}; {_count(summary.processes, 'process')}", file=sys.stderr)
+    died, repeated = _count(summary.crashes, "crash"), _count(summary.retried_calls, "call")
+    processes = _count(summary.processes, "process")
+    print(f"  {died} of the host survived, {repeated} repeated; {processes}", file=sys.stderr)

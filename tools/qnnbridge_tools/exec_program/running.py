@@ -57,7 +57,7 @@ def run_program(program: Program, provider: str, report: bool) -> int:
     children.offer_to_children(environ)
     if not report:
         if sys.platform != "win32":  # where exec starts another process and leaves this one's parent alone with it
-            os.execve(sys.executable, program.command(), environ)
+            os.execve(sys.executable, program.command(), environ)  # noqa: S606 - no shell is wanted
         return _wait(subprocess.Popen(program.command(), env=environ))
     from qnnbridge_tools.exec_program.report import print_report
 
