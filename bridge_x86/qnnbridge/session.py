@@ -81,6 +81,8 @@ class InferenceSession:
     the application has it imported.
     """
 
+    _warn = staticmethod(warnings.warn)
+
     def __init__(
         self,
         path_or_bytes: str | os.PathLike[str] | bytes,
@@ -147,7 +149,7 @@ class InferenceSession:
             if not remote.moved:  # that was counted and logged
                 host.supervisor.counters.cpu_fallbacks += 1
                 _log.warning("%s runs on the CPU: %s", manifest.source.label, placement.cause)
-            warnings.warn(
+            self._warn(
                 f"{manifest.source.label} runs on the CPU: no node of it could be placed on QNN"
                 + (f" ({placement.cause})" if placement.cause else ""),
                 CpuFallbackWarning,

@@ -28,6 +28,7 @@ from qnnbridge.ort.values import OrtValue
 from qnnbridge.providers import CPU
 from qnnbridge_protocol.errors import (
     BridgeError,
+    Fail,
     HostStartFailed,
     InvalidProtobuf,
     ModelChanged,
@@ -55,6 +56,10 @@ SessionIOBinding = IOBinding
 
 class InferenceSession(bridge.InferenceSession):
     """See ``onnxruntime.InferenceSession``; keyword arguments of `qnnbridge.InferenceSession` are taken too."""
+
+    @staticmethod
+    def _warn(*_: Any, **__: Any) -> None:
+        """A log line says it; as a warning, which may be made an error, a program for ONNX Runtime never met it."""
 
     @as_ort_raises
     def __init__(
@@ -180,6 +185,12 @@ class InferenceSession(bridge.InferenceSession):
     @as_ort_raises
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
         """Which provider has which nodes, from the host's ONNX Runtime."""
+        if not _records_assignment(self._ort_options):
+            # The host has recorded it all the same; a program is told what ONNX Runtime tells.
+            raise Fail(
+                f"[ONNXRuntimeError] : 1 : FAIL : 1Session configuration entry '{RECORD_ASSIGNMENT}' must be set to "
+                '"1" to retrieve EP graph assignment information.'
+            )
         return [
             OrtEpAssignedSubgraph(str(name), tuple(OrtEpAssignedNode(*map(str, node)) for node in nodes))
             for name, nodes in self._remote.assignment()
