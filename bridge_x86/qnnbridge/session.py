@@ -15,8 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from qnnbridge.background import Background
-from qnnbridge.cache.memo import HashMemo
-from qnnbridge.cache.settings import cache_settings
+from qnnbridge.cache.memo import memo_for
 from qnnbridge.cache.status import CacheStatus
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.epcontext.gate import with_context_folder
@@ -110,7 +109,7 @@ class InferenceSession:
             specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
             parts.pop("providers", None)
             folder = parts["config_entries"].get(EXTERNAL_DATA_FOLDER)
-            source = ModelSource.open(path_or_bytes, folder=folder, memo=_memo(cache))
+            source = ModelSource.open(path_or_bytes, folder=folder, memo=memo_for(cache))
             parts["config_entries"] = with_context_folder(source, parts["config_entries"])
             spec = SessionSpec(
                 model_path=source.path,
@@ -422,12 +421,6 @@ class InferenceSession:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, a session is what it was made from; unpickled, it is made again in that process' own host."""
         return _remake, (self._remote.manifest, self._remote.retry, self._timeout)
-
-
-def _memo(cache: bool | None) -> HashMemo | None:
-    """What knows the hashes of unchanged files, unless the cache is switched off with all that it keeps."""
-    settings = cache_settings()
-    return HashMemo(settings.folder) if settings.enabled and cache is not False else None
 
 
 def _check_call(timeout: float | None, retry: int | None, on_deadline: str) -> None:

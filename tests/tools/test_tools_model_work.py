@@ -23,6 +23,8 @@ from qnnbridge_tools.model_work.files import Output, inside_folder
 from qnnbridge_tools.model_work.progress import ShownProgress
 from qnnbridge_tools.quantize.quiet import Quiet
 
+MUL = Path(__file__).parent.parent / "models" / "mul_1.onnx"
+
 
 def difference(expected: object, found: object) -> OutputDifference:
     return compare(["y"], [[expected]], [[found]])[0]
@@ -150,7 +152,8 @@ def test_without_the_extra_there_is_one_clear_error(tmp_path: Path) -> None:
     """In a process that cannot import onnxruntime."""
     code = (
         "import sys; sys.modules['onnxruntime'] = None; from qnnbridge_tools.cli import main; "
-        f"sys.argv = ['qnnbridge', COMMAND, 'm.onnx', '-o', {str(tmp_path / 'o.onnx')!r}]; sys.exit(main())"
+        f"sys.argv = ['qnnbridge', COMMAND, {str(MUL)!r}, '-o', {str(tmp_path / 'o.onnx')!r}]; "
+        "sys.exit(main())"
     )
     for command in ("optimize", "quantize"):
         result = subprocess.run(

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import crashes, explain, quarantine, reporting, run, version
+from qnnbridge_tools.cache import command as cache
 from qnnbridge_tools.compile import command as compiling
 from qnnbridge_tools.demo import command as demo
 from qnnbridge_tools.doctor import command as doctor
@@ -41,6 +42,7 @@ app.command("optimize")(optimize.optimize)
 app.command("quantize")(quantize.quantize)
 app.command("versions")(versions.versions)
 app.command("setup-host")(setup_host.setup_host)
+app.add_typer(cache.app, name="cache")
 app.add_typer(crashes.app, name="crashes")
 app.add_typer(quarantine.app, name="quarantine")
 

@@ -124,6 +124,7 @@ class SessionCache:
                 return
             found = entry is not None
             if entry is None:
+                self._store.check_room(policy.size_of(self._manifest.source))
                 entry = self._make(key, parts, deadline)
             if entry is None:
                 return
@@ -318,6 +319,7 @@ class SessionCache:
 
     def _bad(self, key: str, fault: Fault, reason: str) -> None:
         """Under the key's lock."""
+        reason = reason.rstrip(".")
         _log.warning("The compiled model of %s in the cache is set aside: %s.", self._label, reason)
         self._host.cache_counters.set_aside += 1
         faults = ("crashed", "unloadable")
@@ -340,7 +342,7 @@ class SessionCache:
         text += "Sessions are made without it."
         self._host.cache_counters.problem = text
         self.status = CacheStatus("off", f"the cache cannot be used: {reason}")
-        say_once(text, stacklevel=6)
+        say_once(text)
 
     def _drop(self, reason: str) -> None:
         self._let_go()

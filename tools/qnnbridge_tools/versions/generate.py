@@ -1,6 +1,6 @@
 """Makes the version table from the wheels on the package index, or checks it against them.
 
-``python -m qnnbridge_tools.versions.generate`` reads every wheel of onnxruntime-qnn (about 15 GB in all, one at a
+``python -m qnnbridge_tools.versions.generate`` reads every wheel of onnxruntime-qnn (about 20 GB in all, one at a
 time) and writes `releases.json` into the package. With ``--verify`` it writes nothing and says what differs.
 """
 
@@ -63,14 +63,14 @@ def verify(table: dict[str, Any], wanted: list[Wanted], *, is_all: bool) -> Iter
         if file not in stated:
             yield f"{file}: is not in the table"
             continue
-        _take_over_interfaces(stated[file], found)
+        take_over_interfaces(stated[file], found)
         for line in document.differences(stated[file], found):
             yield f"{file}: {line}"
     if is_all:
         yield from (f"{file}: is in the table and not on the index" for file in sorted(unread))
 
 
-def _take_over_interfaces(stated: document.Entry, found: document.Entry) -> None:
+def take_over_interfaces(stated: document.Entry, found: document.Entry) -> None:
     """Of Windows libraries the interface is known from Linux libraries of the same build only."""
     for left, right in zip(stated["library_sets"], found["library_sets"], strict=False):
         if right["core_api"] is None and left["qnn_sdk"] == right["qnn_sdk"]:
