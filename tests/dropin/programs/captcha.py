@@ -6,10 +6,17 @@ import json
 import ddddocr
 from PIL import Image, ImageDraw
 
-picture = Image.new("RGB", (160, 60), "white")
-ImageDraw.Draw(picture).text((10, 10), "x7kq", fill="black", font_size=36)
-data = io.BytesIO()
-picture.save(data, "PNG")
-read = ddddocr.DdddOcr(show_ad=False).classification(data.getvalue())
-found = ddddocr.DdddOcr(det=True, ocr=False, show_ad=False).detection(data.getvalue())
-print(json.dumps([read, found], default=float))
+
+def picture(size, font_size, texts):
+    image = Image.new("RGB", size, "white")
+    for place, text in texts:
+        ImageDraw.Draw(image).text(place, text, fill="black", font_size=font_size)
+    data = io.BytesIO()
+    image.save(data, "PNG")
+    return data.getvalue()
+
+
+read = ddddocr.DdddOcr(show_ad=False).classification(picture((160, 60), 36, [((10, 10), "x7kq")]))
+letters = picture((300, 150), 48, [((20, 30), "A"), ((120, 70), "W"), ((220, 40), "Q")])
+found = ddddocr.DdddOcr(det=True, ocr=False, show_ad=False).detection(letters)
+print(json.dumps([read, sorted(found)]))
