@@ -188,8 +188,8 @@ class InferenceSession(bridge.InferenceSession):
         if not _records_assignment(self._ort_options):
             # The host has recorded it all the same; a program is told what ONNX Runtime tells.
             raise Fail(
-                f"[ONNXRuntimeError] : 1 : FAIL : 1Session configuration entry '{RECORD_ASSIGNMENT}' must be set to "
-                '"1" to retrieve EP graph assignment information.'
+                f"[ONNXRuntimeError] : 1 : FAIL : 1Session configuration entry '{RECORD_ASSIGNMENT}' must be "
+                'set to "1" to retrieve EP graph assignment information.'
             )
         return [
             OrtEpAssignedSubgraph(str(name), tuple(OrtEpAssignedNode(*map(str, node)) for node in nodes))

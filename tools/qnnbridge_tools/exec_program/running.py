@@ -1,7 +1,8 @@
 """Runs a program in a Python of its own whose ``onnxruntime`` is qnnbridge.
 
 A fresh interpreter, because then everything is as if Python had run the program itself: ``__main__``, ``sys.argv``,
-exit code, signals, what multiprocessing sees. The drop-in comes by PYTHONPATH (`qnnbridge.ort.stand_in.children`).
+exit code, signals, what multiprocessing sees. The drop-in comes by PYTHONPATH (`qnnbridge.ort.stand_in.children`;
+`start`, there, where that is ignored).
 Where nothing is left to do afterwards, and the system can, this process becomes the program. Else it waits for it:
 Ctrl+C reaches the program by itself, which shares the terminal; what would end this process alone is passed on.
 """
@@ -43,7 +44,8 @@ class Program:
 
     def command(self) -> list[str]:
         start = ["-m", self.module] if self.module is not None else [str(self.script)]
-        return [sys.executable, *start, *self.arguments]
+        by_hand = ["-m", "qnnbridge.ort.stand_in.start"] if sys.flags.ignore_environment else []
+        return [sys.executable, *by_hand, *start, *self.arguments]
 
 
 def run_program(program: Program, provider: str, report: bool) -> int:
