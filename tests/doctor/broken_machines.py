@@ -23,6 +23,7 @@ from machines import (
     make_host,
     snapdragon,
     windows_on_arm,
+    x64_pc,
 )
 
 from qnnbridge_tools.doctor.facts import Library, ProbeResult
@@ -238,6 +239,13 @@ def packages_of_python_3_11_copied_to_3_13() -> SimulatedMachine:
     host = add_python(machine, r"C:\Python313-arm64")
     install_bridge(host)
     install(host, "onnxruntime-qnn", "1.23.2", tag="cp311")
+    return machine
+
+
+@broken("packages.arm-only", "QnnHtp.dll: ARM64X", "onnxruntime-qnn==2.")
+def x64_pc_with_a_release_for_emulated_pythons() -> SimulatedMachine:
+    machine = x64_pc()
+    make_host(add_python(machine, r"C:\Python311", "3.11.9", "x64", running=True), "1.23.2")
     return machine
 
 
@@ -718,7 +726,9 @@ def _probed(**result: object) -> SimulatedMachine:
 
 @broken("probe.start", "does not come up")
 def host_that_never_says_hello() -> SimulatedMachine:
-    return _probed(failed="start", error="HostStartFailed", message="The QNN host process ended before it was ready.")
+    return _probed(
+        failed="start", error="HostStartFailed", message="The QNN host process ended before it was ready."
+    )
 
 
 @broken("probe.run", "its process dies")

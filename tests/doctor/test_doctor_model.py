@@ -126,7 +126,10 @@ def test_a_model_in_quarantine_is_said_to_be_there() -> None:
 
 def test_nodes_that_qnn_does_not_take_are_named() -> None:
     refused = ProbeResult(
-        failed="create", error="PlacementRefused", message="2 nodes on the CPU", evidence=("Det (n1): not supported",)
+        failed="create",
+        error="PlacementRefused",
+        message="2 nodes on the CPU",
+        evidence=("Det (n1): not supported",),
     )
     report = examined(simulator(), MODELS / "f.onnx", refused)
     assert codes(report) == ["model.on-cpu"]

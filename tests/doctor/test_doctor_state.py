@@ -20,7 +20,7 @@ from qnnbridge_tools.doctor.survey.surroundings import survey_state
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
-from cache_entries import key_number, put  # noqa: E402
+from cache_entries import key_number, put
 
 
 @pytest.fixture

@@ -302,6 +302,23 @@ def test_the_blob_of_another_model_is_never_replaced(target: Path) -> None:
     assert compiled_at(Path(result.path))
 
 
+def test_of_two_at_once_to_one_output_the_last_one_stays_whole(target: Path) -> None:
+    theirs = target / "mul_1_ctx_qnn.bin"
+
+    def another_one_is_quicker(_stage: str, _seconds: float) -> None:
+        theirs.write_bytes(b"theirs")
+
+    with pytest.raises(CompileFailed, match=r"Another compilation has put mul_1_ctx_qnn\.bin into") as caught:
+        qnnbridge.compile(MUL, target, validate=False, on_progress=another_one_is_quicker)
+    assert "Compile again" in str(caught.value.fix)
+    assert names_in(target) == ["mul_1_ctx_qnn.bin"]
+
+    theirs.unlink()
+    result = qnnbridge.compile(MUL, target, validate=False, overwrite=True, on_progress=another_one_is_quicker)
+    assert theirs.read_bytes() == b"theirs"
+    assert compiled_at(Path(result.path))
+
+
 def test_overwriting_replaces_model_and_manifest_and_takes_the_old_blob_away(target: Path) -> None:
     first = qnnbridge.compile(MUL, target, validate=False)
     second = qnnbridge.compile(MUL, target, validate=False, overwrite=True, soc_model=88)

@@ -176,6 +176,9 @@ def test_only_a_host_that_crashed_is_reported_as_a_crash(no_leaks):
         assert (CrashReports().summaries(), host.stats.crashes) == ([], 0)
         (ended,) = CrashReports().ended.summaries()
         assert "deadline" in ended.cause
+        host.supervisor.running.kill("its work is not wanted any more")  # as a compilation does
+        assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
+        assert (CrashReports().summaries(), host.stats.crashes) == ([], 0)
         os.kill(host.info.pid, signal.SIGKILL)  # idle
         assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
         (crash,) = CrashReports().summaries()

@@ -128,3 +128,19 @@ def test_a_wrong_command_line_is_refused_before_anything_is_started(arguments: l
 def test_fix_asks_nobody_where_nobody_is(tmp_path: Path) -> None:
     done = said("doctor", "--quick", "--fix", "--host-python", str(tmp_path / "absent"))
     assert "not mended by --fix (host.file-missing): do what its fix says" in done.stdout
+
+
+def test_both_command_lines_say_the_same() -> None:
+    """The one among the other commands, and the one that needs the standard library alone."""
+    program = "import sys; from qnnbridge_tools.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "doctor", "--quick", "--json"],
+        capture_output=True,
+        check=False,
+        timeout=100,
+    )
+    told, other = json.loads(done.stdout), doctor("--quick")
+    assert told.pop("seconds") > 0
+    del other["seconds"]
+    assert told == other
+    assert done.returncode == told["exit_code"]

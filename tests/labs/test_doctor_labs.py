@@ -11,6 +11,8 @@ from environments import cut_off, doctor, environment, own_copy, python_of
 from labs import CHECKOUT, WindowsLab, demand
 
 from qnnbridge_tools.doctor.library import read_library
+from qnnbridge_tools.doctor.real_machine import RealMachine
+from qnnbridge_tools.doctor.survey.qnn_files import survey_set
 
 DOCTOR = CHECKOUT / "tools" / "qnnbridge_tools" / "doctor" / "__main__.py"
 
@@ -162,3 +164,39 @@ def test_the_machine_type_and_build_of_windows_libraries_are_read_from_the_files
         assert library.version is not None
         assert library.version.startswith("2.")
         assert len(library.version.split(".")[3].split("_")[0]) == 12  # the time stamp of the build
+
+
+def test_the_machine_type_and_build_of_linux_libraries_are_read_from_the_files() -> None:
+    folder = demand("arm64/packages/onnxruntime_qnn", "setup_arm64.sh")
+    backend = read_library(str(folder / "libQnnHtp.so"), version=True)
+    assert backend is not None
+    assert backend.machine == "aarch64"
+    assert (backend.version or "").startswith("2.")
+    skel = read_library(str(folder / "libQnnHtpV73Skel.so"), version=False)
+    assert skel is not None
+    assert skel.machine == "hexagon"
+
+
+def test_real_skels_are_in_their_real_catalogs_and_a_changed_one_is_not(tmp_path: Path) -> None:
+    folder = demand("windows/packages/onnxruntime_qnn/libs/arm64ec", "setup_windows.sh")
+    for name in (
+        "libQnnHtpV68Skel.so",
+        "libQnnHtpV73Skel.so",
+        "libQnnHtpV81Skel.so",
+        "libqnnhtpv73.cat",
+        "libqnnhtpv81.cat",
+    ):
+        (tmp_path / name).symlink_to(folder / name)
+
+    def signed() -> dict[int | None, bool | None]:
+        found = survey_set(RealMachine(), str(tmp_path), complete=True)
+        assert found is not None
+        return {file.arch: file.in_catalog for file in found.of("skel")}
+
+    assert signed() == {68: None, 73: True, 81: True}
+    skel = tmp_path / "libQnnHtpV73Skel.so"
+    content = bytearray(skel.read_bytes())
+    content[len(content) // 2] ^= 1
+    skel.unlink()
+    skel.write_bytes(content)
+    assert signed() == {68: None, 73: False, 81: True}

@@ -252,7 +252,10 @@ def test_a_place_that_cannot_hold_it_is_told_before_the_work(tmp_path: Path) -> 
 
 def test_a_folder_that_the_system_refuses_is_told_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SetupFailed, match="cannot be made"), NewEnvironment(tmp_path / "file" / "host", replace=False):
+    with (
+        pytest.raises(SetupFailed, match="cannot be made"),
+        NewEnvironment(tmp_path / "file" / "host", replace=False),
+    ):
         raise AssertionError("it cannot have been made")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -56,7 +56,18 @@ def test_the_best_one_comes_first_and_every_refusal_has_its_reason() -> None:
     [
         (),
         X_ELITE,
-        ("--platform", "linux_aarch64", "--system-sdk", "2.47", "--chip", "V81", "--python", "3.11", "--ort", "1.28"),
+        (
+            "--platform",
+            "linux_aarch64",
+            "--system-sdk",
+            "2.47",
+            "--chip",
+            "V81",
+            "--python",
+            "3.11",
+            "--ort",
+            "1.28",
+        ),
         ("--platform", "win_amd64", "--python", "3.8"),
         ("--platform", "win_arm64", "--chip", "8cx Gen 3", "--system-sdk", "2.27"),
         ("--platform", "win32"),
@@ -86,7 +97,10 @@ def test_every_reason_that_can_be_given_has_a_word_of_its_own() -> None:
     codes = {
         reason["code"]
         for platform in ("win_arm64", "win_amd64", "linux_x86_64", "linux_aarch64")
-        for more in (["--ort", "1.23.2", "--chip", "V68", "--system-sdk", "2.22"], ["--ort", "1.31.1", "--chip", "V81"])
+        for more in (
+            ["--ort", "1.23.2", "--chip", "V68", "--system-sdk", "2.22"],
+            ["--ort", "1.31.1", "--chip", "V81"],
+        )
         for release in document("--platform", platform, "--python", "3.12", *more)["releases"]
         for reason in release["reasons"]
     }

@@ -24,9 +24,7 @@ from qnnbridge_tools.versions.wheels import WheelReader
 
 HEADERS = Path(__file__).parents[1] / "unit" / "data" / "executables"
 BUILD = "2.51.0.260929181845"
-METADATA = (
-    "Metadata-Version: 2.1\nName: onnxruntime-qnn\nVersion: 9.0.0\nRequires-Dist: onnxruntime>=1.24.2\nRequires-Dist: numpy\n\n"
-)
+METADATA = "Metadata-Version: 2.1\nName: onnxruntime-qnn\nVersion: 9.0.0\nRequires-Dist: onnxruntime>=1.24.2\nRequires-Dist: numpy\n\n"
 
 VERIFIED_WHEELS = (("1.17.3", "win_arm64", "3.11"), ("1.18.1", "win_arm64", "3.11"), ("2.0.0", "win_arm64", "3.14"))
 """The smallest ones on the index, 85 MB in all: without libraries, a 1.x with them, a 2.x."""
@@ -242,7 +240,9 @@ def test_a_table_that_states_something_else_than_a_wheel_is_told(
     """The whole check, with pip and a folder of wheels in place of the index: each line of it names a lie."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    made = document.make([WheelReader().read(plugin_wheel(wheels, python)) for python in ("cp312", "cp313")], "2026-01-01")
+    made = document.make(
+        [WheelReader().read(plugin_wheel(wheels, python)) for python in ("cp312", "cp313")], "2026-01-01"
+    )
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)

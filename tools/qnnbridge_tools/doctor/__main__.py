@@ -1,5 +1,5 @@
-"""`qnnbridge doctor` with the standard library alone: it works where the libraries of the other commands are broken,
-and starts in half the time. `command` is the same command line for whoever asks `qnnbridge --help`.
+"""`qnnbridge doctor` with the standard library alone: it works where the libraries of the other commands are
+broken, and starts in half the time. `command` is the same command line for whoever asks `qnnbridge --help`.
 """
 
 from __future__ import annotations

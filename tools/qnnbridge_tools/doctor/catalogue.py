@@ -95,6 +95,12 @@ CATALOGUE: Final[dict[str, Entry]] = {
         "Libraries for another machine type cannot be loaded (WinError 193, invalid ELF header).",
         hides=("files.", "sdk.", "probe."),
     ),
+    "packages.arm-only": Entry(
+        BLOCKED,
+        "The wheels for x64 of some releases are made for emulated Pythons on Arm computers; an x64 processor "
+        "cannot load them.",
+        hides=("files.", "sdk.", "probe."),
+    ),
     "packages.wheel-python": Entry(
         BLOCKED,
         "A compiled module works only with the Python version that it was built for.",

@@ -1,15 +1,17 @@
 """A report for a person: one screen, most blocking first, one line per healthy thing, the verdict last.
 
-Where much is wrong, the later findings are shown with less detail, until all of it fits; what is never left out is
-what a finding is and how to mend it. ``--json`` shows everything.
+Where much is wrong, the later findings are shown with less detail until all of it fits, in the end by their codes
+alone: whoever mends the first ones and asks again sees them. ``--json`` shows everything.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import shutil
 import textwrap
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from qnnbridge_tools import output
@@ -25,11 +27,12 @@ _MORE: Final = "(less detail than there is: qnnbridge doctor --json shows all)"
 
 
 class Detail(enum.IntEnum):
-    """Of a finding: title and fix; one line of evidence more; everything."""
+    """Of a finding: its code; title and fix; one line of evidence more; everything."""
 
-    LINE = 0
-    SHORT = 1
-    FULL = 2
+    CODE = 0
+    LINE = 1
+    SHORT = 2
+    FULL = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,43 +50,56 @@ class Screen:
         return sum(max(1, -(-len(line) // self.width)) for line in text.splitlines())
 
 
+@dataclasses.dataclass(slots=True)
+class _Layout:
+    """What is shown how. dense: without empty lines. healthy: "whole" lines, "cut" ones, or their "names"."""
+
+    details: list[Detail]
+    dense: bool = False
+    healthy: str = "whole"
+
+
 def report_text(report: Report, screen: Screen | None = None) -> str:
     screen = screen or Screen()
-    details = [Detail.FULL] * len(report.findings)
-    healthy = _healthy(report.healthy, screen)
-    text = _joined(report, details, healthy, screen)
-    # One line of the screen is for the prompt that follows.
-    for step in _steps(len(details)):
+    layout = _Layout([Detail.FULL] * len(report.findings))
+    text = _joined(report, layout, screen)
+    for make_smaller in _steps(len(report.findings)):
+        # One line of the screen is for the prompt that follows.
         if screen.lines(text) < screen.height:
             break
-        if step is None:
-            healthy = _healthy_together(report.healthy, screen)
-        else:
-            index, detail = step
-            details[index] = min(details[index], detail)
-        text = _joined(report, details, healthy, screen)
+        make_smaller(layout)
+        text = _joined(report, layout, screen)
     return text
 
 
-def _steps(count: int) -> list[tuple[int, Detail] | None]:
-    """What to leave out, one after another: details of later findings first. ``None``: the healthy lines."""
+def _steps(count: int) -> Iterator[Callable[[_Layout], None]]:
+    """What to leave out, one after another: the details of later findings first."""
     later = range(count - 1, 0, -1)
-    steps: list[tuple[int, Detail] | None] = [(index, Detail.SHORT) for index in later]
-    steps += [(index, Detail.LINE) for index in later]
-    steps.append(None)
-    return [*steps, (0, Detail.SHORT), (0, Detail.LINE)] if count else steps
+    yield lambda layout: setattr(layout, "dense", True)
+    yield lambda layout: setattr(layout, "healthy", "cut")
+    for detail in (Detail.SHORT, Detail.LINE):
+        yield from (functools.partial(_reduce, index=index, detail=detail) for index in later)
+    yield lambda layout: setattr(layout, "healthy", "names")
+    yield from (functools.partial(_reduce, index=index, detail=Detail.CODE) for index in later)
+    if count:
+        yield from (functools.partial(_reduce, index=0, detail=detail) for detail in (Detail.SHORT, Detail.LINE))
 
 
-def _joined(report: Report, details: list[Detail], healthy: str, screen: Screen) -> str:
-    pairs = zip(report.findings, details, strict=True)
-    gap = "\n\n" if all(detail is Detail.FULL for detail in details) else "\n"
-    parts = [gap.join(_finding(one, detail, screen) for one, detail in pairs)] if details else []
-    if healthy:
-        parts.append(healthy)
-    if any(detail is not Detail.FULL for detail in details):
-        parts.append(_MORE)
+def _reduce(layout: _Layout, index: int, detail: Detail) -> None:
+    layout.details[index] = min(layout.details[index], detail)
+
+
+def _joined(report: Report, layout: _Layout, screen: Screen) -> str:
+    pairs = list(zip(report.findings, layout.details, strict=True))
+    shown = [_finding(one, detail, screen) for one, detail in pairs if detail is not Detail.CODE]
+    gap = "\n" if layout.dense else "\n\n"
+    parts = [gap.join(shown), _healthy(report.healthy, layout.healthy, screen)]
+    if any(detail is not Detail.FULL for detail in layout.details):
+        codes = [one.code for one, detail in pairs if detail is Detail.CODE]
+        more = f"and {len(codes)} more: {', '.join(codes)} " if codes else ""
+        parts += textwrap.wrap(more + _MORE, screen.width, break_on_hyphens=False)
     parts.append(f"Verdict: {output.visible(report.verdict)}")
-    return "\n\n".join(parts) if gap == "\n\n" else "\n".join(parts)
+    return gap.join(part for part in parts if part)
 
 
 def _finding(one: Finding, detail: Detail, screen: Screen) -> str:
@@ -112,14 +128,12 @@ def _wrapped(label: str, text: str, width: int) -> list[str]:
     )
 
 
-def _healthy(lines: tuple[Healthy, ...], screen: Screen) -> str:
+def _healthy(lines: tuple[Healthy, ...], how: str, screen: Screen) -> str:
+    if how == "names":
+        names = ", ".join(output.visible(one.check) for one in lines)
+        return _cut(f"{'ok':<{_TAG}}{names}", screen.width) if names else ""
     texts = (f"{'ok':<{_TAG}}{output.visible(one.check)}: {output.visible(one.text)}" for one in lines)
-    return "\n".join(_cut(text, screen.width) for text in texts)
-
-
-def _healthy_together(lines: tuple[Healthy, ...], screen: Screen) -> str:
-    names = ", ".join(output.visible(one.check) for one in lines)
-    return _cut(f"{'ok':<{_TAG}}{names}", screen.width) if names else ""
+    return "\n".join(_cut(text, screen.width) if how == "cut" else text for text in texts)
 
 
 def _cut(text: str, width: int) -> str:

@@ -6,7 +6,7 @@ else in the page is written by hand and stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +21,7 @@ from qnnbridge_tools import reporting
 from qnnbridge_tools.versions.view import ort_text
 
 BEGIN, END = "<!-- made from the data: begin -->", "<!-- made from the data: end -->"
-_COLUMNS = ("version", "QNN SDK", "QNN API", "drives NPUs", "other libraries", "built for", "Python", "onnxruntime")
+_COLUMNS = ("version", "QNN SDK", "HTP API", "drives NPUs", "other libraries", "built for", "Python", "onnxruntime")
 
 
 def with_table(page: str) -> str:
@@ -51,7 +51,7 @@ def _row(release: Release) -> tuple[str, ...]:
     return (
         release.version,
         short_sdk(release.qnn_sdk) if release.qnn_sdk else "none inside",
-        release.core_api or "",
+        release.backend_api or "",
         ", ".join(f"V{version}" for version in release.stubs) or "none",
         ", ".join(sorted({name for one in sets for name in one.backends} - {"htp"})),
         " and ".join(one.machine for one in sets) or next(iter(release.machines.values())),
@@ -60,7 +60,7 @@ def _row(release: Release) -> tuple[str, ...]:
     )
 
 
-def _table(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+def _table(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     for cells in (headers, ("---",) * len(headers), *rows):
         yield f"| {' | '.join(cells)} |".replace("|  |", "| |")
 

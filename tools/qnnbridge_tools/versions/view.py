@@ -117,7 +117,7 @@ def _general(code: str, machine: HostMachine) -> str | None:
 
 
 def _deciding(one: Judgement) -> list[Reason]:
-    """The one that decides, the worst. What is only a note, such as the simulator, is said with the best release."""
+    """The one that decides, the worst. What is only a note, as about the simulator, is said with the best one."""
     return [reason for reason in one.reasons if reason.severity != "note"][:1]
 
 

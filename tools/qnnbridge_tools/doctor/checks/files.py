@@ -19,7 +19,6 @@ _LOADABLE: Final = {
     "linux-aarch64": {"aarch64"},
 }
 _OF_ONE_BUILD: Final = ("backend", "prepare", "system", "stub")
-_NEEDED: Final = ("provider", "backend", "prepare", "system")
 _UNSIGNED_ARCHS: Final = frozenset({68, 69})
 """Older chips take a skel without a catalog."""
 
@@ -36,7 +35,7 @@ def find(facts: Facts) -> Iterator[Finding]:
         return
     yield from _machines(facts, facts.host.answer, packages, loaded)
     yield from _builds(facts, packages, loaded)
-    yield from _complete(facts, loaded)
+    yield from _complete(facts, packages, loaded)
     yield from _signed(facts, loaded)
 
 
@@ -130,8 +129,14 @@ def _builds(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Findin
     )
 
 
-def _complete(facts: Facts, loaded: QnnSet) -> Iterator[Finding]:
-    missing = [role for role in _NEEDED if not loaded.of(role)]
+def _complete(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Finding]:
+    needed = [
+        *(["provider"] if packages.plugin else []),  # the first releases of 1.x have it in onnxruntime.dll
+        "backend",
+        *(["prepare"] if facts.is_arm else []),  # the simulator has it in its backend, some releases only there
+        "system",
+    ]
+    missing = [role for role in needed if not loaded.of(role)]
     arch = facts.computer.arch
     if facts.is_arm and arch is not None and arch in loaded.archs("stub") | loaded.archs("skel"):
         missing += [f"{role} V{arch}" for role in ("stub", "skel") if arch not in loaded.archs(role)]
