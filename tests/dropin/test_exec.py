@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -295,3 +296,18 @@ def test_a_python_that_lacks_the_bridge_says_so(tmp_path: Path) -> None:
     said = exec_program(name, cwd=tmp_path).stdout
     assert said.startswith("ImportError: onnxruntime is answered by qnnbridge here, and this Python (")
     assert "Install qnnbridge there" in said
+
+
+@pytest.mark.parametrize("isolated", ["-I", "-E"])
+def test_an_interpreter_that_ignores_pythonpath_has_the_bridge_too(isolated: str, tmp_path: Path) -> None:
+    name = program(tmp_path, f"{textwrap.dedent(ONE_RUN)}\nimport sys, neighbour\nprint(sys.argv)\n")
+    (tmp_path / "neighbour.py").touch()
+    for start, argv in (([name], [name, "x"]), (["-m", "program"], [str(tmp_path / name), "x"])):
+        ran = subprocess.run(
+            [sys.executable, isolated, "-m", "qnnbridge_tools", "exec", *start, "x"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ran.stdout.splitlines() == ["qnnbridge.ort 21.0", str(argv)], ran.stderr

@@ -94,14 +94,11 @@ class WindowsLab:
 
     def run(self, script: Path, *arguments: str | Path, timeout_s: float = PROGRAM_TIMEOUT_S) -> Program:
         """Runs a script. Arguments that are `Path`s are turned into Windows paths."""
-        return self.run_python(script, *arguments, timeout_s=timeout_s)
-
-    def run_python(self, *arguments: str | Path, timeout_s: float = PROGRAM_TIMEOUT_S) -> Program:
         native = [windows_path(a) if isinstance(a, Path) else a for a in arguments]
         env = dict(os.environ)
         for name in ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR"):
             env[name] = windows_path(Path(env[name]))
-        return run_program(self.python, *native, timeout_s=timeout_s, env=env)
+        return run_program(self.python, windows_path(script), *native, timeout_s=timeout_s, env=env)
 
 
 def windows_path(path: Path) -> str:

@@ -11,9 +11,7 @@ from labs import CHECKOUT, HERE, WindowsLab
 def test_on_windows_a_program_runs_behind_the_drop_in(windows_python: WindowsLab, tmp_path: Path) -> None:
     model = tmp_path / "modèle.onnx"
     shutil.copy(CHECKOUT / "tests" / "models" / "mul_1.onnx", model)
-    ran = windows_python.run_python(
-        "-m", "qnnbridge_tools", "exec", "--report", HERE / "windows_dropin.py", model, "--report", "-m"
-    )
+    ran = windows_python.run(HERE / "windows_exec.py", HERE / "windows_dropin.py", model, "--report", "-m")
     report = ran.json()
     assert report == {
         "module": "qnnbridge.ort",

@@ -15,14 +15,15 @@ def main() -> None:
     import qnnbridge.dropin  # noqa: F401 - that is what it is for
 
     arguments = sys.argv[1:]
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    is_module = arguments[0] == "-m"
+    sys.argv = arguments[1:] if is_module else arguments
+    folder = os.getcwd() if is_module else os.path.dirname(os.path.abspath(arguments[0]))
+    # An isolated interpreter has put no folder of this module first.
+    sys.path[: 0 if getattr(sys.flags, "safe_path", sys.flags.isolated) else 1] = [folder]
+    if is_module:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
-        sys.argv = arguments
-        sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
-        runpy.run_path(arguments[0], run_name="__main__")
+        runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":
