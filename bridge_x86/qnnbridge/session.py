@@ -19,6 +19,7 @@ from qnnbridge.cache.memo import memo_for
 from qnnbridge.cache.status import CacheStatus
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.epcontext.gate import with_context_folder
+from qnnbridge.epcontext.native_path import path_for_qnn
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge.feeds import FeedChecker
 from qnnbridge.host import Host, default_host
@@ -112,7 +113,7 @@ class InferenceSession:
             source = ModelSource.open(path_or_bytes, folder=folder, memo=memo_for(cache))
             parts["config_entries"] = with_context_folder(source, parts["config_entries"])
             spec = SessionSpec(
-                model_path=source.path,
+                model_path=path_for_qnn(source),
                 model_files=source.files,
                 providers=specs,
                 fallback=choose_fallback(specs, fallback),

@@ -255,9 +255,10 @@ def test_signals_are_the_programs(options: list[str], tmp_path: Path) -> None:
 
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(8))
         session = ort.InferenceSession({MUL!r})
-        print("ready", flush=True)
         try:
-            signal.pause()
+            print("ready", flush=True)
+            while True:
+                signal.pause()
         except KeyboardInterrupt:
             print(len(session.get_inputs()), flush=True)
             sys.exit(9)
