@@ -18,7 +18,7 @@ from qnnbridge.cache.status import CacheStatus
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.epcontext.gate import before_session
 from qnnbridge.errors import as_onnxruntime
-from qnnbridge.model_source import ModelSource
+from qnnbridge.manifest import Manifest as Manifest
 from qnnbridge.process.channel import ChannelFailed, ChannelRetired, Deadline, Note
 from qnnbridge.providers import CPU
 from qnnbridge.session_making import LOG_TIMEOUT_S as LOG_TIMEOUT_S
@@ -48,33 +48,6 @@ _keys = itertools.count(1)
 T = TypeVar("T")
 
 PROFILING = "enable_profiling"
-
-
-@dataclasses.dataclass(frozen=True)
-class Manifest:
-    """All that a session is made from.
-
-    cache: whether a compiled model may be loaded in the place of `source`: ``None`` leaves that to the cache.
-    """
-
-    source: ModelSource
-    spec: SessionSpec
-    initializers: Sequence[Any] = ()
-    cache: bool | None = False
-
-    @property
-    def on_cpu(self) -> bool:
-        """Whether the CPU is all that it asks for."""
-        return [provider.name for provider in self.spec.providers] == [CPU]
-
-    @property
-    def options_hash(self) -> str:
-        """Of everything but the model, so that a change of options is another case."""
-        import hashlib
-        import json
-
-        spec = dataclasses.replace(self.spec, model_path=None, model_files=()).to_wire()
-        return hashlib.sha256(json.dumps(spec, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 class _BadEntry(Exception):
@@ -188,6 +161,10 @@ class RemoteSession:
             raise
         self._profiled_in, self._profile_ended = None, True
         return str(reply.header["file"])
+
+    def assignment(self) -> list[Any]:
+        """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
+        return list(self._call({"op": "session.assignment"}, timeout_s=self.timeout_s).header["subgraphs"])
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
         self._call({"op": "session.set_ep_dynamic_options", "options": options}, timeout_s=self.timeout_s)
@@ -422,7 +399,7 @@ class RemoteSession:
         entry = self._cache.loadable() if self._cache is not None and not manifest.on_cpu else None
         if entry is None:
             self._book_on(manifest.source.fingerprint)
-            making = Making(self._spec(), manifest.initializers, manifest.source.data, self._dynamic)
+            making = Making(self._spec(), manifest.initializers, manifest.source.data, self._dynamic, manifest.seed)
             number, info = make_session(self.host, process, making, self._create_note, deadline)
         else:
             self._book_on(entry.fingerprint)
@@ -444,7 +421,7 @@ class RemoteSession:
     def _load(self, process: HostProcess, deadline: float | None, entry: Loadable) -> tuple[int, SessionInfo]:
         """Make the session from the compiled model of the cache. Raises `_BadEntry` if that does not work."""
         assert self._cache is not None
-        making = Making(entry.spec(self._spec()), (), None, self._dynamic)
+        making = Making(entry.spec(self._spec()), (), None, self._dynamic, self.manifest.seed)
         try:
             number, loaded = make_session(self.host, process, making, self._create_note, deadline)
         except BridgeError as error:

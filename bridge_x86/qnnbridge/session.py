@@ -21,6 +21,7 @@ from qnnbridge.cache.memo import memo_for
 from qnnbridge.cache.status import CacheStatus
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.epcontext.gate import with_context_folder
+from qnnbridge.epcontext.native_path import path_for_qnn
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge.feeds import FeedChecker
 from qnnbridge.host import Host, default_host
@@ -86,6 +87,8 @@ class InferenceSession:
     the application has it imported.
     """
 
+    _warn = staticmethod(warnings.warn)
+
     def __init__(
         self,
         path_or_bytes: str | os.PathLike[str] | bytes,
@@ -116,7 +119,7 @@ class InferenceSession:
             source = ModelSource.open(path_or_bytes, folder=folder, memo=memo_for(cache))
             parts["config_entries"] = with_context_folder(source, parts["config_entries"])
             spec = SessionSpec(
-                model_path=source.path,
+                model_path=path_for_qnn(source),
                 model_files=source.files,
                 providers=specs,
                 fallback=choose_fallback(specs, fallback),
@@ -153,7 +156,7 @@ class InferenceSession:
             if not remote.moved:  # that was counted and logged
                 host.supervisor.counters.cpu_fallbacks += 1
                 _log.warning("%s runs on the CPU: %s", manifest.source.label, placement.cause)
-            warnings.warn(
+            self._warn(
                 f"{manifest.source.label} runs on the CPU: no node of it could be placed on QNN"
                 + (f" ({placement.cause})" if placement.cause else ""),
                 CpuFallbackWarning,

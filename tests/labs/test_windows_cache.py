@@ -25,5 +25,7 @@ def test_on_windows_entries_are_made_loaded_set_aside_and_evicted(
     assert report["set aside"] == ["damaged"]
     assert report["evicted while in use"] is False
     assert report["crashes"] == 0
+    assert report["a user's own"] == report["right"]
+    assert report["own crashes"] == 0
     assert report["shrunk"] is True
     assert report["left"] == []

@@ -2,6 +2,7 @@
 
     windows_cache.py MODEL INPUTS.npz CACHE
 
+CACHE, and the folder that a compiled model is moved to, have names that no code page holds.
 With the real simulator. On Windows a file that is open can be neither renamed nor removed, which is what this is for.
 """
 
@@ -60,6 +61,14 @@ def main() -> None:
             report["results"].append(result(third))
         report["set aside"] = [bad.fault for bad in store.bad_entries()]
         report["crashes"] = host.stats.crashes
+    compiled = Path(qnnbridge.compile(model, Path(model).with_name("compiled.onnx"), soc_model=60).path)
+    folder = compiled.with_name("模型 ü")
+    folder.mkdir()
+    for file in compiled.parent.glob("compiled*"):
+        file.rename(folder / file.name)
+    with qnnbridge.Host() as host:
+        report["a user's own"] = result(qnnbridge.InferenceSession(folder / compiled.name, host=host))
+        report["own crashes"] = host.stats.crashes
     report["shrunk"] = shrink(store, 0) == [key]
     report["left"] = [str(file) for name in ("entries", "tmp", "bad", "uses") for file in _under(store.root / name)]
     print(json.dumps(report))

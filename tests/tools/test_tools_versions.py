@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from qnnbridge.releases.table import load_releases
 from qnnbridge_tools.cli import app
+from qnnbridge_tools.versions.here import host_python
 from qnnbridge_tools.versions.view import label_of
 
 X_ELITE = ("--platform", "win_arm64", "--chip", "X Elite", "--system-sdk", "2.40", "--python", "3.13")
@@ -160,6 +161,13 @@ def test_without_options_it_is_about_this_computer() -> None:
     assert told["best"] is not None
     best = told["releases"][0]
     assert "cp{}{}".format(*sys.version_info[:2]) in best["python"]
+
+
+def test_an_application_on_an_older_python_is_not_told_that_nothing_works() -> None:
+    """Its host runs on another one."""
+    assert host_python((3, 10)) is None
+    assert host_python((3, 11)) == (3, 11)
+    assert host_python(None) is None
 
 
 @pytest.mark.parametrize(

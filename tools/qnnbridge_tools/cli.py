@@ -17,6 +17,7 @@ from qnnbridge_tools.cache import command as cache
 from qnnbridge_tools.compile import command as compiling
 from qnnbridge_tools.demo import command as demo
 from qnnbridge_tools.doctor import command as doctor
+from qnnbridge_tools.exec_program import command as exec_program
 from qnnbridge_tools.inspection import command as inspection
 from qnnbridge_tools.optimize import command as optimize
 from qnnbridge_tools.quantize import command as quantize
@@ -34,6 +35,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("run")(run.run)
+app.command("exec", context_settings=exec_program.CONTEXT_SETTINGS)(exec_program.exec_program)
 app.command("compile")(compiling.compile_models)
 app.command("bench")(bench.bench)
 app.command("explain", context_settings=explain.CONTEXT_SETTINGS)(explain.explain)

@@ -10,8 +10,8 @@ import hashlib
 import os
 
 from qnnbridge.cache.manifest import MODEL
-from qnnbridge.cache.native_path import native_path
 from qnnbridge.cache.store import Entry
+from qnnbridge.epcontext.native_path import native_path
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
 DISABLE_COMPILE = "session.disable_model_compile"

@@ -23,12 +23,12 @@ from qnnbridge.cache.files import Damaged
 from qnnbridge.cache.key import key_of, key_parts
 from qnnbridge.cache.loadable import Differs, Loadable, fingerprint_of
 from qnnbridge.cache.locks import Held
-from qnnbridge.cache.native_path import native_path
 from qnnbridge.cache.notes import DAY_S, Kind, Notes
 from qnnbridge.cache.settings import cache_settings
 from qnnbridge.cache.status import CacheStatus, say_once
 from qnnbridge.cache.store import Entry, Fault, Store
 from qnnbridge.cache.waiting import Beat, Patience, Words
+from qnnbridge.epcontext.native_path import native_path
 from qnnbridge_protocol.errors import (
     BridgeError,
     CompileFailed,

@@ -46,7 +46,7 @@ def list_index(families: Iterable[str], pythons: Iterable[str]) -> list[Wanted]:
 
 
 def read_wheels(wanted: Sequence[Wanted], reader: WheelReader) -> Iterator[document.Entry]:
-    """Get each wheel, read it, delete it. Says on stderr which one it is at: all take a quarter of an hour."""
+    """Get each wheel, read it, delete it. Says on stderr which one it is at: all take up to an hour."""
     for number, (version, target) in enumerate(wanted, 1):
         print(f"[{number}/{len(wanted)}] {version} {target.family} {target.python}", file=sys.stderr)
         with tempfile.TemporaryDirectory(prefix="qnnbridge-wheels-") as folder:
