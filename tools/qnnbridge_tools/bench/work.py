@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,7 +138,9 @@ def _crowds(rig: Rig, subject: Subject, effort: Effort) -> dict[int, float]:
 
 def _load() -> float | None:
     """Of the last minute; not every system knows it."""
+    if sys.platform == "win32":
+        return None
     try:
         return os.getloadavg()[0]
-    except (AttributeError, OSError):
+    except OSError:
         return None
