@@ -63,7 +63,7 @@ def _ready(python: str) -> float:
 
     begin = time.perf_counter()
     with Host(python=python) as host:
-        host.ping(TIMEOUT_S)
+        host.start(TIMEOUT_S)  # its HELLO; what is asked next may wait for the import of ONNX Runtime
         return time.perf_counter() - begin
 
 
