@@ -168,6 +168,18 @@ def test_one_that_failed_leaves_nothing(tmp_path: Path, error: type[BaseExceptio
     assert list(tmp_path.iterdir()) == []
 
 
+def test_one_that_failed_removes_the_folders_above_that_it_made_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ValueError), NewEnvironment(tmp_path / "there" / "deep" / "er" / "host", replace=False):
+        raise ValueError
+    assert list((tmp_path / "there").iterdir()) == []
+    with pytest.raises(ValueError), NewEnvironment(tmp_path / "deep" / "er" / "host", replace=False):
+        (tmp_path / "deep" / "notes.txt").write_text("of somebody else")
+        raise ValueError
+    assert [path.name for path in tmp_path.iterdir() if path.name != "there"] == ["deep"]
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["notes.txt"]
+
+
 def test_a_replacement_that_failed_brings_the_old_one_back(tmp_path: Path) -> None:
     folder = environment(tmp_path / "host")
     with pytest.raises(ValueError), NewEnvironment(folder, replace=True) as made:
