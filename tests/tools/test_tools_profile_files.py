@@ -156,7 +156,7 @@ def test_a_file_too_large_to_be_read_says_what_to_do(tmp_path: Path) -> None:
     path.touch()
     os.truncate(path, files.MAX_PROFILE_BYTES + 1)
     for read in (qnn_csv.read, ort_json.read):
-        with pytest.raises(BridgeError, match=r"too large[\s\S]*--runs 10"):
+        with pytest.raises(BridgeError, match=r"too large: 256 MiB[\s\S]*--runs 10"):
             read(path)
 
 

@@ -15,7 +15,7 @@ from qnnbridge_tools.profiling.loading import load_of
 from qnnbridge_tools.profiling.op_trace import OpTrace
 from qnnbridge_tools.profiling.ort_json import NodeRun, Run
 from qnnbridge_tools.profiling.qnn_csv import Call, Kind
-from qnnbridge_tools.profiling.recording import Recording
+from qnnbridge_tools.profiling.recording import QNN_PROVIDER, Recording
 from qnnbridge_tools.profiling.result import (
     Component,
     CpuNode,
@@ -25,7 +25,6 @@ from qnnbridge_tools.profiling.result import (
     Series,
 )
 
-QNN_PROVIDER = "QNNExecutionProvider"
 ACCELERATOR = "Accelerator (execute) time"
 US_PER_S = 1e6
 

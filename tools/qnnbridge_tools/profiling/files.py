@@ -7,8 +7,8 @@ from typing import Final
 
 from qnnbridge_protocol.errors import BridgeError
 
-MAX_PROFILE_BYTES: Final = 1 << 30
-"""More is not read: it is thousands of runs, whose medians a tenth of them tells as well."""
+MAX_PROFILE_BYTES: Final = 256 << 20
+"""More is not read: it is thousands of runs, and a tenth of them gives the same medians."""
 
 
 def check(path: Path, whose: str) -> None:
@@ -21,9 +21,13 @@ def check(path: Path, whose: str) -> None:
             cause=f"The file that it was told to write, {path.name}, is not there.",
             fix="Look whether the disk is full. If it is not, try --level basic.",
         ) from None
+    check_size(size, whose)
+
+
+def check_size(size: int, whose: str) -> None:
     if size > MAX_PROFILE_BYTES:
         raise BridgeError(
-            f"The profile of {whose} is too large to be read: {size / (1 << 30):.1f} GiB.",
+            f"The profile of {whose} is too large: {size >> 20} MiB, of which {MAX_PROFILE_BYTES >> 20} are read.",
             cause="It has an entry for each operator and run.",
             fix="Profile fewer runs: --runs 10. --level basic leaves out the operators.",
         )

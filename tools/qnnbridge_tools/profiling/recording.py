@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_tools import feeds
 from qnnbridge_tools.arguments import Dimensions, InputFile
-from qnnbridge_tools.profiling import op_trace, ort_json, qnn_csv
+from qnnbridge_tools.profiling import files, op_trace, ort_json, qnn_csv
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo, InferenceSession, SessionOptions
     from qnnbridge_protocol.specs import Placement
 
 FOLDER_PREFIX: Final = "qnnbridge-profile-"
+QNN_PROVIDER: Final = "QNNExecutionProvider"
 QNN_FILE: Final = "qnn.csv"
 ORT_PREFIX: Final = "ort"
 SEED: Final = 0
@@ -106,7 +107,7 @@ def _recorded(
         with InferenceSession(
             str(request.model),
             _session_options(request.dimensions, folder),
-            providers=["QNNExecutionProvider"],
+            providers=[QNN_PROVIDER],
             provider_options=[_provider_options(request, folder)],
             host=host,
             timeout=request.timeout_s,
@@ -115,11 +116,10 @@ def _recorded(
         ) as session:
             create_s = time.perf_counter() - begun
             given = feeds.complete(session.get_inputs(), loaded, request.dimensions, seed=SEED)
-            calls_s, results = _timed_runs(session, given, request.runs, on_progress)
+            calls_s, results = _timed_runs(session, given, request.runs, folder / QNN_FILE, on_progress)
             session_file = session.end_profiling()
             placement = session.placement
             types = {node.name: node.type for node in session.get_inputs()}
-    on_qnn = not placement.known or placement.qnn_nodes > 0
     profile = ort_json.read(_profile_file(session_file, folder))
     if len(profile.runs) != len(calls_s):
         raise BridgeError(
@@ -127,6 +127,7 @@ def _recorded(
             cause="The session was made anew in between, or ONNX Runtime's limit of events was reached.",
             fix="Run the command again, with fewer --runs for a large model.",
         )
+    on_qnn = any(node.provider == QNN_PROVIDER for run in profile.runs for node in run.nodes)
     return Recording(
         model=str(request.model),
         level=request.level,
@@ -146,8 +147,9 @@ def _recorded(
 
 
 def _timed_runs(
-    session: InferenceSession, given: Sequence[feeds.Feed], runs: int, on_progress: OnProgress
+    session: InferenceSession, given: Sequence[feeds.Feed], runs: int, growing: Path, on_progress: OnProgress
 ) -> tuple[list[float], list[Any]]:
+    """The seconds of each call, and the last results. Ends early once QNN's file is too large to be read."""
     values = {feed.name: feed.value for feed in given}
     calls_s: list[float] = []
     results: list[Any] = []
@@ -156,6 +158,8 @@ def _timed_runs(
         begun = time.perf_counter()
         results = session.run_values(None, values)
         calls_s.append(time.perf_counter() - begun)
+        if growing.exists():
+            files.check_size(growing.stat().st_size, "QNN")
     on_progress("Running", runs, runs)
     return calls_s, results
 
