@@ -42,8 +42,8 @@ def _notes(result: ProfileResult, recorded: Recording, attributed: bool) -> Iter
         yield (
             "QNN counts the cycles of operators and tells no times: times of operators are their share of the "
             "accelerator's time. An operator without cycles was merged into a neighbour, which has its time: that "
-            "of a convolution may stand at the Relu behind it. Counting costs time, too; the times of --level basic "
-            "are the truer ones."
+            "of a convolution may stand at the Relu behind it. Counting costs time, too: the times of --level "
+            "basic are the truer ones."
         )
     if result.runs < MIN_RUNS:
         yield "Few runs: the first one pays for what is done once. Give --runs 10 for medians."

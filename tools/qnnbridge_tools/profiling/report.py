@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from qnnbridge_tools import output, where
-from qnnbridge_tools.profiling.result import Fact, Partition, Phase, ProfileResult, Series
+from qnnbridge_tools.profiling.result import Fact, Load, Partition, Phase, ProfileResult, Series
 
 BAR_WIDTH: Final = 24
 SHOWN_OPERATOR_NAMES: Final = 2
@@ -71,6 +71,12 @@ def bytes_text(count: float) -> str:
     return f"{count:.3g} GiB"
 
 
+def worth_telling(phase: Phase, load: Load) -> list[Phase]:
+    """The parts of at least a hundredth of all loading, longest first."""
+    told = [part for part in phase.parts if part.time_s >= load.create_s / 100]
+    return sorted(told, key=lambda part: -part.time_s)
+
+
 def optional_text(series: Series | None) -> str:
     return "-" if series is None else output.seconds(series.median)
 
@@ -112,18 +118,13 @@ def _print_load(result: ProfileResult) -> None:
     rows = [["", "time", "share", ""]]
     for phase in load.phases:
         rows.append([phase.name, output.seconds(phase.time_s), *_share(phase.time_s, load.create_s)])
-        rows += [["  " + part.name, output.seconds(part.time_s), "", ""] for part in _worth_telling(phase)]
+        rows += [["  " + part.name, output.seconds(part.time_s), "", ""] for part in worth_telling(phase, load)]
     print(output.plain_table(_visible(rows), indent="  "))
-
-
-def _worth_telling(phase: Phase) -> list[Phase]:
-    """Parts of at least a hundredth of the phase, longest first."""
-    told = [part for part in phase.parts if part.time_s >= phase.time_s / 100]
-    return sorted(told, key=lambda part: -part.time_s)
 
 
 def _print_run(result: ProfileResult) -> None:
     print(f"\nOne run: {spread_text(result.call_s)}")
+    print("  (in each run these add up to the call; medians of theirs need not add up to its median)")
     rows = [["", "median", "first", "share", ""]]
     whole = sum(component.time_s.median for component in result.components)
     for component in result.components:
