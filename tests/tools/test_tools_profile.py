@@ -17,6 +17,8 @@ import psutil
 import pytest
 from tests import needs
 
+from qnnbridge_protocol.errors import BridgeError
+
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator
@@ -244,6 +246,26 @@ def test_what_is_no_model_is_an_error_in_words(tmp_path: Path) -> None:
     assert result.returncode == 2, result.stderr
     assert json.loads(result.stdout)["error"]["message"]
     assert "Traceback" not in result.stderr
+
+
+def test_runs_end_early_when_the_profile_grows_too_large_to_be_read(
+    parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qnnbridge_tools.arguments import Dimensions
+    from qnnbridge_tools.profiling import files, recording
+
+    monkeypatch.setattr(files, "MAX_PROFILE_BYTES", 3 << 20)
+    seen: list[int] = []
+
+    def watch(stage: str, done: int, total: int) -> None:
+        seen.append(done)
+        if stage == "Running" and done == 2:
+            monkeypatch.setattr(files, "MAX_PROFILE_BYTES", 10)
+
+    request = recording.Request(parts, "basic", 1000, (), None, Dimensions(), {}, None, None)
+    with pytest.raises(BridgeError, match="The profile of QNN is too large"):
+        recording.record(request, watch)
+    assert seen[-1] == 2
 
 
 @pytest.fixture

@@ -187,6 +187,23 @@ def test_nodes_on_the_cpu_are_told_with_their_time(detailed: ProfileResult) -> N
         assert node.time_s.values == tuple(times)
 
 
+def test_a_part_within_a_node_of_the_cpu_counts_once(host: HostInfo) -> None:
+    """As in the body of a Loop that runs on the CPU: the Loop's time contains that of the part."""
+    recording = recorded("detailed", host)
+
+    def wrapped(run: ort_json.Run) -> ort_json.Run:
+        loop = ort_json.NodeRun("loop", "Loop", "CPUExecutionProvider", 0.0, run.time_us - 5, 0, 0)
+        return ort_json.Run(run.time_us, (loop, *(dataclasses.replace(node, nested=True) for node in run.nodes)))
+
+    session = dataclasses.replace(recording.session, runs=tuple(map(wrapped, recording.session.runs)))
+    plain, result = evaluate(recording), evaluate(dataclasses.replace(recording, session=session))
+    for number, call_s in enumerate(result.call_s.values):
+        assert sum(one.time_s.values[number] for one in result.components) == pytest.approx(call_s)
+    assert {one.key: one for one in result.components}["accelerator"] == plain.components[-1]
+    assert (result.cpu_nodes[0].name, result.cpu_nodes[0].nested) == ("loop", False)
+    assert [node.nested for node in result.cpu_nodes][1:] == [True, True]
+
+
 def test_calls_that_do_not_fit_are_left_out_and_a_note_says_so(host: HostInfo) -> None:
     recording = recorded("detailed", host)
     result = evaluate(dataclasses.replace(recording, calls=recording.calls[:-1]))
