@@ -19,6 +19,7 @@ from qnnbridge_tools.doctor import command as doctor
 from qnnbridge_tools.exec_program import command as exec_program
 from qnnbridge_tools.inspection import command as inspection
 from qnnbridge_tools.optimize import command as optimize
+from qnnbridge_tools.profiling import command as profiling
 from qnnbridge_tools.quantize import command as quantize
 from qnnbridge_tools.setup_host import command as setup_host
 from qnnbridge_tools.versions import command as versions
@@ -40,6 +41,7 @@ app.command("explain", context_settings=explain.CONTEXT_SETTINGS)(explain.explai
 app.command("inspect")(inspection.inspect)
 app.command("optimize")(optimize.optimize)
 app.command("quantize")(quantize.quantize)
+app.command("profile")(profiling.profile)
 app.command("versions")(versions.versions)
 app.command("setup-host")(setup_host.setup_host)
 app.add_typer(cache.app, name="cache")
