@@ -125,9 +125,7 @@ class _Builder:
             f"{prefix}attention.output.LayerNorm",
         )
         wide = self.gelu(self.dense(x, f"{prefix}intermediate.dense"))
-        return self.norm(
-            self.op("Add", self.dense(wide, f"{prefix}output.dense"), x), f"{prefix}output.LayerNorm"
-        )
+        return self.norm(self.op("Add", self.dense(wide, f"{prefix}output.dense"), x), f"{prefix}output.LayerNorm")
 
     def pooled(self, x: str, mask: str) -> str:
         """The mean over the tokens of the mask."""
@@ -151,7 +149,9 @@ class _Builder:
             "text_encoder",
             [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "seq"]) for name in names],
             [
-                helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ["batch", "seq", self.size.hidden]),
+                helper.make_tensor_value_info(
+                    "last_hidden_state", TensorProto.FLOAT, ["batch", "seq", self.size.hidden]
+                ),
                 helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["batch", self.size.hidden]),
             ],
             [numpy_helper.from_array(value, name) for name, value in self.constants.items()],

@@ -17,7 +17,7 @@ import numpy as np
 from qnnbridge.buckets.arguments import BucketArguments
 from qnnbridge.buckets.cutting import OutputShapes, Relations
 from qnnbridge.buckets.plan import Plan, Sizes
-from qnnbridge.buckets.relation import Relation, fit
+from qnnbridge.buckets.relation import MAX_DENOMINATOR, Relation, fit
 from qnnbridge.feed_rules import make_rule
 from qnnbridge.suggestions import suggest
 from qnnbridge_protocol.elements import LAYOUTS
@@ -31,8 +31,8 @@ Run = Callable[[Sizes], Mapping[str, tuple[int, ...] | None]]
 
 FURTHER_SIZES: Final = 2
 """Besides the smallest bucket: with three sizes a straight line is told from anything else."""
-CONSECUTIVE: Final = 16
-"""Sizes in a row, for a dimension that is rounded: with them the rounding of all divisors up to 16 is seen."""
+CONSECUTIVE: Final = MAX_DENOMINATOR
+"""Sizes in a row, for a dimension that is rounded: with as many as the divisor is, all of its rounding is seen."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -62,7 +62,7 @@ def find_shapes(
         odd = [str(relation) for relation in relations if relation is not None and not relation.is_identity]
         if odd and name not in given:
             _log.warning(
-                "The output %r is as long as %s, and is cut at its end; verify_padding() tells whether that is right",
+                "The output %r is as long as %s and is cut at its end; verify_padding() tells if that is right",
                 name,
                 ", ".join(odd),
             )
@@ -155,11 +155,17 @@ def _probe(plan: Plan, findings: _Findings, run: Run) -> None:
             findings.open[name] = list(range(len(shape)))
     dependent: dict[tuple[str, int], list[Relation | str]] = {}
     for number in range(len(plan.symbols)):
+        symbol = plan.symbols[number]
         observed = {base[number]: first, **_observe(plan, number, base, run)}
-        if _is_rounded(plan.symbols[number], findings, observed):
-            observed |= _observe_row(number, base, run)
-        for (name, axis), relation in _fit_all(plan.symbols[number], findings, observed).items():
-            dependent.setdefault((name, axis), []).append(relation)
+        row = 0
+        if _is_rounded(symbol, findings, observed):
+            seen = _observe_row(number, base, run)
+            observed |= seen
+            row = len(seen)
+        for (name, axis), relation in _fit_all(symbol, findings, observed).items():
+            # Without a row of sizes nobody knows how it is rounded between those that were seen.
+            known = isinstance(relation, Relation) and relation.divisor <= max(row, 1)
+            dependent.setdefault((name, axis), []).append(relation if known else symbol)
     for (name, axis), found in dependent.items():
         texts = " and ".join(map(str, found))
         if len(found) > 1:

@@ -12,8 +12,8 @@ from typing import Final
 
 from qnnbridge_protocol.errors import OptionError
 
-MAX_DENOMINATOR: Final = 16
-"""A model that makes its input shorter by more than this has to be told, not probed: that takes too many runs."""
+MAX_DENOMINATOR: Final = 32
+"""The stride of most models for pictures. For more the application has to say it: it takes too many runs to see."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
