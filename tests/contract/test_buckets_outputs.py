@@ -84,6 +84,15 @@ def test_an_output_without_any_declared_shape_is_cut(host: qnnbridge.Host) -> No
         assert session.get_outputs()[0].shape == [None, None, "seq"]
 
 
+def test_a_shape_that_is_declared_wrong_is_found_out(host: qnnbridge.Host) -> None:
+    """Models in use have one dimension less in their declaration than in what they return."""
+    made = one_input([node("Transpose", ["x"], ["y"], perm=[2, 0, 1])], {"y": [1, "seqlen"]})
+    with open_session(host, made) as session:
+        feeds = random(1, 3, 5)
+        assert np.array_equal(session.run(None, feeds)[0], feeds["x"].transpose(2, 0, 1))
+        assert session.get_outputs()[0].shape == ["seq", None, None]
+
+
 def test_an_output_that_is_longer_than_its_input_is_cut_to_its_own_length(host: qnnbridge.Host) -> None:
     nodes = [
         node("Concat", ["token", "x"], ["longer"], axis=2),

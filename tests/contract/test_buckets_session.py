@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import qnnbridge
 from qnnbridge.buckets.session import BucketedSession
 from qnnbridge.errors import Closed, DeadlineExceeded, InvalidArgument, NoSuchFile, OptionError
 from qnnbridge.remote_session import RemoteSession
-from tests.contract.small_models import CPU, counting_loop, model, node, tensor
+from tests.contract.small_models import CPU, QNN, counting_loop, model, node, tensor
 
 pytestmark = pytest.mark.filterwarnings("error::qnnbridge.CpuFallbackWarning")
 
@@ -396,6 +398,30 @@ def test_what_is_wrong_with_the_arguments_is_said_before_a_host_is_needed() -> N
     options.add_free_dimension_override_by_name("seq", 3)
     with pytest.raises(OptionError, match="session options fix it to 3"):
         open_session(nowhere, sess_options=options)
+
+
+@pytest.mark.parametrize("option", ["ep.context_enable", "optimized_model_filepath"])
+def test_options_by_which_all_variants_would_write_one_file_are_refused(
+    option: str, host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    options = qnnbridge.SessionOptions()
+    if option == "ep.context_enable":
+        options.add_session_config_entry(option, "1")
+    else:
+        options.optimized_model_filepath = str(tmp_path / "o.onnx")
+    with pytest.raises(OptionError, match=f"{re.escape(option)} does not go together with buckets"):
+        open_session(host, sess_options=options)
+
+
+def test_the_cpu_is_free_for_what_is_too_large_even_if_the_options_forbid_it_to_qnn(host: qnnbridge.Host) -> None:
+    options = qnnbridge.SessionOptions()
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    providers = [(QNN, {"soc_model": "60"})]
+    keywords = {"sess_options": options, "providers": providers, "overflow": "cpu"}
+    with open_session(host, buckets={"batch": 1, "seq": [4]}, **keywords) as session:
+        assert session.placement.cpu_nodes == 0
+        with pytest.warns(qnnbridge.CpuFallbackWarning, match="larger than the largest bucket"):
+            check(session.run(None, feeds_of(9)), feeds_of(9))
 
 
 def test_dimensions_that_the_options_fix_are_shown_fixed(host: qnnbridge.Host) -> None:

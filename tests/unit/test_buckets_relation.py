@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from qnnbridge.buckets.relation import MAX_DENOMINATOR, Relation, fit, parse
 from qnnbridge.errors import OptionError
@@ -67,19 +67,15 @@ def test_a_length_that_grows_with_the_square_is_no_relation() -> None:
     assert fit("seq", {size: size * size for size in range(4, 24)}) is None
 
 
-@given(
-    factor=st.integers(1, 6),
-    offset=st.integers(0, 30),
-    divisor=st.integers(1, MAX_DENOMINATOR),
-    base=st.integers(8, 64),
-)
-def test_a_rounded_length_is_found_from_a_row_of_sizes(factor: int, offset: int, divisor: int, base: int) -> None:
-    true = Relation("n", factor, offset, divisor)
-    seen = [*range(base, base + MAX_DENOMINATOR + 1), base - 1, base // 2, 4 * base]
-    observed = {size: true.size(size) for size in seen}
-    found = fit("n", observed)
-    if len(set(observed.values())) > 1 and observed[4 * base] > observed[base // 2]:
-        assert found is not None
+def test_any_rounded_length_is_found_from_a_row_of_sizes() -> None:
+    random = Random(33)
+    for _ in range(300):
+        true = Relation("n", random.randint(1, 6), random.randint(0, 30), random.randint(1, MAX_DENOMINATOR))
+        base = random.randint(8, 64)
+        seen = [*range(base, base + MAX_DENOMINATOR + 1), base - 1, base // 2, 4 * base]
+        observed = {size: true.size(size) for size in seen}
+        found = fit("n", observed)
+        assert found is not None, true
         assert {size: found.size(size) for size in seen} == observed
 
 

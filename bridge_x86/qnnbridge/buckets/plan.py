@@ -20,6 +20,8 @@ from qnnbridge.suggestions import suggest
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import CompiledModelRefused, OptionError
 
+_WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
+
 Sizes = tuple[int, ...]
 """A size for each symbol, in the order of `Plan.symbols`."""
 
@@ -130,6 +132,20 @@ def check_overrides(plan: Plan, fixed: Mapping[str, int]) -> None:
                 f"The dimension {name!r} has buckets, and the session options fix it to {fixed[name]}.",
                 fix="Do one of both.",
             )
+
+
+def check_options(options: Mapping[str, Any], entries: Mapping[str, str]) -> None:
+    """Several variants would write the same files. Raises `OptionError`."""
+    asked = [key for key in _WRITES_A_FILE if entries.get(key, "0") not in ("", "0")]
+    if options.get("optimized_model_filepath"):
+        asked.append("optimized_model_filepath")
+    if asked:
+        raise OptionError(
+            f"{asked[0]} does not go together with buckets.",
+            cause="Each bucket is a session of its own, and all of them would write the same file.",
+            fix="Leave it out: the cache keeps what is compiled for each bucket. To ship compiled models, compile "
+            "one for each size (qnnbridge.compile).",
+        )
 
 
 def _check_symbols(symbols: tuple[str, ...], free: tuple[FreeDimension, ...], label: str) -> None:

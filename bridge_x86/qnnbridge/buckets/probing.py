@@ -146,7 +146,9 @@ def _probe(plan: Plan, findings: _Findings, run: Run) -> None:
                 f"The model does not declare its size, and running it on the CPU to see it failed ({error.message})"
             )
         return
-    for name in sorted(findings.undeclared):
+    # A declared shape with another number of dimensions than the model returns is no shape.
+    wrong = {name for name in findings.open if len(first.get(name) or ()) != len(findings.relations[name])}
+    for name in sorted(findings.undeclared | wrong):
         shape = first.get(name)
         if shape is None:
             findings.uncut[name] = "It is no tensor."

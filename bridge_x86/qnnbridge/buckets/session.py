@@ -21,6 +21,7 @@ from qnnbridge.buckets.padding import pad_feeds
 from qnnbridge.buckets.plan import (
     Plan,
     Sizes,
+    check_options,
     check_overrides,
     dimensions_left,
     make_plan,
@@ -114,6 +115,7 @@ class BucketedSession(InferenceSession):
         plan = make_plan(arguments, source.scan, source.label)
         assert source.scan is not None
         check_overrides(plan, spec.free_dimensions_by_name)
+        check_options(spec.options, spec.config_entries)
         asks_for_qnn = not spec.providers or any(provider.name == QNN for provider in spec.providers)
         if asks_for_qnn and spec.fallback == "error" and not spec.free_dimensions_by_denotation:
             left = dimensions_left(plan, source.scan, spec.free_dimensions_by_name)

@@ -23,7 +23,7 @@ def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapp
     for node in outputs:
         relations = shapes.relations(node.name)
         declared: tuple[int | str | None, ...] | None = node.shape
-        if declared is None and relations is not None:
+        if relations is not None and (declared is None or len(declared) != len(relations)):
             declared = (None,) * len(relations)
         if declared is not None and relations is not None:
             declared = tuple(

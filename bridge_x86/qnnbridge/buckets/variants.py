@@ -28,6 +28,9 @@ MadeBy = Literal["open", "warm", "call"]
 Open = Callable[["Manifest", "float | None", "OnDeadline"], "InferenceSession"]
 """Makes a session from its manifest, within so many seconds."""
 
+_FOR_QNN: Final = ("ep.", "session.disable_cpu_ep_fallback")
+"""Configuration entries that say nothing to the CPU, or forbid it."""
+
 FREE: Final[Sizes] = ()
 """In the place of sizes: the model with its sizes left free, on the CPU."""
 
@@ -138,7 +141,13 @@ class Variants:
     def _manifest_of(self, sizes: Sizes) -> Manifest:
         manifest = self.manifest
         if sizes == FREE:
-            spec = dataclasses.replace(manifest.spec, providers=(ProviderSpec(CPU),), fallback="cpu")
+            entries = manifest.spec.config_entries
+            spec = dataclasses.replace(
+                manifest.spec,
+                providers=(ProviderSpec(CPU),),
+                fallback="cpu",
+                config_entries={key: text for key, text in entries.items() if not key.startswith(_FOR_QNN)},
+            )
             return dataclasses.replace(manifest, spec=spec, cache=False)
         fixed = {**manifest.spec.free_dimensions_by_name, **self.plan.named(sizes)}
         spec = dataclasses.replace(manifest.spec, free_dimensions_by_name=fixed)
