@@ -11,7 +11,7 @@ from qnnbridge_protocol.specs import Placement
 
 WEIGHTS: Final = (
     "Each variant has its own copy of the weights: QNN can keep those of several variants in one context binary, "
-    "but its HTP simulator refuses to load it (QNN_COMMON_ERROR_NOT_SUPPORTED), so that could not be tested."
+    "but its HTP simulator cannot load such a one, so that sessions can do it could not be tested."
 )
 
 
