@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 from onnx import TensorProto
 
@@ -310,6 +311,15 @@ def test_it_survives_its_host(host: qnnbridge.Host) -> None:
         for length in (3, 7, 12):
             check(session.run(None, feeds_of(length)), feeds_of(length))
         assert session.generation == 2
+
+
+def test_a_killed_host_costs_a_call_nothing_but_time(host: qnnbridge.Host) -> None:
+    with qnnbridge.Host() as own, open_session(own, retry=3) as session:
+        session.warm()
+        for length in (3, 7, 12):
+            psutil.Process(own.info.pid).kill()
+            check(session.run(None, feeds_of(length)), feeds_of(length))
+        assert own.stats.crashes == 3
 
 
 def test_pickled_it_is_made_again_with_its_buckets(session: qnnbridge.InferenceSession) -> None:

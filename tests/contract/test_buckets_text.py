@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +98,21 @@ def test_the_next_session_finds_all_its_variants_in_the_cache(encoder: Path, hos
         with qnnbridge.InferenceSession(encoder, providers=SOC, host=host, buckets=buckets, pad=PAD) as session:
             status = session.warm()
             assert [v.cache.state for v in status.variants if v.cache is not None] == [expected] * 2
+
+
+@pytest.mark.usefixtures("cache_on")
+def test_two_processes_that_warm_the_same_model_compile_each_variant_once(encoder: Path) -> None:
+    script = f"""
+import json, qnnbridge
+with qnnbridge.InferenceSession({str(encoder)!r}, providers={SOC!r}, buckets={{"seq": [8, 16], "batch": 1}}, pad=0) as s:
+    print(json.dumps([v.cache.state for v in s.warm(workers=2).variants]))
+    s.host.close()
+"""
+    command = [sys.executable, "-c", script]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate(timeout=100)[0] for process in both]
+    states = [state for output in outputs for state in json.loads(output.splitlines()[-1])]
+    assert sorted(states) == ["hit", "hit", "miss", "miss"]
 
 
 def test_without_warm_a_variant_is_compiled_by_the_first_call_that_needs_it(

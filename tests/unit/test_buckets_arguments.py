@@ -200,6 +200,7 @@ def test_dimensions_that_stay_free_are_named_with_what_to_do() -> None:
     text = str(refuse_dimensions_left(left, "m.onnx"))
     assert "'batch' (input 'input_ids', axis 0), without a name (input 'x', axis 0)" in text
     assert "buckets={'batch': 1, ...}" in text
+    assert "--dim x:0=SIZE" in text
     assert [dim.symbol for dim in dimensions_left(plan, scan, {"batch": 1})] == [None]
 
 

@@ -115,8 +115,12 @@ def refuse_dimensions_left(left: tuple[FreeDimension, ...], label: str) -> Optio
             f"Give sizes for {'it' if len(names) == 1 else 'them'}, too: buckets={{{names[0]!r}: 1, ...}}, or fix "
             f"with SessionOptions.add_free_dimension_override_by_name({names[0]!r}, 1)."
         )
-    if any(dim.symbol is None for dim in left):
-        fixes.append("A dimension without a name cannot be chosen: fix or name it in the model (qnnbridge fix).")
+    nameless = next((dim for dim in left if dim.symbol is None), None)
+    if nameless is not None:
+        fixes.append(
+            "A dimension without a name cannot be chosen. Name it in the model, or fix it: qnnbridge fix MODEL "
+            f"--dim {nameless.input}:{nameless.axis}=SIZE -o FIXED."
+        )
     fixes.append("fallback='cpu' lets what depends on free dimensions run on the CPU.")
     return OptionError(
         f"{label} would still have free dimensions: {shown}.",
