@@ -191,6 +191,13 @@ def test_the_parts_of_a_batch_take_the_smallest_buckets_they_fit_into(host: qnnb
         assert session.buckets.split == 1
 
 
+def test_a_dimension_that_is_not_called_a_batch_is_never_done_in_parts_by_itself(host: qnnbridge.Host) -> None:
+    with open_session(host, buckets={"seq": 8}) as session:
+        with pytest.raises(InvalidArgument, match="the largest bucket for it is 8") as caught:
+            session.run(None, feeds_of(9))
+        assert "split='seq'" in str(caught.value.fix)
+
+
 def test_a_sequence_can_be_done_in_parts_where_its_outputs_allow_that(host: qnnbridge.Host) -> None:
     with open_session(host, split="seq") as session:
         feeds = feeds_of(37)

@@ -89,10 +89,13 @@ def test_sizes_are_sorted_and_each_is_there_once() -> None:
     assert not made.split
 
 
-def test_a_single_number_is_a_fixed_size_and_what_is_larger_is_done_in_parts() -> None:
-    assert make_arguments({"batch": 4, "seq": [16]}).split == {"batch"}
+def test_only_what_is_called_a_batch_is_done_in_parts_unless_it_is_said() -> None:
+    assert make_arguments({"batch": 4, "seq": 16}).split == {"batch"}
+    assert make_arguments({"Batch_Size": [1, 4], "seq": [16]}).split == {"Batch_Size"}
     assert make_arguments({"batch": 4, "seq": [16]}, split=()).split == set()
-    assert make_arguments({"batch": [4], "seq": [16]}, split="batch").split == {"batch"}
+    assert make_arguments({"N": 4, "seq": [16]}).split == set()
+    assert make_arguments({"N": 4, "seq": [16]}, split="N").split == {"N"}
+    assert make_arguments({"N": 4, "seq": [16]}, split=["seq", "N"]).split == {"N", "seq"}
 
 
 def test_relations_of_outputs_are_read() -> None:
@@ -125,7 +128,7 @@ def test_dimensions_without_names_and_models_of_fixed_sizes_are_told_apart() -> 
     ("pad", "words", "fix"),
     [
         (None, "nothing is said of what input 'input_ids' is padded with", "verify_padding"),
-        ({"input_ids": 0}, "nothing is said of what input 'attention_mask'", "pad={'attention_mask': 0, ...}"),
+        ({"input_ids": 0}, "'attention_mask' is padded with along 'seq'", "pad={'attention_mask': 0, ...}"),
         ({"input_id": 0, "attention_mask": 0}, "no input 'input_id'", "Did you mean 'input_ids'?"),
         ({"input_ids": 0.5, "attention_mask": 0}, "0.5 is no value for input 'input_ids'", "hold exactly"),
         ({"input_ids": float("nan"), "attention_mask": 0}, "nan is no value", "hold exactly"),

@@ -62,7 +62,7 @@ def test_a_call_that_is_too_large_names_the_largest_bucket() -> None:
 
 
 def test_padding_keeps_what_is_there_and_fills_the_rest() -> None:
-    plan = plan_of({"seq": [4], "batch": [2]}, pad={"x": 7, "m": False})
+    plan = plan_of({"seq": [4], "batch": [2]}, pad={"x": 7, "m": False}, split=())
     x = np.arange(6, dtype=np.float32).reshape(1, 3, 2)
     padded = pad_feeds(plan, {"x": x, "m": np.ones(3, bool), "other": 1}, (4, 2))
     assert padded["x"].shape == (2, 4, 2)

@@ -20,6 +20,9 @@ MAX_SIZE: Final = 2**31 - 1
 MAX_VARIANTS: Final = 1024
 """Nobody means more; each is compiled for itself."""
 
+_BATCH: Final = "batch"
+"""In the name of a dimension whose rows are independent of each other."""
+
 _EXAMPLE: Final = "buckets={'seq': [16, 32, 64, 128]}"
 
 
@@ -57,7 +60,7 @@ def make_arguments(
     if overflow not in ("error", "cpu"):
         raise OptionError(f"overflow={overflow!r} is not known.", fix="Give 'error' or 'cpu'.")
     values, for_all = _pad(pad)
-    return BucketArguments(sizes, _split(split, buckets, sizes), values, for_all, _cut(cut), overflow)
+    return BucketArguments(sizes, _split(split, sizes), values, for_all, _cut(cut), overflow)
 
 
 def _symbol(name: object) -> str:
@@ -98,10 +101,11 @@ def _no_size(name: str, given: object) -> OptionError:
     )
 
 
-def _split(split: Any, buckets: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
-    """A single number, and no list, is a fixed size: what is larger is done in parts, unless `split` says else."""
+def _split(split: Any, sizes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
+    """Unless the application says it: what is called a batch. Parts of anything else give other answers than the
+    whole, without any error, so a guess must not be bolder than that."""
     if split is None:
-        return frozenset(name for name, given in buckets.items() if not isinstance(given, Iterable))
+        return frozenset(name for name in sizes if _BATCH in name.lower())
     names = [split] if isinstance(split, str) else list(split) if isinstance(split, Iterable) else [split]
     for name in names:
         if name not in sizes:

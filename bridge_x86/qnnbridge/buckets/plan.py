@@ -90,7 +90,7 @@ def make_plan(arguments: BucketArguments, scan: ModelScan | None, label: str) ->
     for name, rule in rules.items():
         axes = {dim.axis: symbols.index(dim.symbol) for dim in free if dim.input == name and dim.symbol in symbols}
         if axes:
-            needed = any(number not in split for number in axes.values())
+            needed = tuple(dict.fromkeys(symbols[number] for number in axes.values() if number not in split))
             inputs[name] = PaddedInput(name, axes, _pad_value(arguments, rule, needed))
         elif name in arguments.pad:
             raise OptionError(
@@ -178,8 +178,11 @@ def _check_pad_names(arguments: BucketArguments, rules: Mapping[str, Rule], labe
             )
 
 
-def _pad_value(arguments: BucketArguments, rule: Rule, needed: bool) -> Array | None:
-    """As an array without dimensions. Raises `OptionError` if it is missing and `needed`, or does not fit."""
+def _pad_value(arguments: BucketArguments, rule: Rule, needed: tuple[str, ...]) -> Array | None:
+    """As an array without dimensions. Raises `OptionError` if it does not fit, or is not there.
+
+    needed: the symbols for which it is.
+    """
     if rule.inner.kind != "tensor" or (rule.dtype is None and rule.inner.element is not ElementType.STRING):
         raise OptionError(
             f"Input {rule.name!r} is {rule.declared}, which cannot be padded.",
@@ -189,11 +192,12 @@ def _pad_value(arguments: BucketArguments, rule: Rule, needed: bool) -> Array | 
     if value is None:
         if not needed:
             return None
+        shown = list(map(repr, needed))
         raise OptionError(
-            f"pad: nothing is said of what input {rule.name!r} is padded with.",
+            f"pad: nothing is said of what input {rule.name!r} is padded with along {' and '.join(shown)}.",
             cause="That depends on the model: token ids have one of their own for it, mostly 0; a mask has 0.",
             fix=f"Give pad={{{rule.name!r}: 0, ...}}, or pad=0 for all inputs; verify_padding() tells whether it "
-            "is right.",
+            f"is right. If {shown[0]} is a batch, whose rows are independent, split={shown[0]} needs no value.",
         )
     assert rule.inner.element is not None
     return _converted(value, rule, LAYOUTS[rule.inner.element].storage)
