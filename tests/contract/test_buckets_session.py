@@ -409,6 +409,8 @@ def test_what_is_wrong_with_the_arguments_is_said_before_a_host_is_needed() -> N
         open_session(nowhere, buckets={"sec": [4]})
     with pytest.raises(OptionError, match="nothing is said of what input 'x'"):
         open_session(nowhere, pad=None)
+    with pytest.raises(OptionError, match="cut: the model has no output 'z'"):
+        open_session(nowhere, cut={"z": ["seq"]})
     with pytest.raises(NoSuchFile):
         open_session(nowhere, "nowhere.onnx")
     options = qnnbridge.SessionOptions()

@@ -111,6 +111,9 @@ def test_an_unknown_dimension_is_refused_with_the_known_ones_and_a_guess() -> No
         plan_of({"sec": [16]})
     assert "'batch', 'seq'" in str(caught.value.fix)
     assert "Did you mean 'seq'?" in str(caught.value.fix)
+    with pytest.raises(OptionError) as longer:
+        plan_of({"sequence_length": [16]})
+    assert "Did you mean 'seq'?" in str(longer.value.fix)
 
 
 def test_dimensions_without_names_and_models_of_fixed_sizes_are_told_apart() -> None:
@@ -196,10 +199,10 @@ def test_compiled_models_and_what_is_no_onnx_model_are_refused() -> None:
 
 
 def test_dimensions_that_stay_free_are_named_with_what_to_do() -> None:
-    scan = scan_of(IDS, NodeInfo("x", "tensor(float)", (None,)))
+    scan = scan_of(IDS, MASK, NodeInfo("x", "tensor(float)", (None,)))
     plan = plan_of({"seq": [16]}, scan=scan)
     left = dimensions_left(plan, scan, {})
-    assert [dim.symbol for dim in left] == ["batch", None]
+    assert [dim.symbol for dim in left] == ["batch", "batch", None]
     text = str(refuse_dimensions_left(left, "m.onnx"))
     assert "'batch' (input 'input_ids', axis 0), without a name (input 'x', axis 0)" in text
     assert "buckets={'batch': 1, ...}" in text

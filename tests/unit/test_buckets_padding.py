@@ -12,7 +12,7 @@ from qnnbridge.buckets.arguments import make_arguments
 from qnnbridge.buckets.cutting import OutputShapes, cut
 from qnnbridge.buckets.padding import pad_feeds
 from qnnbridge.buckets.plan import Plan, make_plan
-from qnnbridge.buckets.probing import find_shapes
+from qnnbridge.buckets.probing import check_cut, find_shapes
 from qnnbridge.buckets.relation import MAX_DENOMINATOR, Relation
 from qnnbridge.buckets.sizes import bucket_for, refuse_too_large, sizes_of, too_large, variant_for
 from qnnbridge.buckets.splitting import joined, joints, parts
@@ -181,6 +181,7 @@ def find(
 ) -> OutputShapes:
     arguments = make_arguments({name: list(b) for name, b in zip(plan.symbols, plan.buckets, strict=True)}, cut=cut)
     nodes = [NodeInfo(name, "tensor(float)", shape) for name, shape in outputs.items()]
+    check_cut(plan, arguments, nodes)
     return find_shapes(plan, arguments, nodes, others, run)
 
 

@@ -107,8 +107,10 @@ def dimensions_left(plan: Plan, scan: ModelScan, fixed: Mapping[str, int]) -> tu
 
 
 def refuse_dimensions_left(left: tuple[FreeDimension, ...], label: str) -> OptionError:
-    shown = ", ".join(map(str, left[:5])) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
     names = list(dict.fromkeys(dim.symbol for dim in left if dim.symbol is not None))
+    each = [next(dim for dim in left if dim.symbol == name) for name in names]
+    each += [dim for dim in left if dim.symbol is None]
+    shown = ", ".join(map(str, each[:5])) + (f" and {len(each) - 5} more" if len(each) > 5 else "")
     fixes = []
     if names:
         fixes.append(
@@ -161,12 +163,19 @@ def _check_symbols(symbols: tuple[str, ...], free: tuple[FreeDimension, ...], la
                 f"buckets: no input of {label} has a dimension {name!r}.",
                 cause=f"Without a name is {nameless[0].input!r}, axis {nameless[0].axis}." if nameless else None,
                 fix=(
-                    f"Its free dimensions are {', '.join(map(repr, known))}.{suggest(name, known)}"
+                    f"Its free dimensions are {', '.join(map(repr, known))}.{_meant(name, known)}"
                     if known
                     else "It has no free dimension with a name"
                     + ("; name them in the model." if nameless else ": its sizes are fixed, it needs no buckets.")
                 ),
             )
+
+
+def _meant(name: str, known: list[str]) -> str:
+    """``sequence`` for ``seq`` is no typing error, and still clear."""
+    longer = [one for one in known if len(one) > 2 and name.startswith(one)]
+    shorter = [one for one in known if len(name) > 2 and one.startswith(name)]
+    return suggest(name, known) or (f" Did you mean {(longer + shorter)[0]!r}?" if longer + shorter else "")
 
 
 def _check_pad_names(arguments: BucketArguments, rules: Mapping[str, Rule], label: str) -> None:

@@ -48,8 +48,7 @@ class _Findings:
 def find_shapes(
     plan: Plan, arguments: BucketArguments, outputs: Sequence[NodeInfo], others: Iterable[str], run: Run
 ) -> OutputShapes:
-    """others: free dimensions of the inputs without buckets. Raises `OptionError` for a `cut` that cannot be."""
-    _check_cut(plan, arguments, outputs)
+    """others: free dimensions of the inputs without buckets. What `arguments` say of outputs was checked."""
     findings = _declared(plan, arguments, outputs, frozenset(others))
     if findings.open or findings.undeclared:
         _probe(plan, findings, run)
@@ -84,7 +83,8 @@ def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any
     return feeds
 
 
-def _check_cut(plan: Plan, arguments: BucketArguments, outputs: Sequence[NodeInfo]) -> None:
+def check_cut(plan: Plan, arguments: BucketArguments, outputs: Sequence[NodeInfo]) -> None:
+    """Raises `OptionError` for outputs and dimensions that the model does not have."""
     known = {node.name: node for node in outputs}
     for name, relations in arguments.cut.items():
         node = known.get(name)

@@ -27,7 +27,7 @@ from qnnbridge.buckets.plan import (
     make_plan,
     refuse_dimensions_left,
 )
-from qnnbridge.buckets.probing import find_shapes, zeros
+from qnnbridge.buckets.probing import check_cut, find_shapes, zeros
 from qnnbridge.buckets.sizes import refuse_too_large, sizes_of, too_large, variant_for
 from qnnbridge.buckets.splitting import joined, joints, parts
 from qnnbridge.buckets.status import BucketStatus, VariantStatus
@@ -115,6 +115,7 @@ class BucketedSession(InferenceSession):
         plan = make_plan(arguments, source.scan, source.label)
         assert source.scan is not None
         check_overrides(plan, spec.free_dimensions_by_name)
+        check_cut(plan, arguments, source.scan.outputs)
         check_options(spec.options, spec.config_entries)
         asks_for_qnn = not spec.providers or any(provider.name == QNN for provider in spec.providers)
         if asks_for_qnn and spec.fallback == "error" and not spec.free_dimensions_by_denotation:
