@@ -17,7 +17,7 @@ from qnnbridge.buckets.relation import MAX_DENOMINATOR, Relation
 from qnnbridge.buckets.sizes import bucket_for, refuse_too_large, sizes_of, too_large, variant_for
 from qnnbridge.buckets.splitting import joined, joints, parts
 from qnnbridge.epcontext.scan import ModelScan
-from qnnbridge.errors import Fail, HostCrashed, InvalidArgument, ModelError, OptionError
+from qnnbridge.errors import DeadlineExceeded, Fail, HostCrashed, InvalidArgument, ModelError, OptionError
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.typed import Typed
@@ -248,8 +248,14 @@ def test_a_model_that_fails_on_zeros_leaves_its_outputs_uncut_and_a_dead_host_is
         raise HostCrashed("gone")
 
     assert "no such luck" in find(plan, {"y": (None,)}, fails).uncut["y"]
+
+    def late(sizes: Any) -> Any:
+        raise DeadlineExceeded("too late")
+
     with pytest.raises(HostCrashed):
         find(plan, {"y": (None,)}, dies)
+    with pytest.raises(DeadlineExceeded):
+        find(plan, {"y": (None,)}, late)
 
 
 def test_what_the_application_says_is_not_looked_for() -> None:

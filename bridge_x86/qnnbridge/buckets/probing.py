@@ -21,13 +21,16 @@ from qnnbridge.buckets.relation import MAX_DENOMINATOR, Relation, fit
 from qnnbridge.feed_rules import make_rule
 from qnnbridge.suggestions import suggest
 from qnnbridge_protocol.elements import LAYOUTS
-from qnnbridge_protocol.errors import BridgeError, HostError, OptionError
+from qnnbridge_protocol.errors import OptionError, OrtError, RemoteError
 from qnnbridge_protocol.specs import NodeInfo
 
 _log = logging.getLogger("qnnbridge.buckets")
 
 Run = Callable[[Sizes], Mapping[str, tuple[int, ...] | None]]
 """Shapes of the outputs for these sizes; ``None`` for an output that is no tensor. Raises `BridgeError`."""
+
+OF_THE_MODEL: Final = (OrtError, RemoteError, OptionError)
+"""What a run raises because of the model and its inputs. Deadlines and dead hosts are told as they are."""
 
 FURTHER_SIZES: Final = 2
 """Besides the smallest bucket: with three sizes a straight line is told from anything else."""
@@ -138,9 +141,7 @@ def _probe(plan: Plan, findings: _Findings, run: Run) -> None:
     base = plan.smallest()
     try:
         first = run(base)
-    except HostError:
-        raise
-    except BridgeError as error:
+    except OF_THE_MODEL as error:
         for name in wanted:
             findings.uncut[name] = (
                 f"The model does not declare its size, and running it on the CPU to see it failed ({error.message})"
@@ -207,9 +208,7 @@ def _observe_row(number: int, base: Sizes, run: Run) -> dict[int, Mapping[str, t
 def _try(run: Run, sizes: Sizes) -> Mapping[str, tuple[int, ...] | None] | None:
     try:
         return run(sizes)
-    except HostError:
-        raise
-    except BridgeError as error:
+    except OF_THE_MODEL as error:
         _log.debug("The model does not run with the sizes %s: %s", sizes, error.message)
         return None
 

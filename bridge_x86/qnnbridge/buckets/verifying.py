@@ -17,7 +17,7 @@ from qnnbridge.buckets.padding import pad_feeds
 from qnnbridge.buckets.plan import Plan, Sizes
 from qnnbridge.buckets.sizes import refuse_too_large, sizes_of, too_large, variant_for
 from qnnbridge.feed_rules import Array
-from qnnbridge_protocol.errors import BridgeError, HostError, ModelError, OptionError
+from qnnbridge_protocol.errors import ModelError, OptionError, OrtError, RemoteError
 
 TOLERANCE: Final = 1e-3
 """Relative to the largest result. Sums of other lengths are rounded otherwise: some 1e-6 for 32 bits."""
@@ -110,9 +110,7 @@ def verify_padding(
 def _run_unpadded(plan: Plan, true: Sizes, feeds: Mapping[str, Any], run_free: RunFree) -> list[Any]:
     try:
         return run_free(feeds)
-    except HostError:
-        raise
-    except BridgeError as error:
+    except (OrtError, RemoteError) as error:
         raise ModelError(
             f"The model does not run with the sizes themselves ({plan.text(true)}), so there is nothing to compare "
             "padded results with.",
