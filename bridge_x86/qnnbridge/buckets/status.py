@@ -44,8 +44,8 @@ class VariantStatus:
 class BucketStatus:
     """All variants, the smallest first, and what became of the calls.
 
-    calls: all of them. padded: those whose inputs were made larger. split: those done in several parts. on_cpu:
-    those too large for the largest bucket, which ran on the CPU (``overflow="cpu"``).
+    calls: all of them. padded: calls, and parts of calls, whose inputs were made larger. split: calls done in several
+    parts. on_cpu: calls too large for the largest bucket, which ran on the CPU (``overflow="cpu"``).
     cut: output -> how each dimension follows from the sizes, ``None`` for one that does not; without the outputs in
     uncut, which are not cut for the reason there. weights: whether variants share them, in words.
     """
@@ -62,8 +62,8 @@ class BucketStatus:
     def __str__(self) -> str:
         lines = [str(variant) for variant in self.variants]
         lines.append(
-            f"{self.calls} calls: {self.padded} padded, {self.split} in several parts, {self.on_cpu} on the CPU "
-            "because they were too large"
+            f"{self.calls} calls, {self.split} in several parts, {self.on_cpu} on the CPU because they were too "
+            f"large; {self.padded} runs with padding"
         )
         lines += [f"output {name!r} is not cut: {reason}" for name, reason in self.uncut.items()]
         return "\n".join(lines)
