@@ -44,8 +44,8 @@ class VariantStatus:
 class BucketStatus:
     """All variants, the smallest first, and what became of the calls.
 
-    calls: all of them. padded: calls, and parts of calls, whose inputs were made larger. split: calls done in several
-    parts. on_cpu: calls too large for the largest bucket, which ran on the CPU (``overflow="cpu"``).
+    calls: all of them. padded: calls, and parts of calls, whose inputs were made larger. split: calls done in
+    several parts. on_cpu: calls too large for the largest bucket, which ran on the CPU (``overflow="cpu"``).
     cut: output -> how each dimension follows from the sizes, ``None`` for one that does not; without the outputs in
     uncut, which are not cut for the reason there. weights: whether variants share them, in words.
     """
