@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from qnnbridge.background import Background
+from qnnbridge.buckets.api import Bucketable, bucket_arguments
 from qnnbridge.cache.memo import memo_for
 from qnnbridge.cache.status import CacheStatus
 from qnnbridge.deadlines import deadline_after
@@ -54,7 +55,7 @@ class CpuFallbackWarning(UserWarning):
     """A session that asked for QNN runs on the CPU, as its ``fallback`` allows."""
 
 
-class InferenceSession:
+class InferenceSession(Bucketable):
     """A model, ready to run in the host process.
 
     Args:
@@ -96,11 +97,17 @@ class InferenceSession:
         retry: int = 1,
         on_deadline: OnDeadline = "raise",
         cache: bool | None = None,
+        buckets: Mapping[str, int | Sequence[int]] | None = None,
+        pad: Mapping[str, Any] | Any = None,
+        cut: Mapping[str, Sequence[int | str | None]] | None = None,
+        split: str | Sequence[str] | None = None,
+        overflow: Fallback = "error",
         enable_fallback: int | bool = 0,
         disabled_optimizers: Sequence[str] | None = None,
     ) -> None:
         try:
             _check_call(timeout, retry, on_deadline)
+            self._bucket_arguments = bucket_arguments(buckets, pad, cut, split, overflow)
             if cache not in (None, True, False):
                 raise OptionError(f"cache={cache!r} is not known.", fix="Give True, False or None.")
             if host is not None and not isinstance(host, Host):
@@ -433,12 +440,18 @@ def _check_call(timeout: float | None, retry: int | None, on_deadline: str) -> N
         raise OptionError(f"on_deadline={on_deadline!r} is not known.", fix="Give 'raise' or 'kill'.")
 
 
-def _remake(manifest: Manifest, retry: int, timeout: float | None) -> InferenceSession:
+def _remake(
+    manifest: Manifest,
+    retry: int,
+    timeout: float | None,
+    host: Host | None = None,
+    on_deadline: OnDeadline = "raise",
+) -> InferenceSession:
     session = InferenceSession.__new__(InferenceSession)
     session._options = SessionOptions.from_spec(manifest.spec)
     session._timeout = timeout
     session._background = Background("qnnbridge run_async")
-    session._open(manifest, default_host(), retry)
+    session._open(manifest, host or default_host(), retry, on_deadline)
     return session
 
 
