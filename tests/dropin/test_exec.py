@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
+from tests import needs
 from tests.dropin.running import MODELS, exec_program, program
 
 MUL = str(MODELS / "mul_1.onnx")
@@ -113,8 +113,7 @@ def test_the_installed_version_is_that_of_the_host(tmp_path: Path) -> None:
 
 
 def test_the_report_says_where_models_ran(tmp_path: Path) -> None:
-    if importlib.util.find_spec("onnxruntime_qnn") is None:
-        pytest.skip("onnxruntime-qnn is not installed")
+    pytest.importorskip("onnxruntime_qnn")
     ran = exec_program("--provider", "qnn", "--report", program(tmp_path, ONE_RUN), cwd=tmp_path)
     line = next(line for line in ran.stderr.splitlines() if "mul_1.onnx" in line)
     assert "QNN, all of 1 node" in line, ran.stderr
@@ -123,8 +122,7 @@ def test_the_report_says_where_models_ran(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_go_to_the_npu_runs_on_the_cpu_and_the_report_says_why(tmp_path: Path) -> None:
-    if importlib.util.find_spec("onnxruntime_qnn") is None:
-        pytest.skip("onnxruntime-qnn is not installed")
+    pytest.importorskip("onnxruntime_qnn")
     source = f"""
         import numpy as np
         import onnxruntime as ort
@@ -242,7 +240,7 @@ def test_input_arguments_and_path_arrive_as_they_are(tmp_path: Path) -> None:
     assert ran.returncode == 1
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@needs.posix
 @pytest.mark.parametrize("options", [[], ["--report"]])
 def test_signals_are_the_programs(options: list[str], tmp_path: Path) -> None:
     """Ctrl+C reaches all that share the terminal, a plain kill `qnnbridge exec` alone; the program gets both."""
