@@ -15,6 +15,7 @@ from qnnbridge_tools import crashes, explain, quarantine, reporting, run, versio
 from qnnbridge_tools.compile import command as compiling
 from qnnbridge_tools.demo import command as demo
 from qnnbridge_tools.doctor import command as doctor
+from qnnbridge_tools.fix import command as fixing
 from qnnbridge_tools.inspection import command as inspection
 from qnnbridge_tools.optimize import command as optimize
 from qnnbridge_tools.quantize import command as quantize
@@ -36,6 +37,7 @@ app.command("compile")(compiling.compile_models)
 app.command("explain", context_settings=explain.CONTEXT_SETTINGS)(explain.explain)
 app.command("inspect")(inspection.inspect)
 app.command("optimize")(optimize.optimize)
+app.command("fix")(fixing.fix)
 app.command("quantize")(quantize.quantize)
 app.command("versions")(versions.versions)
 app.command("setup-host")(setup_host.setup_host)

@@ -73,7 +73,13 @@ class Output:
         Its weight files are linked there, or copied where that is impossible: not every ONNX Runtime finds the
         weights of a model that comes as bytes.
         """
-        folder = self.work / "resized"
+        path = self.candidate(source, names, "resized")
+        path.write_bytes(model.SerializeToString())
+        return path
+
+    def candidate(self, source: Path, names: Iterable[str], folder_name: str = "candidate") -> Path:
+        """Where a changed `source` can be written and loaded: the weight files are there, the model is not."""
+        folder = self.work / folder_name
         folder.mkdir()
         for name in filter(inside_folder, names):  # ONNX Runtime refuses the others
             there = folder / name
@@ -82,9 +88,7 @@ class Output:
                 os.link(source.parent / name, there)
             except OSError:
                 shutil.copyfile(source.parent / name, there)
-        path = folder / source.name
-        path.write_bytes(model.SerializeToString())
-        return path
+        return folder / source.name
 
     def commit(self) -> tuple[Path, ...]:
         """Moves the result into place; gives its files, the model first."""
