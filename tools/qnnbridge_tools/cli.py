@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import crashes, explain, quarantine, reporting, run, version
+from qnnbridge_tools.analyze import command as analyze
 from qnnbridge_tools.compile import command as compiling
 from qnnbridge_tools.demo import command as demo
 from qnnbridge_tools.doctor import command as doctor
@@ -37,6 +38,7 @@ app.command("compile")(compiling.compile_models)
 app.command("explain", context_settings=explain.CONTEXT_SETTINGS)(explain.explain)
 app.command("inspect")(inspection.inspect)
 app.command("optimize")(optimize.optimize)
+app.command("analyze")(analyze.analyze)
 app.command("fix")(fixing.fix)
 app.command("quantize")(quantize.quantize)
 app.command("versions")(versions.versions)

@@ -30,6 +30,12 @@ def fix(
         list[str] | None,
         typer.Option("--dim", metavar="NAME=SIZE", help="Fix a free dimension; INPUT:AXIS=SIZE works, too."),
     ] = None,
+    constants: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--constant", metavar="INPUT=VALUE", help="Make an input a constant, a sampling rate for one."
+        ),
+    ] = None,
     only: Annotated[
         list[str] | None, typer.Option(metavar="REWRITE", help="Do this one alone. May be repeated.")
     ] = None,
@@ -60,6 +66,7 @@ def fix(
             target,
             shapes=sizes.read_shapes(shapes or ()),
             dims=arguments.read_dimensions(dims or ()),
+            constants=sizes.read_constants(constants or ()),
             only=only or (),
             skip=skip or (),
             check=check,

@@ -27,6 +27,7 @@ def fix_model(
     *,
     shapes: size_rules.Shapes | None = None,
     dims: Mapping[str, int] | Dimensions | None = None,
+    constants: Mapping[str, float] | None = None,
     only: Iterable[str] = (),
     skip: Iterable[str] = (),
     check: bool = True,
@@ -35,9 +36,10 @@ def fix_model(
 ) -> FixResult:
     """Writes a model at `target` that QNN takes, as far as rewriting can help. The original is never changed.
 
-    shapes: all sizes of an input, ``{"x": [1, 3, 48, 192]}``; dims: sizes by name or by ``"x:2"``. only, skip:
-    names of rewrites. A rewrite after which the model does not compute the same is taken back and told as such.
-    Raises `CompiledModelRefused`, `OptionError`, `InvalidProtobuf`, and `ModelError` if the result does not load.
+    shapes: all sizes of an input, ``{"x": [1, 3, 48, 192]}``. dims: sizes by name or by ``"x:2"``. constants:
+    inputs that are a number from now on, ``{"sr": 16000}``. only, skip: names of rewrites. A rewrite after which
+    the model does not compute the same is taken back and told as such. Raises `CompiledModelRefused`,
+    `OptionError`, `InvalidProtobuf`, and `ModelError` if the result does not load.
     """
     begun = time.perf_counter()
     require_models_extra(COMMAND)
@@ -56,11 +58,11 @@ def fix_model(
         model = graphs.load(model_path)
         before = graphs.count_ops(model)
         decided = size_rules.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
-        _refuse_unwanted_sizes(decided, wanted)
+        _refuse_unwanted_sizes(decided, constants, wanted)
         work = Work(
             model, model_path, output, output.candidate(model_path, scan.external_files), Checking(check, seed)
         )
-        steps = work.do(wanted, decided)
+        steps = work.do(wanted, decided, constants or {})
         work.write(external=external)
         written = output.commit()
     return FixResult(
@@ -76,8 +78,10 @@ def fix_model(
     )
 
 
-def _refuse_unwanted_sizes(decided: Dimensions, wanted: list[Rewrite]) -> None:
-    given = decided.by_name or decided.by_axis
+def _refuse_unwanted_sizes(
+    decided: Dimensions, constants: Mapping[str, float] | None, wanted: list[Rewrite]
+) -> None:
+    given = decided.by_name or decided.by_axis or constants
     if given and all(rewrite.name != FIXED_SHAPES for rewrite in wanted):
         raise OptionError(
             f'Sizes are given, and the rewrite "{FIXED_SHAPES}" that sets them is left out.',

@@ -22,18 +22,21 @@ _NEVER = frozenset(
     {
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "If", "Loop", "Scan"),
         *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"),
-        *("Dropout", "Identity"),
+        "Dropout",
     }
 )
 _ROUNDS = 20
 """Each makes more shapes known; real models need two or three."""
 
 
-def fold(editor: Editor) -> int:
-    """Puts constants in the place of what can be computed; gives how many nodes that saved."""
+def fold(editor: Editor, never: frozenset[str] = frozenset()) -> int:
+    """Puts constants in the place of what can be computed; gives how many nodes that saved.
+
+    never: more operators that are left alone; Size is computed all the same from constants.
+    """
     before = len(editor.graph.node)
     for _ in range(_ROUNDS):
-        values = _computed(editor)
+        values = _computed(editor, _NEVER | never)
         if not values:
             break
         for name, value in values.items():
@@ -54,7 +57,7 @@ def put_constant(editor: Editor, name: str, value: Array) -> None:
     editor.add_constant(value, name, name)
 
 
-def _computed(editor: Editor) -> dict[str, Array]:
+def _computed(editor: Editor, never: frozenset[str]) -> dict[str, Array]:
     """Results of one pass: everything that follows from what is a constant now, and is needed by something else."""
     known: dict[str, Array] = {}
     taken: list[Any] = []
@@ -62,18 +65,18 @@ def _computed(editor: Editor) -> dict[str, Array]:
     for node in editor.graph.node:
         if not any(node.output):
             continue
-        if shape := _shape_value(editor, node):
+        if shape := _shape_value(editor, node, never):
             known.update(shape)
             made.update(shape)
-        elif _foldable(editor, node, known, made):
+        elif node.op_type not in never - {"Size"} and _foldable(editor, node, made):
             taken.append(node)
             made.update(name for name in node.output if name)
     results = _run(editor, taken, known)
     return {**known, **results}
 
 
-def _shape_value(editor: Editor, node: Any) -> dict[str, Array] | None:
-    if node.domain not in graphs.ONNX_DOMAINS or node.op_type not in ("Shape", "Size"):
+def _shape_value(editor: Editor, node: Any, never: frozenset[str]) -> dict[str, Array] | None:
+    if node.domain not in graphs.ONNX_DOMAINS or node.op_type not in {"Shape", "Size"} - never:
         return None
     shape = editor.shape(node.input[0])
     if shape is None:
@@ -84,8 +87,8 @@ def _shape_value(editor: Editor, node: Any) -> dict[str, Array] | None:
     return {node.output[0]: np.asarray(shape[bounds.get("start", 0) : bounds.get("end", len(shape))], np.int64)}
 
 
-def _foldable(editor: Editor, node: Any, known: dict[str, Array], made: set[str]) -> bool:
-    if node.domain not in graphs.ONNX_DOMAINS or node.op_type in _NEVER:
+def _foldable(editor: Editor, node: Any, made: set[str]) -> bool:
+    if node.domain not in graphs.ONNX_DOMAINS:
         return False
     if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
         return False
@@ -98,7 +101,9 @@ def _foldable(editor: Editor, node: Any, known: dict[str, Array], made: set[str]
 
 def _small(editor: Editor, name: str) -> bool:
     tensor = editor.tensor(name)
-    return tensor is not None and int(np.prod(tensor.dims, dtype=np.int64)) <= INPUT_LIMIT
+    if tensor is None or (tensor.data_location and not tensor.external_data):
+        return False
+    return int(np.prod(tensor.dims, dtype=np.int64)) <= INPUT_LIMIT
 
 
 def _run(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict[str, Array]:

@@ -6,6 +6,7 @@ sizes that the rewritten model has.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,18 @@ from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.model_work import cpu
 from qnnbridge_tools.model_work.checking import Check
 from qnnbridge_tools.model_work.comparing import OutputDifference, compare
-from qnnbridge_tools.model_work.sampling import NotMade, Samples, make_samples
+from qnnbridge_tools.model_work.sampling import Feeds, NotMade, Samples, make_samples
 
 
 class Proof:
-    """Of one original. `reason` says why nothing can be compared, if so."""
+    """Of one original. constants: values of inputs that the rewritten model does not have.
 
-    def __init__(self, original: Path, declared: list[NodeInfo], tolerance: float, seed: int) -> None:
+    `reason` says why nothing can be compared, if so.
+    """
+
+    def __init__(
+        self, original: Path, declared: list[NodeInfo], constants: Mapping[str, Any], tolerance: float, seed: int
+    ) -> None:
         self.reason = ""
         self._tolerance = tolerance
         self._names: list[str] = []
@@ -28,11 +34,15 @@ class Proof:
         self._expected: list[list[Any]] = []
         label = "the original"
         try:
-            session = cpu.open_session(original, label)
+            session = cpu.open_session(original, label, _silent())
             self._names = [output.name for output in session.get_outputs()]
-            self._samples = make_samples(declared, seed=seed, accepts=lambda feeds: cpu.run(session, feeds, label))
-            self._expected = [cpu.run(session, feeds, label) for feeds in self._samples.feeds]
-            again = [cpu.run(session, self._samples.feeds[0], label)]
+
+            def run(feeds: Feeds) -> list[Any]:
+                return cpu.run(session, {**feeds, **constants}, label)
+
+            self._samples = make_samples(declared, seed=seed, accepts=run)
+            self._expected = [run(feeds) for feeds in self._samples.feeds]
+            again = [run(self._samples.feeds[0])]
         except NotMade as error:
             self.reason = str(error)
         except OrtError as error:
@@ -45,7 +55,7 @@ class Proof:
         """Raises `OrtError` if the candidate does not load or run."""
         if self.reason:
             return Check(False, reason=self.reason)
-        session = cpu.open_session(candidate, "the rewritten model")
+        session = cpu.open_session(candidate, "the rewritten model", _silent())
         found = [cpu.run(session, feeds, "the rewritten model", self._names) for feeds in self._samples.feeds]
         outputs = compare(self._names, self._expected, found)
         sizes = self._samples.sizes
@@ -58,10 +68,17 @@ class Proof:
 def load_problem(candidate: Path) -> str | None:
     """Why ONNX Runtime does not load it; None if it does."""
     try:
-        cpu.open_session(candidate, "the model")
+        cpu.open_session(candidate, "the model", _silent())
     except BridgeError as error:
         return error.cause or error.message
     return None
+
+
+def _silent() -> Any:
+    """A model that does not load, or run, is told in the report; ONNX Runtime would log it as well."""
+    options = cpu.quiet_options()
+    options.log_severity_level = 4
+    return options
 
 
 def _all_within(outputs: tuple[OutputDifference, ...], tolerance: float) -> bool:

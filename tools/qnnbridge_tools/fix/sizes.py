@@ -37,6 +37,24 @@ def read_shapes(texts: Iterable[str]) -> dict[str, list[int | None]]:
     return read
 
 
+def read_constants(texts: Iterable[str]) -> dict[str, float]:
+    """`sr=16000`: an input and the number that it always is."""
+    read: dict[str, float] = {}
+    for text in texts:
+        name, equals, number = text.rpartition("=")
+        try:
+            value = float({"true": "1", "false": "0"}.get(number.lower(), number))
+        except ValueError:
+            value = None
+        if not equals or not name or value is None or name in read:
+            raise OptionError(
+                f'--constant "{text}" is not of the form INPUT=NUMBER, or names an input twice.',
+                fix="For example --constant sr=16000.",
+            )
+        read[name] = value
+    return read
+
+
 def is_symbol(name: str) -> bool:
     """Whether a dimension's name says that all axes of this name are equally long."""
     return bool(_SYMBOL.fullmatch(name)) and name.lower() not in _MEANINGLESS

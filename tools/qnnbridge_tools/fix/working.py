@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from qnnbridge_tools.fix.editor import Editor
 from qnnbridge_tools.fix.proving import Proof, load_problem
 from qnnbridge_tools.fix.result import Step
 from qnnbridge_tools.fix.rewrites import FIXED_SHAPES, Rewrite
-from qnnbridge_tools.fix.rewrites.fixed_shapes import fix_inputs
+from qnnbridge_tools.fix.rewrites.fixed_shapes import fix_inputs, fix_values
 from qnnbridge_tools.model_work import files, graphs, shapes
 from qnnbridge_tools.model_work.checking import Check, evidence, tolerance_of
 
@@ -40,10 +40,14 @@ class Work:
         self._tolerance = tolerance_of(model, graphs.count_ops(model))
         self._proof: Proof | None = None
         self._broken = ""
+        self._decided = Dimensions()
+        self._constants: Mapping[str, float] = {}
+        self._values: dict[str, Any] = {}
 
-    def do(self, wanted: Iterable[Rewrite], decided: Dimensions) -> list[Step]:
-        """The steps that found something."""
-        return [step for rewrite in wanted if (step := self._one(rewrite, decided)) is not None]
+    def do(self, wanted: Iterable[Rewrite], decided: Dimensions, constants: Mapping[str, float]) -> list[Step]:
+        """The steps that found something. constants: inputs that become one."""
+        self._decided, self._constants = decided, constants
+        return [step for rewrite in wanted if (step := self._one(rewrite)) is not None]
 
     def write(self, *, external: bool) -> None:
         """Writes the result to its place in the work folder. Raises `ModelError` if it does not load."""
@@ -68,11 +72,11 @@ class Work:
                 fix="Check the sizes; leave rewrites out with --skip to find the one that does it.",
             )
 
-    def _one(self, rewrite: Rewrite, decided: Dimensions) -> Step | None:
+    def _one(self, rewrite: Rewrite) -> Step | None:
         previous = self.model.SerializeToString()
         editor = Editor(self.model, self._source.parent)
         sizing = rewrite.name == FIXED_SHAPES
-        changes = tuple(fix_inputs(editor, decided) if sizing else rewrite.apply(editor))
+        changes = tuple(self._sized(editor) if sizing else rewrite.apply(editor))
         if not changes:
             return None
         try:
@@ -95,6 +99,11 @@ class Work:
             )
         return self._taken_back(previous, Step(rewrite.name, changes, checked, reason="it computed something else"))
 
+    def _sized(self, editor: Editor) -> list[str]:
+        changes = fix_inputs(editor, self._decided)
+        more, self._values = fix_values(editor, self._constants)
+        return changes + more
+
     def _taken_back(self, previous: bytes, step: Step) -> Step:
         restored = type(self.model)()
         restored.ParseFromString(previous)
@@ -107,7 +116,7 @@ class Work:
         if self._proof is None:
             inputs = shapes.real_inputs(self.model.graph)
             declared = [NodeInfo(value.name, _type_text(value), dims_of(value)) for value in inputs]
-            self._proof = Proof(self._source, declared, self._tolerance, self._checking.seed)
+            self._proof = Proof(self._source, declared, self._values, self._tolerance, self._checking.seed)
         self._candidate.write_bytes(self.model.SerializeToString())
         return self._proof.of(self._candidate)
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.fix.editor import Editor
 from qnnbridge_tools.model_work import shapes
@@ -17,6 +23,36 @@ def fix_inputs(editor: Editor, sizes: Dimensions) -> list[str]:
     if not changed:
         return []
     return [f"input {name}: {_shape_text(editor, name)}" for name in changed] + apply(editor)
+
+
+def fix_values(editor: Editor, constants: Mapping[str, float]) -> tuple[list[str], dict[str, Any]]:
+    """Makes inputs constants; also gives their values, for whoever runs the original."""
+    values: dict[str, Any] = {}
+    changes = []
+    inputs = {value.name: value for value in shapes.real_inputs(editor.graph)}
+    for name, number in constants.items():
+        value = inputs.get(name)
+        if value is None:
+            raise OptionError(
+                f'The model has no input "{name}".', fix=f"Its inputs: {', '.join(inputs) or 'none'}."
+            )
+        from onnx import helper
+
+        shape = editor.shape(name)
+        if shape is None:
+            raise OptionError(
+                f'Input "{name}" has free dimensions, so no constant can be made of it.',
+                fix="Give its --shape, too.",
+            )
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        values[name] = np.full(shape, number).astype(dtype)
+        editor.graph.input.remove(value)
+        editor.add_constant(values[name], name, name)
+        changes.append(f"input {name} is always {number:g} now, and no input any more")
+    if changes:
+        editor.model.ir_version = max(editor.model.ir_version, 4)
+        editor.changed(shapes=True)
+    return changes, values
 
 
 def apply(editor: Editor) -> list[str]:
