@@ -13,7 +13,11 @@ Check = Callable[[Node, GraphView], Objection]
 
 _FLOATS = ("float", "float16")
 
-_OWN_TYPES: Final = frozenset({"QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "Shape"})
+_PAIRS: Final = (
+    *("QuantizeLinear", "DequantizeLinear"),
+    *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"),
+)
+_OWN_TYPES: Final = frozenset({*_PAIRS, "QLinearConv", "QLinearMatMul", "Shape"})
 
 _INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -203,8 +207,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "If": _if,
     "Pow": _pow,
     "RotaryEmbedding": _rotary,
-    "QuantizeLinear": _standalone,
-    "DequantizeLinear": _standalone,
+    **dict.fromkeys(_PAIRS, _standalone),
 }
 """Why a node stays on the CPU."""
 
