@@ -50,7 +50,7 @@ def analyze_model(
     from qnnbridge.epcontext.scan import scan_model
 
     path = files.existing_model(Path(source))
-    number, label, arch = _chip(soc_model)
+    number, label, arch = chip_options(soc_model)
     begun = time.perf_counter()
     scan = scan_model(path, count_nodes=False)
     refuse_scanned(scan, COMMAND)
@@ -106,7 +106,7 @@ def analyze_model(
     )
 
 
-def _chip(soc_model: str | None) -> tuple[str, str, int]:
+def chip_options(soc_model: str | None) -> tuple[str, str, int]:
     """What to tell the host ("" for its own choice), words for people, and the architecture."""
     from qnnbridge.chips import (
         CHIPS,

@@ -240,7 +240,8 @@ def _constant_tensor(attribute: Any) -> Any | None:
 def _bytes_of(tensor: Any) -> int:
     if tensor.raw_data:
         return len(tensor.raw_data)
-    return math.prod(tensor.dims) * _BITS.get(tensor.data_type, 8) // 8
+    bits: int = math.prod(tensor.dims) * _BITS.get(tensor.data_type, 8)
+    return bits // 8
 
 
 def _read(tensor: Any, values: dict[str, Any]) -> None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
-import shutil
 import tempfile
 import warnings
 from collections.abc import Iterable, Mapping
@@ -21,7 +19,7 @@ from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_tools.analyze.graph_view import GraphView
 from qnnbridge_tools.analyze.result import Placed, Truth
 from qnnbridge_tools.analyze.verdicts import Verdict
-from qnnbridge_tools.model_work.files import inside_folder
+from qnnbridge_tools.model_work.files import link_files
 
 _TRACE_FILE = "qnn_op_trace.json"
 _NAME = re.compile(r"qnnbridge_node_(\d+)(?:_token_\d+)?$")
@@ -58,13 +56,7 @@ def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: P
     copy.CopyFrom(model)
     for index, node in enumerate(copy.graph.node):
         node.name = f"qnnbridge_node_{index}"
-    for name in filter(inside_folder, external_files):
-        there = folder / name
-        there.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(path.parent / name, there)
-        except OSError:
-            shutil.copyfile(path.parent / name, there)
+    link_files(path.parent, external_files, folder)
     named = folder / "model.onnx"
     named.write_bytes(copy.SerializeToString())
     return named

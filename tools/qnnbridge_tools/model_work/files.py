@@ -81,13 +81,7 @@ class Output:
         """Where a changed `source` can be written and loaded: the weight files are there, the model is not."""
         folder = self.work / folder_name
         folder.mkdir()
-        for name in filter(inside_folder, names):  # ONNX Runtime refuses the others
-            there = folder / name
-            there.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(source.parent / name, there)
-            except OSError:
-                shutil.copyfile(source.parent / name, there)
+        link_files(source.parent, names, folder)
         return folder / source.name
 
     def commit(self) -> tuple[Path, ...]:
@@ -120,6 +114,20 @@ class Output:
                 )
         if path.exists() and not self._overwrite:
             raise OptionError(f"{path} exists already.", fix="Give another name, or --overwrite to replace it.")
+
+
+def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
+    """The named files of one folder in another one, without copying their bytes where that is possible.
+
+    Not every ONNX Runtime finds the weights of a model that comes as bytes, so a changed copy needs them beside it.
+    """
+    for name in filter(inside_folder, names):  # ONNX Runtime refuses the others
+        there = folder / name
+        there.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source / name, there)
+        except OSError:
+            shutil.copyfile(source / name, there)
 
 
 def existing_model(path: Path) -> Path:
