@@ -343,6 +343,26 @@ def test_every_real_model_gets_an_answer_as_it_is(name: str) -> None:
     assert all(verdict.reason for verdict in found.predicted.verdicts if verdict.place != "qnn")
 
 
+def test_constants_in_another_file_are_read_where_shapes_follow_from_them(tmp_path: Path) -> None:
+    made = models.model(
+        [
+            node("Add", ["s", "s"], ["t"], name="sizes"),
+            node("Reshape", ["x", "t"], ["r"], name="reshape"),
+            node("MatMul", ["r", "w"], ["y"], name="matmul"),
+        ],
+        [models.value("x", [8, 8])],
+        [models.value("y", None)],  # type: ignore[arg-type]
+        [models.constant("s", np.array([2, 8])), models.weights("w", 16, 96)],
+    )
+    path = models.saved(made, tmp_path / "m.onnx", save_as_external_data=True, location="m.bin", size_threshold=0)
+    found = analyze_model(path, offline=True)
+    assert [verdict.place for verdict in found.predicted.verdicts] == ["folded", "qnn", "qnn"]
+    assert found.costs[2].macs == 4 * 16 * 96
+    (tmp_path / "m.bin").unlink()
+    with pytest.raises(NoSuchFile):
+        analyze_model(path, offline=True)
+
+
 def test_functions_of_the_models_own_are_looked_into(tmp_path: Path) -> None:
     made = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>

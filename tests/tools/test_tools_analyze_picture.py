@@ -168,9 +168,6 @@ def test_five_thousand_nodes_stay_usable(tmp_path: Path) -> None:
         assert page.value("visible().flat().length") < 200
         page.click(*place_of(page, 251))
         assert "node251" in panel(page)
-        page.value("showAll()")
-        frame = page.value("(() => { const t = performance.now(); paint(); return performance.now() - t; })()")
-        assert frame < 2000
 
 
 def test_the_page_is_one_file_that_names_no_other(tmp_path: Path) -> None:

@@ -54,12 +54,13 @@ def analyze_model(
     begun = time.perf_counter()
     scan = scan_model(path, count_nodes=False)
     refuse_scanned(scan, COMMAND)
+    files.weight_files(path, scan.external_files)
     model = graphs.load(path)
     fixed = model_shapes.fix(model, size_rules.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims)))
     model = _inlined(model)
     if fixed:
         _forget_shapes(model)
-    prediction = predict_model(model, arch)
+    prediction = predict_model(model, arch, path.parent)
     view = prediction.view
     predicted = _with_parts(view, prediction.verdicts)
     costs = costs_of(view)
@@ -70,7 +71,6 @@ def analyze_model(
     if not offline:
         options = {"soc_model": number, **(provider_options or {})} if number else dict(provider_options or {})
         try:
-            files.weight_files(path, scan.external_files)
             answer = ask(
                 model,
                 path,

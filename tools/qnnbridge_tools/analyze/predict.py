@@ -31,8 +31,11 @@ class Prediction:
     no_input: bool
 
 
-def predict_model(model: Any, arch: int) -> Prediction:
-    """model: a `ModelProto`, which is not changed; its weights need not be loaded. arch: of the HTP, 73 for V73."""
+def predict_model(model: Any, arch: int, folder: Path | None = None) -> Prediction:
+    """model: a `ModelProto`, which is not changed; its weights need not be loaded. arch: of the HTP, 73 for V73.
+
+    folder: where the model's external tensors lie, of which small ones are read.
+    """
     from qnnbridge_tools.fix.editor import Editor
     from qnnbridge_tools.fix.folding import fold
     from qnnbridge_tools.model_work import inference
@@ -40,7 +43,10 @@ def predict_model(model: Any, arch: int) -> Prediction:
     light = inference.without_weights(model)
     for index, node in enumerate(light.graph.node):
         node.name = str(index)
-    fold(Editor(light, Path()), _NOT_COMPUTED)
+    if folder is None:
+        for tensor in light.graph.initializer:
+            del tensor.external_data[:]
+    fold(Editor(light, folder or Path()), _NOT_COMPUTED)
     left = view_of(light)
     verdicts = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
     return Prediction(

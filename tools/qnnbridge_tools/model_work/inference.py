@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 Known = tuple[int, tuple[int | None, ...] | None]
@@ -60,7 +61,7 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
         _make_inferable(node, graph)
     for tensor in graph.initializer:
         stub = light.graph.initializer.add()
-        if len(tensor.raw_data) <= SMALL_BYTES:
+        if len(tensor.raw_data) <= SMALL_BYTES and math.prod(tensor.dims) <= SMALL_BYTES:
             stub.CopyFrom(tensor)
         else:
             # Marked as being elsewhere, so that nobody takes it for a tensor of zeros.
