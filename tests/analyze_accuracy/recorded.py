@@ -14,7 +14,7 @@ FILE = Path(__file__).with_name("node_tests.json.gz")
 
 def write(truths: Mapping[str, Truth]) -> None:
     content = {
-        name: [truth.status, sorted((index, place) for index, place in truth.places.items()), truth.error[:140]]
+        name: [truth.status, sorted(truth.places.items()), truth.error[:140] if truth.status == "error" else ""]
         for name, truth in truths.items()
     }
     text = json.dumps(content, separators=(",", ":")).encode()

@@ -243,6 +243,20 @@ def test_the_rules_agree_with_qnn_on_real_models(name: str) -> None:
 
 
 @pytest.mark.simulator
+def test_without_a_trace_the_placement_alone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with an onnxruntime-qnn before 2.4."""
+    pytest.importorskip("onnxruntime_qnn")
+    from qnnbridge_tools.analyze import truth
+
+    monkeypatch.setattr(truth, "_read", lambda path: {})
+    found = analyze_model(models.saved(chain_of("Relu", "Hardmax", "Sigmoid"), tmp_path / "m.onnx"), soc_model="60")
+    assert found.truth is not None
+    assert found.truth.placed is not None
+    assert [verdict.place for verdict in found.truth.placed.verdicts] == ["qnn", "cpu", "qnn"]
+    assert found.truth.placed.parts == ((0,), (2,))
+
+
+@pytest.mark.simulator
 def test_a_model_that_ends_the_process_is_told_and_not_run_into(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     made = models.model(

@@ -76,6 +76,7 @@ def analyze_model(
                 path,
                 scan.external_files,
                 view,
+                predicted,
                 options=options,
                 host_python=host_python,
                 timeout_s=timeout_s,

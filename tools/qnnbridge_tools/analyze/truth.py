@@ -17,6 +17,7 @@ from typing import Any
 
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_tools.analyze.graph_view import GraphView
+from qnnbridge_tools.analyze.partitions import parts_of
 from qnnbridge_tools.analyze.result import Placed, Truth
 from qnnbridge_tools.analyze.verdicts import Verdict
 from qnnbridge_tools.model_work.files import link_files
@@ -32,12 +33,17 @@ def ask(
     path: Path,
     external_files: Iterable[str],
     view: GraphView,
+    predicted: Placed,
     *,
     options: Mapping[str, str],
     host_python: str | None,
     timeout_s: float | None,
 ) -> Truth:
-    """model: the `ModelProto` of `path`, which is not changed. Raises `BridgeError` if there is no host at all."""
+    """model: the `ModelProto` of `path`, which is not changed. Raises `BridgeError` if there is no host at all.
+
+    predicted: where there is no trace, QNN's nodes are not told one by one; then what the rules hold for computed
+    before stays so, and the rest of what is not on the CPU is on QNN, in the parts that follow.
+    """
     from qnnbridge import Host
 
     with tempfile.TemporaryDirectory(prefix="qnnbridge-analyze-") as folder:
@@ -47,7 +53,11 @@ def ask(
             placement, error = _make(host, copy, Path(folder), options, timeout_s)
             versions, simulator = dict(info.versions), bool(info.simulator)
         trace = _read(Path(folder) / _TRACE_FILE)
-    placed = _placed(view, trace, placement) if placement is not None or trace else None
+    placed = None
+    if trace:
+        placed = _placed(view, trace, placement)
+    elif placement is not None and placement.known:
+        placed = _without_trace(view, predicted, placement)
     return Truth(placed, error, versions=versions, simulator=simulator)
 
 
@@ -137,6 +147,19 @@ def _placed(view: GraphView, trace: Mapping[str, Any], placement: Any) -> Placed
         verdicts.update((index, Verdict("qnn", "qnn")) for index in part)
     gone = Verdict("folded", "qnn", "taken out, computed or merged before anything was placed")
     return Placed(tuple(verdicts.get(node.index, gone) for node in view.nodes), tuple(parts))
+
+
+def _without_trace(view: GraphView, predicted: Placed, placement: Any) -> Placed:
+    on_cpu = {_index(name) for name, _ in placement.cpu_list}
+    verdicts = tuple(
+        Verdict("cpu", "qnn", "QNN gives no reason")
+        if node.index in on_cpu
+        else rule
+        if rule.place == "folded" or not placement.qnn_nodes
+        else Verdict("qnn", "qnn")
+        for node, rule in zip(view.nodes, predicted.verdicts, strict=True)
+    )
+    return Placed(verdicts, tuple(map(tuple, parts_of(view, [verdict.place for verdict in verdicts]))))
 
 
 def _index(name: str) -> int | None:
