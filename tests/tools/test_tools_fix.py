@@ -78,6 +78,40 @@ def test_no_tensor_without_elements_is_left(tmp_path: Path) -> None:
     assert not any(0 in shape for shape in shapes_of(tmp_path / "o.onnx"))
 
 
+@pytest.mark.parametrize(("opset", "roi"), [(11, "roi"), (13, "")])
+def test_an_empty_tensor_that_stands_for_nothing_goes_where_it_may(opset: int, roi: str, tmp_path: Path) -> None:
+    made = fix_models.chain(
+        [models.helper.make_node("Resize", ["x", "roi", "scales"], ["y"], mode="nearest", name="resize")],
+        [1, 1, 4, 4],
+        [1, 1, 8, 8],
+        [
+            models.constant("roi", np.zeros(0, np.float32)),
+            models.constant("scales", np.array([1, 1, 2, 2], np.float32)),
+        ],
+        opset=opset,
+    )
+    result = fix_model(models.saved(made, tmp_path / "m.onnx"), tmp_path / "o.onnx")
+    assert all(step.kept for step in result.steps)
+    assert onnx.load(str(tmp_path / "o.onnx")).graph.node[0].input[1] == roi
+
+
+def test_an_input_that_is_always_the_same_becomes_a_constant(tmp_path: Path) -> None:
+    """As the sampling rate of a speech model, on which it depends what half of the model is for."""
+    made = models.branching()
+    model = models.saved(made, tmp_path / "m.onnx")
+    result = fix_model(model, tmp_path / "o.onnx", constants={"c": 0})
+    assert [step.rewrite for step in result.steps] == ["fixed-shapes", "untaken-branches"]
+    assert all(step.check is not None and step.check.agrees for step in result.steps)
+    assert result.nodes_after == {"MatMul": 1, "Neg": 1}
+    assert list(result.shapes) == ["x"]
+    with pytest.raises(OptionError, match="no input"):
+        fix_model(model, tmp_path / "p.onnx", constants={"z": 1})
+    done = fix(model, "-o", tmp_path / "q.onnx", "--constant", "c=true")
+    assert done.exit_code == 0, done.output
+    assert "Relu" in onnx.load(str(tmp_path / "q.onnx")).graph.node[0].op_type
+    assert fix(model, "-o", tmp_path / "r.onnx", "--constant", "c=yes please").exit_code == 2
+
+
 def test_a_branch_that_is_impossible_with_fixed_sizes_goes(tmp_path: Path) -> None:
     model = models.saved(fix_models.branch_by_rank(), tmp_path / "m.onnx")
     result = fix_model(model, tmp_path / "o.onnx", shapes={"x": [1, 5, 8]})

@@ -17,6 +17,9 @@ from qnnbridge_tools.model_work import graphs
 _SCATTERS = {"ScatterND": 2, "ScatterElements": 2, "Scatter": 2}
 """Operators that give their first input if this one is empty."""
 
+_RESIZE_INPUTS_OPTIONAL = 13
+"""The opset from which on an empty tensor need not stand for an input that is left out."""
+
 
 def apply(editor: Editor) -> list[str]:
     names: dict[str, None] = {}
@@ -102,7 +105,7 @@ def _without_empty_inputs(editor: Editor, node: Any) -> list[Any] | None:
         return [node]
     if node.op_type in _SCATTERS and _is_empty(editor, node.input[_SCATTERS[node.op_type]]):
         return [editor.make("Identity", [node.input[0]], node, node.output[0])]
-    if node.op_type == "Resize":
+    if node.op_type == "Resize" and editor.opset >= _RESIZE_INPUTS_OPTIONAL:
         for number in (1, 2):
             if number < len(node.input) - 1 and _is_empty(editor, node.input[number]):
                 node.input[number] = ""
