@@ -94,6 +94,29 @@ def test_a_difference_is_traced_to_the_first_node_and_its_known_fault(simulator:
 
 
 @pytest.mark.simulator
+def test_a_sum_that_overflows_inside_is_found_and_named(simulator: None, tmp_path: Path) -> None:
+    """As in a LayerNormalization that is written out: the outputs look like anything, the cause is in the middle."""
+    made = models.model(
+        [
+            node("Mul", ["x", "large"], ["a"], name="scale"),
+            node("Mul", ["a", "a"], ["b"], name="square"),
+            node("ReduceSum", ["b", "axes"], ["c"], keepdims=1, name="sum"),
+            node("Sqrt", ["c"], ["d"], name="root"),
+            node("Div", ["a", "d"], ["y"], name="normal"),
+        ],
+        [value("x", [1, 64])],
+        [value("y", [1, 64])],
+        [constant("large", np.float32(200)), constant("axes", np.array([1]))],
+    )
+    result = checked(made, tmp_path, extreme=False, random=1)
+    assert not result.agrees
+    assert result.culprit is not None
+    assert result.culprit.name == "sum"
+    assert result.culprit.trap is not None
+    assert result.culprit.trap.name == "half-range"
+
+
+@pytest.mark.simulator
 @pytest.mark.parametrize(
     ("op", "case", "trap"),
     [

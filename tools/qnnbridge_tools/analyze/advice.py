@@ -16,7 +16,7 @@ from qnnbridge_tools.analyze.verdicts import BAD, Place, Verdict
 _NAMED = 3
 _MOST_TRIED = 40
 """Kinds of objections for which the parts are counted again; each takes a walk over the graph."""
-_ORDER = {"crash": 0, "fails": 1, "model": 2, "cpu": 3}
+_ORDER = {"crash": 0, "fails": 1, "cpu": 2, "model": 3}
 
 
 def advise(
@@ -40,7 +40,7 @@ def advise(
 def _kind(view: GraphView, index: int, verdict: Verdict) -> tuple[str, str, str]:
     if verdict.rule == "free-shape":
         return verdict.rule, "", ""
-    return verdict.rule, view.nodes[index].op, verdict.fix
+    return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix
 
 
 def _would_join(view: GraphView, places: Sequence[Place], nodes: Sequence[int], now: int) -> int:

@@ -26,6 +26,7 @@ from qnnbridge_tools.model_work import shapes as model_shapes
 from qnnbridge_tools.model_work.extra import require_models_extra
 
 COMMAND = "qnnbridge analyze"
+_NO_SHAPE = "replace the operator before them from where on the shape is not known, or depends on the values"
 
 
 def analyze_model(
@@ -166,10 +167,9 @@ def _disagreements(predicted: Placed, truth: Truth) -> tuple[int, ...]:
 
 def _explained(predicted: Placed, truth: Truth | None, sizes: str) -> list[Verdict]:
     """The true places; where the rules agree, with what they know to do about it. sizes: options that fix them."""
-    if sizes:
-        what = f"qnnbridge fix MODEL -o OUT {sizes}"
-        rules = [dataclasses.replace(v, fix=what) if v.rule == "free-shape" else v for v in predicted.verdicts]
-        predicted = dataclasses.replace(predicted, verdicts=tuple(rules))
+    what = f"qnnbridge fix MODEL -o OUT {sizes}" if sizes else _NO_SHAPE
+    rules = [dataclasses.replace(v, fix=what) if v.rule == "free-shape" else v for v in predicted.verdicts]
+    predicted = dataclasses.replace(predicted, verdicts=tuple(rules))
     if truth is None or truth.placed is None:
         return list(predicted.verdicts)
     explained = []

@@ -42,7 +42,8 @@ _INSTEAD: Final[Mapping[str, str]] = {
 
 def instead_of(node: Node) -> str:
     """What to do about an operator that QNN does not have."""
-    return _INSTEAD.get(node.op, "replace it, or let the application compute it before or after the model")
+    known = _INSTEAD.get(node.op)
+    return known or f"replace {node.op}, or let the application compute it before or after the model"
 
 
 def type_objection(node: Node) -> Objection:

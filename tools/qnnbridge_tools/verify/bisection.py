@@ -14,7 +14,7 @@ from qnnbridge_tools.model_work import graphs, inference
 from qnnbridge_tools.model_work.comparing import OutputDifference, compare
 from qnnbridge_tools.verify import sub_model, traps
 from qnnbridge_tools.verify.cases import Case
-from qnnbridge_tools.verify.result import Culprit
+from qnnbridge_tools.verify.result import Culprit, Trap
 from qnnbridge_tools.verify.sides import Sides
 
 Differs = Callable[[OutputDifference], bool]
@@ -45,6 +45,7 @@ class _Search:
         self._model, self._sides, self._case, self._differs = model, sides, case, differs
         self._known = inference.types_of(model)
         self.tries = 0
+        self._hits: dict[int, list[Trap]] = {}
 
     def candidates(self, output: str) -> list[int]:
         """Nodes that the output depends on and that depend on an input themselves."""
@@ -67,7 +68,7 @@ class _Search:
             return None
         wanted = {value.name for value in part.graph.input}
         feeds = {key: value for key, value in self._case.feeds.items() if key in wanted}
-        return self._compare(part, feeds, name)
+        return self._compare(part, feeds, name, index)
 
     def culprit(self, index: int, difference: OutputDifference) -> Culprit:
         node = self._model.graph.node[index]
@@ -81,6 +82,8 @@ class _Search:
         }
         alone = self._alone(index)
         at_fault = alone is None or self._differs(alone)
+        known = traps.of_operator(node.op_type, attributes) if at_fault else None
+        hits = self._hits.get(index, [])
         return Culprit(
             self._case.name,
             node.name or node.output[0],
@@ -88,7 +91,7 @@ class _Search:
             difference,
             alone,
             self.tries,
-            traps.of_operator(node.op_type, attributes) if at_fault else None,
+            known or (hits[0] if hits else None),
         )
 
     def _alone(self, index: int) -> OutputDifference | None:
@@ -102,7 +105,7 @@ class _Search:
             feeds[value.name] = self._cpu_value(value.name) if feed is None else feed
         if any(feed is None for feed in feeds.values()):
             return None
-        return self._compare(part, feeds, part.graph.output[0].name)
+        return self._compare(part, feeds, part.graph.output[0].name, index)
 
     def _cpu_value(self, name: str) -> Any:
         part = sub_model.up_to(self._model, name, self._known)
@@ -115,7 +118,7 @@ class _Search:
         except BridgeError:
             return None
 
-    def _compare(self, part: Any, feeds: Mapping[str, Any], name: str) -> OutputDifference | None:
+    def _compare(self, part: Any, feeds: Mapping[str, Any], name: str, index: int) -> OutputDifference | None:
         """None if one of the sides does not run it."""
         self.tries += 1
         path = self._sides.save(part)
@@ -125,6 +128,7 @@ class _Search:
                 found = self._sides.run_qnn(session, feeds, [name])
         except BridgeError:
             return None
+        self._hits[index] = traps.of_values(expected[0], found[0], name)
         return compare([name], [expected], [found])[0]
 
 
