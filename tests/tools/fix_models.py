@@ -164,6 +164,11 @@ def scattered_transpose() -> Any:
     )
 
 
+def sum_of_six_dimensions() -> Any:
+    """Over all of them: there are no axes to take over."""
+    return chain([node("ReduceSum", ["x"], ["y"], keepdims=0, name="sum")], [1, 2, 3, 1, 2, 3], [])
+
+
 def large_matmul() -> Any:
     return chain(
         [node("MatMul", ["x", "w"], ["y"], name="matmul")],
@@ -247,6 +252,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "Erf alone": ("erf", lambda: erf(in_gelu=False)),
     "windows": ("rank", windows),
     "scattered transpose": ("rank", scattered_transpose),
+    "sum over six dimensions": ("rank", sum_of_six_dimensions),
     "MatMul of rank 5": ("rank", large_matmul),
     "empty state": ("zero-size", empty_state),
     "mask": ("masks", lambda: models.attention(-3.4e38)),

@@ -19,6 +19,8 @@ from qnnbridge_tools.model_work import graphs
 
 MOST_DIMENSIONS = 5
 MOST_OF_MATMUL = 4
+_AXES_ARE_AN_INPUT, _AXES_ARE_AN_INPUT_EVERYWHERE = 13, 18
+"""The opsets from which on: of ReduceSum, and of the others."""
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 
@@ -150,7 +152,7 @@ def _reduce(editor: Editor, node: Any) -> list[Any] | None:
     folded = [number for number, group in enumerate(groups) if group[0] in reduced]
     inputs = [value_name]
     one = editor.make(node.op_type, inputs, node, keepdims=1)
-    if attribute is not None or len(node.input) < 2:
+    if editor.opset < (_AXES_ARE_AN_INPUT if node.op_type == "ReduceSum" else _AXES_ARE_AN_INPUT_EVERYWHERE):
         from onnx import helper
 
         one.attribute.append(helper.make_attribute("axes", folded))
