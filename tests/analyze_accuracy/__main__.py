@@ -12,6 +12,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from qnnbridge.chips import chip_named
 from tests.analyze_accuracy import cases, compare, recorded, simulator
 
 
@@ -21,12 +22,14 @@ def main() -> int:
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--soc", default="60")
     chosen = parser.parse_args()
+    chip = chip_named(chosen.soc)
+    assert chip is not None, "unknown chip"
     missed = 0
     for name in chosen.sets or list(cases.SETS):
         with tempfile.TemporaryDirectory() as folder:
             models = cases.SETS[name](Path(folder))
             truths = simulator.ask(models, chosen.soc)
-            tally = compare.tally_of(models, truths)
+            tally = compare.tally_of(models, truths, chip.arch)
         print(f"== {name}\n{tally}", flush=True)
         missed += len(tally.crashes_missed)
         if chosen.record and name == "node":

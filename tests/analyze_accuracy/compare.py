@@ -46,19 +46,19 @@ class Tally:
         return "\n".join(lines)
 
 
-def tally_of(models: Mapping[str, Path], truths: Mapping[str, Truth]) -> Tally:
+def tally_of(models: Mapping[str, Path], truths: Mapping[str, Truth], arch: int = ARCH) -> Tally:
     tally = Tally()
     for name, truth in truths.items():
-        add(tally, name, onnx.load(str(models[name])), truth)
+        add(tally, name, onnx.load(str(models[name])), truth, arch)
     return tally
 
 
-def add(tally: Tally, name: str, model: onnx.ModelProto, truth: Truth) -> None:
+def add(tally: Tally, name: str, model: onnx.ModelProto, truth: Truth, arch: int = ARCH) -> None:
     tally.models += 1
     if truth.status == "unloadable":
         tally.left_out += 1
         return
-    prediction = predict_model(model, ARCH)
+    prediction = predict_model(model, arch)
     places = [verdict.place for verdict in prediction.verdicts]
     if truth.status == "crash":
         tally.crashes.append(name)
@@ -67,7 +67,7 @@ def add(tally: Tally, name: str, model: onnx.ModelProto, truth: Truth) -> None:
         _count(tally, name not in tally.crashes_missed, f"end of the process missed: {name}")
         return
     if truth.status == "error":
-        _count(tally, "fails" in places or "crash" in places, f"failure missed: {truth.error[60:130]}")
+        _count(tally, "fails" in places or "crash" in places, f"failure missed: {name}: {truth.error[60:130]}")
         return
     for node, verdict in zip(prediction.view.nodes, prediction.verdicts, strict=True):
         true = truth.places.get(node.index)

@@ -27,6 +27,9 @@ WIDTH, HEIGHT = 1400, 900
 
 
 def program() -> str | None:
+    """The browser, on systems where descriptors can be handed to it."""
+    if sys.platform != "linux":
+        return None
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 

@@ -231,7 +231,7 @@ def test_qnn_says_where_every_node_is_and_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.simulator
-@pytest.mark.parametrize("name", ["ch_ppocr_mobile_v2.0_cls_infer", "silero_vad_openvino_16k", "q"])
+@pytest.mark.parametrize("name", ["ch_ppocr_mobile_v2.0_cls_infer", "model_v8", "silero_vad_openvino_16k", "q"])
 def test_the_rules_agree_with_qnn_on_real_models(name: str) -> None:
     pytest.importorskip("onnxruntime_qnn")
     found = analyze_model(models.MODELS / f"{name}.onnx", dims=models.FIXED_SIZES.get(name), soc_model="60")

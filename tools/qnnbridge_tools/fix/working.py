@@ -40,6 +40,8 @@ class Work:
         self._tolerance = tolerance_of(model, graphs.count_ops(model))
         self._proof: Proof | None = None
         self._broken = ""
+        # As it was after the last rewrite that was kept, and as it is being tried.
+        self._kept = self._now = model.SerializeToString() if checking.wanted else b""
         self._decided = Dimensions()
         self._constants: Mapping[str, float] = {}
         self._values: dict[str, Any] = {}
@@ -73,7 +75,6 @@ class Work:
             )
 
     def _one(self, rewrite: Rewrite) -> Step | None:
-        previous = self.model.SerializeToString()
         editor = Editor(self.model, self._source.parent)
         sizing = rewrite.name == FIXED_SHAPES
         changes = tuple(self._sized(editor) if sizing else rewrite.apply(editor))
@@ -85,10 +86,12 @@ class Work:
             if sizing or self._broken:
                 # Fixed sizes may make a branch impossible that is never taken; a later rewrite removes it.
                 self._broken = error.cause or error.message
+                self._kept = self._now
                 return Step(rewrite.name, changes, Check(False, reason=f"it does not load yet ({self._broken})"))
-            return self._taken_back(previous, Step(rewrite.name, changes, reason=error.cause or error.message))
+            return self._taken_back(Step(rewrite.name, changes, reason=error.cause or error.message))
         self._broken = ""
         if checked is None or checked.agrees:
+            self._kept = self._now
             return Step(rewrite.name, changes, checked)
         if sizing:
             raise ModelError(
@@ -97,16 +100,16 @@ class Work:
                 evidence=evidence(checked),
                 fix="Give the sizes that it is used with.",
             )
-        return self._taken_back(previous, Step(rewrite.name, changes, checked, reason="it computed something else"))
+        return self._taken_back(Step(rewrite.name, changes, checked, reason="it computed something else"))
 
     def _sized(self, editor: Editor) -> list[str]:
         changes = fix_inputs(editor, self._decided)
         more, self._values = fix_values(editor, self._constants)
         return changes + more
 
-    def _taken_back(self, previous: bytes, step: Step) -> Step:
+    def _taken_back(self, step: Step) -> Step:
         restored = type(self.model)()
-        restored.ParseFromString(previous)
+        restored.ParseFromString(self._kept)
         self.model = restored
         return dataclasses.replace(step, kept=False)
 
@@ -117,7 +120,8 @@ class Work:
             inputs = shapes.real_inputs(self.model.graph)
             declared = [NodeInfo(value.name, _type_text(value), dims_of(value)) for value in inputs]
             self._proof = Proof(self._source, declared, self._values, self._tolerance, self._checking.seed)
-        self._candidate.write_bytes(self.model.SerializeToString())
+        self._now = self.model.SerializeToString()
+        self._candidate.write_bytes(self._now)
         return self._proof.of(self._candidate)
 
 

@@ -12,7 +12,8 @@ from qnnbridge_tools.model_work import graphs
 
 def apply(editor: Editor) -> list[str]:
     count = editor.map_nodes(lambda node: _scaled(editor, node))
-    editor.drop_dead()
+    if count:
+        editor.drop_dead()
     return [f"{count} Gemm"] if count else []
 
 

@@ -26,5 +26,6 @@ def apply(editor: Editor) -> list[str]:
         return [cast, node]
 
     count = editor.map_nodes(change)
-    editor.drop_dead()
+    if count:
+        editor.drop_dead()
     return [f"{count} exponents"] if count else []

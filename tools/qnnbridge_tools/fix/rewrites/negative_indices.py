@@ -31,5 +31,6 @@ def apply(editor: Editor) -> list[str]:
         return [node]
 
     count = editor.map_nodes(change)
-    editor.drop_dead()
+    if count:
+        editor.drop_dead()
     return [f"{count} nodes with negative indices"] if count else []

@@ -20,5 +20,6 @@ def apply(editor: Editor) -> list[str]:
         return [editor.make("Mul", [node.input[0], node.input[0]], node, node.output[0])]
 
     count = editor.map_nodes(change)
-    editor.drop_dead()
+    if count:
+        editor.drop_dead()
     return [f"{count} Pow(x, 2)"] if count else []

@@ -31,5 +31,6 @@ def apply(editor: Editor) -> list[str]:
         return [editor.make("Where", [mask, node.input[0], zero], node, node.output[0])]
 
     count = editor.map_nodes(change)
-    editor.drop_dead()
+    if count:
+        editor.drop_dead()
     return [f"{count} Trilu"] if count else []
