@@ -20,7 +20,7 @@ _SHOWN = 25
 class Tally:
     """right, wrong: nodes that are placed somewhere, and sessions that fail. gone: nodes that QNN never sees.
 
-    left_out: models that ONNX Runtime does not load with any provider.
+    left_out: models that ONNX Runtime does not load with any provider, or that QNN compiles for minutes.
     """
 
     right: int = 0
@@ -38,7 +38,7 @@ class Tally:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.models} models, {self.left_out} not loadable: rules right for {self.right} of "
+            f"{self.models} models, {self.left_out} not loadable or too slow: rules right for {self.right} of "
             f"{self.right + self.wrong} ({self.share:.2%}); {self.gone} nodes computed or merged before",
             f"ends of the process: {len(self.crashes)}, not warned of: {', '.join(self.crashes_missed) or 'none'}",
             *(f"  {count:4} {kind}" for kind, count in self.kinds.most_common(_SHOWN)),
@@ -55,7 +55,7 @@ def tally_of(models: Mapping[str, Path], truths: Mapping[str, Truth], arch: int 
 
 def add(tally: Tally, name: str, model: onnx.ModelProto, truth: Truth, arch: int = ARCH) -> None:
     tally.models += 1
-    if truth.status == "unloadable":
+    if truth.status in ("unloadable", "timeout"):
         tally.left_out += 1
         return
     prediction = predict_model(model, arch)

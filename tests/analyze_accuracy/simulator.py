@@ -26,7 +26,7 @@ _NOT_OF_QNN = (
 
 @dataclasses.dataclass(frozen=True)
 class Truth:
-    """status: ok, error, crash, unloadable. places: index of a node -> "qnn" or "cpu"; others are gone."""
+    """status: ok, error, crash, timeout, unloadable. places: index of a node -> "qnn" or "cpu"; others are gone."""
 
     status: str
     places: Mapping[int, str]
@@ -55,7 +55,8 @@ def _batch(models: list[tuple[str, Path]], soc: str) -> dict[str, Truth]:
     truths: dict[str, Truth] = {}
     try:
         for name, path in models:
-            watch = threading.Timer(TIMEOUT_S, worker.kill)
+            late = threading.Event()
+            watch = threading.Timer(TIMEOUT_S, lambda gone=late: (gone.set(), worker.kill()))
             watch.start()
             try:
                 worker.stdin.write(json.dumps({"name": name, "path": str(path)}) + "\n")
@@ -66,7 +67,8 @@ def _batch(models: list[tuple[str, Path]], soc: str) -> dict[str, Truth]:
             finally:
                 watch.cancel()
             if not line:
-                truths[name] = Truth("crash", {}, f"exit code {worker.wait()}")
+                code = worker.wait()
+                truths[name] = Truth("timeout" if late.is_set() else "crash", {}, f"exit code {code}")
                 break
             truths[name] = _truth(json.loads(line))
     finally:
