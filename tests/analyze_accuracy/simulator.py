@@ -56,7 +56,7 @@ def _batch(models: list[tuple[str, Path]], soc: str) -> dict[str, Truth]:
     try:
         for name, path in models:
             late = threading.Event()
-            watch = threading.Timer(TIMEOUT_S, lambda gone=late: (gone.set(), worker.kill()))
+            watch = threading.Timer(TIMEOUT_S, _end, (worker, late))
             watch.start()
             try:
                 worker.stdin.write(json.dumps({"name": name, "path": str(path)}) + "\n")
@@ -75,6 +75,11 @@ def _batch(models: list[tuple[str, Path]], soc: str) -> dict[str, Truth]:
         worker.kill()
         worker.communicate()
     return truths
+
+
+def _end(worker: subprocess.Popen[str], late: threading.Event) -> None:
+    late.set()
+    worker.kill()
 
 
 def _truth(answer: dict[str, Any]) -> Truth:
