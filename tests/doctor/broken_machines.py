@@ -23,6 +23,7 @@ from machines import (
     make_host,
     snapdragon,
     windows_on_arm,
+    x64_pc,
 )
 
 from qnnbridge_tools.doctor.facts import Library, ProbeResult
@@ -104,7 +105,7 @@ def configuration_with_backslashes_in_double_quotes() -> SimulatedMachine:
     return machine
 
 
-@broken("host.config-broken", "does not exist")
+@broken("host.config-broken", "does not exist", "QNNBRIDGE_CONFIG", "qnnbridge setup-host")
 def configuration_that_is_named_and_absent() -> SimulatedMachine:
     machine, _, _ = snapdragon()
     machine.environ["QNNBRIDGE_CONFIG"] = r"D:\nowhere.toml"
@@ -137,7 +138,7 @@ def virtual_environment_with_a_native_launcher_of_an_x64_python() -> SimulatedMa
     return machine
 
 
-@broken("host.base-missing", "venv --clear")
+@broken("host.base-missing", "qnnbridge setup-host", "C:\\env", "Install Python 3.13")
 def virtual_environment_whose_python_was_uninstalled() -> SimulatedMachine:
     machine, _, host = snapdragon()
     environment = make_host(add_venv(machine, r"C:\env", host))
@@ -169,7 +170,7 @@ def linux_application_of_python_3_10_and_nothing_else() -> SimulatedMachine:
     return machine
 
 
-@broken("host.packages-missing", "py -V:3.13-arm64 -m pip install", "onnxruntime")
+@broken("host.packages-missing", "qnnbridge setup-host", "onnxruntime")
 def native_python_with_nothing_installed() -> SimulatedMachine:
     machine = windows_on_arm()
     install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
@@ -185,7 +186,7 @@ def host_without_msgpack() -> SimulatedMachine:
     return machine
 
 
-@broken("host.user-packages", "not with --user")
+@broken("host.user-packages", "without --user", "qnnbridge setup-host")
 def packages_of_the_user_only() -> SimulatedMachine:
     machine = linux()
     python = add_python(machine, "/usr", "3.11.7", "x86_64", running=True)
@@ -211,7 +212,7 @@ def interpreter_that_finds_the_files_of_another() -> SimulatedMachine:
     return machine
 
 
-@broken("host.does-not-start", "SIGSEGV")
+@broken("host.does-not-start", "SIGSEGV", "before anything of qnnbridge", "QNNBRIDGE_HOST_PYTHON")
 def linux_interpreter_that_crashes() -> SimulatedMachine:
     machine = linux()
     make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
@@ -238,6 +239,13 @@ def packages_of_python_3_11_copied_to_3_13() -> SimulatedMachine:
     host = add_python(machine, r"C:\Python313-arm64")
     install_bridge(host)
     install(host, "onnxruntime-qnn", "1.23.2", tag="cp311")
+    return machine
+
+
+@broken("packages.arm-only", "QnnHtp.dll: ARM64X", "onnxruntime-qnn==2.")
+def x64_pc_with_a_release_for_emulated_pythons() -> SimulatedMachine:
+    machine = x64_pc()
+    make_host(add_python(machine, r"C:\Python311", "3.11.9", "x64", running=True), "1.23.2")
     return machine
 
 
@@ -326,9 +334,24 @@ def onnxruntime_1_23_with_2_7() -> SimulatedMachine:
     return snapdragon("2.7.0", "1.23.2")[0]
 
 
-@broken("packages.qnn-too-old", "2.3.0", "1.31.1", "install -U onnxruntime-qnn")
+@broken("packages.qnn-too-old", "2.3.0", "1.31.1", "onnxruntime-qnn==2.7.0")
 def onnxruntime_1_31_with_2_3() -> SimulatedMachine:
     return snapdragon("2.3.0", "1.31.1")[0]
+
+
+@broken("packages.onnxruntime-too-old", "1.23.2", "2.3.0", "<1.28")
+def onnxruntime_1_23_with_2_3() -> SimulatedMachine:
+    """pip refuses it, and whoever installs with --no-deps gets a provider without a device."""
+    return snapdragon("2.3.0", "1.23.2")[0]
+
+
+@broken("packages.twice", "more than once")
+def two_copies_in_two_folders() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    other = Python(machine, host.executable, r"C:\more-packages", host.version, host.platform)
+    install(other, "onnxruntime-qnn", "2.4.0", record="2.7.0")
+    host.answer(path=(host.site, other.site))
+    return machine
 
 
 @broken("packages.other-qnnbridge", "0.0.9")
@@ -420,6 +443,17 @@ def catalog_of_another_build() -> SimulatedMachine:
     return machine
 
 
+@broken("files.incomplete", "prepare is missing")
+def wheel_that_was_packed_without_a_library() -> SimulatedMachine:
+    """Its RECORD does not know that library either."""
+    machine, _, host = snapdragon()
+    record = machine.file(host.path("onnxruntime_qnn-2.7.0.dist-info/RECORD"))
+    rows = (record.data or b"").decode().splitlines()
+    record.data = "\n".join(row for row in rows if "QnnHtpPrepare" not in row).encode()
+    machine.remove(_qnn(host, "QnnHtpPrepare.dll"))
+    return machine
+
+
 @broken("files.foreign-on-path", "arm64x-windows-msvc", "PATH")
 def sdk_on_the_path() -> SimulatedMachine:
     machine, _, _ = snapdragon()
@@ -502,7 +536,7 @@ def npu_switched_off_in_the_device_manager() -> SimulatedMachine:
     return machine
 
 
-@broken("driver.disabled", "Enable-PnpDevice")
+@broken("driver.disabled", "sc.exe config qcnspmcdm start= demand")
 def service_switched_off() -> SimulatedMachine:
     machine, _, _ = snapdragon()
     machine.set_value(SERVICE, "Start", 4)
@@ -614,6 +648,13 @@ def variable_with_a_typing_error() -> SimulatedMachine:
     return machine
 
 
+@broken("env.unusable-value", "lots", "SetEnvironmentVariable('QNNBRIDGE_CACHE_MAX_BYTES', '', 'User')")
+def size_of_the_cache_that_is_no_size() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.environ["QNNBRIDGE_CACHE_MAX_BYTES"] = "lots"
+    return machine
+
+
 # --- the application ---
 
 
@@ -667,6 +708,13 @@ def damaged_entry_of_the_cache() -> SimulatedMachine:
     return machine
 
 
+@broken("cache.damaged", "cache clear 00ff")
+def entry_of_the_cache_that_is_in_place_and_not_whole() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.cached = CacheContents(3, 5 << 20, ("00ff: it has no manifest",), ("00ff",))
+    return machine
+
+
 # --- live probe: what real hosts answered ---
 
 
@@ -674,6 +722,18 @@ def _probed(**result: object) -> SimulatedMachine:
     machine, _, _ = snapdragon()
     machine.probe_result = ProbeResult(**result)  # type: ignore[arg-type]
     return machine
+
+
+@broken("probe.start", "does not come up")
+def host_that_never_says_hello() -> SimulatedMachine:
+    return _probed(
+        failed="start", error="HostStartFailed", message="The QNN host process ended before it was ready."
+    )
+
+
+@broken("probe.run", "its process dies")
+def npu_driver_that_ends_the_process() -> SimulatedMachine:
+    return _probed(failed="run", error="HostCrashed", message="exit code 0xC0000409", exit_code=0xC0000409)
 
 
 @broken("probe.import", "0xC0000005", "its process dies")

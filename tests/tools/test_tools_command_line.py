@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import needs
 from typer.testing import CliRunner
 
 from qnnbridge_tools.cli import app
@@ -32,7 +33,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["run"], ["explain"], ["crashes"], ["quarantine"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["run"], ["profile"], ["explain"], ["crashes"], ["quarantine"]])
 def test_every_command_has_help(command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, "--help"])
     assert result.exit_code == 0
@@ -103,7 +104,7 @@ def test_a_name_that_the_terminal_cannot_show_is_escaped() -> None:
     assert r"There is no model file \u65e5\u672c.onnx." in result.stderr
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a named pipe in the file system")
+@needs.posix
 def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
     model, pipe = tmp_path / "m.onnx", tmp_path / "x.npy"
     model.write_bytes(b"")

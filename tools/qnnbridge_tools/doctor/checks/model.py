@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ntpath
 from collections.abc import Iterator
+from typing import Final
 
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.checks import Check
 from qnnbridge_tools.doctor.checks.probe import died_text
+from qnnbridge_tools.doctor.commands import word
 from qnnbridge_tools.doctor.facts import Facts, ModelFacts
-from qnnbridge_tools.doctor.findings import Finding
+from qnnbridge_tools.doctor.findings import Finding, Remedy
+
+_COMPILE: Final = ("qnnbridge compile ORIGINAL.onnx",)
 
 
 def find(facts: Facts) -> Iterator[Finding]:
@@ -41,23 +45,25 @@ def _contents(facts: Facts, model: ModelFacts, name: str) -> Iterator[Finding]:
             "model.compiled-unusable",
             f"the compiled model {name} cannot run here",
             *model.reasons[:4],
-            fix="Compile the original model for this computer: qnnbridge compile ORIGINAL.onnx",
+            fix=Remedy("Compile the original model for this computer (in place of ORIGINAL.onnx).", _COMPILE),
         )
     elif model.verdict == "recompile recommended":
         yield finding(
             "model.recompile",
             f"{name} should be compiled again",
             *model.reasons[:4],
-            fix="qnnbridge compile ORIGINAL.onnx",
+            fix=Remedy("Compile the original model again (in place of ORIGINAL.onnx).", _COMPILE),
         )
-    if model.dynamic and not (model.probe and not model.probe.failed and not model.probe.cpu_nodes):
+    if model.dynamic and not _ran_on_qnn(model):
         first = model.dynamic[0].rpartition(": ")[2].split(", ")[0]
         yield finding(
             "model.dynamic-shape",
             f"the inputs of {name} have no fixed dimensions",
             *model.dynamic[:5],
-            fix=f"Fix them: qnnbridge run {model.path} --random --dim {first}=SIZE   (in code: "
-            f"add_free_dimension_override_by_name('{first}', SIZE))",
+            fix=Remedy(
+                f"Give them sizes for SIZE (in code: add_free_dimension_override_by_name('{first}', SIZE)).",
+                (f"qnnbridge run {word(model.path)} --random --dim {first}=SIZE",),
+            ),
         )
     if facts.is_windows and not model.path.isascii():
         yield finding(
@@ -70,8 +76,15 @@ def _contents(facts: Facts, model: ModelFacts, name: str) -> Iterator[Finding]:
         yield finding(
             "model.quarantined",
             f"{name} is in quarantine",
-            fix="qnnbridge crashes, then: qnnbridge quarantine clear",
+            fix=Remedy(
+                "See why, then let it try again.", ("qnnbridge crashes", "qnnbridge quarantine clear --all")
+            ),
         )
+
+
+def _ran_on_qnn(model: ModelFacts) -> bool:
+    probe = model.probe
+    return probe is not None and not probe.failed and not probe.skipped and not probe.cpu_nodes
 
 
 def _live(model: ModelFacts, name: str) -> Iterator[Finding]:
@@ -93,9 +106,13 @@ def _live(model: ModelFacts, name: str) -> Iterator[Finding]:
         f"{name} does not work on this host{died_text(probe)}",
         probe.message,
         *probe.evidence[:4],
-        fix=probe.fix or "qnnbridge run MODEL --random shows the whole error.",
+        fix=Remedy(probe.fix) if probe.fix else _whole_error(model),
         notes=(probe.cause,) if probe.cause else (),
     )
+
+
+def _whole_error(model: ModelFacts) -> Remedy:
+    return Remedy("See the whole error.", (f"qnnbridge run {word(model.path)} --random",))
 
 
 def healthy(facts: Facts) -> str | None:
