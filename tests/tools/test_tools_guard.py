@@ -32,7 +32,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 }
 """What each command needs besides the model."""
 
-TAKE_COMPILED_MODELS = {"run", "inspect"}
+TAKE_COMPILED_MODELS = {"run", "inspect", "profile"}
 """Compiled models are what these are for, too."""
 
 LEAVE_THE_MODEL_ALONE = {"doctor"}

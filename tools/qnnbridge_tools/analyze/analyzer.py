@@ -46,7 +46,6 @@ def analyze_model(
     soc_model: number or name of the chip; default that of this computer, or 60 (Snapdragon X Elite). offline: the
     rules only. Raises `CompiledModelRefused`, `NoSuchFile`, `InvalidProtobuf`, `OptionError`.
     """
-    require_models_extra(COMMAND)
     from qnnbridge.epcontext.guard import refuse_scanned
     from qnnbridge.epcontext.scan import scan_model
 
@@ -55,6 +54,7 @@ def analyze_model(
     begun = time.perf_counter()
     scan = scan_model(path, count_nodes=False)
     refuse_scanned(scan, COMMAND)
+    require_models_extra(COMMAND)  # behind the guard: nobody should install it to be refused then
     files.weight_files(path, scan.external_files)
     model = graphs.load(path)
     fixed = model_shapes.fix(model, size_rules.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims)))

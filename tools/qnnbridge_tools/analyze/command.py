@@ -45,9 +45,6 @@ def analyze(
     """Tell how much of a model runs on the NPU, what cuts it into pieces, and what to do about it."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments, output
-        from qnnbridge_tools.model_work.extra import require_models_extra
-
-        require_models_extra("qnnbridge analyze")
         from qnnbridge_tools.analyze import document, picture, report
         from qnnbridge_tools.analyze.analyzer import analyze_model
         from qnnbridge_tools.fix import sizes

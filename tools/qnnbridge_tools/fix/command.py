@@ -55,9 +55,6 @@ def fix(
     """Rewrite a model so that QNN takes it: fixed shapes, known traps, operators that QNN lacks."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments, output
-        from qnnbridge_tools.model_work.extra import require_models_extra
-
-        require_models_extra("qnnbridge fix")
         from qnnbridge_tools.fix import report, sizes
         from qnnbridge_tools.fix.fixer import fix_model
 

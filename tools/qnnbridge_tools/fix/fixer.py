@@ -42,7 +42,6 @@ def fix_model(
     `OptionError`, `InvalidProtobuf`, and `ModelError` if the result does not load.
     """
     begun = time.perf_counter()
-    require_models_extra(COMMAND)
     wanted = chosen(only, skip)
     from qnnbridge.epcontext.guard import refuse_scanned
     from qnnbridge.epcontext.scan import scan_model
@@ -50,6 +49,7 @@ def fix_model(
     model_path, target_path = files.existing_model(Path(source)), Path(target)
     scan = scan_model(model_path, count_nodes=False)
     refuse_scanned(scan, COMMAND)
+    require_models_extra(COMMAND)  # behind the guard: nobody should install it to be refused then
     weights = files.weight_files(model_path, scan.external_files)
     external = bool(weights) or scan.size_bytes > graphs.TOO_LARGE_FOR_ONE_MESSAGE
     with files.Output(

@@ -53,9 +53,6 @@ def verify(
     """Compare QNN with the CPU, output by output; find the first node that differs, and name known traps."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments, output
-        from qnnbridge_tools.model_work.extra import require_models_extra
-
-        require_models_extra("qnnbridge verify")
         from qnnbridge_tools.fix import sizes
         from qnnbridge_tools.verify import report
         from qnnbridge_tools.verify.verifier import verify_model

@@ -57,7 +57,6 @@ def verify_model(
     Raises `CompiledModelRefused`, `OptionError`, `HostError` classes, and what the CPU says to a broken model.
     """
     begun = time.perf_counter()
-    require_models_extra(COMMAND)
     from qnnbridge.epcontext.guard import refuse_scanned
     from qnnbridge.epcontext.scan import scan_model
     from qnnbridge_tools.analyze.analyzer import chip_options
@@ -68,6 +67,7 @@ def verify_model(
     options = {**({"soc_model": number} if number else {}), **(provider_options or {})}
     scan = scan_model(path, count_nodes=False)
     refuse_scanned(scan, COMMAND)
+    require_models_extra(COMMAND)  # behind the guard: nobody should install it to be refused then
     files.weight_files(path, scan.external_files)
     model = _sized(graphs.load(path), shapes or {}, dims, loaded)
     with Sides(path, scan.external_files, options, host_python, timeout_s) as sides:
