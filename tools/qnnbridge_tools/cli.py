@@ -12,16 +12,19 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import crashes, explain, quarantine, reporting, run, version
+from qnnbridge_tools.analyze import command as analyze
 from qnnbridge_tools.cache import command as cache
 from qnnbridge_tools.compile import command as compiling
 from qnnbridge_tools.demo import command as demo
 from qnnbridge_tools.doctor import command as doctor
 from qnnbridge_tools.exec_program import command as exec_program
+from qnnbridge_tools.fix import command as fixing
 from qnnbridge_tools.inspection import command as inspection
 from qnnbridge_tools.optimize import command as optimize
 from qnnbridge_tools.profiling import command as profiling
 from qnnbridge_tools.quantize import command as quantize
 from qnnbridge_tools.setup_host import command as setup_host
+from qnnbridge_tools.verify import command as verifying
 from qnnbridge_tools.versions import command as versions
 
 app = typer.Typer(
@@ -39,8 +42,11 @@ app.command("exec", context_settings=exec_program.CONTEXT_SETTINGS)(exec_program
 app.command("compile")(compiling.compile_models)
 app.command("explain", context_settings=explain.CONTEXT_SETTINGS)(explain.explain)
 app.command("inspect")(inspection.inspect)
+app.command("analyze")(analyze.analyze)
+app.command("fix")(fixing.fix)
 app.command("optimize")(optimize.optimize)
 app.command("quantize")(quantize.quantize)
+app.command("verify")(verifying.verify)
 app.command("profile")(profiling.profile)
 app.command("versions")(versions.versions)
 app.command("setup-host")(setup_host.setup_host)
