@@ -129,6 +129,8 @@ class Setup:
         self.environ = {
             **os.environ,
             "QNNBRIDGE_CONFIG": str(self.config),
+            "QNNBRIDGE_STATE_DIR": str(self.config.with_name("state")),
+            "QNNBRIDGE_CACHE_DIR": str(self.config.with_name("cache")),
             "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": str(self.wheels),
             "PIP_CONFIG_FILE": os.devnull,
