@@ -1,4 +1,4 @@
-"""A few daemon threads for `run_async`.
+"""A few daemon threads for `run_async`, futures and asyncio.
 
 Not `concurrent.futures`: the interpreter joins its threads before it ends, so a native call that never returns
 would keep the application from ending too.
@@ -15,10 +15,11 @@ THREADS = 4
 
 
 class Background:
-    """Runs jobs in the order of their arrival, up to four at a time. Any thread. An idle one has no threads."""
+    """Runs jobs in the order of their arrival, `threads` at a time. Any thread. An idle one has no threads."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, threads: int = THREADS) -> None:
         self._name = name
+        self._most = threads
         self._jobs: collections.deque[Callable[[], None]] = collections.deque()
         self._changed = threading.Condition()
         self._threads = 0
@@ -26,7 +27,7 @@ class Background:
     def submit(self, job: Callable[[], None]) -> None:
         with self._changed:
             self._jobs.append(job)
-            if self._threads == THREADS:
+            if self._threads == self._most:
                 return
             self._threads += 1
         threading.Thread(target=self._work, name=self._name, daemon=True).start()

@@ -45,6 +45,7 @@ class HostInfo:
     versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, as far as installed.
     providers: execution providers that ONNX Runtime has there. devices: QNN devices, as ONNX Runtime lists them.
     simulator: whether QNN computes on the x86 simulator; ``None`` without QNN.
+    build: ONNX Runtime's own words on how it was built. ort_folder: where its package is installed.
     library_folder: where the QNN libraries are; ``None`` without QNN.
     """
 
@@ -60,6 +61,8 @@ class HostInfo:
     providers: tuple[str, ...] = ()
     devices: tuple[Mapping[str, Any], ...] = ()
     simulator: bool | None = None
+    build: str = ""
+    ort_folder: str = ""
     library_folder: str | None = None
 
 
@@ -202,6 +205,8 @@ class Host:
                 providers=tuple(told.get("providers", ())),
                 devices=tuple(told.get("devices", ())),
                 simulator=told.get("simulator"),
+                build=str(told.get("build", "")),
+                ort_folder=str(told.get("ort_folder", "")),
                 library_folder=told.get("library_folder"),
             )
         return self._info

@@ -12,20 +12,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qnnbridge.cache.status import CacheStatus
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.epcontext.gate import before_session
 from qnnbridge.errors import as_onnxruntime
-from qnnbridge.model_source import ModelSource
+from qnnbridge.manifest import Manifest as Manifest
 from qnnbridge.process.channel import ChannelFailed, ChannelRetired, Deadline, Note
 from qnnbridge.providers import CPU
 from qnnbridge.session_making import LOG_TIMEOUT_S as LOG_TIMEOUT_S
 from qnnbridge.session_making import Making, make_session
+from qnnbridge.supervision.overdue import OnDeadline as OnDeadline
+from qnnbridge.supervision.overdue import overdue
 from qnnbridge.terminate_relay import TerminateRelay
 from qnnbridge_protocol.elements import ValueType
-from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostHung, ModelQuarantined, StateLost
+from qnnbridge_protocol.errors import BridgeError, Closed, ModelQuarantined, StateLost
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.specs import ProviderSpec, RunSpec, SessionInfo, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder
@@ -42,37 +44,9 @@ _log = logging.getLogger("qnnbridge.session")
 _keys = itertools.count(1)
 """Tell sessions apart for the counting of creations."""
 
-OnDeadline = Literal["raise", "kill"]
 T = TypeVar("T")
 
 PROFILING = "enable_profiling"
-
-
-@dataclasses.dataclass(frozen=True)
-class Manifest:
-    """All that a session is made from.
-
-    cache: whether a compiled model may be loaded in the place of `source`: ``None`` leaves that to the cache.
-    """
-
-    source: ModelSource
-    spec: SessionSpec
-    initializers: Sequence[Any] = ()
-    cache: bool | None = False
-
-    @property
-    def on_cpu(self) -> bool:
-        """Whether the CPU is all that it asks for."""
-        return [provider.name for provider in self.spec.providers] == [CPU]
-
-    @property
-    def options_hash(self) -> str:
-        """Of everything but the model, so that a change of options is another case."""
-        import hashlib
-        import json
-
-        spec = dataclasses.replace(self.spec, model_path=None, model_files=()).to_wire()
-        return hashlib.sha256(json.dumps(spec, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 class _BadEntry(Exception):
@@ -165,6 +139,10 @@ class RemoteSession:
         self._profiled_in, self._profile_ended = None, True
         return str(reply.header["file"])
 
+    def assignment(self) -> list[Any]:
+        """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
+        return list(self._call({"op": "session.assignment"}, timeout_s=self.timeout_s).header["subgraphs"])
+
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
         self._call({"op": "session.set_ep_dynamic_options", "options": options}, timeout_s=self.timeout_s)
         self._dynamic |= options  # for the next host
@@ -254,7 +232,7 @@ class RemoteSession:
                 if process.retiring:
                     continue  # it did not finish in time, by our own plan
                 error = supervisor.lost(process, failure, deadline)
-                if self._is_the_entrys_fault(error) and note is self._create_note:
+                if self._is_the_entrys_fault(error) and note.op == self._create_note.op:
                     # Nobody asked for this entry; the model itself has not been tried yet.
                     self._after_bad_entry(note, deadline)
                     continue
@@ -265,7 +243,7 @@ class RemoteSession:
                 retry -= 1
                 supervisor.counters.retried_calls += 1
             except Deadline as late:
-                raise self._too_late(process, late, timeout_s, on_deadline, note) from None
+                raise overdue(process, late, note, timeout_s, on_deadline) from None
             except BridgeError as error:
                 if not error.details.get("host_must_restart"):
                     raise as_onnxruntime(error) from None
@@ -352,37 +330,6 @@ class RemoteSession:
         self.host.supervisor.counters.cpu_fallbacks += 1
         _log.warning("%s It runs on the CPU from now on, as fallback='cpu' allows.", error.message)
 
-    def _too_late(
-        self,
-        process: HostProcess,
-        late: Deadline,
-        timeout_s: float | None,
-        on_deadline: OnDeadline,
-        note: Note,
-    ) -> DeadlineExceeded:
-        state = late.state
-        inside = "inside of a QNN partition" if note.op == "session.run" else "while native code works on it"
-        # What has not started waits for others; they are not ended for it, unless it is work that nobody wants.
-        blocked = state == "still-running" or (state == "not-started" and process.channel.requests.abandoned)
-        if on_deadline == "kill" and blocked:
-            what = "ran past its" if state == "still-running" else "waited, behind work that nobody wants, past its"
-            reason = HostHung(
-                f"The host was ended: {self._note.model} {what} deadline of {timeout_s:g} s.",
-                details={"model": self._note.model},
-            )
-            # The reason first: whoever sees the end of the stream before it would report a crash.
-            process.channel.fail(reason)
-            process.kill("a call ran past its deadline (on_deadline='kill')")
-            state = "stopped"
-        return DeadlineExceeded(
-            f"{self._note.model}: no answer within {timeout_s:g} s (the work is {state}).",
-            cause=f"A call cannot be interrupted {inside}." if state == "still-running" else None,
-            fix="Wait longer, or give on_deadline='kill' to end the host (other calls are replayed)."
-            if state == "still-running"
-            else None,
-            details={"state": state, "model": self._note.model},
-        )
-
     # --- making the session ---
 
     def _id_in(self, process: HostProcess, deadline: float | None) -> int:
@@ -417,7 +364,7 @@ class RemoteSession:
         entry = self._cache.loadable() if self._cache is not None and not manifest.on_cpu else None
         if entry is None:
             self._book_on(manifest.source.fingerprint)
-            making = Making(self._spec(), manifest.initializers, manifest.source.data, self._dynamic)
+            making = Making(self._spec(), manifest.initializers, manifest.source.data, self._dynamic, manifest.seed)
             number, info = make_session(self.host, process, making, self._create_note, deadline)
         else:
             self._book_on(entry.fingerprint)
@@ -438,7 +385,7 @@ class RemoteSession:
     def _load(self, process: HostProcess, deadline: float | None, entry: Loadable) -> tuple[int, SessionInfo]:
         """Make the session from the compiled model of the cache. Raises `_BadEntry` if that does not work."""
         assert self._cache is not None
-        making = Making(entry.spec(self._spec()), (), None, self._dynamic)
+        making = Making(entry.spec(self._spec()), (), None, self._dynamic, self.manifest.seed)
         try:
             number, loaded = make_session(self.host, process, making, self._create_note, deadline)
         except BridgeError as error:

@@ -35,6 +35,16 @@ class RunOptions(HasFields):
         self._listeners: list[Callable[[bool], None]] = []
         self._lock = threading.Lock()
 
+    def copy(self) -> RunOptions:
+        """The same settings, for one run that is to be stopped by itself."""
+        twin = RunOptions()
+        for name, value in self.changed_fields().items():
+            setattr(twin, name, value)
+        twin._config_entries.update(self._config_entries)
+        twin._adapters.extend(self._adapters)
+        twin._terminate = self._terminate
+        return twin
+
     @property
     def terminate(self) -> bool:
         """Set to ``True`` from any thread to stop the runs that use these options, and all later ones."""

@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Any
 
 from qnnbridge.background import Background
-from qnnbridge.cache.memo import HashMemo
-from qnnbridge.cache.settings import cache_settings
+from qnnbridge.cache.memo import memo_for
 from qnnbridge.cache.status import CacheStatus
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.epcontext.gate import with_context_folder
+from qnnbridge.epcontext.native_path import path_for_qnn
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge.feeds import FeedChecker
 from qnnbridge.host import Host, default_host
@@ -81,6 +81,8 @@ class InferenceSession:
     the application has it imported.
     """
 
+    _warn = staticmethod(warnings.warn)
+
     def __init__(
         self,
         path_or_bytes: str | os.PathLike[str] | bytes,
@@ -108,10 +110,10 @@ class InferenceSession:
             specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
             parts.pop("providers", None)
             folder = parts["config_entries"].get(EXTERNAL_DATA_FOLDER)
-            source = ModelSource.open(path_or_bytes, folder=folder, memo=_memo(cache))
+            source = ModelSource.open(path_or_bytes, folder=folder, memo=memo_for(cache))
             parts["config_entries"] = with_context_folder(source, parts["config_entries"])
             spec = SessionSpec(
-                model_path=source.path,
+                model_path=path_for_qnn(source),
                 model_files=source.files,
                 providers=specs,
                 fallback=choose_fallback(specs, fallback),
@@ -147,7 +149,7 @@ class InferenceSession:
             if not remote.moved:  # that was counted and logged
                 host.supervisor.counters.cpu_fallbacks += 1
                 _log.warning("%s runs on the CPU: %s", manifest.source.label, placement.cause)
-            warnings.warn(
+            self._warn(
                 f"{manifest.source.label} runs on the CPU: no node of it could be placed on QNN"
                 + (f" ({placement.cause})" if placement.cause else ""),
                 CpuFallbackWarning,
@@ -420,12 +422,6 @@ class InferenceSession:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, a session is what it was made from; unpickled, it is made again in that process' own host."""
         return _remake, (self._remote.manifest, self._remote.retry, self._timeout)
-
-
-def _memo(cache: bool | None) -> HashMemo | None:
-    """What knows the hashes of unchanged files, unless the cache is switched off with all that it keeps."""
-    settings = cache_settings()
-    return HashMemo(settings.folder) if settings.enabled and cache is not False else None
 
 
 def _check_call(timeout: float | None, retry: int | None, on_deadline: str) -> None:

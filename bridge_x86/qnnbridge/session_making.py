@@ -25,12 +25,16 @@ LOG_TIMEOUT_S: Final = 1.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Making:
-    """What a host is told. data: of a model that has no path. dynamic: options to set at once."""
+    """What a host is told.
+
+    data: of a model that has no path. dynamic: options to set at once. seed: of random operators, if one was set.
+    """
 
     spec: SessionSpec
     initializers: Sequence[Any]
     data: bytes | None
     dynamic: Mapping[str, str]
+    seed: int | None = None
 
 
 def make_session(
@@ -48,6 +52,8 @@ def make_session(
     }
     if making.dynamic:
         header["dynamic"] = dict(making.dynamic)
+    if making.seed is not None:
+        header["seed"] = making.seed
     buffers: tuple[Any, ...] = tuple(encoder.buffers)
     if making.data is not None:
         # Behind the tensors.

@@ -58,7 +58,7 @@ class SparseTensor:
     def __init__(self, sparse_tensor: Sparse) -> None:
         if not isinstance(sparse_tensor, Sparse):
             raise errors.RemoteValueError(
-                "`Provided object` needs to be of type `Sparse`",
+                "`Provided object` needs to be of type `onnxruntime.capi.onnxruntime_pybind11_state.SparseTensor`",
                 fix="Use sparse_coo_from_numpy or sparse_csr_from_numpy.",
             )
         self._sparse = sparse_tensor

@@ -43,6 +43,7 @@ class HostHandlers:
             "session.create": self._create,
             "session.run": self._run,
             "session.close": self._close_session,
+            "session.assignment": self._assignment,
             "session.end_profiling": self._end_profiling,
             "session.set_ep_dynamic_options": self._set_ep_dynamic_options,
             "model.compile": self._compile,
@@ -133,6 +134,9 @@ class HostHandlers:
             spec = SessionSpec.from_wire(header["spec"])
             model, initializers = _model_and_tensors(request, spec, header.get("initializers", []))
             dynamic = dict(header.get("dynamic") or {})
+            seed = header.get("seed")
+            if seed is not None:
+                engine.set_seed(int(seed))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a proper description ({error})") from None
         with _native_set_up(request, engine, header.get("budget_s")):
@@ -196,6 +200,9 @@ class HostHandlers:
         if session is not None:
             session.close()
         return {}, ()
+
+    def _assignment(self, request: Request, _enter: Callable[[str], None]) -> Answer:
+        return {"subgraphs": self._session(request).assignment()}, ()
 
     def _end_profiling(self, request: Request, _enter: Callable[[str], None]) -> Answer:
         return {"file": self._session(request).end_profiling()}, ()

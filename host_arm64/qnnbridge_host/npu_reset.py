@@ -100,6 +100,13 @@ class ResettableSession:
         self._survive(lambda session: session.set_ep_dynamic_options(options), enter)
         self._dynamic.update(options)
 
+    def assignment(self) -> list[Any]:
+        """See `EngineSession.assignment`."""
+        session = self._session
+        if session is None:
+            raise _closed()
+        return session.assignment()
+
     def end_profiling(self) -> str:
         session = self._session
         if self._closed:

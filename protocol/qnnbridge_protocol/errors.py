@@ -65,6 +65,8 @@ class BridgeError(Exception):
 
     code: ClassVar[str] = "bridge.Error"
     retry: Retry = "unsafe"
+    _brief: ClassVar[bool] = False
+    """The text is the message alone, see `speak_like_onnxruntime`."""
 
     def __init__(
         self,
@@ -83,6 +85,8 @@ class BridgeError(Exception):
         self.details: dict[str, Any] = dict(details or {})
 
     def __str__(self) -> str:
+        if self._brief:
+            return self.message
         lines = [self.message]
         if self.cause:
             lines.append(f"  Cause: {self.cause}")
@@ -397,6 +401,11 @@ ORT_ERRORS: Mapping[str, type[OrtError]] = {
     cls.__name__: cls for cls in _tree(OrtError) if issubclass(cls, OrtError) and cls is not OrtError
 }
 """ONNX Runtime's exception class name -> ours."""
+
+
+def speak_like_onnxruntime() -> None:
+    """From now on, in this process, the text of what ONNX Runtime raises is ONNX Runtime's text alone."""
+    OrtError._brief = RemoteError._brief = True
 
 
 def from_wire(data: Mapping[str, Any]) -> BridgeError:

@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto
 
 import qnnbridge
-from qnnbridge.cache import session_cache
+from qnnbridge.cache import build, session_cache, waiting
 from qnnbridge.cache.manifest import MODEL
 from qnnbridge.cache.notes import Notes
 from qnnbridge.cache.settings import cache_dir
@@ -67,7 +67,7 @@ def shown(session: qnnbridge.InferenceSession) -> dict[str, Any]:
 
 def input_of(session: qnnbridge.InferenceSession) -> dict[str, Any]:
     rng = np.random.default_rng(3)
-    return {node.name: rng.random(node.shape, np.float32) for node in session.get_inputs()}
+    return {node.name: rng.random([int(d or 1) for d in node.shape], np.float32) for node in session.get_inputs()}
 
 
 @pytest.mark.parametrize("real", REAL_MODELS, ids=lambda real: Path(real.file).stem)
@@ -159,8 +159,7 @@ def scaled(folder: Path, *, dimension: Any = 4, external: bool = False) -> Path:
         [tensor("y", [dimension])],
         {"w": np.full(4, 2, np.float32)},
     )
-    where = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0} if external else {}
-    onnx.save(made, str(path), **where)  # type: ignore[arg-type]
+    onnx.save(made, str(path), save_as_external_data=external, location="w.bin", size_threshold=0)
     return path
 
 
@@ -283,7 +282,7 @@ def test_a_model_with_initializers_that_are_inputs_too_is_left_alone(host: qnnbr
 def test_a_compiled_model_that_shows_something_else_is_not_used(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = session_cache.build_entry
+    real = build.build_entry
 
     def other_output(*arguments: Any, **keywords: Any) -> Any:
         entry = real(*arguments, **keywords)
@@ -311,7 +310,12 @@ def test_after_a_restart_the_session_comes_back_from_the_entry(monkeypatch: pyte
         expected, looks = session.run(None, feeds), shown(session)
         loads: list[str] = []
         real = Store.find
-        monkeypatch.setattr(Store, "find", lambda self, key, **k: loads.append(key) or real(self, key, **k))
+
+        def find(self: Store, key: str, **keywords: Any) -> Any:
+            loads.append(key)
+            return real(self, key, **keywords)
+
+        monkeypatch.setattr(Store, "find", find)
         host.restart()
         assert equal_bits(session.run(None, feeds), expected)
         assert (session.generation, shown(session), session.cache.state) == (2, looks, "miss")
@@ -369,10 +373,11 @@ def test_a_pickled_session_is_made_again_from_the_cache(host: qnnbridge.Host) ->
 
 def test_other_providers_are_another_session(host: qnnbridge.Host) -> None:
     session = open_session(host)
-    session.set_providers(["CPUExecutionProvider"])
-    assert session.cache.state == "off"
-    session.set_providers([QNN], [{"soc_model": SOC_MODEL}])
-    assert session.cache.state == "hit"
+    states = []
+    for name, options in [("CPUExecutionProvider", {}), (QNN, {"soc_model": SOC_MODEL})]:
+        session.set_providers([name], [options])
+        states.append(session.cache.state)
+    assert states == ["off", "hit"]
 
 
 # --- waiting ---
@@ -398,7 +403,7 @@ def test_a_compiler_without_a_sign_of_life_is_not_waited_for(
     open_session(host).close()
     held = store().try_lock(store().all_keys()[0])
     assert held is not None
-    patience = session_cache.Patience
+    patience = waiting.Patience
     monkeypatch.setattr(session_cache, "Patience", lambda path, words: patience(path, words, stalled_s=0.0))
     session = open_session(host)
     assert (session.cache.state, session.placement.cpu_nodes) == ("off", 0)

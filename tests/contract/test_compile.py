@@ -108,6 +108,11 @@ def test_without_a_chip_it_says_which_one_was_taken(tmp_path: Path) -> None:
     assert result.validation.skipped
 
 
+def test_a_chip_wins_over_an_architecture_and_that_is_said(tmp_path: Path) -> None:
+    result = qnnbridge.compile(MUL, tmp_path, validate=False, soc_model=60, htp_arch=81)
+    assert result.warnings == ("A chip and an architecture were named: QNN goes by the chip.",)
+
+
 def test_the_result_does_not_depend_on_what_was_compiled_before(tmp_path: Path) -> None:
     """In one process the precision of a compilation leaks into the next; here each has its own."""
     first = qnnbridge.compile(MUL, tmp_path / "a.onnx", validate=False)

@@ -165,20 +165,20 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
 def test_two_workers_do_the_same_jobs_and_the_files_come_back(tmp_path: Path, scheduler: str) -> None:
     pytest.importorskip("onnxruntime_qnn")
     out = tmp_path / "out"
-    cells = plan([MUL, SIGMOID, IRIS], [60], out)
     with cluster.executor_of(scheduler) as executor:
-        outcomes = run_on(executor, cells)
-        assert states(outcomes) == [
-            ("mul_1.onnx", "60", "done"),
-            ("sigmoid.onnx", "60", "done"),
-            ("logreg_iris.onnx", "60", "failed"),
-        ]
-        again = run_on(executor, plan([MUL], [60], out))
-    assert "logreg_iris.onnx" in str(outcomes[2].error), "the model keeps its name on the way"
-    assert states(again) == [("mul_1.onnx", "60", "skipped")]
-    for outcome in outcomes[:2]:
-        assert outcome.result is not None
-        assert outcome.result.validation.skipped is None, "validated where it was compiled"
+        outcomes = run_on(executor, plan([MUL, IRIS], [60], out))
+    assert states(outcomes) == [("mul_1.onnx", "60", "done"), ("logreg_iris.onnx", "60", "failed")]
+    assert "logreg_iris.onnx" in str(outcomes[1].error), "the model keeps its name on the way"
+    assert outcomes[0].result is not None
+    assert outcomes[0].result.validation.skipped is None, "validated where it was compiled"
+
+    command = [sys.executable, "-m", "qnnbridge_tools", "compile", str(MUL), str(SIGMOID), "--soc-model", "60"]
+    arguments = ["--scheduler", scheduler, "-o", str(out), "--json"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)["outcomes"]
+    assert [(one["model"], one["state"]) for one in told] == [("mul_1.onnx", "skipped"), ("sigmoid.onnx", "done")]
+    assert told[1]["result"]["validation"]["skipped"] is None
     assert sorted(os.listdir(out)) == [
         *("mul_1_ctx.onnx", "mul_1_ctx.qnnbridge.json", "mul_1_ctx_qnn.bin"),
         *("sigmoid_ctx.onnx", "sigmoid_ctx.qnnbridge.json", "sigmoid_ctx_qnn.bin"),

@@ -15,13 +15,14 @@ import pytest
 import qnnbridge
 from qnnbridge.compiling import inputs, names, trouble
 from qnnbridge.compiling.compare import TOLERANCES, compare
-from qnnbridge.compiling.job import CompileJob, HostSettings, job_key
+from qnnbridge.compiling.job import CompiledFiles, CompileJob, HostSettings, job_key
 from qnnbridge.compiling.places import place_of
 from qnnbridge.compiling.progress import ticking
 from qnnbridge.compiling.refusals import nothing_to_compile
 from qnnbridge.compiling.request import make_job
 from qnnbridge.compiling.staging import workplace
-from qnnbridge.errors import CompileFailed, EPFail, OptionError, PlacementRefused
+from qnnbridge.compiling.validation import validate
+from qnnbridge.errors import CompileFailed, DeadlineExceeded, EPFail, OptionError, PlacementRefused
 from qnnbridge.model_source import ModelSource
 from qnnbridge_protocol.specs import NodeInfo, ProviderSpec, SessionSpec
 
@@ -250,6 +251,28 @@ def test_nothing_to_compile_says_so_and_names_the_options_of_the_command() -> No
     assert "--dim N=SIZE" in failed.fix
     assert "fallback" not in failed.fix
     assert failed.evidence == refused.evidence
+
+
+def test_dimensions_without_a_name_are_fixed_in_a_copy_of_the_model() -> None:
+    refused = PlacementRefused(
+        "No node.",
+        fix="Export the model with fixed shapes. To let such nodes run on the CPU, "
+        "create the session with fallback='cpu'.",
+    )
+    inputs_of_model = (NodeInfo("x", "tensor(float)", (None, 3, "?", "?")), NodeInfo("s", "tensor(float)", ()))
+    failed = nothing_to_compile(refused, inputs_of_model)
+    assert failed.fix is not None
+    assert "qnnbridge optimize MODEL -o FIXED.onnx --dim x:0=SIZE --dim x:2=SIZE --dim x:3=SIZE" in failed.fix
+    assert nothing_to_compile(refused).fix == "Export the model with fixed shapes."
+
+
+def test_time_that_is_over_before_the_comparison_says_so() -> None:
+    job = make_job(MODELS / "mul_1.onnx", soc_model=60)
+    files = CompiledFiles("/nowhere", "m_ctx.onnx", None, None, "60", {}, {}, 0.1)
+    with pytest.raises(DeadlineExceeded, match=r"mul_1\.onnx was compiled, and the time was over before") as caught:
+        validate(job, files, deadline=time.monotonic())
+    assert "--no-validate" in str(caught.value.fix)
+    assert caught.value.state == "not-started"
 
 
 @pytest.mark.parametrize(

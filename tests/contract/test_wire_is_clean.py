@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
 import qnnbridge
+from tests import needs
 from tests.contract.small_models import MODELS
 from tests.fakes.hosts import FAKE_HOST, fake_host, script
 
@@ -82,7 +82,7 @@ def test_the_banner_of_the_native_library_is_found_in_stderr() -> None:
 
 
 @pytest.mark.simulator
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="descriptors are only listed by Linux")
+@needs.linux
 def test_the_real_host_keeps_descriptors_0_and_1_from_everybody() -> None:
     pytest.importorskip("onnxruntime_qnn")
     with qnnbridge.Host() as host:

@@ -23,6 +23,7 @@ from machines import (
     make_host,
     snapdragon,
     windows_on_arm,
+    x64_pc,
 )
 
 from qnnbridge_tools.doctor.facts import Library, ProbeResult
@@ -241,6 +242,13 @@ def packages_of_python_3_11_copied_to_3_13() -> SimulatedMachine:
     return machine
 
 
+@broken("packages.arm-only", "QnnHtp.dll: ARM64X", "onnxruntime-qnn==2.")
+def x64_pc_with_a_release_for_emulated_pythons() -> SimulatedMachine:
+    machine = x64_pc()
+    make_host(add_python(machine, r"C:\Python311", "3.11.9", "x64", running=True), "1.23.2")
+    return machine
+
+
 @broken("packages.wheel-machine", "aarch64")
 def wheels_of_another_linux_machine() -> SimulatedMachine:
     machine = linux()
@@ -331,6 +339,21 @@ def onnxruntime_1_31_with_2_3() -> SimulatedMachine:
     return snapdragon("2.3.0", "1.31.1")[0]
 
 
+@broken("packages.onnxruntime-too-old", "1.23.2", "2.3.0", "<1.28")
+def onnxruntime_1_23_with_2_3() -> SimulatedMachine:
+    """pip refuses it, and whoever installs with --no-deps gets a provider without a device."""
+    return snapdragon("2.3.0", "1.23.2")[0]
+
+
+@broken("packages.twice", "more than once")
+def two_copies_in_two_folders() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    other = Python(machine, host.executable, r"C:\more-packages", host.version, host.platform)
+    install(other, "onnxruntime-qnn", "2.4.0", record="2.7.0")
+    host.answer(path=(host.site, other.site))
+    return machine
+
+
 @broken("packages.other-qnnbridge", "0.0.9")
 def another_qnnbridge_on_the_host() -> SimulatedMachine:
     machine, _, host = snapdragon()
@@ -417,6 +440,17 @@ def x64_library_in_the_native_package() -> SimulatedMachine:
 def catalog_of_another_build() -> SimulatedMachine:
     machine, _, host = snapdragon()
     machine.file(_qnn(host, "libqnnhtpv73.cat")).data = b"0\x82" + bytes(12_000)
+    return machine
+
+
+@broken("files.incomplete", "prepare is missing")
+def wheel_that_was_packed_without_a_library() -> SimulatedMachine:
+    """Its RECORD does not know that library either."""
+    machine, _, host = snapdragon()
+    record = machine.file(host.path("onnxruntime_qnn-2.7.0.dist-info/RECORD"))
+    rows = (record.data or b"").decode().splitlines()
+    record.data = "\n".join(row for row in rows if "QnnHtpPrepare" not in row).encode()
+    machine.remove(_qnn(host, "QnnHtpPrepare.dll"))
     return machine
 
 
@@ -614,6 +648,13 @@ def variable_with_a_typing_error() -> SimulatedMachine:
     return machine
 
 
+@broken("env.unusable-value", "lots", 'setx QNNBRIDGE_CACHE_MAX_BYTES ""')
+def size_of_the_cache_that_is_no_size() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.environ["QNNBRIDGE_CACHE_MAX_BYTES"] = "lots"
+    return machine
+
+
 # --- the application ---
 
 
@@ -667,6 +708,13 @@ def damaged_entry_of_the_cache() -> SimulatedMachine:
     return machine
 
 
+@broken("cache.damaged", "cache clear 00ff")
+def entry_of_the_cache_that_is_in_place_and_not_whole() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.cached = CacheContents(3, 5 << 20, ("00ff: it has no manifest",), ("00ff",))
+    return machine
+
+
 # --- live probe: what real hosts answered ---
 
 
@@ -674,6 +722,18 @@ def _probed(**result: object) -> SimulatedMachine:
     machine, _, _ = snapdragon()
     machine.probe_result = ProbeResult(**result)  # type: ignore[arg-type]
     return machine
+
+
+@broken("probe.start", "does not come up")
+def host_that_never_says_hello() -> SimulatedMachine:
+    return _probed(
+        failed="start", error="HostStartFailed", message="The QNN host process ended before it was ready."
+    )
+
+
+@broken("probe.run", "its process dies")
+def npu_driver_that_ends_the_process() -> SimulatedMachine:
+    return _probed(failed="run", error="HostCrashed", message="exit code 0xC0000409", exit_code=0xC0000409)
 
 
 @broken("probe.import", "0xC0000005", "its process dies")

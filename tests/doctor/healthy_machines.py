@@ -63,6 +63,18 @@ def x64_pc_for_compiling() -> SimulatedMachine:
 
 
 @healthy
+def x64_pc_with_the_one_release_of_1_x_for_it() -> SimulatedMachine:
+    machine = x64_pc()
+    make_host(add_python(machine, r"C:\Python311", "3.11.9", "x64", running=True), "1.22.2")
+    return machine
+
+
+@healthy
+def release_that_has_the_provider_inside_onnxruntime() -> SimulatedMachine:
+    return snapdragon("1.20.0", version="3.11.9")[0]
+
+
+@healthy
 def linux_with_the_simulator() -> SimulatedMachine:
     machine = linux()
     make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))

@@ -2,30 +2,103 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from machines import install, snapdragon
+from machines import File, install, snapdragon
 
 from qnnbridge_tools.doctor.checks import Check
 from qnnbridge_tools.doctor.diagnose import diagnose
-from qnnbridge_tools.doctor.facts import ProbeResult
-from qnnbridge_tools.doctor.findings import Report, Severity
+from qnnbridge_tools.doctor.facts import Library, ProbeResult
+from qnnbridge_tools.doctor.findings import Healthy, Report, Severity
 from qnnbridge_tools.doctor.report_json import report_document
-from qnnbridge_tools.doctor.report_text import report_text
+from qnnbridge_tools.doctor.report_text import Screen, report_text
 from qnnbridge_tools.doctor.survey import Order, survey
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def report_of_much_trouble() -> Report:
-    machine, _, host = snapdragon(system_qnn="2.40.0.0")
+    machine, _, _ = snapdragon(system_qnn="2.40.0.0")
     machine.environ["PYTHONHOME"] = r"C:\Python27"
     machine.problems[r"ACPI\QCOM0D0A\2&DABA3FF&0"] = 43
     return diagnose(survey(machine, Order()))
+
+
+def report_of_a_ruin() -> Report:
+    """As much as can be wrong at once."""
+    machine, application, host = snapdragon("2.7.0", "1.23.2", system_qnn="2.40.0.0", home=r"C:\Users\Jürgen")
+    machine.environ |= {
+        "PYTHONHOME": r"C:\Python27",
+        "ORT_QNN_ENABLE_CPU_BACKEND": "1",
+        "QNNBRIDGE_HOSTPYTHON": r"C:\Python-arm64\python.exe",
+        "QNNBRIDGE_CACHE_MAX_BYTES": "lots",
+        "QNN_SDK_ROOT": r"C:\Qualcomm\gone",
+        "QNNBRIDGE_STATE_DIR": r"D:\state",
+        "PATH": r"C:\Windows;D:\qairt\lib",
+        "ADSP_LIBRARY_PATH": r"D:\qairt\dsp",
+    }
+    machine.put(r"D:\qairt\lib\QnnHtp.dll", File(2_000_000, library=Library("ARM64X", "2.40.0.251030114326")))
+    machine.put(r"D:\qairt\dsp\libQnnHtpV73Skel.so", File(9_000_000, library=Library("hexagon")))
+    machine.read_only.add(r"D:\state")
+    machine.free = 42 << 20
+    machine.problems[r"ACPI\QCOM0D0A\2&DABA3FF&0"] = 43
+    machine.remove(r"C:\Windows\System32\msvcp140.dll")
+    for name in ("QnnHtp.dll", "QnnSystem.dll", "QnnHtpV73Stub.dll", "libqnnhtpv73.cat"):
+        machine.remove(host.path(f"onnxruntime_qnn/{name}"))
+    machine.remove_folder(application.path("numpy"))
+    machine.remove_folder(application.path("numpy-2.4.6.dist-info"))
+    return diagnose(survey(machine, Order(backend=r"D:\gone\QnnHtp.dll", model=r"C:\absent.onnx")))
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 40), (100, 50), (120, 60)])
+def test_a_report_fits_on_one_screen_however_much_is_wrong(width: int, height: int) -> None:
+    report = report_of_a_ruin()
+    assert len(report.findings) >= 16
+    screen = Screen(width, height)
+    text = report_text(report, screen)
+    lines = text.splitlines()
+    assert screen.lines(text) < height
+    assert lines[-1] == f"Verdict: {report.verdict}"
+    shown = [one for one in report.findings if any(line.endswith(f"[{one.code}]") for line in lines)]
+    assert shown == list(report.findings[: len(shown)])
+    assert len(shown) >= 8
+    for finding in shown:
+        assert any(line.strip() == f"fix   {finding.fix}" for line in lines)
+    for finding in report.findings:
+        assert finding.code in text
+    assert "--json shows all" in " ".join(text.split())
+
+
+def test_a_report_of_ten_findings_fits_on_eighty_times_forty() -> None:
+    report = report_of_a_ruin()
+    report = dataclasses.replace(report, findings=report.findings[:10])
+    text = report_text(report, Screen(80, 40))
+    assert Screen(80, 40).lines(text) < 40
+
+
+def test_a_report_of_three_findings_is_shown_whole() -> None:
+    report = report_of_much_trouble()
+    text = report_text(report, Screen(80, 40))
+    assert "--json shows all" not in text
+    assert Screen(80, 40).lines(text) < 40
+    for finding in report.findings:
+        assert " ".join(finding.why.split()) in " ".join(text.split())
+
+
+def test_a_healthy_thing_takes_one_line_of_the_screen_where_room_is_short() -> None:
+    report = report_of_much_trouble()
+    report = dataclasses.replace(
+        report, healthy=(*report.healthy, Healthy("paths", "cache D:\\" + "folder\\" * 20))
+    )
+    lines = report_text(report, Screen(80, 40)).splitlines()
+    healthy = [line for line in lines if line.startswith("ok")]
+    assert len(healthy) == len(report.healthy)
+    assert all(len(line) <= 80 for line in healthy)
 
 
 def test_the_most_blocking_finding_comes_first_and_the_verdict_names_it() -> None:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
@@ -22,7 +21,6 @@ import numpy as np
 import pytest
 
 import qnnbridge
-from qnnbridge.cache import status as cache_status
 from qnnbridge.cache.files import hash_file
 from qnnbridge.cache.manifest import MODEL, EntryManifest, FileRecord
 from qnnbridge.cache.notes import Notes
@@ -43,6 +41,7 @@ BLOB = "model_ctx_qnn.bin"
 SOC = [("QNNExecutionProvider", {"soc_model": "60"})]
 INPUT = {"x": np.load(MODELS / "x.npz")["x"]}
 APPLICATION_TIMEOUT_S = 100
+KILLED = 9
 
 
 @pytest.fixture(autouse=True)
@@ -190,8 +189,7 @@ def believe(folder: Path) -> None:
         FileRecord(file.name, (folder / file.name).stat().st_size, hash_file(folder / file.name))
         for file in manifest.files
     )
-    id = hashlib.sha256(os.urandom(8)).hexdigest()
-    EntryManifest(**{**plain(manifest), "files": files, "id": id}).write(folder)
+    EntryManifest(**{**plain(manifest), "files": files, "id": os.urandom(16).hex()}).write(folder)
 
 
 def plain(manifest: EntryManifest) -> dict[str, Any]:
@@ -200,12 +198,37 @@ def plain(manifest: EntryManifest) -> dict[str, Any]:
     return {field.name: getattr(manifest, field.name) for field in dataclasses.fields(manifest)}
 
 
-def deadly(folder: Path, at: int, value: int) -> None:
-    """The files of `tests/models/compiled` with one byte changed, as a whole entry."""
+@pytest.fixture(scope="module")
+def compiled_quantized(host: qnnbridge.Host, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with the model of which `tests/models/compiled` has the files."""
+    folder = tmp_path_factory.mktemp("quantized") / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QNNBRIDGE_CACHE", "1")
+        patch.setenv("QNNBRIDGE_CACHE_DIR", str(folder))
+        open_quantized(host).close()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def right_quantized(host: qnnbridge.Host) -> bytes:
+    with open_quantized(host, cache=False) as session:
+        return result(session)
+
+
+def open_quantized(host: qnnbridge.Host, **keywords: Any) -> qnnbridge.InferenceSession:
+    return open_session(host, MODELS / "q.onnx", **{"cache": True, "fallback": "cpu", **keywords})
+
+
+def deadly(compiled: Path, at: int, value: int) -> None:
+    """The files of `tests/models/compiled` with one byte changed, as a whole entry of the test's cache."""
+    shutil.copytree(compiled, cache_dir())
+    (key,) = store().all_keys()
+    folder = store().entry_folder(key)
     model = onnx.load(COMPILED / "good.onnx")
-    for attribute in model.graph.node[0].attribute:
-        if attribute.name == "ep_cache_context":
-            attribute.s = BLOB.encode()
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "ep_cache_context":
+                attribute.s = BLOB.encode()
     onnx.save(model, folder / MODEL)
     shutil.copy(COMPILED / "a_qnn.bin", folder / BLOB)
     overwrite(folder / BLOB, at, bytes([value]))
@@ -213,35 +236,37 @@ def deadly(folder: Path, at: int, value: int) -> None:
 
 
 def test_an_entry_that_kills_the_host_is_set_aside_and_the_model_is_compiled_again(
-    entry: Path, right: bytes
+    compiled_quantized: Path, right_quantized: bytes
 ) -> None:
-    deadly(entry, 34993, 0xFF)
+    deadly(compiled_quantized, 34993, 0xFF)
     with qnnbridge.Host() as host:
-        session = open_session(host, retry=0)
-        assert (session.cache.state, faults(), result(session)) == ("miss", ["crashed"], right)
+        session = open_quantized(host, retry=0)
+        assert (session.cache.state, faults(), result(session)) == ("miss", ["crashed"], right_quantized)
         assert host.stats.crashes == 1
-        assert open_session(host).cache.state == "hit"
+        assert open_quantized(host).cache.state == "hit"
     assert Quarantine().accounts() == []
     (bad,) = store().bad_entries()
     assert "SIGSEGV" in bad.reason
 
 
-def test_an_entry_that_kills_when_it_is_run_is_set_aside_and_the_run_is_repeated(entry: Path, right: bytes) -> None:
-    deadly(entry, 36906, 0x04)
+def test_an_entry_that_kills_when_it_is_run_is_set_aside_and_the_run_is_repeated(
+    compiled_quantized: Path, right_quantized: bytes
+) -> None:
+    deadly(compiled_quantized, 36906, 0x04)
     with qnnbridge.Host() as host:
-        session = open_session(host)
+        session = open_quantized(host)
         assert session.cache.state == "hit"
-        assert result(session) == right
+        assert result(session) == right_quantized
         assert (session.cache.state, faults()) == ("off", ["crashed"])
-        assert "set aside" in session.cache.reason or "SIGSEGV" in session.cache.reason
-        assert open_session(host).cache.state == "miss"
+        assert "SIGSEGV" in session.cache.reason
+        assert open_quantized(host).cache.state == "miss"
     assert Quarantine().accounts() == []
 
 
-def test_a_run_that_must_not_be_repeated_is_not(entry: Path) -> None:
-    deadly(entry, 36906, 0x04)
+def test_a_run_that_must_not_be_repeated_is_not(compiled_quantized: Path) -> None:
+    deadly(compiled_quantized, 36906, 0x04)
     with qnnbridge.Host() as host:
-        session = open_session(host)
+        session = open_quantized(host)
         with pytest.raises(HostCrashed):
             session.run(None, INPUT, retry=0)
         assert faults() == ["crashed"]
@@ -259,11 +284,11 @@ def test_an_entry_that_qnn_refuses_is_set_aside_and_the_model_is_compiled_again(
 def test_when_the_second_entry_is_bad_too_the_model_is_left_alone(
     entry: Path, host: qnnbridge.Host, right: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qnnbridge.cache import session_cache
+    from qnnbridge.cache import build, session_cache
 
     (entry / BLOB).write_bytes(b"no context binary" * 4000)
     believe(entry)
-    real, built = session_cache.build_entry, []
+    real, built = build.build_entry, []
 
     def faulty(*arguments: Any, **keywords: Any) -> Any:
         made = real(*arguments, **keywords)
@@ -374,7 +399,7 @@ def test_an_application_killed_while_it_fills_the_cache_leaves_nothing_half(
         text=True,
         timeout=APPLICATION_TIMEOUT_S,
     )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert killed.returncode == -KILLED, killed.stderr
     assert len(store().all_keys()) == STEPS[step]
     session = open_session(host)
     assert session.cache.state == ("hit" if STEPS[step] else "miss")
@@ -407,61 +432,6 @@ def test_eight_processes_that_open_the_same_model_at_once_compile_it_once(right:
         told.append(json.loads(out))
     assert sorted(state for state, _, _ in told) == ["hit"] * 7 + ["miss"]
     assert {tuple(facts) for _, *facts in told} == {(13, hashlib.sha256(right).hexdigest())}
-
-
-# --- disks ---
-
-
-def assert_made_without(host: qnnbridge.Host, right: bytes, words: str) -> None:
-    """The session works, and the trouble is said once."""
-    with pytest.warns(qnnbridge.CacheWarning, match=words) as caught:
-        session = open_session(host)
-        again = open_session(host)
-    said = [warning for warning in caught if warning.category is qnnbridge.CacheWarning]
-    assert len(said) == 1
-    assert Path(said[0].filename).name == Path(__file__).name
-    for one in (session, again):
-        assert (one.cache.state, result(one)) == ("off", right)
-        assert "the cache cannot be used" in one.cache.reason
-    assert "cannot be used" in str(host.stats.cache_problem)
-
-
-@pytest.fixture(autouse=True)
-def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_status, "_said", set())
-
-
-@pytest.mark.parametrize("where", ["under a file", "where nobody may write"])
-def test_a_folder_that_cannot_be_made_costs_the_cache_and_not_the_session(
-    where: str, host: qnnbridge.Host, right: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    folder = tmp_path / "file" / "cache" if where == "under a file" else Path("/proc/self/cache")
-    monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(folder))
-    assert_made_without(host, right, "cannot be used")
-
-
-def test_a_disk_on_which_the_compiled_model_has_no_room_costs_the_cache_and_not_the_session(right: bytes) -> None:
-    """Neither process can write a file of more than 20,000 bytes; the blob has 70,000."""
-    with compile_host("none", file_bytes=20_000) as host:
-        assert_made_without(host, right, "full|limit|large")
-    assert store().all_keys() == []
-    assert list((store().root / "tmp").iterdir()) == []
-
-
-def test_a_full_disk_costs_the_cache_and_not_the_session(
-    host: qnnbridge.Host, right: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The manifest is what does not fit any more."""
-    import errno
-
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("qnnbridge.cache.manifest.write_json", full)
-    assert_made_without(host, right, "No space left on device")
-    assert store().all_keys() == []
-    assert list((store().root / "tmp").iterdir()) == []
 
 
 def test_a_note_about_a_bad_model_does_not_outlive_clearing(entry: Path, host: qnnbridge.Host) -> None:

@@ -111,13 +111,16 @@ def test_a_death_at_the_end_of_the_compiler_does_not_cost_the_result(target: Pat
     assert json.loads(Path(result.manifest).read_text())["extra"]["died_at_teardown"] is True
 
 
-def test_a_compiler_that_stands_still_is_ended_at_its_deadline(target: Path) -> None:
+def test_a_compiler_that_stands_still_is_ended_at_its_deadline(
+    target: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     begun = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=r"mul_1\.onnx was not compiled within 2 s") as caught:
         qnnbridge.compile(MUL, target, host=dying_host("stop"), timeout=2)
     # The promise is one second; the rest is for a machine that is busy with other things.
     assert time.monotonic() - begun < 2 + 1 + 5
     assert caught.value.state == "stopped"
+    assert "died" not in caplog.text, "it was ended, and nobody is told of a crash"
     assert names_in(target) == []
 
 
@@ -296,6 +299,23 @@ def test_the_blob_of_another_model_is_never_replaced(target: Path) -> None:
     assert result.blob is not None
     assert os.path.basename(result.blob) != "mul_1_ctx_qnn.bin"
     assert os.path.basename(result.path) == "mul_1_ctx.onnx"
+    assert compiled_at(Path(result.path))
+
+
+def test_of_two_at_once_to_one_output_the_last_one_stays_whole(target: Path) -> None:
+    theirs = target / "mul_1_ctx_qnn.bin"
+
+    def another_one_is_quicker(_stage: str, _seconds: float) -> None:
+        theirs.write_bytes(b"theirs")
+
+    with pytest.raises(CompileFailed, match=r"Another compilation has put mul_1_ctx_qnn\.bin into") as caught:
+        qnnbridge.compile(MUL, target, validate=False, on_progress=another_one_is_quicker)
+    assert "Compile again" in str(caught.value.fix)
+    assert names_in(target) == ["mul_1_ctx_qnn.bin"]
+
+    theirs.unlink()
+    result = qnnbridge.compile(MUL, target, validate=False, overwrite=True, on_progress=another_one_is_quicker)
+    assert theirs.read_bytes() == b"theirs"
     assert compiled_at(Path(result.path))
 
 

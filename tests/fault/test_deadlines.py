@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.fakes.fair_clock import FairClock
 from tests.fakes.hosts import fake_host, script
+from tests.fakes.stopping import stop
 
 import qnnbridge
 from qnnbridge import errors
@@ -22,7 +23,9 @@ X = np.arange(4, dtype=np.float32)
 GRACE_S = 1.0
 """What the README promises on top of a deadline."""
 
-WAIT_S = 20.0
+WAIT_S = 50.0
+BEGIN_S = 2.0
+"""Long enough for a busy machine to begin with the work."""
 
 
 def in_flight(host: qnnbridge.Host, count: int) -> None:
@@ -40,14 +43,22 @@ def timed(work: Callable[[], Any]) -> tuple[float, errors.DeadlineExceeded]:
     return clock.seconds, caught.value
 
 
+def abandon(session: qnnbridge.InferenceSession) -> tuple[float, errors.DeadlineExceeded]:
+    """Go away from a run that has begun. One that had not begun in time, on a busy machine, is tried again."""
+    while True:
+        seconds, error = timed(lambda: session.run(None, {"x": X}, timeout=0.2))
+        assert error.state in ("still-running", "not-started")
+        if error.state == "still-running":
+            return seconds, error
+
+
 def test_a_run_that_cannot_be_interrupted_is_left_alone_and_its_caller_goes_on(tmp_path: Path):
     """Row 29: the lane is busy until the work ends, then all is as before."""
     end = tmp_path / "end"
     with fake_host() as host:
         slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
-        seconds, error = timed(lambda: slow.run(None, {"x": X}, timeout=0.2))
-        assert error.state == "still-running"
+        seconds, error = abandon(slow)
         assert seconds < 0.2 + GRACE_S
         assert "on_deadline='kill'" in str(error.fix)
         seconds, error = timed(lambda: other.run(None, {"x": X}, timeout=0.1))
@@ -64,7 +75,7 @@ def test_a_session_on_the_cpu_does_not_wait_for_the_npu(tmp_path: Path):
     with fake_host() as host:
         slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
         cpu = qnnbridge.InferenceSession(script(scale=3, npu=False), host=host)
-        timed(lambda: slow.run(None, {"x": X}, timeout=0.05))
+        abandon(slow)
         assert np.array_equal(cpu.run(None, {"x": X}, timeout=WAIT_S)[0], X * 3)
         end.touch()
 
@@ -78,7 +89,7 @@ def test_the_deadline_kill_ends_the_host_and_the_others_are_repeated(no_leaks):
         begin = time.monotonic()
 
         def late() -> None:
-            slow.run(None, {"x": X}, timeout=0.5, on_deadline="kill")
+            slow.run(None, {"x": X}, timeout=BEGIN_S, on_deadline="kill")
 
         late_call = threading.Thread(target=lambda: pytest.raises(errors.DeadlineExceeded, late))
         late_call.start()
@@ -86,7 +97,7 @@ def test_the_deadline_kill_ends_the_host_and_the_others_are_repeated(no_leaks):
         waits = pool.submit(lambda: other.run(None, {"x": X})[0])
         assert np.array_equal(waits.result(WAIT_S), X * 3)
         late_call.join(WAIT_S)
-        assert time.monotonic() - begin < 0.5 + GRACE_S + WAIT_S / 2
+        assert time.monotonic() - begin < BEGIN_S + GRACE_S + WAIT_S / 2
         assert host.stats.generation == 2
         assert host.stats.retried_calls == 1
 
@@ -104,7 +115,7 @@ def test_a_call_behind_others_ends_the_host_only_if_nobody_wants_their_work(
             waits = pool.submit(slow.run, None, {"x": X})
             in_flight(host, 1)
         else:
-            timed(lambda: slow.run(None, {"x": X}, timeout=0.05))
+            abandon(slow)
         _, error = timed(lambda: other.run(None, {"x": X}, timeout=0.1, on_deadline="kill"))
         assert error.state == ("stopped" if ended else "not-started")
         end.touch()
@@ -120,7 +131,7 @@ def test_a_model_that_hangs_is_to_blame_and_not_the_one_that_waits_behind_it():
         slow = qnnbridge.InferenceSession(script(on_run=["sleep:60"]), host=host)
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
         for _ in range(2):
-            hangs = pool.submit(slow.run, None, {"x": X}, timeout=0.3, on_deadline="kill")
+            hangs = pool.submit(slow.run, None, {"x": X}, timeout=BEGIN_S, on_deadline="kill")
             in_flight(host, 1)
             assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
             assert isinstance(hangs.exception(WAIT_S), errors.DeadlineExceeded)
@@ -140,7 +151,7 @@ def test_a_crash_of_abandoned_work_is_blamed_on_it(tmp_path: Path):
             end.unlink(missing_ok=True)
             poison = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}", "segv"]), host=host)
             other = qnnbridge.InferenceSession(script(scale=3), host=host)
-            timed(lambda poison=poison: poison.run(None, {"x": X}, timeout=0.05))
+            abandon(poison)
             waits = pool.submit(other.run, None, {"x": X})
             in_flight(host, 1)
             end.touch()
@@ -154,7 +165,7 @@ def test_abandoned_work_that_has_ended_is_not_blamed_for_what_comes_later(tmp_pa
     with fake_host() as host:
         slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
         poison = qnnbridge.InferenceSession(script(on_run=["segv"]), host=host)
-        timed(lambda: slow.run(None, {"x": X}, timeout=0.05))
+        abandon(slow)
         end.touch()
         assert np.array_equal(slow.run(None, {"x": X})[0], X * 2)
         with pytest.raises(errors.HostCrashed) as caught:
@@ -169,13 +180,16 @@ def test_terminate_stops_what_can_be_stopped(before: bool, tmp_path: Path):
     end = tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(2) as pool:
         first = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
-        session = qnnbridge.InferenceSession(script(on_run=["stoppable:60"]), host=host)
+        began = tmp_path / "began"
+        session = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", "stoppable:600"]), host=host)
         if before:
             blocks = pool.submit(first.run, None, {"x": X})
             in_flight(host, 1)
         options = qnnbridge.RunOptions()
         stopped = pool.submit(session.run, None, {"x": X}, options)
         in_flight(host, 1 + before)
+        while not before and not began.exists():
+            threading.Event().wait(0.002)
         options.terminate = True
         error = stopped.exception(WAIT_S)
         assert isinstance(error, errors.Cancelled if before else errors.Fail), error
@@ -200,9 +214,12 @@ def test_the_error_says_what_became_of_the_work(
     monkeypatch.setattr("qnnbridge.process.channel.CANCEL_TIMEOUT_S", WAIT_S)
     with fake_host(f"--cancel-grace={grace_s}") as host:
         session = qnnbridge.InferenceSession(script(on_run=[action]), host=host)
-        with pytest.raises(errors.DeadlineExceeded) as caught:
-            session.run(None, {"x": X}, timeout=0.5)
-        assert caught.value.state == state
+        told = "not-started"
+        while told == "not-started":  # as on a busy machine
+            with pytest.raises(errors.DeadlineExceeded) as caught:
+                session.run(None, {"x": X}, timeout=0.5)
+            told = caught.value.state
+        assert told == state
         assert isinstance(caught.value, TimeoutError)
 
 
@@ -251,7 +268,7 @@ def test_the_deadline_holds_while_a_large_input_does_not_get_through(tmp_path: P
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         large = np.ones(8 << 20, np.float32)
         pid = host.info.pid
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         try:
             seconds, _ = timed(lambda: session.run(None, {"x": large}, timeout=0.2))
         finally:

@@ -24,6 +24,8 @@ from qnnbridge._platform import wait_readable
 X = np.arange(4, dtype=np.float32)
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
+CLOSE_TIMEOUT_S = 20.0
+"""A call sleeps three times as long; the ladder takes seven seconds where the machine is free."""
 TIMES = 3
 
 
@@ -127,7 +129,7 @@ def test_an_application_may_end_in_any_way_and_its_exit_code_is_its_own(ending: 
     assert says in err
     assert "Fatal Python error" not in err
     assert host_ended
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < WAIT_S
     if not says:
         assert "Traceback" not in err, err
     if ending.endswith("in atexit") and not says:
@@ -248,7 +250,7 @@ def test_closing_in_the_middle_of_many_calls_ends_each_with_its_result_or_closed
         assert half.wait(WAIT_S)
         begin = time.monotonic()
         host.close()
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < CLOSE_TIMEOUT_S
         assert {worker.result(WAIT_S) for worker in workers} <= {"closed", "finished"}
         assert host.stats.crashes == 0
 
@@ -263,7 +265,7 @@ def test_closing_does_not_wait_for_a_call_that_does_not_end(tmp_path: Path, no_l
             threading.Event().wait(0.002)
         begin = time.monotonic()
         host.close()
-        assert time.monotonic() - begin < 6
+        assert time.monotonic() - begin < CLOSE_TIMEOUT_S
         assert isinstance(call.exception(WAIT_S), errors.Closed)
         with pytest.raises(errors.Closed):
             session.run(None, {"x": X})

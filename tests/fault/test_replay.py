@@ -132,3 +132,21 @@ def test_a_host_that_has_made_enough_sessions_is_replaced():
                 assert np.array_equal(session.run(None, {"x": X})[0], X * np.float32(n))
         # The third one is made again in the second host, so the fourth is made there as its second.
         assert (host.stats.planned_restarts, host.stats.crashes, host.stats.retried_calls) == (1, 0, 0)
+
+
+def test_what_was_bound_and_set_is_the_applications_and_there_in_the_next_host(tmp_path: Path):
+    """A binding and the dynamic options are kept on this side, so that a death does not lose them."""
+    told = tmp_path / "told"
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(scale=3, on_dynamic=[f"note:{told}"]), host=host)
+        session.set_ep_dynamic_options({"ep.dynamic.workload_type": "Efficient"})
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", X)
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        for generation in (2, 3):
+            host.supervisor.running._child.kill()
+            session.run_with_iobinding(binding)
+            assert np.array_equal(binding.copy_outputs_to_cpu()[0], X * 3)
+            assert session.generation == generation
+            assert told.read_text() == "." * generation

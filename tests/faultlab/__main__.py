@@ -1,8 +1,9 @@
 """``python -m tests.faultlab``: faults under load, for as long as one likes.
 
 With ``--calls`` and ``--kills``: so many calls while the host is killed with -9 so many times; each must give the
-right result in every bit. Without: all kinds of faults at random for ``--seconds``; at the end each published
-promise and whether it held. The exit code is 1 if anything was broken.
+right result in every bit. With ``--orphans``: so many applications are killed with -9 in each state, and their hosts
+must follow. Without: all kinds of faults at random for ``--seconds``; at the end each published promise and whether
+it held. The exit code is 1 if anything was broken.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import faulthandler
 import logging
 import os
 import random
+import statistics
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.faultlab.killing import kill_under_load
 from tests.faultlab.models import new_host, real, scripted
+from tests.faultlab.orphans import END_TIMEOUT_S, STATES, kill_an_application
 from tests.faultlab.soak import Soak
 
 STUCK_AFTER_S = 300.0
@@ -30,6 +33,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--calls", type=int, help="with --kills: the show, 10000 calls and 200 kills for example")
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--orphans", type=int, help="how many applications to kill in each state")
     parser.add_argument(
         "--real", action="store_true", help="with the QNN simulator in place of the scripted engine"
     )
@@ -40,8 +44,24 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="faultlab-") as folder:
         # The reports and the quarantine of this run are not the user's.
         os.environ["QNNBRIDGE_STATE_DIR"] = os.path.join(folder, "state")
-        good = _show(options) if options.calls else _soak(options, Path(folder))
+        if options.orphans:
+            good = _orphans(options.orphans)
+        else:
+            good = _show(options) if options.calls else _soak(options, Path(folder))
     return 0 if good else 1
+
+
+def _orphans(times: int) -> bool:
+    good = True
+    for state in STATES:
+        seconds = [kill_an_application(state) for _ in range(times)]
+        ended = [s for s in seconds if s is not None]
+        good &= len(ended) == times
+        figures = (
+            f", median {statistics.median(ended) * 1000:.0f} ms, worst {max(ended) * 1000:.0f} ms" if ended else ""
+        )
+        print(f"{state:9} {len(ended)} of {times} hosts gone within {END_TIMEOUT_S:g} s{figures}", flush=True)
+    return good
 
 
 def _show(options: argparse.Namespace) -> bool:

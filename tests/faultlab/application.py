@@ -1,7 +1,8 @@
 """An application that is meant to be killed: ``python -m tests.faultlab.application STATE FILE``.
 
 It starts a host with the scripted engine, brings it into the state, prints the host's pid and waits. States:
-``idle``; ``run`` and ``create``: inside native code; ``gil``: inside native code that holds the host's GIL;
+``idle``; ``run`` and ``create``: inside native code; ``compile``: the same in a disposable host beside an idle one (both
+pids are printed); ``gil``: inside native code that holds the host's GIL;
 ``fork``: idle, with a forked sibling that has all of the application's pipes and lives on; ``fork-run``: both.
 """
 
@@ -14,11 +15,17 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
+import psutil
 
 import qnnbridge
+from qnnbridge.compiling.compiler import compile_into
+from qnnbridge.compiling.job import CompileJob, HostSettings
+from qnnbridge.model_source import ModelSource
+from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from tests.fakes.hosts import fake_host, script
 from tests.faultlab.orphans import STATES
 
+QNN = "QNNExecutionProvider"
 X = np.zeros(4, np.float32)
 
 
@@ -37,7 +44,15 @@ def main(state: str, began: str) -> None:
     elif state in ("create", "gil"):
         model = script(on_create=[f"note:{began}", action])
         _in_a_thread(lambda: qnnbridge.InferenceSession(model, host=host), began)
-    print(pid, flush=True)
+    elif state == "compile":
+        source = ModelSource.open(script(on_create=[f"note:{began}", action]))
+        job = CompileJob(source, SessionSpec(None, (ProviderSpec(QNN),)), host=HostSettings.of(host))
+        _in_a_thread(lambda: compile_into(job, os.path.dirname(began)), began)
+    others: set[int] = set()
+    if state == "compile":
+        (compiler,) = {child.pid for child in psutil.Process().children()} - {pid}
+        others = {compiler}
+    print(pid, *others, flush=True)
     sys.stdin.read()
 
 

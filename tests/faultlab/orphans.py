@@ -12,7 +12,7 @@ from pathlib import Path
 
 from qnnbridge._platform import wait_readable
 
-STATES = ("idle", "run", "create", "gil", "fork", "fork-run")
+STATES = ("idle", "run", "create", "compile", "gil", "fork", "fork-run")
 END_TIMEOUT_S = 5.0
 """What the README promises."""
 
@@ -33,16 +33,18 @@ def _kill(state: str, command: list[str]) -> float | None:
     try:
         if not wait_readable(process.stdout.fileno(), START_TIMEOUT_S):
             raise AssertionError(f"the application did not come into the state {state!r} in time")
-        pid = process.stdout.readline()
-        if not pid:
+        pids = process.stdout.readline().split()
+        if not pids:
             raise AssertionError(f"the application ended before it came into the state {state!r}")
-        host = os.pidfd_open(int(pid))
+        hosts = [os.pidfd_open(int(pid)) for pid in pids]
         try:
             begin = time.monotonic()
             process.kill()
-            return time.monotonic() - begin if wait_readable(host, END_TIMEOUT_S) else None
+            ended = [wait_readable(host, begin + END_TIMEOUT_S - time.monotonic()) for host in hosts]
+            return time.monotonic() - begin if all(ended) else None
         finally:
-            os.close(host)
+            for host in hosts:
+                os.close(host)
     finally:
         process.kill()
         process.wait()

@@ -4,7 +4,8 @@
 #   usage: setup_pythons.sh DIR
 #
 # DIR/py310 is an application's side (base install, no onnxruntime); DIR/py311, py312 and py313 are host sides
-# (the extra [host]). A version without an interpreter on this machine is named and left out.
+# (the extra [host]). A version without an interpreter on this machine is named and left out. DIR/releases has packages
+# of other versions (setup_releases.sh).
 # Environment: QNNBRIDGE_LAB_LIKE as in setup_arm64.sh.
 set -euo pipefail
 # shellcheck source=tests/labs/common.sh
@@ -43,3 +44,5 @@ print(platform.python_version(), name, __import__(name).__version__ if importlib
 
 environment 3.10 ''
 for version in 3.11 3.12 3.13; do environment $version '[host]'; done
+
+bash "$labs_folder/setup_releases.sh" "$lab/releases"

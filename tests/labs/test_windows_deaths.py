@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from labs import HERE, WindowsLab
 
-DEATHS_TIMEOUT_S = 300.0
-"""Some twenty starts of a Python under Wine; a quarter of it where nothing else runs."""
+DEATHS_TIMEOUT_S = 600.0
+"""Some twenty starts of a Python under Wine; an eighth of it where nothing else runs."""
+
+pytestmark = pytest.mark.timeout(DEATHS_TIMEOUT_S + 60.0)
 
 # Wine's C runtime ends abort() with 3; that of Windows does it as fast fail.
 DEATHS = {

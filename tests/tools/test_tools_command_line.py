@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import needs
 from typer.testing import CliRunner
 
 from qnnbridge_tools.cli import app
@@ -103,7 +104,7 @@ def test_a_name_that_the_terminal_cannot_show_is_escaped() -> None:
     assert r"There is no model file \u65e5\u672c.onnx." in result.stderr
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a named pipe in the file system")
+@needs.posix
 def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
     model, pipe = tmp_path / "m.onnx", tmp_path / "x.npy"
     model.write_bytes(b"")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests import needs
+
+from qnnbridge_tools.compile.progress import ShownStages
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator
@@ -56,6 +62,7 @@ def test_a_model_without_fixed_dimensions_says_how_to_fix_them_and_that_works(tm
     done = run(MODELS / "pnet.onnx", "-o", tmp_path)
     assert done.returncode == 1
     assert "--dim N=SIZE --dim M1=SIZE --dim M2=SIZE" in done.stderr
+    assert "died" not in done.stderr, "the compiler was not needed any more, which is no crash"
     dims = [word for dim in ("N=1", "M1=60", "M2=60") for word in ("--dim", dim)]
     assert run(MODELS / "pnet.onnx", "-o", tmp_path, "--no-validate", *dims).returncode == 0
 
@@ -79,6 +86,7 @@ def test_models_times_chips_are_one_table_and_one_exit_code(tmp_path: Path) -> N
         ["logreg_iris.onnx", "60", "failed"],
         ["logreg_iris.onnx", "88", "failed"],
     ]
+    assert "compiling 4 models" in done.stderr
     assert "[4/4]" in done.stderr
     again = run(MUL, *chips, *options, "--json")
     assert again.returncode == 0
@@ -91,6 +99,54 @@ def test_shared_weights(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").glob("*.bin")) == ["mul_1_ctx_qnn.bin"]
     assert "The simulator cannot load" in done.stdout
     assert "Warning: Not validated" in done.stderr
+
+
+def test_its_time_is_limited(tmp_path: Path) -> None:
+    done = run(MUL, "-o", tmp_path / "out", "--timeout", "0")
+    assert done.returncode == 1
+    assert "mul_1.onnx was not compiled within 0 s" in done.stderr
+    assert "--timeout" in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@needs.posix
+def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "qnnbridge_tools", "compile", str(MUL), "-o", str(tmp_path / "out")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "compiling mul_1.onnx\n"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to everything in the foreground
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said == "Interrupted.\n"
+    assert os.listdir(tmp_path) == []
+
+
+def test_elapsed_time_moves_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with ShownStages("m.onnx") as stages:
+        stages("validating", 3.0)
+    assert re.search(r"validating m\.onnx.*0:00:0\d", terminal.getvalue())
+
+
+def test_elapsed_time_is_a_line_now_and_then_where_nothing_can_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", piped)
+    with ShownStages("m.onnx") as stages:
+        for seconds in (0.2, 15, 31, 45, 62):
+            stages("compiling", seconds)
+        stages("validating", 63)
+    assert piped.getvalue().splitlines() == [
+        "compiling m.onnx",
+        "compiling m.onnx, 31 s",
+        "compiling m.onnx, 62 s",
+        "validating m.onnx",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -71,6 +72,18 @@ def test_a_report_and_the_list_can_be_had_as_json() -> None:
     code, told = qnnbridge("crashes", "list", "--json")
     assert code == 0
     assert [report["id"] for report in json.loads(told)["reports"]] == [report_id]
+
+
+def test_a_host_that_was_ended_on_purpose_is_no_crash_and_can_be_looked_at_all_the_same(state: Path) -> None:
+    report_id = written(dataclasses.replace(DEATH, killed_because="a call ran past its deadline", on_purpose=True))
+    assert qnnbridge("crashes") == (0, f"No crash reports in {state / 'crashes'}.\n")
+    assert qnnbridge("crashes", "show", report_id)[0] == 2
+    code, told = qnnbridge("crashes", "list", "--ended")
+    assert code == 0
+    assert [line for line in told.splitlines() if line.startswith(report_id) and "past its deadline" in line]
+    code, told = qnnbridge("crashes", "show", "--ended")
+    assert code == 0
+    assert told.startswith(f"qnnbridge report of an ended host {report_id}")
 
 
 def test_an_unknown_report_is_bad_input() -> None:

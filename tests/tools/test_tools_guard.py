@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import needs
 from typer.testing import CliRunner
 
 from qnnbridge_protocol.errors import CompiledModelRefused
@@ -91,3 +94,43 @@ def test_what_only_looks_compiled_is_not_refused_for_that(command: str, tmp_path
         folder.mkdir()
         result, document = called(command, models.save(models.model_of(node), folder / "m.onnx"), folder)
         assert document.get("error", {}).get("code") != CompiledModelRefused.code, result.output
+
+
+IN_A_PROCESS = """
+import json, re, sys
+HIDDEN
+from qnnbridge_tools.cli import main
+sys.argv = ["qnnbridge", *json.loads(sys.argv[1])]
+code = main()
+told = lambda file, name: int(re.search(name + r":\\s*(\\d+)", open("/proc/self/" + file).read())[1])
+print(json.dumps({"code": code, "read": told("io", "rchar"), "kilobytes": told("status", "VmHWM")}))
+"""
+
+
+def in_a_process(command: str, model: Path, out: Path, hidden: str = "") -> tuple[dict[str, int], str]:
+    """What it read and how large it grew, and what it said. hidden: a package that cannot be imported there."""
+    words = [command, str(model), *(str(out) if word == "OUT" else word for word in ARGUMENTS[command])]
+    code = IN_A_PROCESS.replace("HIDDEN", f"sys.modules[{hidden!r}] = None" if hidden else "")
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(words)], capture_output=True, text=True, timeout=100, check=True
+    )
+    return json.loads(done.stdout), done.stderr
+
+
+@needs.linux
+@pytest.mark.parametrize("command", GUARDED)
+def test_a_compiled_model_of_2_gb_is_refused_by_a_command_unread(command: str, tmp_path: Path) -> None:
+    model = tmp_path / "huge.onnx"
+    models.write_huge(model, 2_000_000_000, models.context_node())
+    measured, said = in_a_process(command, model, tmp_path / "out.onnx")
+    assert measured["code"] == 2
+    assert f"qnnbridge {command} cannot work on it" in said
+    assert measured["read"] < 20_000_000, "that is the modules of Python, and not the model"
+    assert measured["kilobytes"] < 100_000
+
+
+@pytest.mark.parametrize("command", [name for name in GUARDED if name != "compile"])
+def test_nobody_has_to_install_something_to_be_refused_then(command: str, tmp_path: Path) -> None:
+    measured, said = in_a_process(command, models.real(tmp_path), tmp_path / "out.onnx", hidden="onnxruntime")
+    assert measured["code"] == 2
+    assert f"qnnbridge {command} cannot work on it" in said

@@ -11,17 +11,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import needs
 
 pytest.importorskip("onnxruntime")
 
 import model_work_models as models
 
-from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.errors import BridgeError, InvalidProtobuf, OptionError
 from qnnbridge_tools.model_work import extra, graphs, shapes
 from qnnbridge_tools.model_work.comparing import OutputDifference, compare, cosine
 from qnnbridge_tools.model_work.files import Output, inside_folder
 from qnnbridge_tools.model_work.progress import ShownProgress
 from qnnbridge_tools.quantize.quiet import Quiet
+
+MODELS = Path(__file__).parent.parent / "models"
+MUL, RNET = MODELS / "mul_1.onnx", MODELS / "rnet.onnx"
 
 
 def difference(expected: object, found: object) -> OutputDifference:
@@ -146,11 +150,49 @@ def test_a_new_model_is_never_seen_beside_old_weights(tmp_path: Path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == ["o.onnx.data"]
 
 
+@needs.posix
+@pytest.mark.parametrize("command", ["optimize", "quantize"])
+def test_a_result_that_cannot_be_written_is_one_clear_error(command: str, tmp_path: Path) -> None:
+    """With a limit on the size of files, which is how a full disk looks to those who write."""
+    target = tmp_path / "out" / "o.onnx"
+    words = [command, str(RNET), "-o", str(target), "--dim", "N=1"]
+    words += ["--random", "1"] if command == "quantize" else []
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
+        f"from qnnbridge_tools.cli import main; sys.argv = {['qnnbridge', *words]!r}; sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1, done.stderr
+    assert f"Error: o.onnx cannot be written to {target.parent}." in done.stderr
+    assert "Fix: Make room there" in done.stderr
+    assert list(target.parent.iterdir()) == []
+
+
+def test_an_error_about_something_else_stays_what_it_is(tmp_path: Path) -> None:
+    for error in (
+        FileNotFoundError(2, "No such file", "x"),
+        InvalidProtobuf("x", cause="Protobuf parsing failed."),
+    ):
+        with pytest.raises(type(error)), Output(MUL, tmp_path / "o.onnx", overwrite=False):
+            raise error
+
+
+@pytest.mark.parametrize("folder", ["/proc/self/x", "/dev/null/x"])
+@needs.linux
+def test_a_folder_that_takes_no_files_is_told(folder: str) -> None:
+    with (
+        pytest.raises(BridgeError, match=f"o.onnx cannot be written to {folder}"),
+        Output(MUL, Path(folder) / "o.onnx", overwrite=False),
+    ):
+        pass
+
+
 def test_without_the_extra_there_is_one_clear_error(tmp_path: Path) -> None:
     """In a process that cannot import onnxruntime."""
     code = (
         "import sys; sys.modules['onnxruntime'] = None; from qnnbridge_tools.cli import main; "
-        f"sys.argv = ['qnnbridge', COMMAND, 'm.onnx', '-o', {str(tmp_path / 'o.onnx')!r}]; sys.exit(main())"
+        f"sys.argv = ['qnnbridge', COMMAND, {str(MUL)!r}, '-o', {str(tmp_path / 'o.onnx')!r}]; "
+        "sys.exit(main())"
     )
     for command in ("optimize", "quantize"):
         result = subprocess.run(

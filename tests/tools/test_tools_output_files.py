@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import needs
 
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.sparse import Sparse
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_written_leaves_no_rest(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["y.npy"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
+@needs.posix
 def test_a_link_in_the_folder_is_replaced_and_not_followed(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("keep me")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import needs
 from typer.testing import CliRunner
 
 from qnnbridge.supervision.blame import NativeCall, Points
@@ -108,7 +109,7 @@ def test_an_id_that_fits_several_models_clears_none() -> None:
     assert len(Quarantine().accounts()) == 17
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files, which POSIX has")
+@needs.posix
 def test_a_quarantine_that_cannot_be_written_is_a_failure() -> None:
     poison("bad.onnx")
     code = (

@@ -1,7 +1,8 @@
 """`qnnbridge setup-host`, from the command line to a host that answers.
 
-pip installs from a folder of small wheels instead of an index: a wheel whose only file puts the packages of this
-very interpreter on the path, so that the new environment gets the real host, ONNX Runtime and QNN without a download.
+pip installs from a folder of wheels instead of an index: the one of this project, built from the checkout, and for
+what it needs empty ones. That of onnxruntime-qnn puts the packages of this very interpreter on the path, so that the
+new environment runs the real ONNX Runtime and QNN without a download.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import importlib.metadata
 import json
 import os
+import re
 import signal
 import site
 import subprocess
@@ -18,11 +21,13 @@ import sys
 import threading
 import zipfile
 from collections.abc import Iterator
+from email.parser import Parser
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tests import needs
 
 from qnnbridge.launch.configuration import configured_host
 from qnnbridge.releases.fitness import newest_fitting
@@ -36,7 +41,10 @@ from qnnbridge_tools.versions.index import IndexUnreachable
 
 ROOT = Path(__file__).parents[2]
 SOURCE_ROOTS = [ROOT / name for name in ("protocol", "host_arm64", "bridge_x86", "tools")]
-TIMEOUT_S = 110.0
+TIMEOUT_S = 180.0
+
+pytestmark = pytest.mark.timeout(2 * TIMEOUT_S)
+"""An environment takes eight seconds on an idle machine, and a minute on one with much else to do."""
 
 
 def make_wheel(folder: Path, name: str, version: str, files: dict[str, str], extras: dict[str, str]) -> Path:
@@ -63,6 +71,42 @@ def best_release() -> str:
     release = newest_fitting(HostMachine.current())
     assert release is not None
     return release.version
+
+
+def built_index(folder: Path) -> Path:
+    """The project's wheel and a stand-in for everything that it asks for. Returns the project's."""
+    folder.mkdir()
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=TIMEOUT_S)
+    (wheel,) = folder.iterdir()
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"qnnbridge-{__version__}.dist-info/METADATA").decode()
+    needs = [line for line in Parser().parsestr(metadata).get_all("Requires-Dist") or [] if needed_by_host(line)]
+    names = {re.split(r"[^\w.-]", line)[0].replace("-", "_") for line in needs} - {"onnxruntime_qnn"}
+    assert {"numpy", "onnxruntime", "onnx"} <= names
+    for name in names:
+        make_wheel(folder, name, importlib.metadata.version(name), {}, {})
+    modules = folder.with_name("modules")
+    link_modules(modules, {*names, "onnxruntime_qnn"})
+    make_wheel(folder, "onnxruntime_qnn", best_release(), {"everything.pth": f"{modules}\n"}, {})
+    return wheel
+
+
+def link_modules(folder: Path, stand_ins: set[str]) -> None:
+    """The packages of this interpreter, without the notes on those that are installed as stand-ins: the doctor
+    would rightly say that they are there twice."""
+    folder.mkdir()
+    for place in map(Path, site.getsitepackages()):
+        for entry in place.iterdir():
+            is_note = entry.suffix == ".dist-info" and entry.name.split("-")[0].lower() in stand_ins
+            if not is_note and not (folder / entry.name).exists():
+                (folder / entry.name).symlink_to(entry)
+
+
+def needed_by_host(line: str) -> bool:
+    return "python_version <" not in line and (
+        "extra" not in line or re.search(r"extra == .host\b", line) is not None
+    )
 
 
 def host_wheels(folder: Path, *, whole: bool = True) -> Path:
@@ -115,7 +159,9 @@ class Setup:
     def assert_nothing_was_made(self) -> None:
         assert not self.folder.exists()
         assert not self.config.exists()
-        assert [path.name for path in self.home.iterdir() if path.name not in ("wheels", "settings")] == []
+        assert [
+            path.name for path in self.home.iterdir() if path.name not in ("wheels", "modules", "settings")
+        ] == []
 
 
 @pytest.fixture
@@ -131,7 +177,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> tuple[Setup, dict[str, An
     """A set-up that was carried out, and what it said."""
     pytest.importorskip("onnxruntime_qnn")
     setup = Setup(tmp_path_factory.mktemp("ready"))
-    wheel = host_wheels(setup.wheels)
+    wheel = built_index(setup.wheels)
     setup.config.parent.mkdir()
     setup.config.write_text("# mine\n[other]\na = 1\n", "utf-8")
     return setup, setup.document("--from", str(wheel), "--yes")
@@ -153,13 +199,44 @@ def test_from_nothing_to_a_host_that_answers(ready: tuple[Setup, dict[str, Any]]
 
 
 @pytest.mark.simulator
+def test_the_host_in_the_environment_is_the_projects_own_wheel(ready: tuple[Setup, dict[str, Any]]) -> None:
+    setup, told = ready
+    code = "import qnnbridge_host; print(qnnbridge_host.__file__)"
+    python = python_in(setup.folder)
+    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, timeout=60)
+    assert Path(done.stdout.strip()).is_relative_to(setup.folder), done.stderr
+    assert Path(told["source"]).name == f"qnnbridge-{__version__}-py3-none-any.whl"
+
+
+@pytest.mark.simulator
+def test_the_doctor_has_examined_the_new_host(ready: tuple[Setup, dict[str, Any]]) -> None:
+    setup, told = ready
+    doctor = told["doctor"]
+    assert doctor["exit_code"] == 0, doctor["findings"]
+    healthy = {line["check"]: line["text"] for line in doctor["healthy"]}
+    assert str(python_in(setup.folder)) in healthy["host"]
+    assert "a tiny model ran" in healthy["live probe"]
+
+
+@pytest.mark.simulator
 def test_the_application_finds_the_new_host_by_itself(ready: tuple[Setup, dict[str, Any]]) -> None:
+    """Through the configuration file alone: a session computes in it, and the command names it."""
     setup, _ = ready
-    code = "import qnnbridge\nwith qnnbridge.Host() as host: print(host.info.executable)"
+    model = ROOT / "tests" / "models" / "mul_1.onnx"
+    code = (
+        "import numpy, qnnbridge\n"
+        "with qnnbridge.Host() as host:\n"
+        f"    session = qnnbridge.InferenceSession({str(model)!r}, host=host)\n"
+        "    (result,) = session.run(None, {'X': numpy.ones([3, 2], numpy.float32)})\n"
+        "    print(numpy.round(result, 3).ravel().tolist(), session.placement.qnn_nodes, host.info.executable)\n"
+    )
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=setup.environ, timeout=60
     )
-    assert found.stdout.strip() == str(python_in(setup.folder)), found.stderr
+    assert found.stdout.strip() == f"[1.0, 2.0, 3.0, 4.0, 5.0, 6.0] 1 {python_in(setup.folder)}", found.stderr
+    command = [sys.executable, "-m", "qnnbridge_tools", "--version"]
+    told = subprocess.run(command, capture_output=True, text=True, env=setup.environ, timeout=60)
+    assert str(python_in(setup.folder)) in told.stdout, told.stdout + told.stderr
 
 
 @pytest.mark.simulator
@@ -187,7 +264,38 @@ def test_a_replacement_whose_host_does_not_start_brings_the_old_one_back(
     assert "No module named" in "\n".join([error["cause"], *error["evidence"]])
     assert (setup.folder / "pyvenv.cfg").stat().st_mtime_ns == before
     assert configured_host(setup.config) == str(python_in(setup.folder))
-    assert sorted(path.name for path in setup.home.iterdir()) == ["my host", "settings", "wheels"]
+    assert sorted(path.name for path in setup.home.iterdir()) == ["modules", "my host", "settings", "wheels"]
+
+
+@pytest.mark.simulator
+def test_a_host_that_qnn_cannot_be_used_in_stays_and_is_told(
+    setup: Setup, ready: tuple[Setup, dict[str, Any]]
+) -> None:
+    """It starts, so the set-up did its work; what is wrong with QNN is the doctor's to say."""
+    done, told = ready
+    modules = setup.home / "modules"
+    modules.mkdir()
+    for entry in (done.home / "modules").iterdir():
+        if entry.name != "onnxruntime_qnn":
+            (modules / entry.name).symlink_to(entry)
+    (modules / "onnxruntime_qnn").mkdir()
+    for file in (done.home / "modules" / "onnxruntime_qnn").iterdir():
+        if file.name != "libQnnHtp.so":
+            (modules / "onnxruntime_qnn" / file.name).symlink_to(file)
+    setup.wheels.mkdir()
+    make_wheel(setup.wheels, "onnxruntime_qnn", best_release(), {"everything.pth": f"{modules}\n"}, {})
+    links = f"{setup.wheels} {done.wheels / 'others'}"
+    (done.wheels / "others").mkdir()
+    for wheel in done.wheels.glob("*.whl"):
+        if not wheel.name.startswith("onnxruntime_qnn-"):
+            (done.wheels / "others" / wheel.name).symlink_to(wheel)
+    result = setup.run("--from", told["source"], "--yes", "--json", PIP_FIND_LINKS=links)
+    assert result.returncode == 1, result.stderr
+    document = json.loads(result.stdout)
+    assert document["done"] is True
+    assert document["doctor"]["status"] == "blocked"
+    assert document["doctor"]["findings"][0]["code"].startswith("files.")
+    assert configured_host(setup.config) == str(python_in(setup.folder))
 
 
 # --- it fails --------------------------------------------------------------------------------------
@@ -199,7 +307,7 @@ def test_what_pip_said_is_the_evidence(monkeypatch: pytest.MonkeyPatch, tmp_path
     lines: list[str] = []
     command = [sys.executable, "-m", "pip", "install", "--target", str(tmp_path / "none"), "qnnbridge==99"]
     with pytest.raises(SetupFailed) as raised:
-        steps._run("install", command, lines.append)
+        steps._run("install", command, lines.append, tmp_path)
     assert raised.value.details == {"step": "install", "exit_code": 1}
     assert any("No matching distribution found for qnnbridge==99" in line for line in raised.value.evidence)
     assert "--from" in str(raised.value.fix)
@@ -212,10 +320,10 @@ def test_a_network_that_does_not_answer_is_named_as_such(monkeypatch: pytest.Mon
     monkeypatch.setenv("PIP_RETRIES", "1")
     command = [sys.executable, "-m", "pip", "install", "--target", str(tmp_path / "none"), "qnnbridge==99"]
     with pytest.raises(IndexUnreachable, match="cannot be reached"):
-        steps._run("install", command, lambda line: None)
+        steps._run("install", command, lambda line: None, tmp_path)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+@needs.posix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_one_that_is_interrupted_leaves_nothing_that_is_used(setup: Setup, number: signal.Signals) -> None:
     host_wheels(setup.wheels)
@@ -250,7 +358,7 @@ def test_one_that_is_interrupted_leaves_nothing_that_is_used(setup: Setup, numbe
     assert setup.document("--dry-run")["replaces_environment"] is False
 
 
-@pytest.mark.skipif(os.name == "nt", reason="POSIX processes")
+@needs.posix
 def test_a_program_is_ended_with_all_that_it_has_started() -> None:
     code = (
         "import subprocess, sys\n"
@@ -301,18 +409,22 @@ def test_a_dry_run_makes_nothing_and_prints_all(setup: Setup, dry_run: dict[str,
     assert dry_run["configuration_text"] == f"[host]\npython = '{python_in(setup.folder)}'\n"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="a POSIX shell")
-def test_the_printed_commands_do_the_same_work_by_hand(setup: Setup) -> None:
-    wheel = host_wheels(setup.wheels)
-    printed = setup.run("--dry-run", "--from", str(wheel))
+@needs.posix
+@pytest.mark.simulator
+def test_the_printed_commands_do_the_same_work_by_hand(setup: Setup, ready: tuple[Setup, dict[str, Any]]) -> None:
+    done, told = ready
+    printed = setup.run("--dry-run", "--from", told["source"])
     assert printed.returncode == 0
     lines = printed.stdout.splitlines()
     start = lines.index("Commands:") + 1
-    script = "\n".join(["set -e", *(line.strip() for line in lines[start : lines.index("", start)])])
-    subprocess.run(["/bin/sh", "-c", script], env=setup.environ, check=True, capture_output=True, timeout=TIMEOUT_S)
-    code = "import qnnbridge_host; print(qnnbridge_host.__file__)"
-    done = subprocess.run([python_in(setup.folder), "-I", "-c", code], capture_output=True, text=True, timeout=60)
-    assert Path(done.stdout.strip()).is_relative_to(ROOT), done.stderr
+    commands = [line.strip() for line in lines[start : lines.index("", start)]]
+    environ = {**setup.environ, "PIP_FIND_LINKS": str(done.wheels)}
+    for command in commands:
+        by_hand = subprocess.run(
+            ["/bin/sh", "-c", command], env=environ, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+        assert by_hand.returncode == 0, command + by_hand.stdout + by_hand.stderr
+    assert "Verdict: QNN works here" in by_hand.stdout, "the last one is the doctor"
 
 
 def test_where_nobody_can_answer_it_does_not_ask(setup: Setup) -> None:

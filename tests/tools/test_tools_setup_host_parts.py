@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import needs
 
 from qnnbridge._platform import RegisteredPython
 from qnnbridge.launch.configuration import configured_host
@@ -25,8 +26,9 @@ from qnnbridge_tools.setup_host.asking import Answer, ask
 from qnnbridge_tools.setup_host.choice import Choice, Facts, choose
 from qnnbridge_tools.setup_host.config_text import toml_string, with_host
 from qnnbridge_tools.setup_host.environment import MARKER, OLD_SUFFIX, NewEnvironment, check_free, recover
-from qnnbridge_tools.setup_host.failures import AlreadyThere, NothingFits
+from qnnbridge_tools.setup_host.failures import AlreadyThere, NothingFits, SetupFailed
 from qnnbridge_tools.setup_host.interpreters import Candidate, candidates
+from qnnbridge_tools.setup_host.places import check_file, check_folder
 from qnnbridge_tools.setup_host.requirements import COMPANIONS, Source, find_source, requirements
 from qnnbridge_tools.setup_host.shells import cmd_text, posix_text, powershell_text
 from qnnbridge_tools.setup_host.steps import setup_environment, write_text
@@ -91,7 +93,7 @@ def test_the_text_is_what_the_application_reads(tmp_path: Path) -> None:
     assert configured_host(file) == "/opt/it's mine/bin/python"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions and links")
+@needs.posix
 def test_a_file_keeps_its_permissions_and_stays_the_link_that_it_is(tmp_path: Path) -> None:
     kept = tmp_path / "dotfiles" / "config.toml"
     kept.parent.mkdir()
@@ -235,6 +237,29 @@ def test_nothing_is_replaced_that_nobody_offered(tmp_path: Path) -> None:
     assert (folder / "content").read_text() == "old"
 
 
+def test_a_place_that_cannot_hold_it_is_told_before_the_work(tmp_path: Path) -> None:
+    check_folder(tmp_path / "deep" / "host")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetupFailed, match=r"cannot be made: .*file is a file"):
+        check_folder(tmp_path / "file" / "host")
+    with pytest.raises(SetupFailed, match=r"cannot be written: .*file is a file"):
+        check_file(tmp_path / "file" / "config.toml")
+    with pytest.raises(SetupFailed, match=r"has \d+ MB left") as raised:
+        check_folder(tmp_path / "host", needed_bytes=1 << 60)
+    assert "--dir" in str(raised.value.fix)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_that_the_system_refuses_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(SetupFailed, match="cannot be made"),
+        NewEnvironment(tmp_path / "file" / "host", replace=False),
+    ):
+        raise AssertionError("it cannot have been made")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_an_environment_with_read_only_files_can_be_replaced(tmp_path: Path) -> None:
     folder = environment(tmp_path / "host")
     (folder / "content").chmod(0o400)
@@ -298,7 +323,7 @@ def test_a_real_interpreter_tells_what_it_is() -> None:
     assert os.path.samefile(told.base, sys._base_executable)  # type: ignore[attr-defined]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="shell scripts")
+@needs.posix
 @pytest.mark.parametrize(
     ("script", "told"),
     [
@@ -497,7 +522,7 @@ def test_pip_keeps_its_index_and_loses_what_points_elsewhere() -> None:
     }
 
 
-@pytest.mark.skipif(os.name == "nt", reason="a POSIX shell")
+@needs.posix
 def test_a_command_with_odd_names_survives_a_real_shell(tmp_path: Path) -> None:
     words = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "a b", "it's", "$HOME", "x>=1,<2", "é"]
     told = subprocess.run(

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from qnnbridge.releases.table import load_releases
 from qnnbridge_tools.cli import app
+from qnnbridge_tools.versions.here import host_python
+from qnnbridge_tools.versions.view import label_of
 
 X_ELITE = ("--platform", "win_arm64", "--chip", "X Elite", "--system-sdk", "2.40", "--python", "3.13")
 
@@ -29,17 +31,91 @@ def document(*arguments: str) -> dict[str, Any]:
     return read
 
 
+def table_lines(told: str) -> list[str]:
+    lines = told.splitlines()
+    start = next(index for index, line in enumerate(lines) if "version" in line and "QNN SDK" in line)
+    return lines[start + 1 : lines.index("", start)]
+
+
 def test_the_best_one_comes_first_and_every_refusal_has_its_reason() -> None:
     exit_code, told = versions(*X_ELITE)
     assert exit_code == 0
-    lines = told.splitlines()
-    start = next(index for index, line in enumerate(lines) if "version" in line and "QNN SDK" in line)
-    assert lines[start + 1].split()[:3] == ["best", "1.23.2", "2.37.1"]
-    refused = [line for line in lines if line.startswith("no ")]
-    assert len(refused) > 10
-    assert all("newer than the 2.40" in line or "no wheel for Python 3.13" in line for line in refused)
+    lines = table_lines(told)
+    assert lines[0].split() == ["best", "1.23.2", "2.37.1", "68", "73", "3.11-3.13", "itself"]
+    refused = {line.split()[1]: line for line in lines if line.startswith("no ")}
+    newer = {version for version, line in refused.items() if line.endswith("QNN too new")}
+    assert {"2.7.0", "2.0.0", "1.24.1"} <= newer
+    assert {version for version, line in refused.items() if line.endswith("no wheel")} == refused.keys() - newer
+    assert "QNN too new: bundles a QNN that is newer than the 2.40 of the NPU driver." in told
+    assert "no wheel: has no wheel for Python 3.13." in told
     assert "Best here: onnxruntime-qnn 1.23.2" in told
-    assert "qnnbridge setup-host --version 1.23.2" in told
+    assert told.splitlines()[-2] == "Install it: qnnbridge setup-host --version 1.23.2"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        X_ELITE,
+        (
+            "--platform",
+            "linux_aarch64",
+            "--system-sdk",
+            "2.47",
+            "--chip",
+            "V81",
+            "--python",
+            "3.11",
+            "--ort",
+            "1.28",
+        ),
+        ("--platform", "win_amd64", "--python", "3.8"),
+        ("--platform", "win_arm64", "--chip", "8cx Gen 3", "--system-sdk", "2.27"),
+        ("--platform", "win32"),
+    ],
+)
+def test_it_fits_into_80_columns_and_explains_every_word_of_the_table(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    exit_code, told = versions(*arguments)
+    assert exit_code == 0
+    assert [line for line in told.splitlines() if len(line) > 80] == []
+    judged = document(*arguments)["releases"]
+    if not judged:
+        return
+    lines = {line.split()[1]: line for line in table_lines(told)}
+    for release in judged:
+        deciding = [reason for reason in release["reasons"] if reason["severity"] != "note"]
+        if not deciding or "dev" in release["version"]:
+            continue
+        word = label_of(deciding[0]["code"])
+        assert lines[release["version"]].endswith(word)
+        assert f"\n{word}: " in told
+
+
+def test_every_reason_that_can_be_given_has_a_word_of_its_own() -> None:
+    codes = {
+        reason["code"]
+        for platform in ("win_arm64", "win_amd64", "linux_x86_64", "linux_aarch64")
+        for more in (
+            ["--ort", "1.23.2", "--chip", "V68", "--system-sdk", "2.22"],
+            ["--ort", "1.31.1", "--chip", "V81"],
+        )
+        for release in document("--platform", platform, "--python", "3.12", *more)["releases"]
+        for reason in release["reasons"]
+    }
+    assert len(codes) > 8
+    words = {code: label_of(code) for code in codes}
+    assert len(set(words.values())) == len(words)
+    assert max(map(len, words.values())) <= 15
+
+
+def test_a_development_build_is_left_out_in_words_and_is_in_the_document() -> None:
+    _, told = versions(*X_ELITE)
+    assert not any("dev" in line for line in table_lines(told))
+    assert "Left out: development builds (1.20.2.dev20250213004)" in told
+    assert "1.20.2.dev20250213004" in {release["version"] for release in document(*X_ELITE)["releases"]}
 
 
 def test_the_document_has_all_that_the_table_knows_of_the_platform() -> None:
@@ -65,9 +141,9 @@ def test_if_nothing_fits_it_says_what_would_have_to_be_different() -> None:
     exit_code, told = versions("--platform", "win_arm64", "--system-sdk", "2.40", "--python", "3.14")
     assert exit_code == 0
     assert "No release of onnxruntime-qnn works here." in told
-    assert "onnxruntime-qnn 1.23.2 would, with Python 3.11 to 3.13." in told
+    assert "onnxruntime-qnn 1.23.2 would, with Python 3.11 to 3.13." in told.replace("\n", " ")
     _, told = versions("--platform", "win_arm64", "--system-sdk", "2.40", "--chip", "V81", "--python", "3.12")
-    assert "would, with an NPU driver of QNN 2.51.0." in told
+    assert "would, with an NPU driver of QNN 2.51.0." in told.replace("\n", " ")
     _, told = versions("--platform", "win32")
     assert "Use an ARM64 Python for the host." in told
 
@@ -85,6 +161,13 @@ def test_without_options_it_is_about_this_computer() -> None:
     assert told["best"] is not None
     best = told["releases"][0]
     assert "cp{}{}".format(*sys.version_info[:2]) in best["python"]
+
+
+def test_an_application_on_an_older_python_is_not_told_that_nothing_works() -> None:
+    """Its host runs on another one."""
+    assert host_python((3, 10)) is None
+    assert host_python((3, 11)) == (3, 11)
+    assert host_python(None) is None
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import os
 import struct
 import zipfile
 from pathlib import Path
@@ -16,19 +17,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from qnnbridge.releases.table import for_version, read_table
+from qnnbridge.releases.table import read_table
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.versions import document, generate, index, libraries
 from qnnbridge_tools.versions.wheels import WheelReader
 
 HEADERS = Path(__file__).parents[1] / "unit" / "data" / "executables"
 BUILD = "2.51.0.260929181845"
-METADATA = (
-    "Metadata-Version: 2.1\nName: onnxruntime-qnn\nRequires-Dist: onnxruntime>=1.24.2\nRequires-Dist: numpy\n\n"
-)
+METADATA = "Metadata-Version: 2.1\nName: onnxruntime-qnn\nVersion: 9.0.0\nRequires-Dist: onnxruntime>=1.24.2\nRequires-Dist: numpy\n\n"
 
-VERIFIED_WHEEL = ("1.18.1", "win_arm64", "3.11")
-"""The smallest one on the index with libraries for an NPU: 29 MB."""
+VERIFIED_WHEELS = (("1.17.3", "win_arm64", "3.11"), ("1.18.1", "win_arm64", "3.11"), ("2.0.0", "win_arm64", "3.14"))
+"""The smallest ones on the index, 85 MB in all: without libraries, a 1.x with them, a 2.x."""
 
 
 def resource(version: str) -> bytes:
@@ -57,6 +56,7 @@ def plugin_wheel(folder: Path, python: str = "cp313", **more: bytes) -> Path:
         "onnxruntime_qnn/libs/arm64ec/libQnnHtpV73Skel.so": (HEADERS / "hexagon.so").read_bytes(),
         "onnxruntime_qnn/libs/arm64ec/libqnnhtpv73.cat": b"signed",
         "onnxruntime_qnn-9.0.0.dist-info/METADATA": METADATA.encode(),
+        "onnxruntime_qnn-9.0.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\n",
         **{file.replace("__", "/").replace("_DOT_", "."): data for file, data in more.items()},
     }
     return make_wheel(folder, f"onnxruntime_qnn-9.0.0-{python}-{python}-win_amd64.whl", files)
@@ -218,8 +218,10 @@ def test_an_index_that_does_not_answer_is_not_an_empty_one(monkeypatch: pytest.M
     assert any("onnection" in line for line in raised.value.evidence)
 
 
-def test_the_table_equals_what_is_inside_a_wheel_of_the_index(tmp_path: Path) -> None:
-    version, family, python = VERIFIED_WHEEL
+@pytest.mark.parametrize(("version", "family", "python"), VERIFIED_WHEELS)
+def test_the_table_equals_what_is_inside_wheels_of_the_index(
+    version: str, family: str, python: str, tmp_path: Path
+) -> None:
     target = index.Target(family, python)
     try:
         found = WheelReader().read(index.download(version, target, tmp_path))
@@ -227,6 +229,38 @@ def test_the_table_equals_what_is_inside_a_wheel_of_the_index(tmp_path: Path) ->
         pytest.skip(f"no package index: {error.evidence[-1:] or error.message}")
     table = json.loads(generate.default_table().read_text("utf-8"))
     stated = document.by_file(table["releases"])[found["wheels"][0]["file"]]
+    generate.take_over_interfaces(stated, found)
     assert list(document.differences(stated, found)) == []
-    (release,) = for_version(version, family)
-    assert (release.stubs, release.skels) == ((68, 73), (68, 73))
+    assert found["wheels"][0]["sha256"] == hashlib.sha256(next(tmp_path.iterdir()).read_bytes()).hexdigest()
+
+
+def test_a_table_that_states_something_else_than_a_wheel_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole check, with pip and a folder of wheels in place of the index: each line of it names a lie."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    made = document.make(
+        [WheelReader().read(plugin_wheel(wheels, python)) for python in ("cp312", "cp313")], "2026-01-01"
+    )
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    wanted = [("9.0.0", index.Target("win_amd64", python)) for python in ("3.12", "3.13")]
+
+    (release,) = made["releases"]
+    release["library_sets"][1]["stubs"] = [68, 73]
+    release["wheels"] = [{**release["wheels"][0], "sha256": "0" * 64}]
+    release["wheels"].append({**release["wheels"][0], "file": "onnxruntime_qnn-8.0.0-cp312-cp312-win_amd64.whl"})
+    lines = list(generate.verify(made, wanted, is_all=True))
+    assert [line.partition(": ")[0].split("-")[1:3] for line in lines] == [
+        ["9.0.0", "cp312"],
+        ["9.0.0", "cp312"],
+        ["9.0.0", "cp313"],
+        ["8.0.0", "cp312"],
+    ]
+    told = "\n".join(lines)
+    assert "library_sets[1].stubs: the table says [68, 73], the wheel [73]" in told
+    assert 'wheels[0].sha256: the table says "000' in told
+    assert "is not in the table" in told
+    assert "is in the table and not on the index" in told

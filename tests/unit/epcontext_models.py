@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 from pathlib import Path
@@ -138,3 +139,26 @@ def sha256(path: Path) -> str:
 
 def json_of(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def write_huge(path: Path, weights: int, node: Any) -> None:
+    """A model with one initializer of `weights` bytes, as a file with a hole, and a node behind it."""
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=[weights // 4]).SerializeToString()
+    tensor += b"\x4a" + varint(weights)  # raw_data
+    node_bytes = node.SerializeToString()
+    tail = b"\x0a" + varint(len(node_bytes)) + node_bytes
+    initializer = b"\x2a" + varint(len(tensor) + weights) + tensor
+    graph = b"\x12\x01g" + initializer
+    head = onnx.ModelProto(ir_version=9).SerializeToString() + b"\x3a" + varint(len(graph) + weights + len(tail))
+    with path.open("wb") as file:
+        file.write(head + graph)
+        file.seek(weights, io.SEEK_CUR)
+        file.write(tail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -161,6 +162,22 @@ def test_only_so_many_bad_entries_are_kept(store: Store) -> None:
         put(store, KEY)
         store.set_aside(KEY, "damaged", str(number))
     assert len(store.bad_entries()) == MAX_BAD
+
+
+@pytest.mark.parametrize("write", ["sync_file", "EntryManifest.write", "os.rename", "sync_folder"])
+def test_a_disk_that_fails_at_any_write_leaves_a_whole_entry_or_none(
+    store: Store, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"qnnbridge.cache.store.{write}", full)
+        with pytest.raises(OSError, match="No space left"):
+            put(store, KEY)
+    assert list((store.root / "tmp").iterdir()) == []
+    assert (store.find(KEY) is not None) == (write == "sync_folder")  # the last step: it is in its place
+    assert put(store, KEY) == store.find(KEY)
 
 
 def test_an_entry_that_is_made_again_replaces_the_old_one(store: Store) -> None:

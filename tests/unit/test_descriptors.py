@@ -14,13 +14,14 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+from tests import needs
 
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 
 PIPE_BYTES = 64 * 1024
 """What a pipe of Linux holds; others hold less."""
 
-needs_signals = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers here")
+needs_signals = needs.posix
 
 
 @pytest.fixture
@@ -263,7 +264,7 @@ def test_an_interrupt_while_waiting_for_bytes_loses_nothing(
 
 
 @needs_signals
-@pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="no way to see that a thread waits in a read")
+@needs.linux
 def test_an_interrupt_right_after_the_read_keeps_the_count_for_the_next_call(
     pipe: tuple[int, int], interrupt: Callable[..., None]
 ) -> None:

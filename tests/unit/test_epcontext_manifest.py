@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import needs
 
 from qnnbridge.epcontext.manifest import (
     SCHEMA,
@@ -95,7 +96,7 @@ def test_it_reaches_the_disk_before_it_has_its_name(folder: Path, monkeypatch: p
     assert steps[:2] == ["fsync", "replace"]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="rights of POSIX")
+@needs.posix
 def test_others_may_read_it_as_they_may_read_the_model(folder: Path) -> None:
     written(folder)
     assert (folder / "m_ctx.qnnbridge.json").stat().st_mode == (folder / "m_ctx.onnx").stat().st_mode

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import needs
 
 from qnnbridge.epcontext.scan import scan_model, scan_open
 from qnnbridge_protocol.errors import InvalidProtobuf, NoSuchFile
@@ -197,29 +198,6 @@ def test_training_graphs_are_not_looked_at() -> None:
 # --- size ------------------------------------------------------------------------------------------------
 
 
-def varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def write_huge(path: Path, weights: int, node: Any) -> None:
-    """A model with one initializer of `weights` bytes, as a file with a hole, and a node behind it."""
-    tensor = onnx.TensorProto(name="w", data_type=1, dims=[weights // 4]).SerializeToString()
-    tensor += b"\x4a" + varint(weights)  # raw_data
-    node_bytes = node.SerializeToString()
-    tail = b"\x0a" + varint(len(node_bytes)) + node_bytes
-    initializer = b"\x2a" + varint(len(tensor) + weights) + tensor
-    graph = b"\x12\x01g" + initializer
-    head = onnx.ModelProto(ir_version=9).SerializeToString() + b"\x3a" + varint(len(graph) + weights + len(tail))
-    with path.open("wb") as file:
-        file.write(head + graph)
-        file.seek(weights, io.SEEK_CUR)
-        file.write(tail)
-
-
 GUARD_IN_A_PROCESS = """
 import re, sys, time
 from qnnbridge.epcontext.guard import refuse_compiled
@@ -234,7 +212,7 @@ except CompiledModelRefused:
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the greatest size of a process is read from /proc")
+@needs.linux
 @pytest.mark.parametrize("embedded", [False, True], ids=["2 GB of weights", "2 GB of context binary"])
 def test_a_file_of_2_gb_is_judged_in_half_a_second_and_100_mb(embedded: bool, tmp_path: Path) -> None:
     path = tmp_path / "huge.onnx"
@@ -242,17 +220,17 @@ def test_a_file_of_2_gb_is_judged_in_half_a_second_and_100_mb(embedded: bool, tm
         # The mark is a field of the same kind as the binary, of which only the length is changed.
         size = 2_000_000_000
         node = models.context_node(embed_mode=1, ep_cache_context=None).SerializeToString()
-        cache = b"\x0a\x10ep_cache_context\xa0\x01\x03\x22" + varint(size)
-        attribute = b"\x2a" + varint(len(cache) + size) + cache
-        graph = b"\x12\x01g\x0a" + varint(len(node) + len(attribute) + size) + node + attribute
-        head = onnx.ModelProto(ir_version=9).SerializeToString() + b"\x3a" + varint(len(graph) + size)
+        cache = b"\x0a\x10ep_cache_context\xa0\x01\x03\x22" + models.varint(size)
+        attribute = b"\x2a" + models.varint(len(cache) + size) + cache
+        graph = b"\x12\x01g\x0a" + models.varint(len(node) + len(attribute) + size) + node + attribute
+        head = onnx.ModelProto(ir_version=9).SerializeToString() + b"\x3a" + models.varint(len(graph) + size)
         with path.open("wb") as file:
             file.write(head + graph)
             file.truncate(len(head) + len(graph) + size)
         (found,) = scan_model(path).ep_contexts
         assert found.embedded.length == size
     else:
-        write_huge(path, 2_000_000_000, models.context_node())
+        models.write_huge(path, 2_000_000_000, models.context_node())
     assert path.stat().st_size > 2_000_000_000
     done = subprocess.run(
         [sys.executable, "-c", GUARD_IN_A_PROCESS, str(path)],

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from pathlib import Path
 
 import pytest
+from tests import needs
 
 from qnnbridge.diagnosis.exit_codes import ExitStatus, explain_code
 from qnnbridge.diagnosis.exit_codes_data import POSIX, SIGNALS, WINDOWS
@@ -57,7 +57,7 @@ def test_every_row_has_its_own_number_and_says_something(table: tuple) -> None:
         assert not row.meaning.endswith("."), row  # the texts around add it
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+@needs.posix
 @pytest.mark.parametrize("row", SIGNALS, ids=lambda row: row.name)
 def test_the_signals_are_those_of_this_system(row) -> None:
     assert signal.Signals(row.number).name == row.name

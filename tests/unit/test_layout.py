@@ -167,7 +167,7 @@ def test_the_wheel_holds_every_module_and_the_marks_for_type_checkers(wheel: Pat
 
 
 def test_the_wheel_has_the_command_and_the_licence(wheel: Path) -> None:
-    assert "qnnbridge = qnnbridge_tools.cli:main" in metadata(wheel, "entry_points.txt")
+    assert "qnnbridge = qnnbridge_tools.__main__:main" in metadata(wheel, "entry_points.txt")
     assert any(name.endswith("/licenses/LICENSE") for name in names_in(wheel))
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import needs
 
 from qnnbridge.launch import machine
 
@@ -70,7 +71,7 @@ def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
         machine.executable_machine(tmp_path / "nothing")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="names of Linux")
+@needs.linux
 def test_this_process_is_of_the_machine_of_its_interpreter() -> None:
     assert machine.process_machine() == machine.executable_machine(sys.executable)
     assert machine.computer_machine() == os.uname().machine

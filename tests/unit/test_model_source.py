@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import needs
 
 from qnnbridge.model_source import ModelSource
 from qnnbridge_protocol.errors import InvalidArgument, InvalidProtobuf, ModelChanged, NoSuchFile
@@ -102,7 +103,7 @@ def test_a_missing_file_is_left_to_onnx_runtime(tmp_path: Path) -> None:
     source.check_unchanged()
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes in this file system")
+@needs.posix
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "w.bin")
     (tmp_path / "m.onnx").write_bytes(model_with("w.bin"))
@@ -123,7 +124,7 @@ def test_a_model_given_as_bytes_has_its_files_in_the_current_folder(
     assert ModelSource.open(model.read_bytes(), folder=str(tmp_path)).files == source.files
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="every name is Unicode there")
+@needs.posix
 def test_a_path_that_is_no_unicode_is_refused_in_words(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/m\xff.onnx"
     with open(path, "wb") as file:

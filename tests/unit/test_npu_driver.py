@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
+from tests import needs
 
 from qnnbridge_host.engine import distributions
 from qnnbridge_host.npu_driver import driver_version
@@ -87,7 +86,7 @@ def test_a_machine_that_fails_does_not_keep_the_host_from_starting() -> None:
     assert driver_version(Failing({})) is None
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has a registry")
+@needs.posix
 def test_elsewhere_there_is_none() -> None:
     assert driver_version() is None
     assert "driver" not in distributions.installed_versions([])

@@ -61,7 +61,7 @@ def test_every_command_that_a_text_names_exists() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("doctor", "no command doctor"),
+        ("physician", "no command physician"),
         ("crashes shaw last", "no command shaw"),
         ("demo --colour", "no option --colour"),
         ("crashes show last", None),

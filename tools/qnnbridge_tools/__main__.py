@@ -1,10 +1,32 @@
-"""`python -m qnnbridge_tools` is the `qnnbridge` command."""
+"""`python -m qnnbridge_tools` is the `qnnbridge` command.
+
+The doctor is started without the other commands: they need libraries that may be what is broken, and it has to work
+then, too, and quickly.
+"""
 
 from __future__ import annotations
 
 import sys
 
-from qnnbridge_tools.cli import main
+
+def main() -> int:
+    """The exit code of the command."""
+    if sys.argv[1:2] == ["doctor"]:
+        from qnnbridge_tools.doctor.__main__ import main as doctor
+
+        return doctor(sys.argv[2:], "qnnbridge doctor")
+    try:
+        from qnnbridge_tools.cli import main as commands
+    except ImportError as error:
+        print(
+            f"Error: this installation of qnnbridge is not whole: {error}.\n"
+            f"Fix: {sys.executable} -m pip install --force-reinstall qnnbridge, or see what else is wrong: "
+            "python -m qnnbridge_tools doctor",
+            file=sys.stderr,
+        )
+        return 1
+    return commands()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,9 +13,11 @@ import typer
 
 from qnnbridge_tools import crashes, explain, quarantine, reporting, run, version
 from qnnbridge_tools.analyze import command as analyze
+from qnnbridge_tools.cache import command as cache
 from qnnbridge_tools.compile import command as compiling
 from qnnbridge_tools.demo import command as demo
 from qnnbridge_tools.doctor import command as doctor
+from qnnbridge_tools.exec_program import command as exec_program
 from qnnbridge_tools.fix import command as fixing
 from qnnbridge_tools.inspection import command as inspection
 from qnnbridge_tools.optimize import command as optimize
@@ -34,6 +36,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("run")(run.run)
+app.command("exec", context_settings=exec_program.CONTEXT_SETTINGS)(exec_program.exec_program)
 app.command("compile")(compiling.compile_models)
 app.command("explain", context_settings=explain.CONTEXT_SETTINGS)(explain.explain)
 app.command("inspect")(inspection.inspect)
@@ -43,6 +46,7 @@ app.command("fix")(fixing.fix)
 app.command("quantize")(quantize.quantize)
 app.command("versions")(versions.versions)
 app.command("setup-host")(setup_host.setup_host)
+app.add_typer(cache.app, name="cache")
 app.add_typer(crashes.app, name="crashes")
 app.add_typer(quarantine.app, name="quarantine")
 

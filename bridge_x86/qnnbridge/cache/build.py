@@ -45,7 +45,7 @@ def build_entry(
 ) -> Entry:
     """Compile and publish; the caller holds the key's lock.
 
-    Raises what compiling raises, `NothingTold`, `CannotStandFor`, and `OSError` if the cache's disk does not do its part.
+    Raises what compiling raises, `NothingTold`, `CannotStandFor`, and `OSError` if the disk does not do its part.
     """
     from qnnbridge.compiling.compiler import compile_into
     from qnnbridge.compiling.job import CompileJob, HostSettings

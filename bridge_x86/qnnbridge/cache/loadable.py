@@ -9,7 +9,9 @@ import dataclasses
 import hashlib
 import os
 
+from qnnbridge.cache.manifest import MODEL
 from qnnbridge.cache.store import Entry
+from qnnbridge.epcontext.native_path import native_path
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
 DISABLE_COMPILE = "session.disable_model_compile"
@@ -22,17 +24,26 @@ class Differs(Exception):
     """The compiled model has other inputs or outputs than the original. The text says which."""
 
 
+def fingerprint_of(entry: Entry) -> str:
+    """By which a crash is booked: on this very entry, never on the model."""
+    return hashlib.sha256(f"context {entry.manifest.key} {entry.manifest.id}".encode()).hexdigest()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loadable:
-    """An entry that has been checked."""
+    """An entry that has been checked. folder: by which QNN can open it (`native_path`)."""
 
     entry: Entry
+    folder: str
+
+    @classmethod
+    def of(cls, entry: Entry) -> Loadable:
+        """Raises `OSError` if QNN could not open it."""
+        return cls(entry, native_path(entry.folder))
 
     @property
     def fingerprint(self) -> str:
-        """By which a crash is booked: on this very entry, never on the model."""
-        manifest = self.entry.manifest
-        return hashlib.sha256(f"context {manifest.key} {manifest.id}".encode()).hexdigest()
+        return fingerprint_of(self.entry)
 
     def spec(self, spec: SessionSpec) -> SessionSpec:
         """How the host makes the session that `spec` describes from the entry.
@@ -40,9 +51,8 @@ class Loadable:
         Fixed dimensions and given initializers are compiled in.
         """
         entries = {key: text for key, text in spec.config_entries.items() if key not in _OF_THE_ORIGINAL}
-        folder = os.fspath(self.entry.folder)
-        model = os.fspath(self.entry.model)
-        files = tuple(os.path.join(folder, file.name) for file in self.entry.manifest.files)
+        model = os.path.join(self.folder, MODEL)
+        files = tuple(os.path.join(self.folder, file.name) for file in self.entry.manifest.files)
         return dataclasses.replace(
             spec,
             model_path=model,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from qnnbridge.cache.files import Damaged, hash_file, read_json, write_json
+from qnnbridge.cache.settings import cache_settings
 from qnnbridge.file_stamps import FileStamp, take_stamp
 
 SCHEMA: Final = 1
@@ -34,7 +35,7 @@ class HashMemo:
     """See the module. root: the cache's folder."""
 
     def __init__(self, root: Path) -> None:
-        self._folder = root / FOLDER
+        self.folder = root / FOLDER
 
     def look(self, path: str | os.PathLike[str]) -> Hashed | None:
         """The file's hash, remembered or computed; ``None`` if there is no such file.
@@ -65,7 +66,7 @@ class HashMemo:
             "sha256": found.sha256,
         }
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self._file_of(path), content)
         except OSError:
             pass  # hashed again the next time
@@ -89,7 +90,7 @@ class HashMemo:
 
     def _files(self) -> list[Path]:
         try:
-            return list(self._folder.iterdir())
+            return list(self.folder.iterdir())
         except OSError:
             return []
 
@@ -107,4 +108,10 @@ class HashMemo:
     def _file_of(self, path: str) -> Path:
         # The name of the file as the system has it: two spellings of one path are two records, which costs a hash.
         name = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        return self._folder / f"{name}.json"
+        return self.folder / f"{name}.json"
+
+
+def memo_for(cache: bool | None) -> HashMemo | None:
+    """For a session with this ``cache=``; ``None`` if the cache is switched off, with all that it keeps."""
+    settings = cache_settings()
+    return HashMemo(settings.folder) if settings.enabled and cache is not False else None

@@ -21,13 +21,14 @@ from qnnbridge.cache.build import CannotStandFor, NothingTold, build_entry
 from qnnbridge.cache.eviction import shrink
 from qnnbridge.cache.files import Damaged
 from qnnbridge.cache.key import key_of, key_parts
-from qnnbridge.cache.loadable import Differs, Loadable
+from qnnbridge.cache.loadable import Differs, Loadable, fingerprint_of
 from qnnbridge.cache.locks import Held
 from qnnbridge.cache.notes import DAY_S, Kind, Notes
 from qnnbridge.cache.settings import cache_settings
 from qnnbridge.cache.status import CacheStatus, say_once
 from qnnbridge.cache.store import Entry, Fault, Store
 from qnnbridge.cache.waiting import Beat, Patience, Words
+from qnnbridge.epcontext.native_path import native_path
 from qnnbridge_protocol.errors import (
     BridgeError,
     CompileFailed,
@@ -112,6 +113,7 @@ class SessionCache:
 
     def _find_or_make(self, key: str, parts: dict[str, object], deadline: float | None) -> None:
         self._store.prepare()
+        native_path(self._store.root)
         held = self._wait(key, deadline)
         if held is None:
             self.status = CacheStatus("off", "another process compiles it and gives no sign of life", key)
@@ -124,6 +126,7 @@ class SessionCache:
                 return
             found = entry is not None
             if entry is None:
+                self._store.check_room(policy.size_of(self._manifest.source))
                 entry = self._make(key, parts, deadline)
             if entry is None:
                 return
@@ -208,14 +211,12 @@ class SessionCache:
         entry = self._entry
         if entry is None:
             return None
-        if self._checked:
-            self._checked = False
-            return Loadable(entry)
+        checked, self._checked = self._checked, False
         try:
-            again = self._store.find(entry.key)
+            again = entry if checked else self._store.find(entry.key)
             if again is not None:
                 self._entry = again
-                return Loadable(again)
+                return Loadable.of(again)
             self._drop("its entry in the cache is gone")
         except Damaged as damage:
             self._set_aside("damaged", str(damage))
@@ -243,7 +244,7 @@ class SessionCache:
     def host_died(self, error: BridgeError, suspects: set[object]) -> bool:
         """A host died. Whether the entry alone is to blame; then it is set aside."""
         entry = self._entry
-        if entry is None or suspects != {Loadable(entry).fingerprint}:
+        if entry is None or suspects != {fingerprint_of(entry)}:
             return False
         self._set_aside("crashed", error.message)
         return True
@@ -318,6 +319,7 @@ class SessionCache:
 
     def _bad(self, key: str, fault: Fault, reason: str) -> None:
         """Under the key's lock."""
+        reason = reason.rstrip(".")
         _log.warning("The compiled model of %s in the cache is set aside: %s.", self._label, reason)
         self._host.cache_counters.set_aside += 1
         faults = ("crashed", "unloadable")
@@ -340,7 +342,7 @@ class SessionCache:
         text += "Sessions are made without it."
         self._host.cache_counters.problem = text
         self.status = CacheStatus("off", f"the cache cannot be used: {reason}")
-        say_once(text, stacklevel=6)
+        say_once(text)
 
     def _drop(self, reason: str) -> None:
         self._let_go()

@@ -16,7 +16,7 @@ MIN_MODEL_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MIN_MODEL_BYTES"
 
 MAX_BYTES: Final = 10 * 1024**3
 MIN_MODEL_BYTES: Final = 16 * 1024
-"""Smaller models compile about as quickly as they load (ADR 0008)."""
+"""Compiling a smaller one takes less than the process that would do it for the cache, as a rule (ADR 0008)."""
 
 _OFF: Final = frozenset(("0", "off", "no", "false"))
 _SIZE: Final = re.compile(r"\s*(\d+)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
@@ -61,12 +61,18 @@ def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     return Path(platformdirs.user_cache_dir("qnnbridge", appauthor=False))
 
 
+def parse_size(text: str) -> int | None:
+    """Bytes of ``500M``, ``10 GiB`` or ``123``; ``None`` for anything else. Units are powers of 1024."""
+    found = _SIZE.fullmatch(text)
+    return None if found is None else int(found[1]) * _FACTORS[found[2].lower()]
+
+
 def _size(env: Mapping[str, str], name: str, default: int, problems: list[str]) -> int:
     text = env.get(name, "").strip()
     if not text:
         return default
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    size = parse_size(text)
+    if size is None:
         problems.append(f"{name}={text!r} is no size (write bytes, or 500M, 10G); {default} is used.")
         return default
-    return int(found[1]) * _FACTORS[found[2].lower()]
+    return size

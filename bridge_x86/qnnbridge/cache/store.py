@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,6 +99,12 @@ class Store:
             raise OSError(f"{self.folder} is so long a path that Windows could not open the files in it")
         for name in ("entries", "locks", "uses", "tmp", "bad", "notes"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
+
+    def check_room(self, size_bytes: int) -> None:
+        """Raises `OSError` if the disk has less room than that: there is no use in compiling first."""
+        free = shutil.disk_usage(self.root).free
+        if free < size_bytes:
+            raise OSError(errno.ENOSPC, f"The disk is full ({free} bytes are free)")
 
     # --- one entry ---
 

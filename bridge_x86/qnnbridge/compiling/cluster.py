@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import Any
@@ -34,7 +35,7 @@ def executor_of(address: str) -> Iterator[Executor]:
             cause=f"{error}",
             fix="Start one (dask scheduler) and workers (dask worker ADDRESS), or check the address.",
         ) from None
-    with client:
+    with _quiet(), client:
         if not client.scheduler_info()["workers"]:
             raise CompileFailed(
                 f"The scheduler at {address} has no workers.", fix=f"Start some: dask worker {address}"
@@ -45,3 +46,17 @@ def executor_of(address: str) -> Iterator[Executor]:
         finally:
             with contextlib.suppress(BridgeError, OSError):
                 executor.shutdown(wait=False)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Dask logs the stack traces of a lost connection, which the results tell in words."""
+    loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -15,6 +15,7 @@ from qnnbridge.compiling.request import Soc, make_job
 from qnnbridge.compiling.result import CompileResult, warnings_of
 from qnnbridge.compiling.work import Made, Stage, Task, blobs_of, perform
 from qnnbridge.compiling.workfolder import work_folder
+from qnnbridge.deadlines import deadline_after
 from qnnbridge.epcontext.manifest import manifest_path
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, CompileFailed
@@ -144,6 +145,25 @@ def compile_to(
     on_stage: Stage | None = None,
 ) -> tuple[CompileResult, ...]:
     """Compile jobs (several share their weights) to their places, which are in one folder."""
+    deadline = deadline_after(timeout_s)
+    try:
+        return _compile_to(jobs, places, validate, timeout_s, overwrite, on_stage)
+    except CompileFailed as error:
+        if not overwrite or not publish.is_about_a_taken_name(error):
+            raise
+    # Two at once to one output: who comes last replaces the other, under a name that is free now.
+    left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+    return _compile_to(jobs, places, validate, left_s, overwrite, on_stage)
+
+
+def _compile_to(
+    jobs: Sequence[CompileJob],
+    places: Sequence[Place],
+    validate: bool,
+    timeout_s: float | None,
+    overwrite: bool,
+    on_stage: Stage | None,
+) -> tuple[CompileResult, ...]:
     begun = time.monotonic()
     if not overwrite:
         for place in places:

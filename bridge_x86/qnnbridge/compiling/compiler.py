@@ -25,7 +25,7 @@ from qnnbridge.deadlines import deadline_after
 from qnnbridge.process.channel import ChannelFailed, ChannelRetired, Deadline, Note
 from qnnbridge.providers import QNN
 from qnnbridge.remote_session import LOG_TIMEOUT_S, Manifest
-from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded, HostCrashed, PlacementRefused
+from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostCrashed, PlacementRefused
 from qnnbridge_protocol.specs import CompileSpec, SessionInfo, SessionSpec, ShareWeights
 from qnnbridge_protocol.values import Encoder
 
@@ -104,9 +104,9 @@ class _Compilation:
         except ChannelFailed as failure:
             died = True
             made = [self._salvaged(host, failure)]
-        except BaseException:
-            if self._process is not None:
-                self._process.kill("its work is not wanted any more")
+        except BaseException as error:
+            if not isinstance(error, BridgeError):  # Ctrl+C, for one; an error that it answered leaves it idle
+                self._end("its work is not wanted any more")
             raise
         finally:
             host.close()
@@ -124,7 +124,10 @@ class _Compilation:
         supervisor = host.supervisor
         # Before: a known poison must not cost a start of the host. Behind: the first HELLO tells the versions.
         supervisor.check_quarantine(note)
-        process = self._process = supervisor.process(self._deadline)
+        try:
+            process = self._process = supervisor.process(self._deadline)
+        except DeadlineExceeded:
+            raise self._too_late(job) from None
         supervisor.check_quarantine(note)
         encoder = Encoder()
         header: dict[str, Any] = {
@@ -141,7 +144,7 @@ class _Compilation:
         try:
             frame = process.call(header, buffers, self._deadline, note, request_id.append)
         except Deadline:
-            process.kill("compiling took longer than it was given")
+            self._end("compiling took longer than it was given")
             raise self._too_late(job) from None
         except ChannelRetired:
             raise HostCrashed("The compiler was closed.") from None
@@ -150,7 +153,7 @@ class _Compilation:
 
             error = enrich_from_stderr(error, process.stderr, request_id, LOG_TIMEOUT_S)
             if isinstance(error, PlacementRefused) and spec.fallback == "cpu":
-                error = nothing_to_compile(error)
+                error = nothing_to_compile(error, job.source.scan.inputs if job.source.scan is not None else ())
             raise error from None
         supervisor.good_reply(note, "creating")
         info = SessionInfo.from_wire(frame.header["info"])
@@ -167,6 +170,12 @@ class _Compilation:
             seconds=info.create_seconds,
             info=info,
         )
+
+    def _end(self, because: str) -> None:
+        """Kill the process. Its channel first: whoever sees the end of the stream before would tell of a crash."""
+        if self._process is not None:
+            self._process.channel.fail(Closed("The work was interrupted."))
+            self._process.kill(because)
 
     def _description(self, index: int, spec: SessionSpec) -> CompileSpec:
         share: ShareWeights = "no"

@@ -248,6 +248,12 @@ def _receive(
         delivery = future.result()
     except BridgeError:
         raise
+    except concurrent.futures.CancelledError:
+        raise CompileFailed(
+            f"The connection to the cluster was lost before {cell.job.source.label} was finished.",
+            cause="The scheduler ended, or the network between did.",
+            fix="Start the scheduler and its workers again and repeat the command; what is done is not done twice.",
+        ) from None
     except Exception as error:  # noqa: BLE001 - a cluster has errors of its own, and a worker may die
         raise CompileFailed(
             f"The worker did not finish {cell.job.source.label}.",

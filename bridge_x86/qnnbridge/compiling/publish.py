@@ -84,7 +84,10 @@ def move_whole(folder: str, places: Sequence[Place], blobs: Sequence[str], *, ov
             for name in (*blobs, *(place.model for place in places)):
                 _sync(os.path.join(folder, name))
             for name in blobs:
-                _move_new(os.path.join(folder, name), os.path.join(target, name))
+                try:
+                    _move_new(os.path.join(folder, name), os.path.join(target, name))
+                except FileExistsError:
+                    raise _taken(target, name) from None
                 moved.append(os.path.join(target, name))
             for place in places:
                 _put(folder, place, moved)
@@ -96,6 +99,20 @@ def move_whole(folder: str, places: Sequence[Place], blobs: Sequence[str], *, ov
         if isinstance(error, OSError) and not isinstance(error, BridgeError):
             raise trouble.from_os(error, target) from None
         raise
+
+
+def is_about_a_taken_name(error: CompileFailed) -> bool:
+    """Whether the name of a context binary was free when it was chosen, and is not any more."""
+    return "taken" in error.details
+
+
+def _taken(target: str, name: str) -> CompileFailed:
+    return CompileFailed(
+        f"Another compilation has put {name} into {target} meanwhile.",
+        cause="A context binary that is there already may belong to another model, and is never replaced.",
+        fix="Compile again, or to another output.",
+        details={"taken": name},
+    )
 
 
 def _put(folder: str, place: Place, moved: list[str]) -> None:

@@ -37,10 +37,11 @@ def make_job(
     """Raises `CompiledModelRefused`, `OptionError`, and what a model that cannot be read raises."""
     from qnnbridge.epcontext.guard import refuse_compiled
 
+    if isinstance(model, (str, os.PathLike, bytes)):  # anything else is refused below, as for a session
+        refuse_compiled(model, COMMAND)  # first: to hash a model of gigabytes takes seconds
     options = coerce_session_options(sess_options, providers_given=False)
     parts = options.to_spec_parts()
     source = ModelSource.open(model, folder=parts["config_entries"].get(EXTERNAL_DATA_FOLDER))
-    refuse_compiled(source.path if source.path is not None else source.data or b"", COMMAND)
     providers = parts.pop("providers", None) or (ProviderSpec(QNN),)
     given = _options(provider_options, soc_model, htp_arch)
     spec = SessionSpec(

@@ -67,17 +67,25 @@ def warnings_of(job: CompileJob, files: CompiledFiles, validation: Validation, *
             f"{placed.cpu_nodes} of {total} nodes stay on the CPU, so a session of it needs fallback='cpu'. "
             f"{placed.cause or ''}".rstrip()
         )
-    if not any("soc_model" in provider.options for provider in job.spec.providers):
-        if files.soc_model is not None:
-            found.append(f"No chip was named: compiled for soc_model={files.soc_model}, the simulator's default.")
-        else:
-            found.append("No chip was named: compiled for the chip of the host. Others may refuse it.")
+    found += _about_the_chip(job, files)
     if files.died_at_teardown:
         found.append("The compiler died after its work was done; the files are whole.")
     if asked and validation.skipped:
         found.append(f"Not validated: {validation.skipped}")
     found += [f"Unusually far from the CPU's numbers: {remark}." for remark in validation.remarks]
     return tuple(found)
+
+
+def _about_the_chip(job: CompileJob, files: CompiledFiles) -> list[str]:
+    named = any("soc_model" in provider.options for provider in job.spec.providers)
+    archs = [provider.options.get("htp_arch", "0") for provider in job.spec.providers]
+    arch = next((arch for arch in archs if arch != "0"), None)
+    if named:
+        return ["A chip and an architecture were named: QNN goes by the chip."] if arch is not None else []
+    if files.soc_model is None:
+        return ["No chip was named: compiled for the chip of the host. Others may refuse it."]
+    which = "the simulator's default" if arch is None else f"the simulator's chip of V{arch}"
+    return [f"No chip was named: compiled for soc_model={files.soc_model}, {which}."]
 
 
 def chips(soc_model: str | None) -> tuple[int, ...]:

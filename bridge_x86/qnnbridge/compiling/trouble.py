@@ -1,4 +1,4 @@
-"""Recognises that a compilation failed at its folder, not at its model: full disk, limit, no right to write."""
+"""Recognises that work failed at the folder of its result, not at its model: full disk, limit, no right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LITTLE_BYTES: Final = 16 * 1024 * 1024
 """With less than this free the disk counts as full. ONNX Runtime does not say."""
 
 _NOT_WRITTEN: Final = re.compile(
-    r"Failed to (?:write|open) context cache file|Protobuf serialization failed when saving model"
+    r"Failed to (?:write|open) context cache file|Protobuf serialization failed"
     r"|SystemError : (?:28|27|30|13|122)\b|No space left on device|File too large|Read-only file system"
 )
 
@@ -42,24 +42,36 @@ def seen_from(error: CompileFailed, folder: str, target: str) -> CompileFailed:
 
 def from_os(error: OSError, folder: str) -> CompileFailed:
     """For what the operating system said to this side."""
-    if error.errno == errno.ENOSPC:
-        return cannot_write(folder, _full(folder))
-    return cannot_write(folder, f"{error.strerror or error}.")
+    return cannot_write(folder, reason_of(error, folder))
+
+
+def reason_of(error: OSError, folder: str) -> str:
+    """Why a file could not be written, as a sentence."""
+    return _full(folder) if error.errno == errno.ENOSPC else f"{error.strerror or error}."
 
 
 def from_host(error: BridgeError, folder: str) -> BridgeError:
     """`error`, or what is behind it if ONNX Runtime could not write its files to `folder`."""
-    text = "\n".join((error.message, error.cause or "", *error.evidence))
-    if not _NOT_WRITTEN.search(text):
+    if not is_about_writing(error):
         return error
+    return cannot_write(folder, why_not_written(folder), error.message)
+
+
+def is_about_writing(error: BridgeError) -> bool:
+    """Whether ONNX Runtime could not write a file, by its words."""
+    text = "\n".join((error.message, error.cause or "", *error.evidence))
+    # What is too large for one message cannot be serialised either, and that has its own words.
+    return _NOT_WRITTEN.search(text) is not None and "2GB" not in text
+
+
+def why_not_written(folder: str) -> str:
+    """A sentence about what is wrong with the folder, as far as it can be seen."""
     free = _free(folder)
     if free is not None and free < LITTLE_BYTES:
-        reason = _full(folder)
-    elif not os.path.isdir(folder):
-        reason = "The folder is gone."
-    else:
-        reason = "ONNX Runtime could not write its files: a full disk, a quota, a limit on their size, or no right."
-    return cannot_write(folder, reason, error.message)
+        return _full(folder)
+    if not os.path.isdir(folder):
+        return "The folder is gone."
+    return "ONNX Runtime could not write its files: a full disk, a quota, a limit on their size, or no right."
 
 
 def _full(folder: str) -> str:

@@ -71,6 +71,13 @@ def validate(job: CompileJob, files: CompiledFiles, *, deadline: float | None = 
     Raises `CompileFailed` if the compiled model cannot be loaded or run, or its numbers are not the original's,
     `DeadlineExceeded`.
     """
+    try:
+        return _validate(job, files, deadline)
+    except DeadlineExceeded as error:
+        raise _too_late(job, error) from None
+
+
+def _validate(job: CompileJob, files: CompiledFiles, deadline: float | None) -> Validation:
     begun = time.monotonic()
     tolerance = TOLERANCES[precision_of(job)]
     unloadable = _cannot_load_here(files)
@@ -150,6 +157,16 @@ def _run(session: RemoteSession, feeds: dict[str, Any], deadline: float | None) 
 
 def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _too_late(job: CompileJob, error: DeadlineExceeded) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"{job.source.label} was compiled, and the time was over before the result was compared with the CPU.",
+        cause="The time that was given is for both; a large model takes longest on the CPU.",
+        fix="Give it more time (timeout=, --timeout), or leave the comparison out (validate=False, --no-validate); "
+        "nothing was written.",
+        details={**error.details, "model": job.source.label},
+    )
 
 
 def _unusable(job: CompileJob, error: BridgeError) -> CompileFailed:

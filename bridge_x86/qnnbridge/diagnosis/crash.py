@@ -65,6 +65,7 @@ class CrashRecord:
 
     exit: ``None`` if the code could not be had. host_phase: what the host as a whole was doing; of a request it is
     in `in_flight`. stderr_head, stderr_tail: both ends, as text. killed_because: why we ended it ourselves.
+    on_purpose: the application asked for that end, by a deadline for example; it is no crash.
     memory_ran_out: the kernel's out-of-memory killer struck while it lived; ``None`` if that is not known.
     versions, application_versions: of the host and of this side. last_frames: headers of the last messages.
     """
@@ -78,6 +79,7 @@ class CrashRecord:
     stderr_tail: str = ""
     ready: bool = True
     killed_because: str | None = None
+    on_purpose: bool = False
     memory_ran_out: bool | None = None
     interpreter: str = ""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -24,6 +24,9 @@ from qnnbridge.diagnosis.stderr_text import shorten
 from qnnbridge_protocol.errors import OptionError
 
 MAX_MEANINGS: Final = 5
+_MAX_LINE_CHARS: Final = 4000
+"""Of a longer line the beginning and the end are read: no message is that long, and some patterns would take for
+ever."""
 _WORDS_OF_LOAD_ERRORS: Final = (
     "message.module-not-found",
     "message.procedure-not-found",
@@ -65,7 +68,8 @@ def explain_text(text: str) -> list[Meaning]:
     whole = _code(text)
     if whole is not None:
         return list(_readings(whole))
-    lines = text.splitlines()
+    lines = [_bounded(line) for line in text.splitlines()]
+    text = "\n".join(lines)
     found = [*_from_rules(lines), *_from_deaths(lines), *_from_codes(text)]
     best: dict[str, Meaning] = {}
     for meaning in sorted(found, key=lambda one: -one.weight):
@@ -76,6 +80,11 @@ def explain_text(text: str) -> list[Meaning]:
     # What is merely possible is not worth reading beside what is sure.
     certain = meanings[0].weight >= STRONG if meanings else False
     return [one for one in meanings if not certain or one.weight > SYMPTOM][:MAX_MEANINGS]
+
+
+def _bounded(line: str) -> str:
+    half = _MAX_LINE_CHARS // 2
+    return line if len(line) <= _MAX_LINE_CHARS else f"{line[:half]} {line[-half:]}"
 
 
 def _code(text: str) -> Explanation | None:

@@ -105,7 +105,7 @@ MESSAGE_RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "message.not-supported-wheel",
-        r"(?P<wheel>\S+\.whl) is not a supported wheel on this platform",
+        r"(?P<wheel>(?<!\S)\S+\.whl) is not a supported wheel on this platform",
         "The wheel {wheel} is for another machine type or version of Python than this pip.",
         "Use the pip of the interpreter that it is for: PATH-TO-PYTHON -m pip install ...",
     ),

@@ -1,5 +1,8 @@
 """Crash reports on disk: one JSON file for programs and one text file for people per death.
 
+A host that was ended on purpose (by a call past its deadline with ``on_deadline="kill"``) did not crash: its
+report, which may still tell why the call hung, lies in a folder of its own, and counts nowhere as a crash.
+
 A report holds what `CrashRecord` holds: no tensor data, and of the environment only the variables that change how
 the host is found and behaves. The user's home folder is written as ``~``, so that a report can be handed on.
 Writing never fails into the caller, who is in the middle of handling a crash. Any thread, any process.
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from qnnbridge.diagnosis.crash import CrashRecord, Diagnosis
 
 MAX_REPORTS: Final = 50
+CRASHES: Final = "crashes"
+ENDED: Final = "ended"
 SCHEMA: Final = 1
 
 ENVIRONMENT: Final = frozenset(
@@ -75,10 +80,21 @@ class CrashReports:
 
     @property
     def folder(self) -> Path:
-        return self._folder if self._folder is not None else state_dir() / "crashes"
+        return self._folder if self._folder is not None else state_dir() / CRASHES
+
+    @property
+    def ended(self) -> CrashReports:
+        """The reports of hosts that were ended on purpose, in a folder beside the crashes."""
+        return CrashReports(self.folder.with_name(ENDED), self._wall_clock)
 
     def write(self, record: CrashRecord) -> Path | None:
-        """Writes a report and drops the oldest ones over fifty. Path of the text file, ``None`` if it failed."""
+        """Writes a report and drops the oldest ones over fifty. Path of the text file, ``None`` if it failed.
+
+        Of a host that was ended on purpose it goes to `ended`.
+        """
+        return (self.ended if record.on_purpose else self)._write(record)
+
+    def _write(self, record: CrashRecord) -> Path | None:
         from qnnbridge.diagnosis.crash import details_of, diagnose  # heavy, and needed after a crash only
 
         try:
@@ -191,8 +207,9 @@ def _summary(path: Path) -> ReportSummary | None:
 
 def _as_text(data: Mapping[str, Any], record: CrashRecord, diagnoses: list[Diagnosis]) -> str:
     status = record.exit
+    kind = "report of an ended host" if record.on_purpose else "crash report"
     lines = [
-        f"qnnbridge crash report {data['id']} ({data['when']})",
+        f"qnnbridge {kind} {data['id']} ({data['when']})",
         "",
         f"exit code   {status.describe() if status else 'unknown'}" + (f"   {status.hex}" if status else ""),
         f"phase       {record.phase}",

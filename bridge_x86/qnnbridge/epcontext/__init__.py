@@ -8,6 +8,7 @@ Everything here looks at files and never loads QNN, so it is safe and quick on a
 - `blob`: what a QNN context binary says of itself;
 - `compatibility`: the string in which a compiled model says what it was made for;
 - `fitness`: whether it can run on a host, in words;
+- `native_path`: how QNN can open a context binary on Windows;
 - `gate`: what a session asks before the host sees a model;
 - `manifest`: the file that qnnbridge puts beside the models that it compiles.
 """

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.machinery
-import importlib.util
 import os
 import site
 import sys
@@ -26,12 +25,19 @@ WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
 
 
 def _origin(package: str) -> str | None:
-    """Where a package would be imported from."""
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):  # a broken finder, or a module put into sys.modules by hand
-        return None
-    return _place(spec)
+    """Where a package would be imported from, if nobody stood in for it (`qnnbridge.ort.stand_in`)."""
+    stand_in = os.environ.get("QNNBRIDGE_DROPIN")
+    path = [entry for entry in sys.path if entry != stand_in]
+    for finder in sys.meta_path:
+        if getattr(finder, "is_stand_in", False):
+            continue
+        try:
+            spec = finder.find_spec(package, path if finder is importlib.machinery.PathFinder else None)
+        except (ImportError, ValueError):  # a broken finder
+            return None
+        if spec is not None:
+            return _place(spec)
+    return None
 
 
 def _place(spec: importlib.machinery.ModuleSpec | None) -> str | None:

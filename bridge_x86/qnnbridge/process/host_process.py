@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import sys
 import time
@@ -20,6 +21,8 @@ from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, HostHung, Ho
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
+
+_log = logging.getLogger("qnnbridge.host_process")
 
 EXIT_WAIT_S = 5.0
 """From the end of the host's output to the end of its process."""
@@ -163,20 +166,44 @@ class HostProcess:
             self.killed_because = because
         self._child.kill()
 
-    def close(self, *, reason: BridgeError | None = None) -> None:
-        """End it in good order, or less good, within a bounded time; release all descriptors."""
+    def close(self, *, reason: BridgeError | None = None, quietly: bool = False) -> None:
+        """End it in good order, or less good, within a bounded time; release all descriptors.
+
+        quietly: the application is ending, and a word would only be noise behind its own last ones.
+        """
+        # Its death was, or will be, looked into by those who saw it; or it was our doing.
+        known = self.channel.failed or self.killed_because is not None
         if not self.channel.failed and self._child.poll() is None:
             said = self.channel.goodbye(time.monotonic() + DRAIN_TIMEOUT_S)
             self.rungs.append("goodbye" if said else "goodbye unanswered")
+        # It said goodbye, or its output ended: then its process is about to end too.
+        leaving = "goodbye" in self.rungs or (not known and self.channel.failed)
         self.channel.fail(reason)
         self.killed_because = self.killed_because or "it was closed"
-        self._descend()
+        self._descend(STDIN_CLOSED_TIMEOUT_S if leaving else 0)
+        if not known:
+            self._tell_death_at_the_end(logging.INFO if quietly else logging.WARNING)
         self.stderr.drain(STDERR_TIMEOUT_S)
         if self.channel.release(RELEASE_TIMEOUT_S):
             self._child.close()
         else:
             self.rungs.append("descriptors kept")
         self.stderr.close()
+
+    def _tell_death_at_the_end(self, level: int) -> None:
+        """QNN faults most often while it cleans up; all answers are there, so nobody need fail for it."""
+        code = self._child.poll()
+        if not code or self.rungs[-1:] not in ([], ["goodbye"], ["goodbye unanswered"]):
+            return  # in good order, not yet, or by us
+        from qnnbridge.diagnosis.exit_status import ExitStatus
+
+        status = ExitStatus(code, "win32" if sys.platform == "win32" else "posix")
+        _log.log(
+            level,
+            "the host (pid %d) died after its work was done, with exit code %s; no call was lost",
+            self.real_pid,
+            status.describe(),
+        )
 
     def _look_at_it(self) -> ChannelFailed | None:
         """It has been silent for a while: is it still there, and can it move?
@@ -227,9 +254,9 @@ class HostProcess:
             )
         )
 
-    def _descend(self) -> None:
+    def _descend(self, patience_s: float) -> None:
         """The ladder: each rung has its time, and is recorded."""
-        if self._child.wait(STDIN_CLOSED_TIMEOUT_S if "goodbye" in self.rungs else 0) is not None:
+        if self._child.wait(patience_s) is not None:
             return
         for name, act, seconds in (
             ("terminate", self._child.terminate, TERMINATE_TIMEOUT_S),

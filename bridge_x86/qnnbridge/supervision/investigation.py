@@ -14,6 +14,7 @@ from qnnbridge.diagnosis.stderr_text import decode_stderr
 from qnnbridge.process.channel import ChannelFailed, Lost, Note
 from qnnbridge.process.host_process import EXIT_WAIT_S, KILL_TIMEOUT_S, STDERR_TIMEOUT_S, HostProcess
 from qnnbridge.supervision.blame import Blame, NativeCall, Why
+from qnnbridge.supervision.overdue import ASKED_FOR
 from qnnbridge.supervision.quarantine import Quarantine
 from qnnbridge_protocol._version import __version__
 from qnnbridge_protocol.errors import HostError, HostHung
@@ -30,10 +31,14 @@ NOT_BUSY = (None, "ready")
 
 @dataclasses.dataclass(frozen=True)
 class Conclusion:
-    """error: for the callers. status: how the process ended, ``None`` if that could not be had."""
+    """error: for the callers. status: how the process ended, ``None`` if that could not be had.
+
+    on_purpose: we ended it, for the application or because its work was not wanted any more: no crash.
+    """
 
     error: HostError
     status: ExitStatus | None
+    on_purpose: bool = False
 
 
 class Investigator:
@@ -70,6 +75,7 @@ class Investigator:
         suspect: what was done when the NPU was lost; its call has been answered, so it is not open any more.
         patience_s: how long the process may take to end by itself.
         """
+        on_purpose = process.killed_because is not None or _asked_for(failure)
         if failure.reason is not None:
             # It talks nonsense or does not move: it is of no use any more.
             process.kill(failure.reason.message)
@@ -79,7 +85,7 @@ class Investigator:
             raw = process.exit_code(KILL_TIMEOUT_S)
         process.stderr.drain(min(STDERR_TIMEOUT_S, patience_s))
         status = None if raw is None else ExitStatus(raw, "win32" if sys.platform == "win32" else "posix")
-        record = self._record(process, status)
+        record = self._record(process, status, on_purpose=on_purpose)
         report = self._reports.write(record)
         self._book(record, failure, report, suspect)
         if isinstance(failure.reason, HostError):
@@ -91,9 +97,9 @@ class Investigator:
                 error.cause = failure.reason.message
                 error.evidence = failure.reason.evidence
         error.details.setdefault("generation", process.generation)
-        return Conclusion(error, status)
+        return Conclusion(error, status, on_purpose)
 
-    def _record(self, process: HostProcess, status: ExitStatus | None) -> CrashRecord:
+    def _record(self, process: HostProcess, status: ExitStatus | None, *, on_purpose: bool) -> CrashRecord:
         channel = process.channel
         lost = _with_implied_phase(channel.requests.lost)
         host_phase = channel.requests.host_phase
@@ -120,6 +126,7 @@ class Investigator:
             stderr_tail=decode_stderr(process.stderr.tail()),
             ready=ready,
             killed_because=process.killed_because,
+            on_purpose=on_purpose,
             memory_ran_out=process.memory_ran_out,
             interpreter=process.peer.executable if ready else "",
             versions={**process.peer.versions, "qnnbridge": process.peer.qnnbridge} if ready else {},
@@ -142,6 +149,11 @@ class Investigator:
             account = self._quarantine.add(points, exit_text=text, report=str(report) if report else None)
             if account is not None:
                 self._blame.forget(points.call.fingerprint)
+
+
+def _asked_for(failure: ChannelFailed) -> bool:
+    """Whether the application wanted this end. It is the reason that tells: the first one of an end stays."""
+    return failure.reason is not None and bool(failure.reason.details.get(ASKED_FOR))
 
 
 def _native_call(note: Note, phase: str) -> NativeCall:

@@ -181,7 +181,7 @@ class Supervisor:
         try:
             for process in (self._starting, self._process, *self._retired):
                 if process is not None:
-                    process.close(reason=reason)
+                    process.close(reason=reason, quietly=self.exiting)
             self._starting = self._process = None
         finally:
             self._start_lock.release()
@@ -262,7 +262,7 @@ class Supervisor:
         patience_s = min(EXIT_WAIT_S, _patience(deadline, EXIT_WAIT_S))
         finding = self._investigator.investigate(process, failure, suspect, patience_s)
         error = finding.error
-        if isinstance(error, HostCrashed):
+        if isinstance(error, HostCrashed) and not finding.on_purpose:
             self.counters.crashes += 1
             self.counters.last_crash = error
             # A call that is repeated well raises nothing; the log is then the only trace.

@@ -46,6 +46,9 @@ class EngineSession(Protocol):
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None: ...
 
+    def assignment(self) -> list[Any]:
+        """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
+
     def end_profiling(self) -> str: ...
 
     def close(self) -> None: ...
@@ -59,6 +62,9 @@ class Engine(Protocol):
     def versions(self) -> dict[str, str]: ...
 
     def describe(self) -> dict[str, Any]: ...
+
+    def set_seed(self, seed: int) -> None:
+        """The seed of random operators, in sessions that are made from now on."""
 
     def create_session(
         self,

@@ -57,7 +57,7 @@ class OrtEngine:
         """What this host offers.
 
         ``providers``; ``devices`` of QNN; ``simulator``, ``None`` without QNN; ``qnn_problem``, the error that a
-        session would get if it asked for QNN, as a map.
+        session would get if it asked for QNN, as a map; ``build`` and ``ort_folder`` of ONNX Runtime.
         """
         problem = None
         try:
@@ -71,7 +71,13 @@ class OrtEngine:
             "qnn_generation": self._found.generation,
             "library_folder": self._qnn.library_folder,
             "simulator": None if problem else self._qnn.simulator,
+            "build": str(self._ort.get_build_info()),
+            "ort_folder": os.path.dirname(str(self._ort.__file__)),
         }
+
+    def set_seed(self, seed: int) -> None:
+        """The seed of random operators, in sessions that are made from now on."""
+        self._ort.set_seed(seed)
 
     def create_session(
         self,

@@ -97,6 +97,23 @@ class OrtSession:
         except Exception as error:
             raise translate(error, self._circumstances) from error
 
+    def assignment(self) -> list[list[Any]]:
+        """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
+        native = self._alive()
+        ask = getattr(native[0], "get_provider_graph_assignment_info", None)
+        if ask is None:
+            raise errors.NotImplemented(
+                f"onnxruntime {self._ort.__version__} does not record which provider has which node.",
+                fix="Install onnxruntime 1.24 or newer in the host's Python.",
+            )
+        try:
+            return [
+                [group.ep_name, [[node.name, node.domain, node.op_type] for node in group.get_nodes()]]
+                for group in ask()
+            ]
+        except Exception as error:
+            raise translate(error, self._circumstances) from error
+
     def end_profiling(self) -> str:
         """Stop profiling; the path of the file, as ONNX Runtime tells it."""
         native = self._alive()

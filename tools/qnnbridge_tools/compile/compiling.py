@@ -104,9 +104,13 @@ def _bundle(request: Request, options: dict[str, Any], as_json: bool) -> None:
 
 def _matrix(request: Request, options: dict[str, Any], as_json: bool) -> bool:
     from qnnbridge.compiling.matrix import plan
+    from qnnbridge.compiling.progress import ticking
 
     cells = plan(request.models, request.soc_models, request.output, **options)
-    with ShownStages(f"{len(cells)} models", counted=len(cells)) as stages:
+    with (
+        ShownStages(f"{len(cells)} models", counted=len(cells)) as stages,
+        ticking(lambda seconds: stages("compiling", seconds)),
+    ):
         outcomes = _run(request, cells, stages)
     if as_json:
         output.print_json({"outcomes": [outcome.to_json() for outcome in outcomes]})

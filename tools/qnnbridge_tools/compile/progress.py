@@ -18,7 +18,7 @@ EVERY_S = 30.0
 class ShownStages:
     """A context manager that is called with stage and seconds, from any one thread.
 
-    counted: how many results there will be, each told with `finished`.
+    counted: how many results there will be, each told with `finished`, from the same or another thread.
     """
 
     def __init__(self, subject: str, counted: int = 0) -> None:

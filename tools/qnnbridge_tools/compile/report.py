@@ -38,8 +38,9 @@ def validation_text(validation: Validation) -> str:
     if validation.skipped:
         return f"no: {validation.skipped}"
     cosine = "" if validation.cosine is None else f", cosine at least {validation.cosine:.5f}"
+    count = len(validation.differences)
     return (
-        f"against the CPU, {len(validation.differences)} outputs: largest difference {validation.max_abs:.3g} "
+        f"against the CPU, {count} output{'' if count == 1 else 's'}: largest difference {validation.max_abs:.3g} "
         f"({output.percent(validation.max_rel)} of the output's range){cosine}"
     )
 

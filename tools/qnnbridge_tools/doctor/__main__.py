@@ -1,26 +1,28 @@
-"""`python -m qnnbridge_tools.doctor`: the doctor where even the `qnnbridge` command does not start.
-
-That command needs libraries with native parts, which an interpreter on Arm may be unable to load. This needs the
-standard library alone.
+"""`qnnbridge doctor` with the standard library alone: it works where the libraries of the other commands are
+broken, and starts in half the time. `command` is the same command line for whoever asks `qnnbridge --help`.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import sys
+import traceback
 from pathlib import Path
 
+from qnnbridge_protocol.errors import BridgeError
+
 EXIT_BLOCKED = 2
+EXIT_INTERRUPTED = 130
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_tools.doctor") -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an old code page lacks characters
-    given = _parser().parse_args(arguments)
-    from qnnbridge_protocol.errors import BridgeError
+    given = _parser(name).parse_args(arguments)
     from qnnbridge_tools.doctor.examine import Request, perform
     from qnnbridge_tools.doctor.survey import Order
 
@@ -30,24 +32,49 @@ def main(arguments: list[str] | None = None) -> int:
     request = Request(order, given.snapshot, given.from_snapshot, given.explain, given.fix, given.json)
     try:
         return perform(request, lambda question: input(f"{question} [y/N] ").strip().lower().startswith("y"))
-    except (BridgeError, OSError) as error:
-        if os.environ.get("QNNBRIDGE_DEBUG", "") not in ("", "0"):
-            raise
-        print(f"Error: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of our output went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains at its end
         return EXIT_BLOCKED
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return _refused(BridgeError(f"{error.filename}: {reason}" if error.filename else reason), given.json)
+    except BridgeError as error:
+        return _refused(error, given.json)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _refused(error: BridgeError, as_json: bool) -> int:
+    """As all commands end."""
+    if os.environ.get("QNNBRIDGE_DEBUG", "") not in ("", "0"):
+        traceback.print_exc()
+    print(f"Error: {error}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": error.to_wire()}, indent=2))
+    return EXIT_BLOCKED
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 1 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError("at least 1 second")
+    return seconds
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m qnnbridge_tools.doctor",
+        prog=name,
         description="Say what is wrong with this machine, and how to mend it.",
+        epilog="Ends with 0 if all is well, 1 if something is degraded, 2 if the NPU cannot be used.",
+        allow_abbrev=False,
     )
     parser.add_argument("--host-python", metavar="PYTHON", help="interpreter of the host")
     parser.add_argument("--model", metavar="MODEL", help="examine this model on this host, too")
     parser.add_argument("--dim", metavar="NAME=SIZE", action="append", help="fix a free dimension of the model")
     parser.add_argument("--backend-path", metavar="FILE", help="backend_path that your application uses")
     parser.add_argument("--quick", action="store_true", help="under a second: no hashing, no live probe")
-    parser.add_argument("--timeout", type=float, metavar="S", default=60.0, help="seconds for a live probe")
+    parser.add_argument("--timeout", type=_seconds, metavar="S", default=60.0, help="seconds for a live probe")
     parser.add_argument("--fix", action="store_true", help="offer to mend what can be mended without harm")
     parser.add_argument("--snapshot", type=Path, metavar="FILE", help="also write what was found out")
     parser.add_argument("--from-snapshot", type=Path, metavar="FILE", help="diagnose another computer's snapshot")

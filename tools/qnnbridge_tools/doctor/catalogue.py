@@ -82,7 +82,7 @@ CATALOGUE: Final[dict[str, Entry]] = {
         hides=(*_NO_HOST, "packages.no"),
     ),
     "host.none": Entry(BLOCKED, "QNN needs an interpreter of its own to run in.", hides=_NO_HOST),
-    "host.does-not-start": Entry(BLOCKED, "Without a running host there is no QNN.", _DEATH, _NO_HOST),
+    "host.does-not-start": Entry(BLOCKED, "Without a running host there is no QNN.", hides=_NO_HOST),
     "packages.vc-runtime": Entry(
         BLOCKED,
         "onnxruntime's library needs the Visual C++ runtime of the interpreter's machine type; without it the "
@@ -93,6 +93,12 @@ CATALOGUE: Final[dict[str, Entry]] = {
     "packages.wheel-machine": Entry(
         BLOCKED,
         "Libraries for another machine type cannot be loaded (WinError 193, invalid ELF header).",
+        hides=("files.", "sdk.", "probe."),
+    ),
+    "packages.arm-only": Entry(
+        BLOCKED,
+        "The wheels for x64 of some releases are made for emulated Pythons on Arm computers; an x64 processor "
+        "cannot load them.",
         hides=("files.", "sdk.", "probe."),
     ),
     "packages.wheel-python": Entry(
@@ -202,7 +208,7 @@ CATALOGUE: Final[dict[str, Entry]] = {
         BLOCKED,
         "Each chip needs a stub and a skel of its own Hexagon version.",
         _CPU,
-        ("files.incomplete", "probe."),
+        ("probe.",),
     ),
     "sdk.newer-than-system": Entry(
         BLOCKED,
@@ -261,6 +267,7 @@ CATALOGUE: Final[dict[str, Entry]] = {
     ),
     "env.cpu-backend": Entry(DEGRADED, "The variable makes QNN's own CPU backend a device beside the NPU.", _CPU),
     "env.unknown-variable": Entry(DEGRADED, "A name with a typing error changes nothing, and nothing says so."),
+    "env.unusable-value": Entry(DEGRADED, "The default is used instead."),
     # --- the application ---
     "application.packages-missing": Entry(BLOCKED, "qnnbridge itself cannot work without them."),
     "application.simulator-wheel": Entry(
@@ -277,9 +284,13 @@ CATALOGUE: Final[dict[str, Entry]] = {
     # --- earlier days ---
     "cache.damaged": Entry(DEGRADED, "These models are compiled again when they are used."),
     "state.quarantine": Entry(DEGRADED, "These models killed hosts and are refused until the quarantine ends."),
-    "state.crashes": Entry(DEGRADED, "The host died in the last day."),
+    "state.crashes": Entry(
+        DEGRADED,
+        "A host that dies is started again and the call is repeated, which costs time; a model that keeps killing "
+        "hosts is refused.",
+    ),
     # --- live probe ---
-    "probe.start": Entry(BLOCKED, "A host was started for this and did not come up.", _DEATH),
+    "probe.start": Entry(BLOCKED, "A host was started for this and did not come up."),
     "probe.import": Entry(BLOCKED, "onnxruntime could not be imported in the host.", _DEATH),
     "probe.register": Entry(BLOCKED, "The QNN provider could not be loaded into onnxruntime.", _CPU),
     "probe.devices": Entry(BLOCKED, "The provider was loaded and lists no device it could compute on.", _CPU),

@@ -267,6 +267,8 @@ class State:
     cache_entries: int = 0
     cache_bytes: int = 0
     cache_damaged: tuple[str, ...] = ()
+    cache_bad_keys: tuple[str, ...] = ()
+    """Of those, what is in place still."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -352,6 +354,8 @@ class Facts:
     interpreters: tuple[Interpreter, ...] = ()
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     unknown_variables: tuple[str, ...] = ()
+    unusable_values: tuple[str, ...] = ()
+    """Variables of qnnbridge with a value that says nothing, in words."""
     sdks: tuple[SdkRoot, ...] = ()
     foreign: tuple[ForeignQnn, ...] = ()
     places: tuple[Place, ...] = ()

@@ -31,7 +31,12 @@ def _clear_quarantine() -> str:
 
 
 def _prune_cache() -> str:
-    return _run_command("cache", "prune")
+    from qnnbridge.cache.settings import cache_dir
+    from qnnbridge_tools.doctor.real_machine import RealMachine
+
+    bad = RealMachine().cache(str(cache_dir())).bad_keys
+    done = [_run_command("cache", "clear", *bad)] if bad else []
+    return "; ".join([*done, _run_command("cache", "prune")])
 
 
 def _set_up_host() -> str:

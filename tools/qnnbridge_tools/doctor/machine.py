@@ -34,11 +34,12 @@ class Registered:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheContents:
-    """damaged: entries that were set aside, in words."""
+    """damaged: entries that were set aside, or are in place and not whole, in words; bad_keys: the latter."""
 
     entries: int = 0
     bytes: int = 0
     damaged: tuple[str, ...] = ()
+    bad_keys: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

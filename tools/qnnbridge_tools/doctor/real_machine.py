@@ -13,11 +13,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from qnnbridge_tools.doctor import tell
 from qnnbridge_tools.doctor.facts import Answer, Death, Library, ProbeResult
 from qnnbridge_tools.doctor.machine import CacheContents, Kind, ProbeOrder, Registered, RegistryValue, Root
+
+if TYPE_CHECKING:
+    from qnnbridge.cache.store import Store
 
 if sys.platform == "win32":
     from qnnbridge_tools.doctor import _windows_facts as _windows
@@ -40,6 +43,7 @@ class RealMachine:
         self.machine = computer_machine()
         self.environ: Mapping[str, str] = os.environ
         self.home = os.path.expanduser("~")
+        self._libraries: dict[tuple[str, bool], Library | None] = {}
         try:
             self.user = getpass.getuser()
         except Exception:  # noqa: BLE001 - KeyError or OSError, by version of Python: a container without users
@@ -91,12 +95,10 @@ class RealMachine:
         return digest.hexdigest()
 
     def library(self, path: str, *, version: bool) -> Library | None:
-        from qnnbridge_tools.doctor.library import read_library
-
-        try:
-            return read_library(path, version=version)
-        except (OSError, ValueError):
-            return None
+        key = path, version
+        if key not in self._libraries:  # both sides are often one environment
+            self._libraries[key] = _read_library(path, version)
+        return self._libraries[key]
 
     def is_store_alias(self, path: str) -> bool:
         try:
@@ -144,8 +146,10 @@ class RealMachine:
         from qnnbridge.cache.store import Store
 
         store = Store(Path(folder))
-        damaged = tuple(f"{bad.label or bad.key[:12]}: {bad.reason or bad.fault}" for bad in store.bad_entries())
-        return CacheContents(len(store.all_keys()), total_bytes(store), damaged)
+        keys = store.all_keys()
+        set_aside = tuple(f"{bad.label or bad.key[:12]}: {bad.reason or bad.fault}" for bad in store.bad_entries())
+        bad = {key: text for key in keys if (text := _what_is_wrong(store, key))}
+        return CacheContents(len(keys), total_bytes(store), (*bad.values(), *set_aside), tuple(bad))
 
     # --- Windows ---
 
@@ -201,6 +205,32 @@ class RealMachine:
         from qnnbridge_tools.doctor.probe import run_probe
 
         return run_probe(order)
+
+
+def _what_is_wrong(store: Store, key: str) -> str:
+    """With an entry of the cache, as far as its manifest and the sizes of its files tell; empty if nothing."""
+    from qnnbridge.cache.files import Damaged
+
+    try:
+        entry = store.peek(key)
+        for record in entry.manifest.files if entry is not None else ():
+            size = (store.entry_folder(key) / record.name).lstat().st_size
+            if size != record.size:
+                return f"{key[:12]}: {record.name} has {size} bytes instead of {record.size}"
+    except Damaged as damage:
+        return f"{key[:12]}: {damage}"
+    except OSError as error:
+        return f"{key[:12]}: {error.strerror or error}"
+    return ""
+
+
+def _read_library(path: str, version: bool) -> Library | None:
+    from qnnbridge_tools.doctor.library import read_library
+
+    try:
+        return read_library(path, version=version)
+    except (OSError, ValueError):
+        return None
 
 
 def answer_of(told: dict[str, object]) -> Answer:

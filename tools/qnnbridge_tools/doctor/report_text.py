@@ -1,42 +1,144 @@
-"""A report for a person: one screen, most blocking first, one line per healthy thing, the verdict last."""
+"""A report for a person: one screen, most blocking first, one line per healthy thing, the verdict last.
+
+Where much is wrong, the later findings are shown with less detail until all of it fits, in the end by their codes
+alone: whoever mends the first ones and asks again sees them. ``--json`` shows everything.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import functools
+import shutil
 import textwrap
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from qnnbridge_tools import output
-from qnnbridge_tools.doctor.findings import Finding, Report, Severity
+from qnnbridge_tools.doctor.findings import Finding, Healthy, Report, Severity
 
-_WIDTH: Final = 110
-_INDENT: Final = " " * 10
+LEAST_WIDTH: Final = 80
+MOST_WIDTH: Final = 120
+LEAST_HEIGHT: Final = 40
+_TAG: Final = 10
+_LABEL: Final = 6
 _NAMES: Final = {Severity.BLOCKED: "BLOCKED", Severity.DEGRADED: "DEGRADED", Severity.HEALTHY: "ok"}
+_MORE: Final = "(less detail than there is: qnnbridge doctor --json shows all)"
 
 
-def report_text(report: Report) -> str:
-    parts = [_finding(one) for one in report.findings]
-    healthy = "\n".join(
-        f"{'ok':<10}{output.visible(one.check)}: {output.visible(one.text)}" for one in report.healthy
-    )
-    if healthy:
-        parts.append(healthy)
+class Detail(enum.IntEnum):
+    """Of a finding: its code; title and fix; one line of evidence more; everything."""
+
+    CODE = 0
+    LINE = 1
+    SHORT = 2
+    FULL = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Screen:
+    width: int = LEAST_WIDTH
+    height: int = LEAST_HEIGHT
+
+    @classmethod
+    def of_terminal(cls) -> Screen:
+        size = shutil.get_terminal_size((LEAST_WIDTH, LEAST_HEIGHT))
+        return cls(min(max(size.columns, LEAST_WIDTH), MOST_WIDTH), max(size.lines, LEAST_HEIGHT))
+
+    def lines(self, text: str) -> int:
+        """How many it takes: a terminal breaks what is longer than itself."""
+        return sum(max(1, -(-len(line) // self.width)) for line in text.splitlines())
+
+
+@dataclasses.dataclass(slots=True)
+class _Layout:
+    """What is shown how. dense: without empty lines. healthy: "whole" lines, "cut" ones, or their "names"."""
+
+    details: list[Detail]
+    dense: bool = False
+    healthy: str = "whole"
+
+
+def report_text(report: Report, screen: Screen | None = None) -> str:
+    screen = screen or Screen()
+    layout = _Layout([Detail.FULL] * len(report.findings))
+    text = _joined(report, layout, screen)
+    for make_smaller in _steps(len(report.findings)):
+        # One line of the screen is for the prompt that follows.
+        if screen.lines(text) < screen.height:
+            break
+        make_smaller(layout)
+        text = _joined(report, layout, screen)
+    return text
+
+
+def _steps(count: int) -> Iterator[Callable[[_Layout], None]]:
+    """What to leave out, one after another: the details of later findings first."""
+    later = range(count - 1, 0, -1)
+    yield lambda layout: setattr(layout, "dense", True)
+    yield lambda layout: setattr(layout, "healthy", "cut")
+    for detail in (Detail.SHORT, Detail.LINE):
+        yield from (functools.partial(_reduce, index=index, detail=detail) for index in later)
+    yield lambda layout: setattr(layout, "healthy", "names")
+    yield from (functools.partial(_reduce, index=index, detail=Detail.CODE) for index in later)
+    if count:
+        yield from (functools.partial(_reduce, index=0, detail=detail) for detail in (Detail.SHORT, Detail.LINE))
+
+
+def _reduce(layout: _Layout, index: int, detail: Detail) -> None:
+    layout.details[index] = min(layout.details[index], detail)
+
+
+def _joined(report: Report, layout: _Layout, screen: Screen) -> str:
+    pairs = list(zip(report.findings, layout.details, strict=True))
+    shown = [_finding(one, detail, screen) for one, detail in pairs if detail is not Detail.CODE]
+    gap = "\n" if layout.dense else "\n\n"
+    parts = [gap.join(shown), _healthy(report.healthy, layout.healthy, screen)]
+    if any(detail is not Detail.FULL for detail in layout.details):
+        codes = [one.code for one, detail in pairs if detail is Detail.CODE]
+        more = f"and {len(codes)} more: {', '.join(codes)} " if codes else ""
+        parts += textwrap.wrap(more + _MORE, screen.width, break_on_hyphens=False)
     parts.append(f"Verdict: {output.visible(report.verdict)}")
-    return "\n\n".join(parts)
+    return gap.join(part for part in parts if part)
 
 
-def _finding(one: Finding) -> str:
-    lines = [f"{_NAMES[one.severity]:<10}{output.visible(one.title)}  [{one.code}]"]
-    for label, texts in (("seen", one.seen), ("note", one.notes), ("why", (one.why,)), ("fix", (one.fix,))):
+def _finding(one: Finding, detail: Detail, screen: Screen) -> str:
+    lines = [f"{_NAMES[one.severity]:<{_TAG}}{output.visible(one.title)}  [{one.code}]"]
+    shown = {
+        Detail.FULL: (("seen", one.seen), ("note", one.notes), ("why", (one.why,))),
+        Detail.SHORT: (("seen", one.seen[:1]),),
+        Detail.LINE: (),
+    }[detail]
+    for label, texts in shown:
         for index, text in enumerate(texts):
-            lines += _wrapped(label if index == 0 else "", output.visible(text), whole=label == "fix")
+            lines += _wrapped(label if index == 0 else "", output.visible(text), screen.width)
+    # A fix stays on one line: it is there to be copied.
+    lines.append(f"{'':<{_TAG}}{'fix':<{_LABEL}}{output.visible(one.fix)}")
     return "\n".join(lines)
 
 
-def _wrapped(label: str, text: str, *, whole: bool) -> list[str]:
-    """A fix stays on one line: it is there to be copied."""
-    first, later = f"{_INDENT}{label:<6}", _INDENT + " " * 6
-    if whole:
-        return [first + text]
+def _wrapped(label: str, text: str, width: int) -> list[str]:
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
+        text,
+        width,
+        initial_indent=f"{'':<{_TAG}}{label:<{_LABEL}}",
+        subsequent_indent=" " * (_TAG + _LABEL),
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+
+
+def _healthy(lines: tuple[Healthy, ...], how: str, screen: Screen) -> str:
+    if how == "names":
+        names = ", ".join(output.visible(one.check) for one in lines)
+        return _cut(f"{'ok':<{_TAG}}{names}", screen.width) if names else ""
+    texts = (f"{'ok':<{_TAG}}{output.visible(one.check)}: {output.visible(one.text)}" for one in lines)
+    return "\n".join(_cut(text, screen.width) if how == "cut" else text for text in texts)
+
+
+def _cut(text: str, width: int) -> str:
+    """The middle goes: paths say most at their ends."""
+    if len(text) <= width:
+        return text
+    half = (width - 5) // 2
+    return f"{text[: width - 5 - half]} ... {text[-half:]}"

@@ -7,6 +7,7 @@ its new weight file comes, and put in place last.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -15,9 +16,12 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import TracebackType
 from typing import Any
 
-from qnnbridge_protocol.errors import NoSuchFile, OptionError
+from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, OrtError
 
 DATA_SUFFIX = ".data"
+
+_ABOUT_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Wherever they come from: nothing but the result is written."""
 
 
 class Output:
@@ -46,14 +50,25 @@ class Output:
         self._folder: Path | None = None
 
     def __enter__(self) -> Output:
-        self.target.parent.mkdir(parents=True, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix=".qnnbridge-", dir=self.target.parent))
-        (self._folder / "out").mkdir()
+        try:
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(prefix=".qnnbridge-", dir=self.target.parent))
+            (self._folder / "out").mkdir()
+        except OSError as error:
+            self._remove()
+            raise _explained(self.target, error) or error from None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        about_writing = isinstance(error, OSError) and error.errno in _ABOUT_WRITING
+        failed = _explained(self.target, error) if about_writing or isinstance(error, OrtError) else None
+        self._remove()  # what is free was looked at before
+        if failed is not None:
+            raise failed from None
+
+    def _remove(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -120,6 +135,24 @@ class Output:
                 )
         if path.exists() and not self._overwrite:
             raise OptionError(f"{path} exists already.", fix="Give another name, or --overwrite to replace it.")
+
+
+def _explained(target: Path, error: BaseException | None) -> BridgeError | None:
+    """The error in words if it is about the folder of the result, ``None`` if it is about something else."""
+    from qnnbridge.compiling import trouble
+
+    folder = os.fspath(target.parent)
+    if isinstance(error, OSError):
+        reason = trouble.reason_of(error, folder)
+    elif isinstance(error, BridgeError) and trouble.is_about_writing(error):
+        reason = trouble.why_not_written(folder)
+    else:
+        return None
+    return BridgeError(
+        f"{target.name} cannot be written to {target.parent.absolute()}.",
+        cause=reason,
+        fix="Make room there or choose another folder (-o) that can be written to.",
+    )
 
 
 def existing_model(path: Path) -> Path:

@@ -46,9 +46,6 @@ def optimize(
     """Optimise a model's graph offline: fold constants, fuse and drop nodes."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments, output
-        from qnnbridge_tools.model_work.extra import require_models_extra
-
-        require_models_extra("qnnbridge optimize")
         from qnnbridge_tools.optimize import report
         from qnnbridge_tools.optimize.optimizer import optimize_model
 

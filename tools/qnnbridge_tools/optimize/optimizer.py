@@ -39,10 +39,8 @@ def optimize_model(
     `OptionError`, `OrtError` classes and `ModelError`.
     """
     begun = time.perf_counter()
-    require_models_extra(COMMAND)
     if if_compiled not in ("error", "skip"):
         raise OptionError(f'if_compiled is "{if_compiled}".', fix='One of "error", "skip".')
-    ort_level = levels.ort_level(level)
     from qnnbridge.epcontext.guard import refuse_compiled
     from qnnbridge.epcontext.scan import scan_model
 
@@ -53,6 +51,8 @@ def optimize_model(
 
         return pass_through(model_path, target_path, scan, level, overwrite=overwrite)
     refuse_compiled(model_path, COMMAND)
+    require_models_extra(COMMAND)  # behind the guard: nobody should install it to be refused then
+    ort_level = levels.ort_level(level)
     weight_files = files.weight_files(model_path, scan.external_files)
     external = bool(weight_files) or scan.size_bytes > graphs.TOO_LARGE_FOR_ONE_MESSAGE
     with files.Output(

@@ -90,17 +90,11 @@ def quantize(
     """Quantise a float model for QNN, and compare it with the original."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments, output
-        from qnnbridge_tools.model_work.extra import require_models_extra
         from qnnbridge_tools.model_work.progress import ShownProgress
-
-        require_models_extra("qnnbridge quantize")
-        import onnxruntime
-
         from qnnbridge_tools.quantize import report
         from qnnbridge_tools.quantize.qnn_check import HostSettings
         from qnnbridge_tools.quantize.quantizer import quantize_model
 
-        onnxruntime.set_default_logger_severity(3)  # the quantizer's own sessions; this process is ours
         host = HostSettings(arguments.read_provider_options(provider_options or ()), host_python, timeout)
         with ShownProgress() as progress:
             result = quantize_model(
@@ -121,6 +115,7 @@ def quantize(
                 check_qnn=host if check_qnn else None,
                 overwrite=overwrite,
                 on_progress=progress,
+                own_process=True,
             )
         failed = result.qnn.error if result.qnn else None
         if as_json:

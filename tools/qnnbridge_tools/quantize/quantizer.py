@@ -45,16 +45,17 @@ def quantize_model(
     check_qnn: HostSettings | None = None,
     overwrite: bool = False,
     on_progress: OnProgress = progress.ignore,
+    own_process: bool = False,
 ) -> QuantizeResult:
     """Writes a quantised model (QDQ, for QNN) at `target` and compares it with the float model on the CPU.
 
     calibration: folders and files of samples, see `calibration`; random: make up so many instead, which is for
     trying things out only. held_out: so many samples are kept for the comparison (default: a fifth, at most 10).
     dims: sizes for free dimensions. Types, per_channel, symmetric: `settings.resolve`. check_qnn: also run it on
-    the host; its result never undoes the written model. Raises `CompiledModelRefused`, `OptionError`, `ModelError`.
+    the host; its result never undoes the written model. own_process: nobody else uses onnxruntime in this process,
+    so its log may be turned down. Raises `CompiledModelRefused`, `OptionError`, `ModelError`.
     """
     begun = time.perf_counter()
-    require_models_extra(COMMAND)
     settings = settings_module.resolve(
         activation_type=activation_type,
         weight_type=weight_type,
@@ -69,6 +70,11 @@ def quantize_model(
 
     path = files.existing_model(Path(source))
     refuse_compiled(path, COMMAND)
+    require_models_extra(COMMAND)  # behind the guard: nobody should install it to be refused then
+    if own_process:
+        import onnxruntime
+
+        onnxruntime.set_default_logger_severity(3)  # the quantizer's own sessions
     scan = scan_model(path, count_nodes=False)
     weights = files.weight_files(path, scan.external_files)
     sources = _paths(calibration)

@@ -9,6 +9,7 @@ import subprocess
 from qnnbridge.launch.command import host_environment
 
 ASK_TIMEOUT_S = 30.0
+SHOWN_CHARACTERS = 160
 
 _QUESTION = """
 import importlib.util, json, platform, sys, sysconfig
@@ -59,7 +60,8 @@ def ask(python: str) -> Answer | str:
     line = next((line for line in done.stdout.splitlines() if line.startswith(b"@@")), None)
     if done.returncode != 0 or line is None:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return f"does not run: exit code {done.returncode}" + (f" ({said[-1].strip()})" if said else "")
+        last = f" ({said[-1].strip()[:SHOWN_CHARACTERS]})" if said else ""
+        return f"does not run as Python does: exit code {done.returncode}{last}"
     told = json.loads(line[2:])
     library, library_version = told["libc"]
     numbers = library_version.split(".") if library == "glibc" else []

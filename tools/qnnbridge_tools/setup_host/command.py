@@ -1,4 +1,4 @@
-"""`qnnbridge setup-host`: an environment for the host, from nothing to a host that has answered."""
+"""`qnnbridge setup-host`: an environment for the host, from nothing to a host that the doctor has examined."""
 
 from __future__ import annotations
 
@@ -47,11 +47,16 @@ def setup_host(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Make an environment for the host, with the onnxruntime-qnn that fits this computer."""
+    """Make an environment for the host, with the onnxruntime-qnn that fits this computer.
+
+    Ends with 0 if the new host can be used, 1 if nothing was made or the doctor finds that QNN cannot be used.
+    """
     with reporting.work(as_json=as_json):
         from qnnbridge.launch.installed import Surroundings
         from qnnbridge_tools import output
+        from qnnbridge_tools.doctor.findings import Severity
         from qnnbridge_tools.setup_host import report
+        from qnnbridge_tools.setup_host.examination import examine
         from qnnbridge_tools.setup_host.plan import Options, make_plan
         from qnnbridge_tools.setup_host.steps import carry_out
 
@@ -68,17 +73,21 @@ def setup_host(
             print()
         if dry_run:
             if as_json:
-                output.print_json(report.document(plan, None))
+                output.print_json(report.document(plan))
             else:
                 report.print_commands(plan)
             return
         if not yes and not typer.confirm("Go on?"):
             raise typer.Exit(reporting.EXIT_FAILED)
         info = carry_out(plan, _say, _detail)
+        _say("Examining the new host")
+        found = examine(plan.python)
         if as_json:
-            output.print_json(report.document(plan, info))
+            output.print_json(report.document(plan, info, found))
         else:
-            report.print_result(plan, info)
+            report.print_result(plan, info, found)
+        if found.severity is Severity.BLOCKED:
+            raise typer.Exit(reporting.EXIT_FAILED)
 
 
 def _facts(system_sdk: str | None, chip: str | None) -> Facts:

@@ -17,6 +17,7 @@ from typing import Any
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.setup_host.failures import AlreadyThere
+from qnnbridge_tools.setup_host.places import not_made
 
 MARKER = "qnnbridge-setup-unfinished"
 OLD_SUFFIX = ".qnnbridge-old"
@@ -43,7 +44,11 @@ class NewEnvironment:
                     cause="A program that runs from it, a host perhaps, is not at its end.",
                     fix="End the applications that use it, or choose another folder with --dir.",
                 ) from error
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            recover(self.folder)
+            raise not_made(self.folder, error.strerror or str(error)) from error
         (self.folder / MARKER).write_text(
             "A set-up of qnnbridge did not finish; the next one removes this.\n", "utf-8"
         )
@@ -53,12 +58,13 @@ class NewEnvironment:
         """It is finished."""
         (self.folder / MARKER).unlink()
         self._kept = True
-        _remove(self._old)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._kept:
+        if self._kept:
+            _remove(self._old)
+        else:
             recover(self.folder)
 
 

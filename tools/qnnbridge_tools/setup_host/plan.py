@@ -21,6 +21,7 @@ from qnnbridge_tools.setup_host.config_text import with_host
 from qnnbridge_tools.setup_host.environment import check_free, is_taken, python_in
 from qnnbridge_tools.setup_host.failures import AlreadyThere, failed
 from qnnbridge_tools.setup_host.interpreters import candidates
+from qnnbridge_tools.setup_host.places import check_file, check_folder
 from qnnbridge_tools.setup_host.requirements import Source, find_source, requirements
 
 PIP_FLAGS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--prefer-binary")
@@ -71,6 +72,7 @@ def make_plan(options: Options, surroundings: Surroundings, asker: Callable[[str
     folder = (options.folder or default_folder()).expanduser().absolute()
     _check_path(folder, surroundings)
     check_free(folder, replace=options.replace)
+    check_folder(folder)
     source = find_source(options.source)
     config, text, old = _configuration(options, surroundings, python_in(folder))
     looked_at: list[str] = []
@@ -124,6 +126,7 @@ def _configuration(
             fix=f"Put the host into it by hand, under [host]: python = '{python}'; and give --no-config.",
             evidence=(),
         )
+    check_file(file)
     return file, text, old if is_other else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge.releases.fitness import short_sdk
@@ -11,6 +12,7 @@ from qnnbridge_tools.setup_host.shells import cmd_text, posix_text, powershell_t
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
+    from qnnbridge_tools.doctor.findings import Report
 
 SCHEMA_VERSION = 1
 
@@ -41,16 +43,22 @@ def print_commands(plan: Plan) -> None:
     shells = (("Command Prompt", cmd_text), ("PowerShell", powershell_text)) if os.name == "nt" else None
     for name, to_text in shells or (("Commands", posix_text),):
         print(f"{name}:")
-        for command in plan.commands:
+        for command in (*plan.commands, doctor_command(plan)):
             print(f"  {to_text(command)}")
         print()
     if plan.config is not None:
-        print(f"Then {plan.config} is:")
+        print(f"{plan.config} becomes:")
         print("\n".join(f"  {line}" for line in plan.config_text.splitlines()))
 
 
-def print_result(plan: Plan, info: HostInfo) -> None:
+def doctor_command(plan: Plan) -> tuple[str, ...]:
+    """The last step: it ends with 0 if QNN can be used. Run by this interpreter, in which the command is."""
+    return (sys.executable, "-m", "qnnbridge_tools", "doctor", "--host-python", str(plan.python))
+
+
+def print_result(plan: Plan, info: HostInfo, found: Report) -> None:
     from qnnbridge_tools import output, version
+    from qnnbridge_tools.doctor.report_text import report_text
 
     pairs = [
         ("Python", f"{info.python}, {info.machine}"),
@@ -58,13 +66,17 @@ def print_result(plan: Plan, info: HostInfo) -> None:
         ("installed", version.installed_text(info)),
     ]
     print()
-    output.print_pairs("The host is ready", pairs)
+    output.print_pairs("The host is set up", pairs)
     if plan.config is None:
         print(f"Name it in QNNBRIDGE_HOST_PYTHON, or as Host(python=...): {plan.python}")
+    print()
+    print(report_text(found))
 
 
-def document(plan: Plan, info: HostInfo | None) -> dict[str, Any]:
+def document(plan: Plan, info: HostInfo | None = None, found: Report | None = None) -> dict[str, Any]:
+    """`info` and `found` are of a set-up that was carried out."""
     from qnnbridge_tools import version
+    from qnnbridge_tools.doctor.report_json import report_document
 
     choice = plan.choice
     return {
@@ -91,6 +103,7 @@ def document(plan: Plan, info: HostInfo | None) -> dict[str, Any]:
         "replaced_setting": plan.replaced_setting,
         "warnings": list(plan.warnings),
         "host": version.host_document(info) if info is not None else None,
+        "doctor": report_document(found) if found is not None else None,
     }
 
 

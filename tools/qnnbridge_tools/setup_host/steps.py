@@ -5,9 +5,10 @@ If anything fails, or is interrupted, the environment is removed again and the c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from qnnbridge.launch.command import DROPPED
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.setup_host.environment import NewEnvironment
 from qnnbridge_tools.setup_host.failures import SetupFailed, failed
+from qnnbridge_tools.setup_host.places import FREE_SPACE, FULL_BYTES, free_bytes, not_written
 from qnnbridge_tools.setup_host.plan import Plan
 from qnnbridge_tools.setup_host.processes import run_program
 from qnnbridge_tools.versions.index import is_network_trouble, unreachable
@@ -37,15 +39,15 @@ def carry_out(plan: Plan, say: Say, detail: Say) -> HostInfo:
     """Returns what the new host says of itself. `say` gets the steps, `detail` what the programs print."""
     with NewEnvironment(plan.folder, replace=plan.replaces_environment) as made:
         say(f"Making the environment {plan.folder}")
-        _run("environment", plan.commands[0], detail)
+        _run("environment", plan.commands[0], detail, plan.folder)
         say(f"Installing {plan.choice.release.name} and the host")
-        _run("install", plan.commands[1], detail)
+        _run("install", plan.commands[1], detail, plan.folder)
         say("Starting the new host")
         info = check_host(plan.python)
         if plan.config is not None:
             say(f"Writing {plan.config}")
-            write_text(plan.config, plan.config_text)
-        made.keep()
+        with _configured(plan):
+            made.keep()
     return info
 
 
@@ -64,6 +66,28 @@ def check_host(python: Path) -> HostInfo:
             fix=error.fix or "`qnnbridge doctor` says what is wrong with this computer.",
             evidence=error.evidence,
         ) from error
+
+
+@contextlib.contextmanager
+def _configured(plan: Plan) -> Iterator[None]:
+    """The configuration names the new host from here on, unless the body fails."""
+    file = plan.config
+    if file is None:
+        yield
+        return
+    before = file.read_bytes() if file.exists() else None
+    try:
+        write_text(file, plan.config_text)
+    except OSError as error:
+        raise not_written(file, error.strerror or str(error)) from error
+    try:
+        yield
+    except BaseException:
+        if before is None:
+            file.unlink()
+        else:
+            file.write_bytes(before)
+        raise
 
 
 def write_text(file: Path, text: str) -> None:
@@ -95,16 +119,16 @@ def setup_environment(base: Mapping[str, str]) -> dict[str, str]:
     } | {"PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1"}
 
 
-def _run(step: str, command: Sequence[str], detail: Say) -> None:
+def _run(step: str, command: Sequence[str], detail: Say, folder: Path) -> None:
     try:
         code, lines = run_program(command, setup_environment(os.environ), detail, INSTALL_TIMEOUT_S)
     except OSError as error:
         raise failed(step, f"{command[0]} cannot be started.", cause=str(error), fix=None, evidence=()) from error
     if code != 0:
-        raise _why(step, code, lines)
+        raise _why(step, code, lines, free_bytes(folder))
 
 
-def _why(step: str, code: int, lines: Sequence[str]) -> BridgeError:
+def _why(step: str, code: int, lines: Sequence[str], free: int | None) -> BridgeError:
     told = [line for line in lines if line.strip()]
     if step == "install" and is_network_trouble("\n".join(told)):
         return unreachable("\n".join(told))
@@ -116,7 +140,7 @@ def _why(step: str, code: int, lines: Sequence[str]) -> BridgeError:
     return SetupFailed(
         message,
         cause=f"{'pip' if step == 'install' else 'venv'} ended with exit code {code}. Nothing is left behind.",
-        fix=_fix(told),
+        fix=FREE_SPACE if free is not None and free < FULL_BYTES else _fix(told),
         evidence=errors[-SHOWN_LINES:],
         details={"step": step, "exit_code": code},
     )
@@ -125,7 +149,7 @@ def _why(step: str, code: int, lines: Sequence[str]) -> BridgeError:
 def _fix(lines: Sequence[str]) -> str | None:
     text = "\n".join(lines).lower()
     if "no space left" in text or "errno 28" in text or "winerror 112" in text:
-        return "Free disk space (about 1 GB is needed), or choose another folder with --dir."
+        return FREE_SPACE
     if "qnnbridge==" in text and ("no matching distribution" in text or "could not find a version" in text):
         return "The index does not have this version of qnnbridge: give its wheel or its checkout with --from."
     if "no matching distribution" in text or "could not find a version" in text:

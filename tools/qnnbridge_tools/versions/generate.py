@@ -1,6 +1,6 @@
 """Makes the version table from the wheels on the package index, or checks it against them.
 
-``python -m qnnbridge_tools.versions.generate`` reads every wheel of onnxruntime-qnn (about 15 GB in all, one at a
+``python -m qnnbridge_tools.versions.generate`` reads every wheel of onnxruntime-qnn (about 20 GB in all, one at a
 time) and writes `releases.json` into the package. With ``--verify`` it writes nothing and says what differs.
 """
 
@@ -46,7 +46,7 @@ def list_index(families: Iterable[str], pythons: Iterable[str]) -> list[Wanted]:
 
 
 def read_wheels(wanted: Sequence[Wanted], reader: WheelReader) -> Iterator[document.Entry]:
-    """Get each wheel, read it, delete it. Says on stderr which one it is at: all take a quarter of an hour."""
+    """Get each wheel, read it, delete it. Says on stderr which one it is at: all take up to an hour."""
     for number, (version, target) in enumerate(wanted, 1):
         print(f"[{number}/{len(wanted)}] {version} {target.family} {target.python}", file=sys.stderr)
         with tempfile.TemporaryDirectory(prefix="qnnbridge-wheels-") as folder:
@@ -63,14 +63,14 @@ def verify(table: dict[str, Any], wanted: list[Wanted], *, is_all: bool) -> Iter
         if file not in stated:
             yield f"{file}: is not in the table"
             continue
-        _take_over_interfaces(stated[file], found)
+        take_over_interfaces(stated[file], found)
         for line in document.differences(stated[file], found):
             yield f"{file}: {line}"
     if is_all:
         yield from (f"{file}: is in the table and not on the index" for file in sorted(unread))
 
 
-def _take_over_interfaces(stated: document.Entry, found: document.Entry) -> None:
+def take_over_interfaces(stated: document.Entry, found: document.Entry) -> None:
     """Of Windows libraries the interface is known from Linux libraries of the same build only."""
     for left, right in zip(stated["library_sets"], found["library_sets"], strict=False):
         if right["core_api"] is None and left["qnn_sdk"] == right["qnn_sdk"]:

@@ -25,7 +25,14 @@ def found_machine() -> HostMachine:
     machine = HostMachine.current()
     sdk, hexagon = driver_facts()
     machine = dataclasses.replace(machine, system_sdk=sdk, hexagon=hexagon)
-    return machine if machine.python else dataclasses.replace(machine, python=_newest_arm64_python())
+    return dataclasses.replace(machine, python=host_python(machine.python) or _newest_arm64_python())
+
+
+def host_python(running: tuple[int, int] | None) -> tuple[int, int] | None:
+    """The running one, unless no host can run in it: then the host's is another, and not known here."""
+    from qnnbridge.launch.installed import OLDEST_HOST_PYTHON
+
+    return running if running is not None and running >= OLDEST_HOST_PYTHON else None
 
 
 def machine_of(given: Given) -> HostMachine:

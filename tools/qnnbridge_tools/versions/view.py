@@ -1,18 +1,47 @@
-"""The version table for a person and as a JSON document."""
+"""The version table for a person, within 80 columns, and as a JSON document."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+import re
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
+from qnnbridge.chips import CHIPS
 from qnnbridge.releases.fitness import Judgement, best_of, hexagons_text, judge, pythons_text, short_sdk
-from qnnbridge.releases.known_faults import ort_bounds
+from qnnbridge.releases.known_faults import Reason, ort_bounds
 from qnnbridge.releases.machines import HostMachine
 from qnnbridge.releases.table import Release, generated_on
+from qnnbridge.releases.versions import is_final
 
 SCHEMA_VERSION = 1
-_MARKS = {"works": "works", "doubtful": "may fail", "refused": "no"}
+NARROWEST_COLUMNS: Final = 60
+WIDEST_COLUMNS: Final = 100
+PIPED_COLUMNS: Final = 80
+
+_MARKS = {"works": "works", "doubtful": "maybe", "refused": "no"}
+_HEADERS = ("", "version", "QNN SDK", "NPUs V", "Python", "onnxruntime", "why")
+_LABELS = {
+    "other-platform": "other platform",
+    "no-wheel-for-python": "no wheel",
+    "old-glibc": "old glibc",
+    "no-libraries": "no QNN inside",
+    "simulator-only": "simulator only",
+    "arm-only": "Arm code only",
+    "simulator": "simulator",
+    "emulated": "emulated",
+    "chip-not-supported": "not this NPU",
+    "sdk-newer-than-system": "QNN too new",
+    "other-ort": "other ORT",
+    "development-build": "development",
+    "ort-too-new": "ORT too new",
+    "ort-too-old": "ORT too old",
+    "loader-picks-simulator": "picks simulator",
+    "error-1002": "error 1002",
+}
+"""A reason in the table; what it means is said once, below the table."""
 
 
 def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Sequence[Judgement]) -> None:
@@ -21,22 +50,79 @@ def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Seq
     best = best_of(judged)
     output.print_pairs("Judged for", machine_pairs(machine))
     print()
-    if shown:
-        headers = ["", "version", "QNN SDK", "NPUs", "Python", "onnxruntime", "why"]
-        output.print_table(headers, [_row(one, is_best=one is best) for one in shown])
+    rows = [one for one in shown if is_final(one.release.version) or one is best]
+    if rows:
+        output.print_table(_HEADERS, [_row(one, is_best=one is best) for one in rows])
         print()
-    print(verdict_text(machine, best))
-    print(f"The table was read from the wheels on the package index on {generated_on()}.")
+    for line in _explanations(machine, [one for one in rows if one is not best]):
+        print(line)
+    left_out = [one.release.version for one in shown if one not in rows]
+    if left_out:
+        print(paragraph(f"Left out: development builds ({', '.join(left_out)}); --json has them.\n"))
+    for line in verdict_lines(machine, best):
+        print(line)
+    print(paragraph(f"The table was read from the wheels on the package index on {generated_on()}."))
 
 
-def verdict_text(machine: HostMachine, best: Judgement | None) -> str:
+def paragraph(text: str, indent: str = "") -> str:
+    """The text in lines that fit. What is piped is read later, in a window of usual width."""
+    columns = shutil.get_terminal_size((PIPED_COLUMNS, 24)).columns
+    return textwrap.fill(
+        text,
+        min(max(columns, NARROWEST_COLUMNS), WIDEST_COLUMNS),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def verdict_lines(machine: HostMachine, best: Judgement | None) -> Iterator[str]:
     if best is None:
-        return f"No release of onnxruntime-qnn works here. {advice(machine)}".rstrip()
+        yield paragraph(f"No release of onnxruntime-qnn works here. {advice(machine)}".rstrip())
+        return
     release = best.release
     notes = [reason.text for reason in best.reasons]
-    text = f"Best here: {release.name}, QNN {short_sdk(release.qnn_sdk or '?')}"
-    text += f". It {'; it '.join(notes)}" if notes else ""
-    return f"{text}. To install it: qnnbridge setup-host --version {release.version}"
+    text = f"Best here: {release.name}, QNN {short_sdk(release.qnn_sdk or '?')}."
+    yield paragraph(text + (f" It {'; it '.join(notes)}." if notes else ""))
+    yield f"Install it: qnnbridge setup-host --version {release.version}"
+
+
+def _explanations(machine: HostMachine, rows: Sequence[Judgement]) -> Iterator[str]:
+    """Each reason in the table once, with its fix if that is one for all."""
+    reasons: dict[str, list[Reason]] = {}
+    for one in rows:
+        for reason in _deciding(one):
+            reasons.setdefault(reason.code, []).append(reason)
+    for code, same in reasons.items():
+        texts = {reason.text for reason in same}
+        text = same[0].text if len(texts) == 1 else _general(code, machine) or same[0].text
+        fixes = {reason.fix for reason in same}
+        fix = f" {fixes.pop()}" if len(fixes) == 1 and None not in fixes else ""
+        yield paragraph(f"{label_of(code)}: {text}.{fix}")
+    if reasons:
+        yield ""
+
+
+def _general(code: str, machine: HostMachine) -> str | None:
+    """What a reason means where its own text names numbers of one release."""
+    python = "{}.{}".format(*machine.python) if machine.python else ""
+    return {
+        "no-wheel-for-python": f"has no wheel for Python {python}",
+        "chip-not-supported": f"has no library for a V{machine.hexagon} NPU",
+        "sdk-newer-than-system": f"bundles a QNN that is newer than the {machine.system_sdk} of the NPU driver",
+        "other-ort": f"needs another onnxruntime (ORT) than {machine.ort}, or is one itself",
+        "old-glibc": "needs a newer glibc than this computer has",
+    }.get(code)
+
+
+def _deciding(one: Judgement) -> list[Reason]:
+    """The one that decides, the worst. What is only a note, as about the simulator, is said with the best one."""
+    return [reason for reason in one.reasons if reason.severity != "note"][:1]
+
+
+def label_of(code: str) -> str:
+    return _LABELS.get(code, code.replace("-", " "))
 
 
 def advice(machine: HostMachine) -> str:
@@ -74,10 +160,10 @@ def machine_pairs(machine: HostMachine) -> list[tuple[str, str]]:
     if machine.has_npu:
         sdk = f"QNN {machine.system_sdk}" if machine.system_sdk else f"{unknown}; give it with --system-sdk"
         pairs.append(("NPU driver", sdk))
-        chip = f"V{machine.hexagon}" if machine.hexagon else f"{unknown}; give it with --chip"
-        pairs.append(("NPU", chip))
+        pairs.append(("NPU", _chip_text(machine.hexagon) or f"{unknown}; give it with --chip"))
     else:
-        pairs.append(("NPU", "none of Qualcomm's in such a computer: compiling and the simulator only"))
+        only = "" if machine.platform == "win32" else ": compiling and the simulator only"
+        pairs.append(("NPU", f"none of Qualcomm's{only}"))
     if machine.ort:
         pairs.append(("onnxruntime", machine.ort))
     return pairs
@@ -102,23 +188,36 @@ def document(machine: HostMachine, judged: Sequence[Judgement], shown: Sequence[
 
 
 def ort_text(release: Release) -> str:
+    """Which onnxruntime goes with it; a 1.x release is one."""
     if release.layout == "1.x builtin":
-        return f"is {release.ort_requirement.lstrip('=')}"
+        return release.ort_requirement.lstrip("=")
     return ort_bounds(release) or "any"
+
+
+def _chip_text(hexagon: int | None) -> str | None:
+    names = [chip.product for chip in CHIPS if chip.arch == hexagon and chip.name.startswith("SC")]
+    return f"V{hexagon}" + (f", as in {', '.join(names)}" if names else "") if hexagon else None
 
 
 def _row(one: Judgement, *, is_best: bool) -> list[str]:
     release = one.release
-    why = "; ".join(reason.text for reason in one.reasons if one.verdict == "works" or reason.severity != "note")
     return [
         "best" if is_best else _MARKS[one.verdict],
         release.version,
         short_sdk(release.qnn_sdk) if release.qnn_sdk else "none",
-        hexagons_text(release.stubs),
-        pythons_text(release.python_tags),
-        ort_text(release),
-        why,
+        " ".join(str(version) for version in release.stubs) or "none",
+        pythons_text(release.python_tags).replace(" to ", "-").replace(", ", " "),
+        _ort_cell(release),
+        ", ".join(label_of(reason.code) for reason in _deciding(one)),
     ]
+
+
+def _ort_cell(release: Release) -> str:
+    if release.layout == "1.x builtin":
+        return "itself"
+    text = ort_text(release)
+    both = re.fullmatch(r">=([\d.]+),<1\.(\d+)", text)
+    return f"{both[1]}-1.{int(both[2]) - 1}" if both else text.removeprefix("==")
 
 
 def _release_document(one: Judgement) -> dict[str, Any]:

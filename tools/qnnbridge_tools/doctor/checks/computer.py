@@ -26,9 +26,8 @@ def find(facts: Facts) -> Iterator[Finding]:
             "arch.no-qualcomm",
             "this Arm computer has no Qualcomm chip",
             f"processor: {computer.processor}",
-            fix="Use a computer with a Snapdragon chip; for tests without an NPU: QNN's simulator on "
-            "an x64 computer "
-            "(pip install 'qnnbridge[host]').",
+            fix="Use a computer with a Snapdragon chip. For tests without an NPU, QNN's simulator runs on x64 "
+            "computers: python -m pip install 'qnnbridge[host]'",
         )
     if computer.windows_build is not None and computer.windows_build < WINDOWS_11:
         yield finding(

@@ -39,6 +39,14 @@ def find(facts: Facts) -> Iterator[Finding]:
             "known: " + ", ".join(KNOWN_VARIABLES),
             fix=f"Rename {first} to {close[0]}." if close else "Remove: " + unset.format(first),
         )
+    if facts.unusable_values:
+        name = facts.unusable_values[0].split("=")[0].split()[0]
+        yield finding(
+            "env.unusable-value",
+            "a variable of qnnbridge has a value that cannot be used",
+            *facts.unusable_values,
+            fix="Give it another value, or remove it: " + unset.format(name),
+        )
 
 
 def healthy(facts: Facts) -> str | None:

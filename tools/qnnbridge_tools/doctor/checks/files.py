@@ -19,7 +19,6 @@ _LOADABLE: Final = {
     "linux-aarch64": {"aarch64"},
 }
 _OF_ONE_BUILD: Final = ("backend", "prepare", "system", "stub")
-_NEEDED: Final = ("provider", "backend", "prepare", "system")
 _UNSIGNED_ARCHS: Final = frozenset({68, 69})
 """Older chips take a skel without a catalog."""
 
@@ -35,8 +34,8 @@ def find(facts: Facts) -> Iterator[Finding]:
     if loaded is None:
         return
     yield from _machines(facts, facts.host.answer, packages, loaded)
-    yield from _builds(facts, loaded)
-    yield from _complete(facts, loaded)
+    yield from _builds(facts, packages, loaded)
+    yield from _complete(facts, packages, loaded)
     yield from _signed(facts, loaded)
 
 
@@ -44,7 +43,7 @@ def _damaged(facts: Facts, packages: Packages) -> Iterator[Finding]:
     """Libraries that are not as the RECORD of their distribution says."""
     # Compared with the loaded build: one of another build is a matter for `_builds`.
     loaded = packages.loaded_set
-    others = {file.name for file in _of_other_builds(loaded)} if loaded else set()
+    others = {file.name for file in _of_other_builds(loaded, packages.plugin_sdk)} if loaded else set()
     wrong = [
         (one, file)
         for one in packages.distributions
@@ -101,13 +100,14 @@ def _machines(facts: Facts, answer: Answer, packages: Packages, loaded: QnnSet) 
         )
 
 
-def _of_other_builds(loaded: QnnSet) -> list[QnnFile]:
-    """Files whose build differs from that of most; the backend's counts if there is no majority."""
+def _of_other_builds(loaded: QnnSet, expected: str | None) -> list[QnnFile]:
+    """Files whose build is not the one that the package says it has (2.51.0), or that most of them have."""
     told = [file for role in _OF_ONE_BUILD for file in loaded.of(role) if file.version]
     counts = collections.Counter(_build(file) for file in told)
     if len(counts) < 2:
         return []
-    main = counts.most_common(1)[0][0]
+    named = (build for build in counts if expected and build.startswith(expected + "."))
+    main = next(named, counts.most_common(1)[0][0])
     return [file for file in told if _build(file) != main]
 
 
@@ -115,8 +115,8 @@ def _build(file: QnnFile) -> str:
     return ".".join((file.version or "").split("_")[0].split(".")[:4])
 
 
-def _builds(facts: Facts, loaded: QnnSet) -> Iterator[Finding]:
-    others = _of_other_builds(loaded)
+def _builds(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Finding]:
+    others = _of_other_builds(loaded, packages.plugin_sdk)
     if not others:
         return
     told = [file for role in _OF_ONE_BUILD for file in loaded.of(role) if file.version]
@@ -129,8 +129,14 @@ def _builds(facts: Facts, loaded: QnnSet) -> Iterator[Finding]:
     )
 
 
-def _complete(facts: Facts, loaded: QnnSet) -> Iterator[Finding]:
-    missing = [role for role in _NEEDED if not loaded.of(role)]
+def _complete(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Finding]:
+    needed = [
+        *(["provider"] if packages.plugin else []),  # the first releases of 1.x have it in onnxruntime.dll
+        "backend",
+        *(["prepare"] if facts.is_arm else []),  # the simulator has it in its backend, some releases only there
+        "system",
+    ]
+    missing = [role for role in needed if not loaded.of(role)]
     arch = facts.computer.arch
     if facts.is_arm and arch is not None and arch in loaded.archs("stub") | loaded.archs("skel"):
         missing += [f"{role} V{arch}" for role in ("stub", "skel") if arch not in loaded.archs(role)]

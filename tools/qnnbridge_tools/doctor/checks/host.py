@@ -16,6 +16,8 @@ NEEDED: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy")
 """Modules; onnxruntime has findings of its own."""
 
 _PLATFORMS: Final = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
+_NAMED: Final = ("--host-python", "QNNBRIDGE_HOST_PYTHON", "configuration file")
+_REPAIR: Final = "Repair or reinstall this Python, or name another one with QNNBRIDGE_HOST_PYTHON."
 MAX_SEEN: Final = 8
 MAX_OTHERS: Final = 4
 
@@ -44,7 +46,9 @@ def _refused(facts: Facts) -> Finding:
         "host.base-missing": f"the virtual environment of {path} has lost its Python",
         "host.wrong-machine": f"the host's interpreter is not an {facts.computer.machine} program",
         "host.only-emulated": "the only Pythons with onnxruntime-qnn are emulated ones",
-        "host.python-too-old": "the only ARM64 Python is older than 3.11",
+        "host.python-too-old": "the host's interpreter is older than Python 3.11"
+        if host.source in _NAMED
+        else f"the only {facts.computer.machine} Python is older than 3.11",
         "host.packages-missing": "the interpreter that could be the host lacks its packages",
         "host.user-packages": "the host's packages are installed for the user only",
         "host.none": "no interpreter was found that could run the host",
@@ -64,7 +68,7 @@ def _others(facts: Facts) -> list[str]:
     others = [
         one for one in facts.interpreters if one.path != facts.host.path and not _was_looked_at(facts, one.path)
     ]
-    seen = [f"also found: {one.path}: {one.said or 'could be the host, with the packages'}" for one in others]
+    seen = [f"also found: {one.path}: {one.said or 'could be the host, if it has the packages'}" for one in others]
     return [*seen[:MAX_OTHERS], f"and {len(seen) - MAX_OTHERS} more"] if len(seen) > MAX_OTHERS else seen
 
 
@@ -131,7 +135,11 @@ _FIXES: Final[dict[str, Callable[[Facts], str]]] = {
     "host.wrong-machine": _fix_path,
     "host.only-emulated": _install,
     "host.python-too-old": lambda facts: (
-        advice.INSTALL_ARM64 if facts.is_windows and facts.is_arm else _install(facts)
+        _fix_path(facts)
+        if facts.host.source in _NAMED
+        else advice.INSTALL_ARM64
+        if facts.is_windows and facts.is_arm
+        else _install(facts)
     ),
     "host.packages-missing": _fix_packages,
     "host.user-packages": _fix_user,
@@ -147,12 +155,14 @@ def _dead(facts: Facts, death: Death) -> Finding:
     platform: Platform = "win32" if facts.is_windows else "posix"
     status = ExitStatus(death.exit_code, platform) if death.exit_code is not None else None
     said = [line for line in death.said.splitlines() if line.strip()][-3:]
-    if status is None:
+    named = facts.host.source in _NAMED
+    if status is None or death.exit_code == 0:
+        what = "is no Python interpreter" if death.exit_code == 0 else "does not start"
         return finding(
             "host.does-not-start",
-            f"the host's interpreter {facts.host.path} does not start",
+            f"the host's interpreter {facts.host.path} {what}",
             *said,
-            fix="Repair or reinstall this Python, or name another one with QNNBRIDGE_HOST_PYTHON.",
+            fix=_fix_path(facts) if named else _REPAIR,
         )
     best = diagnose(CrashRecord(status, "starting", stderr_tail=death.said, ready=False))[0]
     return finding(
@@ -160,7 +170,7 @@ def _dead(facts: Facts, death: Death) -> Finding:
         f"the host's interpreter {facts.host.path} ends at once",
         f"exit code {status.describe()}",
         *said,
-        fix=best.fix or "Repair or reinstall this Python, or name another one with QNNBRIDGE_HOST_PYTHON.",
+        fix=best.fix or _REPAIR,
         notes=(best.cause,),
     )
 

@@ -17,14 +17,16 @@ def find(facts: Facts) -> Iterator[Finding]:
             "cache.damaged",
             f"{_count(len(state.cache_damaged), 'entry', 'entries')} of the cache cannot be used",
             *state.cache_damaged[:5],
-            fix="qnnbridge cache prune",
+            fix=f"qnnbridge cache clear {' '.join(key[:12] for key in state.cache_bad_keys)}"
+            if state.cache_bad_keys
+            else "qnnbridge cache prune",
         )
     if state.quarantined:
         yield finding(
             "state.quarantine",
             f"{_count(len(state.quarantined), 'model', 'models')} in quarantine",
             ", ".join(state.quarantined[:5]),
-            fix="See why: qnnbridge crashes. Let them try again: qnnbridge quarantine clear",
+            fix="See why: qnnbridge crashes. Let them try again: qnnbridge quarantine clear --all",
         )
     if state.crashes:
         last = state.crashes[0]

@@ -50,7 +50,7 @@ def _contents(facts: Facts, model: ModelFacts, name: str) -> Iterator[Finding]:
             *model.reasons[:4],
             fix="qnnbridge compile ORIGINAL.onnx",
         )
-    if model.dynamic and not (model.probe and not model.probe.failed and not model.probe.cpu_nodes):
+    if model.dynamic and not _ran_on_qnn(model):
         first = model.dynamic[0].rpartition(": ")[2].split(", ")[0]
         yield finding(
             "model.dynamic-shape",
@@ -70,8 +70,13 @@ def _contents(facts: Facts, model: ModelFacts, name: str) -> Iterator[Finding]:
         yield finding(
             "model.quarantined",
             f"{name} is in quarantine",
-            fix="qnnbridge crashes, then: qnnbridge quarantine clear",
+            fix="qnnbridge crashes, then: qnnbridge quarantine clear --all",
         )
+
+
+def _ran_on_qnn(model: ModelFacts) -> bool:
+    probe = model.probe
+    return probe is not None and not probe.failed and not probe.skipped and not probe.cpu_nodes
 
 
 def _live(model: ModelFacts, name: str) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ def find(facts: Facts) -> Iterator[Finding]:
     if packages is None or answer is None:
         return
     yield from _wheels(facts, packages)
+    yield from _for_arm_only(facts, packages)
     yield from _half_installed(facts, packages)
     yield from _namespace(facts, packages)
     yield from _presence(facts, packages)
@@ -67,6 +68,22 @@ def _wheels(facts: Facts, packages: Packages) -> Iterator[Finding]:
                 f"wheel {', '.join(one.tags)} in Python {answer.version} ({one.folder})",
                 fix=advice.pip(facts, f"install --force-reinstall --only-binary :all: {one.name}=={one.version}"),
             )
+
+
+def _for_arm_only(facts: Facts, packages: Packages) -> Iterator[Finding]:
+    """Several win_amd64 wheels are for emulated Pythons: ARM64EC code, which no x64 processor can run."""
+    loaded, version = packages.loaded_set, packages.version(QNN)
+    if not facts.is_windows or facts.is_arm or loaded is None or version is None:
+        return
+    arm = [file for file in loaded.files if file.machine in ("ARM64EC", "ARM64X", "ARM64")]
+    if arm and not any(file.machine == "x64" for file in loaded.files):
+        yield finding(
+            "packages.arm-only",
+            f"onnxruntime-qnn {version} holds code for Arm computers only, not for {facts.computer.machine}",
+            *(f"{file.name}: {file.machine}" for file in arm[:3]),
+            f"folder: {loaded.folder}",
+            fix=advice.install_version(facts, advice.fitting_version(facts)),
+        )
 
 
 def _fits_platform(tag: str, platform: str) -> bool:

@@ -24,7 +24,7 @@ from qnnbridge_tools.doctor.facts import (
     ProbeResult,
     State,
 )
-from qnnbridge_tools.doctor.machine import Machine, ProbeOrder
+from qnnbridge_tools.doctor.machine import Machine, ProbeOrder, paths_of
 
 T = TypeVar("T")
 PROBE_TIMEOUT_S: Final = 60.0
@@ -68,8 +68,7 @@ def survey(machine: Machine, order: Order) -> Facts:
     hosted = parts.do(
         "host", lambda: host.survey_host(machine, order.host_python, found, complete=complete), HostFacts()
     )
-    same = hosted.answer is not None and hosted.answer.path == running.path and hosted.packages is not None
-    own = hosted.packages if same else None
+    own = hosted.packages if hosted.answer and _sees_the_same(machine, running, hosted.answer) else None
     application = own or parts.do(
         "packages", lambda: packages.survey_packages(machine, running, complete=False), Packages()
     )
@@ -95,6 +94,7 @@ def survey(machine: Machine, order: Order) -> Facts:
         interpreters=found,
         environment=parts.do("environment", lambda: surroundings.survey_environment(machine), {}),
         unknown_variables=parts.do("variables", lambda: surroundings.survey_unknown_variables(machine), ()),
+        unusable_values=parts.do("values", lambda: surroundings.survey_unusable_values(machine), ()),
         sdks=parts.do("SDKs", lambda: sdk.survey_sdks(machine), ()),
         foreign=parts.do("search paths", lambda: sdk.survey_foreign(machine, folders), ()),
         places=parts.do("folders", lambda: surroundings.survey_places(machine, hosted.answer, home), ()),
@@ -106,6 +106,17 @@ def survey(machine: Machine, order: Order) -> Facts:
     probe = parts.do("probe", lambda: _probe(machine, facts, order), None)
     model = parts.do("model", lambda: _model(machine, facts, order), None)
     return dataclasses.replace(facts, probe=probe, model=model, unknown=tuple(parts.unknown))
+
+
+def _sees_the_same(machine: Machine, running: Answer, host: Answer) -> bool:
+    """Whether both sides have the same packages. The application's path also begins with its own folder."""
+    more = len(running.path) - len(host.path)
+    join = paths_of(machine.system).join
+    return (
+        more >= 0
+        and running.path[more:] == host.path
+        and not any(machine.kind(join(folder, "onnxruntime")) for folder in running.path[:more])
+    )
 
 
 def _machine_of(machine: Machine, running: Answer) -> str:

@@ -113,9 +113,10 @@ def _refusal(
     problem = why_not_machine(machine, interpreter.real_machine)
     if problem:
         return "host.wrong-machine", problem
-    found = re.match(r"(\d+)\.(\d+)", candidate.version)
+    name = paths_of(machine.system).basename(path)
+    found = re.match(r"(\d+)\.(\d+)", candidate.version) or re.match(r"python(\d+)\.(\d+)", name)
     if found and (int(found[1]), int(found[2])) < OLDEST_HOST:
-        return "host.python-too-old", f"it is Python {found.group()}, and the host needs 3.11 or newer"
+        return "host.python-too-old", f"it is Python {found[1]}.{found[2]}, and the host needs 3.11 or newer"
     if site:
         missing = [name for name in HOST_PACKAGES if not _has(machine, site, name)]
         if missing:

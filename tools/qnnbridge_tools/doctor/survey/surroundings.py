@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from typing import Any, Final
 
 from qnnbridge_tools.doctor.facts import Answer, Crash, Place, State
@@ -49,6 +50,8 @@ VC_RUNTIME: Final = ("MSVCP140.dll", "MSVCP140_1.dll", "VCRUNTIME140.dll", "VCRU
 
 CRASH_WINDOW_S: Final = 24 * 3600.0
 _MAX_CRASHES: Final = 10
+_HUNG: Final = re.compile(r"(?:the host|it) (?:did not|closed its|stopped in|process is stopped)", re.IGNORECASE)
+"""Reasons for which qnnbridge ends a host that is at fault itself."""
 
 
 def survey_environment(machine: Machine) -> dict[str, str]:
@@ -67,6 +70,12 @@ def survey_unknown_variables(machine: Machine) -> tuple[str, ...]:
             and not name.upper().startswith(FOR_DEVELOPERS)
         )
     )
+
+
+def survey_unusable_values(machine: Machine) -> tuple[str, ...]:
+    from qnnbridge.cache.settings import cache_settings
+
+    return cache_settings(machine.environ).problems
 
 
 def survey_places(machine: Machine, host: Answer | None, packages_folder: str | None) -> tuple[Place, ...]:
@@ -125,6 +134,7 @@ def survey_state(machine: Machine) -> State:
         cache_entries=cached.entries,
         cache_bytes=cached.bytes,
         cache_damaged=cached.damaged,
+        cache_bad_keys=cached.bad_keys,
         quarantined=_quarantined(machine, paths.join(folder, "quarantine.json")),
         crashes=_crashes(machine, paths.join(folder, "crashes")),
     )
@@ -149,7 +159,7 @@ def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
             continue
         told = _read_json(machine, paths.join(folder, name))
         age = _age(machine, told.get("when"))
-        if age is None or age > CRASH_WINDOW_S:
+        if age is None or age > CRASH_WINDOW_S or _was_wanted(told.get("killed_because")):
             continue
         exit_told = told.get("exit")
         diagnoses = told.get("diagnoses")
@@ -165,6 +175,11 @@ def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
             )
         )
     return tuple(found)
+
+
+def _was_wanted(killed_because: object) -> bool:
+    """Whether qnnbridge ended the host for a reason of the application's (Ctrl+C, a deadline), not for a hang."""
+    return isinstance(killed_because, str) and _HUNG.match(killed_because) is None
 
 
 def _age(machine: Machine, when: object) -> float | None:

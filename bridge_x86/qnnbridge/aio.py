@@ -1,0 +1,141 @@
+"""`InferenceSession` for asyncio.
+
+>>> async with qnnbridge.aio.InferenceSession("model.onnx") as session:
+...     outputs = await session.run(None, {"x": x})
+
+Runs are really concurrent: each waits in a thread (`qnnbridge.futures`), and the loop is told by
+``call_soon_threadsafe``, so every kind of event loop will do. Cancelling a task tells the host to stop the run and
+leaves at once; no frame is ever cut off. One session may be used from several loops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from qnnbridge.background import Background
+from qnnbridge.futures import Future, start
+from qnnbridge.host import Host
+from qnnbridge.node import ModelMetadata, NodeArg
+from qnnbridge.session import InferenceSession as Blocking
+from qnnbridge_protocol.errors import Closed
+from qnnbridge_protocol.specs import Placement
+
+_creations = Background("qnnbridge aio", threads=4)
+
+
+class InferenceSession:
+    """Takes the arguments of `qnnbridge.InferenceSession`. The model is loaded by ``await`` or ``async with``."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        self._arguments = arguments
+        self._keywords = keywords
+        self._session: Blocking | None = None
+
+    async def open(self) -> InferenceSession:
+        """Load the model, if that has not been done. Raises what `qnnbridge.InferenceSession` raises."""
+        if self._session is None:
+            made: Future[Blocking] = Future()
+
+            def make() -> None:
+                try:
+                    session = Blocking(*self._arguments, **self._keywords)
+                except BaseException as error:  # noqa: BLE001 - whoever awaits gets it
+                    _settle(made, error=error)
+                else:
+                    if not _settle(made, session):
+                        session.close()  # nobody waits for it any more
+
+            _creations.submit(make)
+            self._session = await asyncio.wrap_future(made)
+        return self
+
+    def __await__(self) -> Generator[Any, None, InferenceSession]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> InferenceSession:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+        **keywords: Any,
+    ) -> list[Any]:
+        """Arguments, result and errors are those of `qnnbridge.InferenceSession.run`."""
+        run = start(self._made, output_names, input_feed, run_options, **keywords)
+        try:
+            return await asyncio.wrap_future(run.future)
+        except asyncio.CancelledError:
+            # The frame that says so may have to wait for one that is being written: not in the loop's thread.
+            _creations.submit(run.stop)
+            raise
+
+    async def close(self) -> None:
+        """Release the session in the host."""
+        session, self._session = self._session, None
+        if session is not None:
+            closed: Future[None] = Future()
+
+            def close() -> None:
+                session.close()
+                _settle(closed, None)
+
+            _creations.submit(close)
+            await asyncio.wrap_future(closed)
+
+    @property
+    def blocking(self) -> Blocking:
+        """The session itself, for calls that need no waiting."""
+        return self._made
+
+    def get_inputs(self) -> list[NodeArg]:
+        return self._made.get_inputs()
+
+    def get_outputs(self) -> list[NodeArg]:
+        return self._made.get_outputs()
+
+    def get_modelmeta(self) -> ModelMetadata:
+        return self._made.get_modelmeta()
+
+    def get_providers(self) -> list[str]:
+        return self._made.get_providers()
+
+    @property
+    def placement(self) -> Placement:
+        return self._made.placement
+
+    @property
+    def host(self) -> Host:
+        return self._made.host
+
+    @property
+    def _made(self) -> Blocking:
+        if self._session is None:
+            raise Closed(
+                "The session is not open.",
+                fix="await it, or use it as `async with InferenceSession(...) as session`.",
+            )
+        return self._session
+
+
+def _settle(future: Future[Any], result: Any = None, error: BaseException | None = None) -> bool:
+    """``False`` if nobody waits any more."""
+    if not future.set_running_or_notify_cancel():
+        return False
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+    return True
+
+
+__all__ = ["InferenceSession"]

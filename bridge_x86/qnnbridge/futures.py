@@ -1,0 +1,94 @@
+"""Runs of a session as `concurrent.futures.Future`: what waits for them may be threads or an event loop.
+
+>>> future = qnnbridge.futures.submit(session, None, {"x": x})
+>>> outputs = future.result(timeout=1)
+
+Each run waits in a thread of its own (daemon threads, so a call that never returns cannot keep the program from
+ending). `stop` tells the host to drop or stop a run and does not wait for it. Any thread.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge.background import Background
+from qnnbridge.options import coerce_run_options
+from qnnbridge.run_options import RunOptions
+
+if TYPE_CHECKING:
+    from qnnbridge.session import InferenceSession
+
+THREADS = 32
+"""Of all sessions together. The host takes 64 calls at once and refuses more as busy."""
+
+Future = concurrent.futures.Future
+
+_runs = Background("qnnbridge future", threads=THREADS)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StartedRun:
+    """A run that is under way. future: its outputs, or its error."""
+
+    future: Future[list[Any]]
+    _options: RunOptions
+
+    def stop(self) -> None:
+        """A run that has not begun never begins; else the host is told to stop it. Never blocks for long."""
+        if not self.future.cancel():
+            self._options.terminate = True
+
+
+def submit(
+    session: InferenceSession,
+    output_names: Sequence[str] | None,
+    input_feed: Mapping[str, Any],
+    run_options: RunOptions | Any = None,
+    **keywords: Any,
+) -> Future[list[Any]]:
+    """Start a run. Arguments and errors are those of `InferenceSession.run`."""
+    return start(session, output_names, input_feed, run_options, **keywords).future
+
+
+def start(
+    session: InferenceSession,
+    output_names: Sequence[str] | None,
+    input_feed: Mapping[str, Any],
+    run_options: RunOptions | Any = None,
+    **keywords: Any,
+) -> StartedRun:
+    """Like `submit`, with a handle that can stop the run."""
+    future: Future[list[Any]] = Future()
+    options = _own_options(run_options, future)
+
+    def work() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = session.run(output_names, input_feed, options, **keywords)
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    _runs.submit(work)
+    return StartedRun(future, options)
+
+
+def _own_options(given: Any, future: Future[list[Any]]) -> RunOptions:
+    """Options with which this run alone can be stopped; stopping those that were given stops it too."""
+    if given is None:
+        return RunOptions()
+    shared = coerce_run_options(given)
+    own = shared.copy()
+
+    def follow(terminate: bool) -> None:
+        own.terminate = terminate
+
+    remove = shared.add_terminate_listener(follow)
+    own.terminate = shared.terminate  # may have been assigned in between
+    future.add_done_callback(lambda _: remove())
+    return own

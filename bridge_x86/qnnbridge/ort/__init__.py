@@ -1,0 +1,232 @@
+"""The surface of the module ``onnxruntime``, answered by the host: ``import qnnbridge.ort as onnxruntime``.
+
+Same names, argument order, defaults and error classes. What cannot cross a process is refused in words, and a
+name that ONNX Runtime has and this module lacks says so (`missing`). Each name is imported when it is first used;
+nothing here starts the host until an answer of it is needed. `qnnbridge.dropin` puts this module in the place of
+``onnxruntime`` itself. Once imported, errors read as ONNX Runtime's do (`errors`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge_protocol.errors import speak_like_onnxruntime as _speak_like_onnxruntime
+
+_speak_like_onnxruntime()
+
+if TYPE_CHECKING:
+    from qnnbridge.enums import (
+        ExecutionMode,
+        ExecutionOrder,
+        GraphOptimizationLevel,
+        OrtAllocatorType,
+        OrtCompileApiFlags,
+        OrtDeviceMemoryType,
+        OrtDeviceVendorId,
+        OrtExecutionProviderDevicePolicy,
+        OrtHardwareDeviceType,
+        OrtMemoryInfoDeviceType,
+        OrtMemType,
+        OrtSparseFormat,
+    )
+    from qnnbridge.lora import LoraAdapter
+    from qnnbridge.node import ModelMetadata, NodeArg
+    from qnnbridge.ort.compiler import ModelCompiler
+    from qnnbridge.ort.environment import (
+        disable_telemetry_events,
+        enable_telemetry_events,
+        get_all_providers,
+        get_available_providers,
+        get_build_info,
+        get_device,
+        get_version_string,
+        has_collective_ops,
+        preload_dlls,
+        print_debug_info,
+        set_default_logger_severity,
+        set_default_logger_verbosity,
+        set_global_thread_pool_sizes,
+        set_seed,
+    )
+    from qnnbridge.ort.ep_devices import (
+        OrtEpDevice,
+        OrtHardwareDevice,
+        get_ep_devices,
+        register_execution_provider_library,
+        unregister_execution_provider_library,
+    )
+    from qnnbridge.ort.memory import (
+        OrtArenaCfg,
+        OrtMemoryInfo,
+        copy_tensors,
+        create_and_register_allocator,
+        create_and_register_allocator_v2,
+    )
+    from qnnbridge.ort.placement import OrtEpAssignedNode, OrtEpAssignedSubgraph
+    from qnnbridge.ort.refused import (
+        AdapterFormat,
+        OrtEpContextData,
+        OrtEpContextDataBuffer,
+        OrtExternalInitializerInfo,
+        OrtSyncStream,
+    )
+    from qnnbridge.ort.session import InferenceSession, IOBinding, SessionIOBinding
+    from qnnbridge.ort.values import OrtDevice, OrtValue, SparseTensor
+    from qnnbridge.run_options import RunOptions
+    from qnnbridge.session_options import SessionOptions
+
+_ENUMS = (
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "OrtAllocatorType",
+    "OrtCompileApiFlags",
+    "OrtDeviceMemoryType",
+    "OrtDeviceVendorId",
+    "OrtExecutionProviderDevicePolicy",
+    "OrtHardwareDeviceType",
+    "OrtMemType",
+    "OrtMemoryInfoDeviceType",
+    "OrtSparseFormat",
+)
+_ENVIRONMENT = (
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "get_all_providers",
+    "get_available_providers",
+    "get_build_info",
+    "get_device",
+    "get_version_string",
+    "has_collective_ops",
+    "preload_dlls",
+    "print_debug_info",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
+    "set_seed",
+)
+_EP_DEVICES = (
+    "OrtEpDevice",
+    "OrtHardwareDevice",
+    "get_ep_devices",
+    "register_execution_provider_library",
+    "unregister_execution_provider_library",
+)
+_MEMORY = (
+    "OrtArenaCfg",
+    "OrtMemoryInfo",
+    "copy_tensors",
+    "create_and_register_allocator",
+    "create_and_register_allocator_v2",
+)
+_REFUSED = (
+    "AdapterFormat",
+    "OrtEpContextData",
+    "OrtEpContextDataBuffer",
+    "OrtExternalInitializerInfo",
+    "OrtSyncStream",
+)
+
+_HOMES: dict[str, str] = {
+    **dict.fromkeys(_ENUMS, "qnnbridge.enums"),
+    **dict.fromkeys(_ENVIRONMENT, "qnnbridge.ort.environment"),
+    **dict.fromkeys(_EP_DEVICES, "qnnbridge.ort.ep_devices"),
+    **dict.fromkeys(_MEMORY, "qnnbridge.ort.memory"),
+    **dict.fromkeys(_REFUSED, "qnnbridge.ort.refused"),
+    **dict.fromkeys(("OrtEpAssignedNode", "OrtEpAssignedSubgraph"), "qnnbridge.ort.placement"),
+    **dict.fromkeys(("InferenceSession", "IOBinding", "SessionIOBinding"), "qnnbridge.ort.session"),
+    **dict.fromkeys(("OrtDevice", "OrtValue", "SparseTensor"), "qnnbridge.ort.values"),
+    "LoraAdapter": "qnnbridge.lora",
+    "ModelCompiler": "qnnbridge.ort.compiler",
+    "ModelMetadata": "qnnbridge.node",
+    "NodeArg": "qnnbridge.node",
+    "RunOptions": "qnnbridge.run_options",
+    "SessionOptions": "qnnbridge.session_options",
+}
+_SUBMODULES = ("backend", "capi", "datasets")
+
+__all__ = [
+    "AdapterFormat",
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "InferenceSession",
+    "LoraAdapter",
+    "ModelCompiler",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtAllocatorType",
+    "OrtArenaCfg",
+    "OrtCompileApiFlags",
+    "OrtDevice",
+    "OrtDeviceMemoryType",
+    "OrtDeviceVendorId",
+    "OrtEpAssignedNode",
+    "OrtEpAssignedSubgraph",
+    "OrtEpContextData",
+    "OrtEpContextDataBuffer",
+    "OrtEpDevice",
+    "OrtExecutionProviderDevicePolicy",
+    "OrtExternalInitializerInfo",
+    "OrtHardwareDevice",
+    "OrtHardwareDeviceType",
+    "OrtMemType",
+    "OrtMemoryInfo",
+    "OrtMemoryInfoDeviceType",
+    "OrtSparseFormat",
+    "OrtSyncStream",
+    "OrtValue",
+    "RunOptions",
+    "SessionIOBinding",
+    "SessionOptions",
+    "SparseTensor",
+    "copy_tensors",
+    "create_and_register_allocator",
+    "create_and_register_allocator_v2",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "get_all_providers",
+    "get_available_providers",
+    "get_build_info",
+    "get_device",
+    "get_ep_devices",
+    "get_version_string",
+    "has_collective_ops",
+    "preload_dlls",
+    "print_debug_info",
+    "register_execution_provider_library",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
+    "set_seed",
+    "unregister_execution_provider_library",
+]
+
+# Of the package, as applications read them.
+import_capi_exception = None
+cuda_version = ""
+package_name = "onnxruntime"
+__author__ = "Microsoft"
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    home = _HOMES.get(name)
+    if home is not None:
+        value = getattr(importlib.import_module(home), name)
+        globals()[name] = value
+        return value
+    if name in ("__version__", "version"):
+        from qnnbridge.ort.environment import host_version
+
+        return host_version()
+    from qnnbridge.ort.missing import missing
+
+    raise missing("onnxruntime", name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_SUBMODULES, "__version__", "version"})

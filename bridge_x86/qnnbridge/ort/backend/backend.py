@@ -1,0 +1,91 @@
+"""``onnxruntime.backend.backend``: a model in, something that runs it out."""
+
+from __future__ import annotations
+
+import os
+import unittest
+from typing import Any
+
+from onnx import helper
+from onnx.backend.base import Backend
+from onnx.checker import check_model
+
+from qnnbridge.ort.backend.backend_rep import OnnxRuntimeBackendRep
+from qnnbridge.ort.backend.options import set_allowed
+from qnnbridge.ort.environment import get_available_providers, get_device
+from qnnbridge.ort.session import InferenceSession
+from qnnbridge.session_options import SessionOptions
+
+_WRITES_FILES = frozenset({"enable_profiling", "optimized_model_filepath", "profile_file_prefix"})
+_SAFE_SESSION_OPTIONS = frozenset(SessionOptions.fields()) - _WRITES_FILES
+"""As in ONNX Runtime."""
+
+
+class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
+    """See `ONNX's backend interface <https://onnx.ai/onnx/api/backend.html>`_."""
+
+    allowReleasedOpsetsOnly = os.getenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "1") == "1"  # noqa: N815 - ONNX Runtime's
+
+    @classmethod
+    def is_compatible(cls, model: Any, device: str | None = None, **kwargs: Any) -> bool:
+        return cls.supports_device(get_device() if device is None else device)
+
+    @classmethod
+    def is_opset_supported(cls, model: Any) -> tuple[bool, str]:
+        """Whether all of the model's operator sets are released, and if not, a sentence."""
+        if not cls.allowReleasedOpsetsOnly:
+            return True, ""
+        for opset in model.opset_import:
+            domain = opset.domain or "ai.onnx"
+            if (domain, opset.version) not in helper.OP_SET_ID_VERSION_MAP:
+                return False, (
+                    "Skipping this test as only released onnx opsets are supported."
+                    "To run this test set env variable ALLOW_RELEASED_ONNX_OPSET_ONLY to 0."
+                    f" Got Domain '{domain}' version '{opset.version}'."
+                )
+        return True, ""
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        wanted = "GPU" if device == "CUDA" else device
+        return wanted in get_device().split("-")
+
+    @classmethod
+    def prepare(cls, model: Any, device: str | None = None, **kwargs: Any) -> OnnxRuntimeBackendRep:
+        """model: a path, bytes, a ModelProto, a session, or what an earlier `prepare` returned."""
+        if isinstance(model, OnnxRuntimeBackendRep):
+            return model
+        if isinstance(model, InferenceSession):
+            return OnnxRuntimeBackendRep(model)
+        if not isinstance(model, (str, bytes)):
+            data = model.SerializeToString()
+            check_model(data)
+            supported, why = cls.is_opset_supported(model)
+            if not supported:
+                raise unittest.SkipTest(why)
+            model = data
+        options = SessionOptions()
+        set_allowed(options, kwargs, _SAFE_SESSION_OPTIONS, "SessionOptions")
+        excluded = os.getenv("ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS", "").split(",")
+        providers = [name for name in get_available_providers() if name not in excluded]
+        session = InferenceSession(model, sess_options=options, providers=providers, enable_fallback=0)
+        if device is not None and not cls.supports_device(device):
+            raise RuntimeError(f"Incompatible device expected '{device}', got '{get_device()}'")
+        return OnnxRuntimeBackendRep(session)
+
+    @classmethod
+    def run_model(cls, model: Any, inputs: Any, device: str | None = None, **kwargs: Any) -> Any:
+        return cls.prepare(model, device, **kwargs).run(inputs, **kwargs)
+
+    @classmethod
+    def run_node(
+        cls, node: Any, inputs: Any, device: str | None = None, outputs_info: Any = None, **kwargs: Any
+    ) -> Any:
+        """Not there in ONNX Runtime either."""
+        raise NotImplementedError("It is much more efficient to run a whole model than every node independently.")
+
+
+is_compatible = OnnxRuntimeBackend.is_compatible
+prepare = OnnxRuntimeBackend.prepare
+run = OnnxRuntimeBackend.run_model
+supports_device = OnnxRuntimeBackend.supports_device

@@ -1,0 +1,34 @@
+"""``onnxruntime.backend.backend_rep``: a model that is ready to run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnx.backend.base import BackendRep
+
+from qnnbridge.ort.backend.options import set_allowed
+from qnnbridge.ort.session import InferenceSession
+from qnnbridge.run_options import RunOptions
+
+_SAFE_RUN_OPTIONS = frozenset(
+    {"log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches"}
+)
+
+
+class OnnxRuntimeBackendRep(BackendRep):  # type: ignore[misc]
+    """Runs one session."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+
+    def run(self, inputs: Any, **kwargs: Any) -> list[Any]:
+        """inputs: a list with one array per input, or the array itself for a model with one input."""
+        options = RunOptions()
+        set_allowed(options, kwargs, _SAFE_RUN_OPTIONS, "RunOptions")
+        names = [node.name for node in self._session.get_inputs()]
+        if not isinstance(inputs, list):
+            if len(names) != 1:
+                raise RuntimeError(f"Model expect {len(names)} inputs")
+            inputs = [inputs]
+        feeds = {name: inputs[index] for index, name in enumerate(names)}
+        return self._session.run(None, feeds, options)

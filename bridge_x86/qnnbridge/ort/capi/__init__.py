@@ -1,0 +1,21 @@
+"""``onnxruntime.capi``: the modules in which applications look for error classes and inner names."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_MODULES = (
+    "_pybind_state",
+    "onnxruntime_inference_collection",
+    "onnxruntime_pybind11_state",
+    "onnxruntime_validation",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    from qnnbridge.ort.missing import missing
+
+    raise missing("onnxruntime.capi", name)

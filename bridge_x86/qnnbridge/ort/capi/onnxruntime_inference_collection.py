@@ -1,0 +1,25 @@
+"""``onnxruntime.capi.onnxruntime_inference_collection``: the classes that ONNX Runtime writes in Python."""
+
+from __future__ import annotations
+
+from qnnbridge.enums import OrtDeviceVendorId
+from qnnbridge.ort.compiler import ModelCompiler
+from qnnbridge.ort.memory import copy_tensors
+from qnnbridge.ort.provider_choice import normalize as check_and_normalize_provider_args
+from qnnbridge.ort.refused import AdapterFormat
+from qnnbridge.ort.session import InferenceSession, IOBinding, Session
+from qnnbridge.ort.values import OrtDevice, OrtValue, SparseTensor
+
+__all__ = [
+    "AdapterFormat",
+    "IOBinding",
+    "InferenceSession",
+    "ModelCompiler",
+    "OrtDevice",
+    "OrtDeviceVendorId",
+    "OrtValue",
+    "Session",
+    "SparseTensor",
+    "check_and_normalize_provider_args",
+    "copy_tensors",
+]

@@ -1,0 +1,15 @@
+"""``onnxruntime.datasets``: the example models of ONNX Runtime's documentation, from the host's package."""
+
+from __future__ import annotations
+
+import os
+
+
+def get_example(name: str) -> str:
+    """The absolute path of an example. Raises `FileNotFoundError` if there is none of that name."""
+    from qnnbridge.host import default_host
+
+    full = os.path.join(default_host().info.ort_folder, "datasets", os.path.basename(name))
+    if not os.path.exists(full):
+        raise FileNotFoundError(f"Unable to find example '{name}'")
+    return full

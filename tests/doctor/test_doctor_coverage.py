@@ -1,0 +1,114 @@
+"""That nothing is missing: machines for every finding, a check for every area, commands that exist in every fix."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import click
+import pytest
+import typer
+from broken_machines import BROKEN
+from documented_attempts import ATTEMPTS
+from healthy_machines import HEALTHY
+
+from qnnbridge_tools.cli import app
+from qnnbridge_tools.doctor.catalogue import CATALOGUE
+from qnnbridge_tools.doctor.checks import NAMES, all_checks
+from qnnbridge_tools.doctor.diagnose import diagnose
+from qnnbridge_tools.doctor.findings import Finding
+from qnnbridge_tools.doctor.survey import Order, survey
+
+HERE = Path(__file__).parent
+ELSEWHERE = ("model.", "doctor.")
+"""Shown by test_doctor_model and test_doctor_report, with real files."""
+
+
+@functools.cache
+def findings() -> list[Finding]:
+    found: list[Finding] = []
+    for case in (*ATTEMPTS, *BROKEN):
+        built = case.build()
+        machine, order = built if isinstance(built, tuple) else (built, Order())
+        found += diagnose(survey(machine, order)).findings
+    return found
+
+
+def test_the_ten_documented_attempts_are_there_and_the_one_that_many_others_made() -> None:
+    numbers = [attempt.name.split()[0] for attempt in ATTEMPTS]
+    assert numbers[:10] == [str(number) for number in range(1, 11)]
+    assert len(ATTEMPTS) == 11
+    assert len({attempt.build for attempt in ATTEMPTS}) == 11
+    assert [attempt.code for attempt in ATTEMPTS if attempt.name.startswith(("9 ", "10 "))] == [None, None]
+
+
+def test_there_are_forty_further_broken_machines_and_more() -> None:
+    attempts = {attempt.build.__name__ for attempt in ATTEMPTS}
+    further = {broken.build.__name__ for broken in BROKEN} - attempts
+    assert len(further) == len(BROKEN) >= 80
+    assert len({broken.code for broken in BROKEN}) >= 65
+
+
+def test_there_are_ten_healthy_machines_and_more() -> None:
+    names = {build.__name__ for build in HEALTHY}
+    assert len(names) == len(HEALTHY) >= 15
+    assert names >= {
+        "native_host_with_1_23",
+        "native_host_with_2_7",
+        "linux_with_the_simulator",
+        "x64_pc_for_compiling",
+        "two_native_interpreters_and_an_empty_newer_one",
+    }
+
+
+def test_every_finding_of_the_catalogue_is_shown_by_a_machine() -> None:
+    shown = {broken.code for broken in BROKEN} | {attempt.code for attempt in ATTEMPTS}
+    texts = "".join((HERE / name).read_text() for name in ("test_doctor_model.py", "test_doctor_report.py"))
+    missing = [code for code in CATALOGUE if code not in shown]
+    assert [code for code in missing if not code.startswith(ELSEWHERE)] == []
+    assert [code for code in missing if f'"{code}"' not in texts] == []
+
+
+def test_every_check_is_a_module_and_every_module_is_a_check() -> None:
+    folder = Path(__import__("qnnbridge_tools.doctor.checks", fromlist=["x"]).__file__).parent
+    assert sorted(NAMES) == sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    assert len({check.name for check in all_checks()}) == len(NAMES)
+
+
+@pytest.mark.parametrize("code", CATALOGUE)
+def test_what_a_finding_hides_is_a_finding(code: str) -> None:
+    order = list(CATALOGUE)
+    for hidden in CATALOGUE[code].hides:
+        hits = [other for other in order if other.startswith(hidden)]
+        assert hits, hidden
+        assert any(order.index(other) > order.index(code) for other in hits), "consequences stand after causes"
+
+
+def test_commands_in_fixes_exist() -> None:
+    """Each ``qnnbridge ...`` in a fix is a command, with options that it has."""
+    command = typer.main.get_command(app)
+    seen = set()
+    for found in findings():
+        for text in re.findall(r"\bqnnbridge ((?:[a-z][a-z-]*)(?: [^\s().;]+)*)", found.fix):
+            if text.split()[0] in ("needs", "in", "on"):
+                continue
+            seen.add(text.split()[0])
+            _walk(command, text.split(), text)
+    assert seen >= {"setup-host", "cache", "crashes", "quarantine"}
+
+
+def _walk(command: click.Command, words: list[str], text: str) -> None:
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
+        assert words[0] in command.commands, text
+        command = command.commands[words.pop(0)]
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    for word in words:
+        assert not word.startswith("--") or word in options, text
+
+
+def test_every_fix_with_pip_names_the_interpreter() -> None:
+    """A bare ``pip`` is the one of whatever comes first on the PATH, which is how mixtures come about."""
+    for found in findings():
+        for match in re.finditer(r"\bpip (?:un)?install", found.fix):
+            assert found.fix[: match.start()].rstrip().endswith("-m"), found.fix

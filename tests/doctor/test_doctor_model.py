@@ -1,0 +1,156 @@
+"""``--model``: what the doctor says of real files of models, on computers that can and cannot run them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machines import SimulatedMachine, add_python, add_quarantine, linux, make_host, snapdragon
+
+from qnnbridge_tools.doctor.diagnose import diagnose
+from qnnbridge_tools.doctor.facts import ProbeResult
+from qnnbridge_tools.doctor.findings import Report
+from qnnbridge_tools.doctor.survey import Order, survey
+
+MODELS = Path(__file__).parents[1] / "models"
+X2_ELITE = "Snapdragon(R) X2 Elite - X2E80100 - Qualcomm(R) Oryon(TM) CPU"
+
+
+def simulator(qnn: str = "2.7.0") -> SimulatedMachine:
+    machine = linux()
+    make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True), qnn)
+    return machine
+
+
+def examined(machine: SimulatedMachine, model: Path, probe: ProbeResult | None = None) -> Report:
+    """probe: what came of the model's own probe; the doctor's own went well."""
+    machine.put(str(model))
+    well = ProbeResult(simulator=machine.machine == "x86_64", qnn_nodes=2, difference=0.0)
+
+    def answer(order: Any) -> ProbeResult:
+        machine.probed.append(order)
+        return (probe or well) if order.model else well
+
+    machine.probe = answer  # type: ignore[method-assign]
+    return diagnose(survey(machine, Order(model=str(model))))
+
+
+def codes(report: Report) -> list[str]:
+    return [one.code for one in report.findings]
+
+
+def test_a_model_that_runs_gets_a_line_and_no_finding() -> None:
+    report = examined(simulator(), MODELS / "f.onnx", ProbeResult(simulator=True, qnn_nodes=5))
+    assert codes(report) == []
+    line = next(one.text for one in report.healthy if one.check == "model")
+    assert "f.onnx" in line
+    assert "5 nodes on QNN, 0 on the CPU" in line
+
+
+def test_free_dimensions_are_named_with_the_command_that_fixes_them() -> None:
+    failed = ProbeResult(failed="create", error="PlacementRefused", message="13 nodes on the CPU", cpu_nodes=13)
+    report = examined(simulator(), MODELS / "pnet.onnx", failed)
+    assert codes(report) == ["model.dynamic-shape"]
+    assert "input_1: N, M1, M2" in report.findings[0].seen
+    assert "--dim N=SIZE" in report.findings[0].fix
+    assert report.verdict.startswith("This model cannot be used on QNN as it is, because ")
+    assert report.exit_code == 2
+
+
+def test_free_dimensions_that_the_user_has_fixed_are_no_finding() -> None:
+    report = examined(simulator(), MODELS / "pnet.onnx", ProbeResult(simulator=True, qnn_nodes=10))
+    assert codes(report) == []
+
+
+def test_free_dimensions_are_found_without_a_probe_too() -> None:
+    machine = simulator()
+    machine.put(str(MODELS / "pnet.onnx"))
+    report = diagnose(survey(machine, Order(model=str(MODELS / "pnet.onnx"), quick=True)))
+    assert codes(report) == ["model.dynamic-shape"]
+
+
+def test_a_size_of_zero_is_found_before_it_kills(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", kind, [0, 8])],
+        [helper.make_tensor_value_info("y", kind, [0, 8])],
+    )
+    path = tmp_path / "empty.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    report = examined(simulator(), path, ProbeResult(failed="create", error="HostCrashed", exit_code=-8))
+    assert codes(report) == ["model.zero-size"]
+    assert "x" in report.findings[0].seen
+
+
+def test_a_compiled_model_of_a_newer_qnn_cannot_run_and_is_not_tried() -> None:
+    machine = simulator("2.4.0")
+    report = examined(machine, MODELS / "compiled" / "good.onnx")
+    assert codes(report) == ["model.compiled-unusable"]
+    assert "QNN 2.51" in report.findings[0].seen[0]
+    assert "qnnbridge compile" in report.findings[0].fix
+    assert [order.model for order in machine.probed] == [None]
+
+
+def test_a_compiled_model_of_an_older_chip_should_be_compiled_again() -> None:
+    machine, _, _ = snapdragon(processor=X2_ELITE, device="Snapdragon(R) X2 Elite - X2E80100 - Hexagon(TM) NPU")
+    report = examined(machine, MODELS / "compiled" / "good.onnx")
+    assert codes(report) == ["model.recompile"]
+    assert report.exit_code == 1
+
+
+def test_a_compiled_model_that_fits_is_said_to_be_ok() -> None:
+    report = examined(simulator(), MODELS / "compiled" / "good.onnx", ProbeResult(simulator=True, qnn_nodes=1))
+    assert codes(report) == []
+    assert any("compiled: ok" in one.text for one in report.healthy)
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", b"version https://git-lfs.github.com/spec/v1\n", bytes(64)])
+def test_what_is_no_model_is_said_to_be_none(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(content)
+    machine = simulator()
+    assert codes(examined(machine, path)) == ["model.unreadable"]
+    assert [order.model for order in machine.probed] == [None]
+
+
+def test_a_model_in_quarantine_is_said_to_be_there() -> None:
+    machine = simulator()
+    add_quarantine(machine, "f.onnx")
+    assert codes(examined(machine, MODELS / "f.onnx")) == ["model.quarantined", "state.quarantine"]
+
+
+def test_nodes_that_qnn_does_not_take_are_named() -> None:
+    refused = ProbeResult(
+        failed="create",
+        error="PlacementRefused",
+        message="2 nodes on the CPU",
+        evidence=("Det (n1): not supported",),
+    )
+    report = examined(simulator(), MODELS / "f.onnx", refused)
+    assert codes(report) == ["model.on-cpu"]
+    assert "Det (n1): not supported" in report.findings[0].seen
+
+
+def test_a_model_that_kills_the_host_is_said_to_do_so() -> None:
+    dead = ProbeResult(failed="run", error="HostCrashed", message="exit code -11 (SIGSEGV)", exit_code=-11)
+    report = examined(simulator(), MODELS / "f.onnx", dead)
+    assert codes(report) == ["model.fails"]
+    assert "its process dies" in report.findings[0].title
+
+
+def test_a_windows_path_that_is_not_ascii_is_named(tmp_path: Path) -> None:
+    machine, _, _ = snapdragon()
+    path = tmp_path / "größe.onnx"
+    shutil.copy(MODELS / "f.onnx", path)
+    report = examined(machine, path)
+    assert codes(report) == ["model.not-ascii"]
+    assert report.exit_code == 1
+
+
+def test_a_folder_is_no_model(tmp_path: Path) -> None:
+    assert codes(diagnose(survey(simulator(), Order(model=str(tmp_path))))) == ["model.missing"]

@@ -1,0 +1,129 @@
+"""What qnnbridge itself has left: real crash reports, a real quarantine, a real cache, as the doctor reads them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from qnnbridge.cache.store import Store
+from qnnbridge.diagnosis.crash import CrashRecord
+from qnnbridge.diagnosis.exit_status import ExitStatus
+from qnnbridge.diagnosis.reports import CrashReports
+from qnnbridge.supervision.blame import NativeCall, Points
+from qnnbridge.supervision.quarantine import Quarantine
+from qnnbridge_tools.doctor.facts import State
+from qnnbridge_tools.doctor.fixes import FIXES
+from qnnbridge_tools.doctor.real_machine import RealMachine
+from qnnbridge_tools.doctor.survey.surroundings import survey_state
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+from cache_entries import key_number, put
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def state() -> State:
+    return survey_state(RealMachine())
+
+
+def death(**more: object) -> CrashRecord:
+    return CrashRecord(ExitStatus(-11, "posix"), "running", **more)  # type: ignore[arg-type]
+
+
+def test_nothing_is_nothing(folders: Path) -> None:
+    assert state() == State()
+
+
+def test_a_crash_report_is_a_crash_with_its_cause(folders: Path) -> None:
+    assert CrashReports().write(death()) is not None
+    found = state().crashes
+    assert [one.exit for one in found] == ["SIGSEGV"]
+    assert found[0].cause
+    assert 0 <= found[0].age_s < 600
+
+
+@pytest.mark.parametrize(
+    ("because", "counts"),
+    [
+        ("the work was interrupted", False),
+        ("a call ran past its deadline (on_deadline='kill')", False),
+        ("it was closed", False),
+        ("The place in the stream was lost because Ctrl+C struck while a message was taken apart.", False),
+        ("it did not say HELLO", True),
+        ("it closed its output and did not end", True),
+        ("The host stopped in the middle of a message: it did not take a byte for 30 s.", True),
+    ],
+)
+def test_a_host_that_qnnbridge_ended_counts_only_if_it_hung(folders: Path, because: str, counts: bool) -> None:
+    assert CrashReports().write(death(killed_because=because)) is not None
+    assert bool(state().crashes) is counts
+
+
+def test_an_end_on_purpose_is_no_crash(folders: Path) -> None:
+    assert CrashReports().write(death(killed_because="a call ran past its deadline", on_purpose=True)) is not None
+    assert state().crashes == ()
+
+
+def test_a_model_is_in_quarantine_after_two_points_and_not_before(folders: Path) -> None:
+    quarantine = Quarantine(versions="v")
+    point = Points(NativeCall("f" * 64, "o", "running", "net.onnx"), 1.0)
+    quarantine.add(point)
+    assert state().quarantined == ()
+    quarantine.add(point)
+    assert state().quarantined == ("net.onnx",)
+
+
+def test_the_fix_lets_models_out_of_quarantine(folders: Path) -> None:
+    point = Points(NativeCall("f" * 64, "o", "running", "net.onnx"), 2.0)
+    Quarantine(versions="v").add(point)
+    fix = next(one for one in FIXES if "state.quarantine" in one.codes)
+    assert "net.onnx" in fix.apply()
+    assert state().quarantined == ()
+
+
+def test_a_cache_that_is_whole_is_counted_and_no_fault(folders: Path) -> None:
+    store = Store(folders / "cache")
+    put(store, key_number(1))
+    put(store, key_number(2))
+    found = state()
+    assert found.cache_entries == 2
+    assert found.cache_bytes > 4000
+    assert found.cache_damaged == ()
+
+
+def test_an_entry_that_was_set_aside_is_told_with_its_reason(folders: Path) -> None:
+    store = Store(folders / "cache")
+    put(store, key_number(1), label="net.onnx")
+    store.set_aside(key_number(1), "damaged", "model.bin is cut off")
+    assert state().cache_damaged == ("net.onnx: model.bin is cut off",)
+
+
+@pytest.mark.parametrize("harm", ["cut", "gone", "no manifest", "manifest of nonsense"])
+def test_an_entry_that_is_not_whole_is_found_and_the_fix_removes_it(folders: Path, harm: str) -> None:
+    store = Store(folders / "cache")
+    put(store, key_number(1))
+    entry = put(store, key_number(2), b"another blob" * 100)  # equal files of two entries are one on the disk
+    blob, manifest = entry.folder / "model_ctx_qnn.bin", entry.folder / "manifest.json"
+    if harm == "cut":
+        blob.write_bytes(b"x")
+    elif harm == "gone":
+        blob.unlink()
+    elif harm == "no manifest":
+        manifest.unlink()
+    else:
+        manifest.write_text("{")
+    found = state()
+    assert found.cache_bad_keys == (key_number(2),)
+    assert len(found.cache_damaged) == 1
+    fix = next(one for one in FIXES if "cache.damaged" in one.codes)
+    assert "done" in fix.apply()
+    after = state()
+    assert (after.cache_entries, after.cache_damaged) == (1, ())

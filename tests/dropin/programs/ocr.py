@@ -1,0 +1,12 @@
+"""Reads the text in a picture, with rapidocr-onnxruntime as its users do."""
+
+import json
+
+from PIL import Image, ImageDraw
+from rapidocr_onnxruntime import RapidOCR
+
+picture = Image.new("RGB", (320, 200), "white")
+ImageDraw.Draw(picture).text((20, 80), "NPU 2026 bridge", fill="black", font_size=28)
+picture.save("text.png")
+result, _ = RapidOCR()("text.png")
+print(json.dumps([[box, text, float(score)] for box, text, score in result or []]))

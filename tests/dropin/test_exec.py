@@ -1,0 +1,314 @@
+"""`qnnbridge exec`: an unmodified program, and the Python processes that it starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+from tests.dropin.running import MODELS, exec_program, program
+
+MUL = str(MODELS / "mul_1.onnx")
+
+ONE_RUN = f"""
+    import numpy as np
+    import onnxruntime as ort
+
+    session = ort.InferenceSession({MUL!r})
+    print(ort.__name__, session.run(None, {{"X": np.ones((3, 2), np.float32)}})[0].sum())
+"""
+
+
+def test_a_program_gets_the_bridge_under_the_name_onnxruntime(tmp_path: Path) -> None:
+    ran = exec_program(program(tmp_path, ONE_RUN), cwd=tmp_path)
+    assert ran.stdout.split() == ["qnnbridge.ort", "21.0"], ran.stderr
+
+
+def test_everything_is_as_if_python_had_run_it(tmp_path: Path) -> None:
+    name = program(
+        tmp_path,
+        """
+        import os
+        import sys
+
+        print(__name__, sys.argv, os.path.basename(__file__), sys.path[0] == os.getcwd())
+        sys.exit(7)
+        """,
+    )
+    ran = exec_program(name, "a", "--report", "-m", cwd=tmp_path)
+    assert ran.stdout.strip() == f"__main__ ['{name}', 'a', '--report', '-m'] {name} True"
+    assert ran.returncode == 7
+
+
+def test_a_module_runs_as_with_python_m(tmp_path: Path) -> None:
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "__init__.py").touch()
+    (tmp_path / "tool" / "__main__.py").write_text(
+        "import sys, onnxruntime\nprint(onnxruntime.__name__, sys.argv[1:])\n"
+    )
+    ran = exec_program("-m", "tool", "x", "-y", cwd=tmp_path)
+    assert ran.stdout.strip() == "qnnbridge.ort ['x', '-y']", ran.stderr
+
+
+def test_an_error_of_the_program_is_its_own_traceback(tmp_path: Path) -> None:
+    ran = exec_program(program(tmp_path, "def f():\n    raise KeyError('mine')\n\nf()\n"), cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "KeyError: 'mine'" in ran.stderr
+    assert "qnnbridge_tools" not in ran.stderr
+
+
+def test_processes_that_the_program_starts_have_it_too(tmp_path: Path) -> None:
+    name = program(
+        tmp_path,
+        f"""
+        import multiprocessing
+        import subprocess
+        import sys
+
+        def work(number):
+            import numpy as np
+            import onnxruntime as ort
+            session = ort.InferenceSession({MUL!r})
+            return ort.__name__, float(session.run(None, {{"X": np.full((3, 2), number, np.float32)}})[0].sum())
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(2) as pool:
+                print(pool.map(work, [1, 2], 1))
+            subprocess.run([sys.executable, "-c", "import onnxruntime; print(onnxruntime.__name__)"], check=True)
+        """,
+    )
+    ran = exec_program("--report", name, cwd=tmp_path)
+    assert ran.stdout.splitlines() == ["[('qnnbridge.ort', 21.0), ('qnnbridge.ort', 42.0)]", "qnnbridge.ort"], (
+        ran.stderr
+    )
+    assert "mul_1.onnx" in ran.stderr
+    assert " 2 " in next(line for line in ran.stderr.splitlines() if "mul_1.onnx" in line)
+
+
+def test_the_installed_version_is_that_of_the_host(tmp_path: Path) -> None:
+    import onnxruntime
+
+    name = program(
+        tmp_path,
+        """
+        import importlib.metadata
+        import importlib.util
+
+        print(importlib.util.find_spec("onnxruntime") is not None, importlib.metadata.version("onnxruntime"))
+        import onnxruntime
+        print(onnxruntime.__version__, importlib.metadata.version("onnxruntime"))
+        """,
+    )
+    ran = exec_program(name, cwd=tmp_path)
+    version = onnxruntime.__version__
+    assert ran.stdout.split() == ["True", version, version, version], ran.stderr
+
+
+def test_the_report_says_where_models_ran(tmp_path: Path) -> None:
+    if importlib.util.find_spec("onnxruntime_qnn") is None:
+        pytest.skip("onnxruntime-qnn is not installed")
+    ran = exec_program("--provider", "qnn", "--report", program(tmp_path, ONE_RUN), cwd=tmp_path)
+    line = next(line for line in ran.stderr.splitlines() if "mul_1.onnx" in line)
+    assert "QNN, all of 1 node" in line, ran.stderr
+    asked = exec_program("--report", program(tmp_path, ONE_RUN), cwd=tmp_path)
+    assert "CPU, all of 1 node" in asked.stderr
+
+
+def test_a_model_that_cannot_go_to_the_npu_runs_on_the_cpu_and_the_report_says_why(tmp_path: Path) -> None:
+    if importlib.util.find_spec("onnxruntime_qnn") is None:
+        pytest.skip("onnxruntime-qnn is not installed")
+    source = f"""
+        import numpy as np
+        import onnxruntime as ort
+
+        session = ort.InferenceSession({str(MODELS / "pnet.onnx")!r})
+        print(len(session.run(None, {{"input_1": np.zeros((1, 24, 24, 3), np.float32)}})))
+    """
+    ran = exec_program("--provider", "qnn", "--report", program(tmp_path, source), cwd=tmp_path)
+    assert ran.stdout.strip() == "2", ran.stderr
+    assert "fixed dimensions" in ran.stderr
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    missing = exec_program("nope.py", cwd=tmp_path)
+    assert missing.returncode == 2
+    assert "There is no program nope.py" in missing.stderr
+    assert "Traceback" not in missing.stderr
+    unknown = exec_program("--provider", "gpu", "nope.py", cwd=tmp_path)
+    assert "as-requested, qnn, cpu" in unknown.stderr
+
+
+def test_importing_the_drop_in_does_the_same(tmp_path: Path) -> None:
+
+    source = "import qnnbridge.dropin\nimport onnxruntime\nimport onnxruntime.capi._pybind_state as C\nimport numpy as np\n"
+    source += "print(onnxruntime.__name__, C.InferenceSession is onnxruntime.InferenceSession)\n"
+    ran = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.split() == ["qnnbridge.ort", "True"], ran.stderr
+
+
+def test_after_onnxruntime_itself_the_drop_in_refuses(tmp_path: Path) -> None:
+
+    ran = subprocess.run(
+        [sys.executable, "-c", "import onnxruntime, qnnbridge.dropin"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "onnxruntime is imported already" in ran.stderr
+
+
+def test_crashes_that_were_survived_are_counted(tmp_path: Path) -> None:
+    source = f"""
+        import numpy as np
+        import onnxruntime as ort
+        import psutil
+        import qnnbridge
+
+        session = ort.InferenceSession({MUL!r})
+        psutil.Process(qnnbridge.default_host().info.pid).kill()
+        print(session.run(None, {{"X": np.ones((3, 2), np.float32)}})[0].sum())
+    """
+    ran = exec_program("--report", program(tmp_path, source), cwd=tmp_path)
+    assert ran.stdout.strip() == "21.0", ran.stderr
+    assert "1 crash of the host survived, 1 call repeated; 1 process" in ran.stderr
+
+
+def test_the_host_has_its_own_onnxruntime_whatever_the_program_has(tmp_path: Path) -> None:
+
+    import onnxruntime
+
+    source = """
+        import qnnbridge
+        print(qnnbridge.default_host().info.ort_folder)
+    """
+    ran = exec_program(program(tmp_path, source), cwd=tmp_path)
+    assert os.path.samefile(ran.stdout.strip(), os.path.dirname(onnxruntime.__file__))
+
+
+def test_a_program_that_asks_for_cuda_is_warned_and_runs(tmp_path: Path) -> None:
+    source = ONE_RUN.replace(
+        f"({MUL!r})", f"({MUL!r}, providers=['CUDAExecutionProvider', 'CPUExecutionProvider'])"
+    )
+    ran = exec_program(program(tmp_path, source), cwd=tmp_path)
+    assert ran.stdout.split() == ["qnnbridge.ort", "21.0"], ran.stderr
+    assert "Specified provider 'CUDAExecutionProvider' is not in available provider names" in ran.stderr
+    assert "program.py" in ran.stderr  # the line that asks for it
+
+
+@pytest.mark.parametrize(
+    "line", ["import onnxruntime.quantization", "from onnxruntime import quantization", "import onnxruntime.tools"]
+)
+def test_tools_of_onnxruntime_are_refused_in_words(line: str, tmp_path: Path) -> None:
+    ran = exec_program(program(tmp_path, f"{line}\n"), cwd=tmp_path)
+    assert ran.returncode == 1
+    said = ran.stderr.splitlines()[-1]
+    assert said.startswith("ModuleNotFoundError: onnxruntime.")
+    assert "is not offered through qnnbridge" in said
+
+
+def test_input_arguments_and_path_arrive_as_they_are(tmp_path: Path) -> None:
+
+    folder = tmp_path / "größe 模型"
+    folder.mkdir()
+    (folder / "modell ü.onnx").write_bytes(Path(MUL).read_bytes())
+    (folder / "prögram.py").write_text(
+        "import sys\nimport onnxruntime as ort\n"
+        "s = ort.InferenceSession('modell ü.onnx')\n"
+        "print(s.get_inputs()[0].name, sys.stdin.read(), ascii(sys.argv))\n"
+        "sys.exit('words')\n",
+        encoding="utf-8",
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "qnnbridge_tools", "exec", "prögram.py", "--provider", "ä", "--", ""],
+        cwd=folder,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        input="from a pipe",
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+    assert ran.stdout.strip() == r"X from a pipe ['pr\xf6gram.py', '--provider', '\xe4', '--', '']", ran.stderr
+    assert ran.stderr.strip() == "words"
+    assert ran.returncode == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("options", [[], ["--report"]])
+def test_signals_are_the_programs(options: list[str], tmp_path: Path) -> None:
+    """Ctrl+C reaches all that share the terminal, a plain kill `qnnbridge exec` alone; the program gets both."""
+    name = program(
+        tmp_path,
+        f"""
+        import signal
+        import sys
+        import onnxruntime as ort
+
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(8))
+        session = ort.InferenceSession({MUL!r})
+        try:
+            print("ready", flush=True)
+            while True:
+                signal.pause()
+        except KeyboardInterrupt:
+            print(len(session.get_inputs()), flush=True)
+            sys.exit(9)
+        """,
+    )
+    for group, number, code in ((True, signal.SIGINT, 9), (False, signal.SIGTERM, 8)):
+        with subprocess.Popen(
+            [sys.executable, "-m", "qnnbridge_tools", "exec", *options, name],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as running:
+            assert running.stdout is not None
+            assert running.stdout.readline() == b"ready\n"
+            if group:
+                os.killpg(running.pid, number)
+            else:
+                running.send_signal(number)
+            running.communicate(timeout=60)
+        assert running.returncode == code
+
+
+def test_a_python_that_lacks_the_bridge_says_so(tmp_path: Path) -> None:
+    name = program(
+        tmp_path,
+        """
+        import subprocess
+        import sys
+
+        # Without the installed packages.
+        ran = subprocess.run([sys.executable, "-S", "-c", "import onnxruntime"], capture_output=True, text=True)
+        print(ran.stderr.splitlines()[-1])
+        """,
+    )
+    said = exec_program(name, cwd=tmp_path).stdout
+    assert said.startswith("ImportError: onnxruntime is answered by qnnbridge here, and this Python (")
+    assert "Install qnnbridge there" in said
+
+
+@pytest.mark.parametrize("isolated", ["-I", "-E"])
+def test_an_interpreter_that_ignores_pythonpath_has_the_bridge_too(isolated: str, tmp_path: Path) -> None:
+    name = program(tmp_path, f"{textwrap.dedent(ONE_RUN)}\nimport sys, neighbour\nprint(sys.argv)\n")
+    (tmp_path / "neighbour.py").touch()
+    for start, argv in (([name], [name, "x"]), (["-m", "program"], [str(tmp_path / name), "x"])):
+        ran = subprocess.run(
+            [sys.executable, isolated, "-m", "qnnbridge_tools", "exec", *start, "x"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ran.stdout.splitlines() == ["qnnbridge.ort 21.0", str(argv)], ran.stderr

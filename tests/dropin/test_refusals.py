@@ -1,0 +1,79 @@
+"""What cannot cross a process is refused with its cause and what to do instead, wherever the page says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+import qnnbridge.ort as ort
+from qnnbridge.errors import OptionError
+from tests.dropin.ort_table import NOT_POSSIBLE
+from tests.dropin.wrong_uses import MUL
+
+
+def callback(*_: Any) -> None:
+    """What an application would pass."""
+
+
+def compiler(**keywords: Any) -> Any:
+    return ort.ModelCompiler(ort.SessionOptions(), MUL, **keywords)
+
+
+def set_tuning_results() -> Any:
+    return ort.InferenceSession(MUL).set_tuning_results([{"ep": "CPUExecutionProvider"}])
+
+
+def sparse_to_cuda() -> Any:
+    dense, values, indices = [3], np.ones(1, np.float32), np.zeros(1, np.int64)
+    device = ort.OrtDevice.make("cpu", 0)
+    return ort.SparseTensor.sparse_coo_from_numpy(dense, values, indices, device).to_cuda(device)
+
+
+ATTEMPTS: dict[str, Callable[[], Any]] = {
+    "AdapterFormat": lambda: ort.AdapterFormat(),
+    "OrtEpContextData": lambda: ort.OrtEpContextData(),
+    "OrtEpContextDataBuffer": lambda: ort.OrtEpContextDataBuffer(),
+    "OrtExternalInitializerInfo": lambda: ort.OrtExternalInitializerInfo("weights.bin", 0, 4),
+    "OrtSyncStream": lambda: ort.OrtSyncStream(),
+    "OrtEpDevice.create_sync_stream": lambda: ort.get_ep_devices()[0].create_sync_stream(),
+    "ModelCompiler.set_ep_context_data_write_func": lambda: compiler().set_ep_context_data_write_func(callback),
+    "SessionOptions.set_ep_context_data_read_func": lambda: ort.SessionOptions().set_ep_context_data_read_func(
+        callback, 1
+    ),
+    "SessionOptions.set_provider_selection_policy_delegate": lambda: (
+        ort.SessionOptions().set_provider_selection_policy_delegate(callback)
+    ),
+    "SessionOptions.add_external_initializers_from_files_in_memory": lambda: (
+        ort.SessionOptions().add_external_initializers_from_files_in_memory(["w.bin"], [b"1234"], [4])
+    ),
+    "SessionOptions.set_load_cancellation_flag": lambda: ort.SessionOptions().set_load_cancellation_flag(True),
+    "SparseTensor.to_cuda": sparse_to_cuda,
+    "create_and_register_allocator": lambda: ort.create_and_register_allocator(ort.OrtMemoryInfo, None),
+    "create_and_register_allocator_v2": lambda: ort.create_and_register_allocator_v2("CPU", None, None, {}),
+    "set_global_thread_pool_sizes": lambda: ort.set_global_thread_pool_sizes(1, 1),
+    "InferenceSession.set_tuning_results": set_tuning_results,
+}
+
+
+def test_everything_that_the_page_calls_impossible_is_tried() -> None:
+    assert ATTEMPTS.keys() == NOT_POSSIBLE.keys()
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_what_is_not_possible_is_refused_in_words(name: str) -> None:
+    with pytest.raises((OptionError, RuntimeError), match="through qnnbridge") as caught:
+        ATTEMPTS[name]()
+    error: Any = caught.value
+    assert error.fix
+    assert error.cause or name == "SparseTensor.to_cuda"
+
+
+def test_a_callback_of_the_compiler_is_refused_in_words() -> None:
+    with pytest.raises(OptionError, match="get_initializer_location_func cannot be used") as caught:
+        compiler(get_initializer_location_func=callback)
+    assert "Python function" in str(caught.value)

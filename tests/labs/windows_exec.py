@@ -1,0 +1,12 @@
+"""Runs in the Windows lab: `qnnbridge exec --report PROGRAM ARGS` without its options: Wine 8 cannot load their library."""
+
+from __future__ import annotations
+
+import sys
+
+from qnnbridge_tools.exec_program.running import Program, run_program
+
+if __name__ == "__main__":
+    program = Program(None, sys.argv[2:], script=sys.argv[1])
+    program.check()
+    sys.exit(run_program(program, "as-requested", report=True))

@@ -1,0 +1,1 @@
+"""`qnnbridge exec`: runs an unmodified program with ``onnxruntime`` answered by qnnbridge."""
