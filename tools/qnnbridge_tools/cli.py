@@ -23,6 +23,7 @@ from qnnbridge_tools.inspection import command as inspection
 from qnnbridge_tools.optimize import command as optimize
 from qnnbridge_tools.quantize import command as quantize
 from qnnbridge_tools.setup_host import command as setup_host
+from qnnbridge_tools.verification import command as verification
 from qnnbridge_tools.versions import command as versions
 
 app = typer.Typer(
@@ -44,6 +45,7 @@ app.command("optimize")(optimize.optimize)
 app.command("analyze")(analyze.analyze)
 app.command("fix")(fixing.fix)
 app.command("quantize")(quantize.quantize)
+app.command("verify")(verification.verify)
 app.command("versions")(versions.versions)
 app.command("setup-host")(setup_host.setup_host)
 app.add_typer(cache.app, name="cache")
