@@ -28,6 +28,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "quantize": ("-o", "OUT", "--random", "1"),
     "fix": ("-o", "OUT"),
     "analyze": (),
+    "verify": (),
 }
 """What each command needs besides the model."""
 

@@ -38,6 +38,14 @@ class Found:
     traps: tuple[TrapFound, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Seen:
+    """A tensor that differs, and the traps that its values show."""
+
+    difference: OutputDifference
+    traps: tuple[TrapFound, ...]
+
+
 class NotFound(Exception):
     """Nothing can be said; the text says why."""
 
@@ -64,7 +72,7 @@ class Search:
         self._deadline = deadline
         self._host: Host | None = None
         self._sessions = 0
-        self._seen: dict[str, OutputDifference] = {}
+        self._seen: dict[str, _Seen] = {}
         self._error = ""
 
     def run(self, *, dies: bool) -> Found:
@@ -111,10 +119,12 @@ class Search:
         if answer is None:
             return None
         differing: set[str] = set()
-        for one in judge(outputs, expected, answer, {}, self._tolerance):
+        judged = judge(outputs, expected, answer, {}, self._tolerance)
+        for one, wanted, got in zip(judged, expected, answer, strict=True):
             if one.differs:
-                differing.add(one.difference.name)
-                self._seen[one.difference.name] = one.difference
+                name = one.difference.name
+                differing.add(name)
+                self._seen[name] = _Seen(one.difference, traps.of_values(name, wanted, got))
         return [any(name in differing for name in alive[place]) for place in places]
 
     def _told(self, low: int, high: int, begun: float) -> Found:
@@ -123,12 +133,12 @@ class Search:
         node = self._cutter.nodes[place]
         exact = high - low == 1
         seen = next((self._seen[name] for name in node.output if name in self._seen), None)
-        found: tuple[TrapFound, ...] = ()
+        found = seen.traps if seen is not None else ()
         alone: Alone | None = None
         if exact and self._left() >= _LEAST_S:
             values, alone = self._by_itself(place)
             if alone.agrees is not True:  # by itself it is right: then the trap is not its own
-                found = traps.of_node(label_of(node, place), self._cutter.described(place, values))
+                found += traps.of_node(label_of(node, place), self._cutter.described(place, values))
         return Found(
             Divergence(
                 row=self._row,
@@ -138,8 +148,8 @@ class Search:
                 of=len(self._cutter.nodes),
                 exact=exact,
                 window=high - low,
-                tensor=seen.name if seen is not None else next(iter(node.output), ""),
-                difference=seen,
+                tensor=seen.difference.name if seen is not None else next(iter(node.output), ""),
+                difference=seen.difference if seen is not None else None,
                 error=self._error,
                 alone=alone,
                 sessions=self._sessions,

@@ -62,14 +62,14 @@ class NodeTrap:
     saw: Callable[[NodeAt], str]
 
 
-def of_values(output: str, expected: Any, found: Any) -> tuple[TrapFound, ...]:
-    """The traps that one output shows."""
+def of_values(tensor: str, expected: Any, found: Any) -> tuple[TrapFound, ...]:
+    """The traps that one output, or a tensor inside of the model, shows."""
     if not all(isinstance(value, np.ndarray) and value.dtype.kind in "fiub" for value in (expected, found)):
         return ()
     if expected.shape != found.shape or expected.dtype != found.dtype or not expected.size:
         return ()
     return tuple(
-        TrapFound(trap.name, trap.words, f"output {output}: {seen}", trap.advice)
+        TrapFound(trap.name, trap.words, f"{tensor}: {seen}", trap.advice)
         for trap in VALUE_TRAPS
         if (seen := trap.saw(expected, found))
     )

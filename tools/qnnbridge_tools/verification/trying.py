@@ -56,8 +56,8 @@ def prepare(
     extreme: bool,
     strict: bool,
 ) -> Prepared:
-    """Runs all of it on the CPU. Raises `OptionError` if there is nothing to try, and what given inputs raise."""
-    trials = [Trial(f"given: {one.name}", "given", True, one.feeds, Answer(cpu.values(one.feeds))) for one in given]
+    """Runs all of it on the CPU. Raises `OptionError` if there is nothing to try, or given inputs do not fit."""
+    trials = [Trial(f"given: {one.name}", "given", True, one.feeds, _expected(cpu, one)) for one in given]
     try:
         samples = make_samples(cpu.inputs, seed=seed, accepts=cpu.values)
     except NotMade as error:
@@ -80,6 +80,17 @@ def prepare(
     if extreme:
         trials += _extreme_trials(cpu, first.feeds, operators, strict)
     return Prepared(tuple(trials), stable, tuple(cpu.outputs), scales)
+
+
+def _expected(cpu: Side, given: Given) -> Answer:
+    answer = cpu.answer(given.feeds)
+    if answer.error is not None:
+        raise OptionError(
+            f"The CPU does not run the model on {given.name}.",
+            cause=short(answer.error),
+            fix=answer.error.fix or "Give inputs that the model takes.",
+        )
+    return answer
 
 
 def _names(feeds: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -136,7 +147,7 @@ def _without_reference(trial: Trial, answer: Answer) -> Row:
         "unchecked",
         "QNN does not check what the CPU refuses, and gives some numbers (measured: index 10**8 in ScatterND, a "
         "token id of 2**40 + 3 read as 3, division of integers by zero).",
-        f"inputs with {trial.name}: the CPU says: {refusal}",
+        f"{trial.name}; the CPU says: {refusal}",
         "Check the inputs before the run.",
     )
     return dataclasses.replace(_row(trial, "unchecked", reason=f"the CPU refuses it: {refusal}"), traps=(trap,))
@@ -145,7 +156,7 @@ def _without_reference(trial: Trial, answer: Answer) -> Row:
 def _value_traps(names: Sequence[str], trial: Trial, found: Sequence[Any]) -> tuple[TrapFound, ...]:
     assert trial.expected.values is not None
     seen = (
-        dataclasses.replace(trap, evidence=f"inputs with {trial.name}; {trap.evidence}")
+        dataclasses.replace(trap, evidence=f"{trial.name}; {trap.evidence}")
         for name, expected, got in zip(names, trial.expected.values, found, strict=True)
         for trap in traps.of_values(name, expected, got)
     )
