@@ -21,6 +21,7 @@ from qnnbridge_tools.exec_program import command as exec_program
 from qnnbridge_tools.fix import command as fixing
 from qnnbridge_tools.inspection import command as inspection
 from qnnbridge_tools.optimize import command as optimize
+from qnnbridge_tools.preparation import command as preparation
 from qnnbridge_tools.quantize import command as quantize
 from qnnbridge_tools.setup_host import command as setup_host
 from qnnbridge_tools.verification import command as verification
@@ -46,6 +47,7 @@ app.command("analyze")(analyze.analyze)
 app.command("fix")(fixing.fix)
 app.command("quantize")(quantize.quantize)
 app.command("verify")(verification.verify)
+app.command("prepare")(preparation.prepare)
 app.command("versions")(versions.versions)
 app.command("setup-host")(setup_host.setup_host)
 app.add_typer(cache.app, name="cache")
