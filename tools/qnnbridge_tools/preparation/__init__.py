@@ -1,7 +1,7 @@
 """`qnnbridge prepare`: from a model off the shelf to a folder to ship.
 
->>> from qnnbridge_tools.preparation import prepare_model
->>> prepare_model("model.onnx", "out", soc_models=["60"]).verdict
+>>> from qnnbridge_tools.preparation import Wish, prepare_model
+>>> prepare_model("model.onnx", "out", Wish(soc_models=("60",))).verdict
 """
 
 from __future__ import annotations

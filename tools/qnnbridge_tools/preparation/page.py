@@ -83,7 +83,7 @@ def _cosine(value: Any) -> str:
 
 def _how_to_use(prepared: Prepared) -> str:
     compiled = [step for step in prepared.steps_of("compile") if step.files]
-    if not compiled:
+    if not compiled or not prepared.ready:
         return ""
     model = compiled[0].files[0]
     lines = ["## How to use it", "", "```python", "import qnnbridge", ""]

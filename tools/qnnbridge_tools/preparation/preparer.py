@@ -44,6 +44,7 @@ def prepare_model(
     begun = time.monotonic()
     wish = wish or Wish()
     path = files.existing_model(Path(source))
+    _refuse_inside(path, Path(folder))
     fingerprint, wish = _checked(path, wish)
     from qnnbridge_tools.preparation import journal as journals
     from qnnbridge_tools.preparation import shipping
@@ -176,10 +177,19 @@ def _checked(path: Path, wish: Wish) -> tuple[str, Wish]:
     inputs = [node for node in scan.inputs if node.name not in wish.constants]
     sizes = samples.sizes_of(inputs, _said(wish, inputs), samples.read(wish.inputs, inputs))
     dims = Dimensions(
-        {**wish.dims.by_name, **(sizes.by_name if sizes.all_named else {})},
-        {**wish.dims.by_axis, **({} if sizes.all_named else sizes.by_axis)},
+        {**(sizes.by_name if sizes.all_named else {}), **wish.dims.by_name},
+        {**({} if sizes.all_named else sizes.by_axis), **wish.dims.by_axis},
     )
     return ModelSource.open(path).fingerprint, dataclasses.replace(wish, dims=dims)
+
+
+def _refuse_inside(path: Path, folder: Path) -> None:
+    """Files of the folder are replaced and removed; the original must not be one of them."""
+    if folder.resolve() in path.resolve().parents:
+        raise OptionError(
+            f"{path} is inside of {folder}, whose files are replaced.",
+            fix="Give a folder in which the model does not lie: -o FOLDER.",
+        )
 
 
 def _said(wish: Wish, inputs: list[NodeInfo]) -> Dimensions:
