@@ -174,3 +174,31 @@ def test_bad_input_ends_with_2_and_says_what_to_give(what: str, tmp_path: Path) 
     assert result.exit_code == 2, result.output
     assert told in result.output
     assert "Traceback" not in result.output
+
+
+SILENT: dict[str, tuple[Any, str, str]] = {
+    "negative indices": (verify_models.indexed("GatherElements"), "60", "negative-indices"),
+    "negative indices to write to": (verify_models.indexed("ScatterElements"), "60", "negative-indices"),
+    "nearest, smaller": (verify_models.resized("nearest", 0.6, 4), "60", "resize"),
+    "rounded scales": (verify_models.resized("linear", 1.4, 11), "60", "resize"),
+    "nearest grid": (verify_models.sampled(), "60", "grid-sample-nearest"),
+    "padded maximum": (verify_models.maximum(), "30", "max-pool-padding"),
+    "test for NaN": (verify_models.tests_for_nan(), "60", "isnan"),
+}
+
+
+@pytest.mark.parametrize("what", SILENT)
+def test_each_silent_trap_that_the_simulator_has_is_named(what: str, tmp_path: Path) -> None:
+    made, chip, name = SILENT[what]
+    result = verify_model(models.saved(made, tmp_path / "m.onnx"), soc_model=chip)
+    assert name in names_of(result), (result.verdict, result.rows, result.divergence)
+    if name != "isnan":  # which goes wrong on extreme inputs alone
+        assert result.verdict == "differs"
+        assert result.divergence is not None
+        assert result.divergence.alone is not None
+        assert result.divergence.alone.agrees is False
+
+
+def test_a_model_that_refuses_made_up_zeros_is_tried_with_ones(tmp_path: Path) -> None:
+    result = verified(verify_models.divided(), tmp_path, ORDINARY)
+    assert (result.rows[0].name, result.rows[0].status) == ("made up: ones", "agrees")

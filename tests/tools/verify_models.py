@@ -69,3 +69,43 @@ def free_batch(*, named: bool = True) -> Any:
     batch = "batch" if named else None
     nodes = [node("MatMul", ["x", "w"], ["t"], name="multiply"), node("Relu", ["t"], ["y"], name="relu")]
     return chain(nodes, [batch, 4], [batch, 3], [weights("w", 4, 3)])
+
+
+def indexed(op: str) -> Any:
+    """GatherElements or ScatterElements with indices from outside."""
+    inputs = [value("x", [4, 5]), value("i", [4, 2], models.INT64)]
+    names = ["x", "i"]
+    if op == "ScatterElements":
+        inputs.append(value("u", [4, 2]))
+        names.append("u")
+    shape: list[Any] = [4, 2] if op == "GatherElements" else [4, 5]
+    return models.model([node(op, names, ["y"], name="index", axis=1)], inputs, [value("y", shape)])
+
+
+def resized(mode: str, scale: float, size: int) -> Any:
+    resize = node("Resize", ["x", "", "scales"], ["y"], name="resize", mode=mode)
+    scales = constant("scales", np.array([1, 1, scale, scale], np.float32))
+    return chain([resize], [1, 1, 8, 8], [1, 1, size, size], [scales])
+
+
+def sampled() -> Any:
+    sample = node("GridSample", ["x", "grid"], ["y"], name="sample", mode="nearest")
+    inputs = [value("x", [1, 1, 8, 8]), value("grid", [1, 6, 6, 2])]
+    return models.model([sample], inputs, [value("y", [1, 1, 6, 6])])
+
+
+def maximum() -> Any:
+    pool = node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[3, 3], auto_pad="SAME_LOWER")
+    return chain([pool], [1, 3, 8, 8], [1, 3, 8, 8])
+
+
+def tests_for_nan() -> Any:
+    nodes = [node("IsNaN", ["x"], ["is"], name="isnan"), node("Cast", ["is"], ["y"], to=models.FLOAT)]
+    return chain(nodes, [4, 5], [4, 5])
+
+
+def divided() -> Any:
+    """Integers by integers: the CPU refuses zeros."""
+    inputs = [value("x", [4], models.TensorProto.INT32), value("by", [4], models.TensorProto.INT32)]
+    divide = node("Div", ["x", "by"], ["y"], name="divide")
+    return models.model([divide], inputs, [value("y", [4], models.TensorProto.INT32)])

@@ -75,6 +75,16 @@ def of_values(tensor: str, expected: Any, found: Any) -> tuple[TrapFound, ...]:
     )
 
 
+def of_operators(operators: Mapping[str, int], row: str) -> tuple[TrapFound, ...]:
+    """For a row of NaN, infinities or huge numbers that differs: what the operators of the model explain."""
+    return tuple(
+        TrapFound(trap.name, trap.words, f"{row}; the model has {op}", trap.advice)
+        for trap in NODE_TRAPS
+        for op in operators
+        if op in OF_EXTREMES and trap.saw(NodeAt(op, {}))
+    )
+
+
 def of_node(label: str, node: NodeAt) -> tuple[TrapFound, ...]:
     return tuple(
         TrapFound(trap.name, trap.words, f"node {label}: {seen}", trap.advice)
@@ -224,6 +234,9 @@ def _saw_negative_indices(node: NodeAt) -> str:
     return f"{node.op} with indices down to {least}" if least < 0 else ""
 
 
+OF_EXTREMES = ("IsNaN",)
+"""Operators that go wrong on NaN and infinity alone, where looking for the first node would find the input."""
+
 NODE_TRAPS = (
     NodeTrap(
         "isnan",
@@ -259,7 +272,7 @@ NODE_TRAPS = (
         "resize",
         "Resize takes other pixels than ONNX says: nearest when it makes smaller, several coordinate modes, and "
         "linear with scales that are rounded to sizes (measured: 14 node tests; 8 to 11 by 1.4: cosine 0.987).",
-        "Give sizes instead of scales, or use coordinate_transformation_mode asymmetric; check the result.",
+        "Resize by whole factors, or outside of the model.",
         _saw_resize,
     ),
     NodeTrap(

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qnnbridge.compiling import inputs as plain
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.model_work.comparing import compare
 from qnnbridge_tools.model_work.sampling import NotMade, make_samples
 from qnnbridge_tools.verification import extremes, traps
@@ -61,7 +63,8 @@ def prepare(
     try:
         samples = make_samples(cpu.inputs, seed=seed, accepts=cpu.values)
     except NotMade as error:
-        if not trials:
+        trials += _plain(cpu, seed)
+        if not any(trial.expected.values is not None for trial in trials):
             raise OptionError(
                 "There is nothing to verify with: inputs cannot be made up for this model.",
                 cause=f"{str(error)[:1].upper()}{str(error)[1:]}.",
@@ -91,6 +94,18 @@ def _expected(cpu: Side, given: Given) -> Answer:
             fix=answer.error.fix or "Give inputs that the model takes.",
         )
     return answer
+
+
+def _plain(cpu: Side, seed: int) -> list[Trial]:
+    """Ones, and random numbers although the CPU refuses such: a model that divides integers takes no zeros."""
+    nodes = [NodeInfo(node.name, node.type, tuple(node.shape)) for node in cpu.inputs if node.shape is not None]
+    if len(nodes) != len(cpu.inputs):
+        return []
+    try:
+        made = {"made up: ones": plain.ones(nodes), "made up: random numbers": plain.random(nodes, seed)}
+    except plain.CannotMakeUp:
+        return []
+    return [Trial(name, "made up", True, feeds, cpu.answer(feeds)) for name, feeds in made.items()]
 
 
 def _names(feeds: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -94,7 +94,7 @@ def verify_model(
         versions=tried.versions,
         divergence=found.divergence if found is not None else None,
         not_bisected=not_bisected,
-        node_traps=_once(found.traps if found is not None else (), tried.rows),
+        node_traps=_once(found.traps if found is not None else _of_extremes(scan, tried.rows), tried.rows),
         error=tried.error,
         seconds=time.monotonic() - begun,
     )
@@ -178,7 +178,7 @@ def _rows(side: Any, prepared: Prepared, tolerance: Tolerance) -> tuple[Row, ...
     rows: list[Row] = []
     for trial in prepared.trials:
         if any(row.died for row in rows):
-            reason = "not tried: QNN ended the host before"
+            reason = "not tried any more"
             rows.append(Row(trial.name, trial.kind, trial.counts, "skipped", reason=reason))
         else:
             rows.append(tried(side, trial, prepared, tolerance))
@@ -239,6 +239,13 @@ def _verdict(tried: _Tried) -> tuple[Verdict, str]:
     if bad:
         return "agrees", "QNN computes what the CPU does on ordinary inputs; extreme ones show the limits of QNN."
     return "agrees", "QNN computes what the CPU does."
+
+
+def _of_extremes(scan: ModelScan, rows: Sequence[Row]) -> tuple[TrapFound, ...]:
+    from qnnbridge_tools.verification import traps
+
+    differing = [row.name for row in rows if row.kind == "extreme" and row.status == "differs"]
+    return traps.of_operators(scan.ops, differing[0]) if differing else ()
 
 
 def _once(found: Sequence[TrapFound], rows: Sequence[Row]) -> tuple[TrapFound, ...]:
