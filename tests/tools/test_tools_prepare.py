@@ -195,6 +195,16 @@ def test_two_at_a_time_do_not_share_a_folder(copy: Path) -> None:
     assert (copy / "out/manifest.json").exists()
 
 
+def test_a_name_that_qnn_would_not_find_again_and_markdown_would_read_is_no_obstacle(tmp_path: Path) -> None:
+    model = tmp_path / "m\u00f6del..1 [x](y).onnx"
+    shutil.copy(models.MODELS / "sigmoid.onnx", model)
+    document = told(prepare(model, "-o", tmp_path / "o\u00fct", "--no-extreme"))
+    assert document["ready"] is True
+    assert document["chips"][0]["compiled"] == "compiled/soc60/m\u00f6del_1 [x](y)_ctx.onnx"
+    page = (tmp_path / "o\u00fct" / "report.md").read_text(encoding="utf-8")
+    assert page.startswith("# m\u00f6del..1 \\[x\\](y).onnx for the NPU\n")
+
+
 def test_a_slow_model_without_a_chip_gets_one(tmp_path: Path) -> None:
     """Without a chip QNN compiles this model for three minutes; with one it takes seconds."""
     result = prepare(models.MODELS / "model_v8.onnx", "-o", tmp_path / "out", "--dim", "N=1", "--no-extreme")

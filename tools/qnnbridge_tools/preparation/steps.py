@@ -31,7 +31,9 @@ class Work:
 
 
 def fix(source: Path, fingerprint: str, folder: Path, wish: Wish, versions: Mapping[str, str]) -> Work:
-    target = folder / MODELS / f"{source.stem}.onnx"
+    from qnnbridge.compiling.names import safe_stem
+
+    target = folder / MODELS / f"{safe_stem(source.stem)}.onnx"  # QNN does not find a binary with ".." in its name
 
     def do() -> tuple[list[Path], dict[str, Any]]:
         from qnnbridge_tools.fix import report

@@ -49,17 +49,20 @@ def verify(
     """Hold QNN's numbers against the CPU's, on ordinary and on extreme inputs."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments, output
+        from qnnbridge_tools.model_work.progress import ShownProgress
         from qnnbridge_tools.verification import report
         from qnnbridge_tools.verification.verifier import How, verify_model
 
-        result = verify_model(
-            model,
-            soc_model=soc_model,
-            inputs=inputs or (),
-            dims=arguments.read_dimensions(dims or ()),
-            provider_options=arguments.read_provider_options(provider_options or ()),
-            how=How(seed, extreme, strict, bisect, bisect_timeout, timeout, host_python),
-        )
+        with ShownProgress() as progress:
+            result = verify_model(
+                model,
+                soc_model=soc_model,
+                inputs=inputs or (),
+                dims=arguments.read_dimensions(dims or ()),
+                provider_options=arguments.read_provider_options(provider_options or ()),
+                how=How(seed, extreme, strict, bisect, bisect_timeout, timeout, host_python),
+                on_progress=progress,
+            )
         if as_json:
             output.print_json(report.document(result))
         else:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.arguments import Dimensions
-from qnnbridge_tools.model_work import files
+from qnnbridge_tools.model_work import files, progress
+from qnnbridge_tools.model_work.progress import OnProgress
 from qnnbridge_tools.verification.result import Row, TrapFound, Verdict, Verification
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def verify_model(
     dims: Mapping[str, int] | Dimensions | None = None,
     provider_options: Mapping[str, str] | None = None,
     how: How | None = None,
+    on_progress: OnProgress = progress.ignore,
 ) -> Verification:
     """Runs a model on QNN and on the CPU of the host and says where they differ, and why.
 
@@ -79,7 +81,9 @@ def verify_model(
     with tempfile.TemporaryDirectory(prefix="qnnbridge-verify-") as folder:
         model = path if sizes.all_named else _with_sizes(path, scan, sizes, Path(folder) / "sized")
         settings = Settings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
-        tried = _tried(model, scan, given, settings, tolerance, how)
+        tried = _tried(model, scan, given, settings, tolerance, how, on_progress)
+        if how.bisect and tried.worst() is not None:
+            on_progress("looking for the first node that differs", 0, 0)
         found, not_bisected = _bisected(path, scan, sizes, tried, settings, tolerance, how, Path(folder))
     verdict, reason = _verdict(tried)
     return Verification(
@@ -147,36 +151,45 @@ def _with_sizes(path: Path, scan: ModelScan, sizes: Sizes, folder: Path) -> Path
 
 
 def _tried(
-    model: Path, scan: ModelScan, given: Sequence[Any], settings: Settings, tolerance: Tolerance, how: How
+    model: Path,
+    scan: ModelScan,
+    given: Sequence[Any],
+    settings: Settings,
+    tolerance: Tolerance,
+    how: How,
+    on_progress: OnProgress,
 ) -> _Tried:
     from qnnbridge import Host
     from qnnbridge_tools.verification import trying
     from qnnbridge_tools.verification.running import CPU, NO_FINDING, QNN, opened
 
     with Host(python=how.host_python) as host:
+        on_progress("running on the CPU", 0, 0)
         versions = dict(host.info.versions)
         with opened(host, model, CPU, settings) as side:
             prepared = trying.prepare(side, given, scan.ops, seed=how.seed, extreme=how.extreme, strict=how.strict)
         if not prepared.stable:
             return _Tried(prepared, (), None, versions)
+        on_progress("compiling for QNN", 0, 0)
         try:
             with opened(host, model, QNN, settings) as side:
                 placement = side.placement
                 if placement.known and not placement.qnn_nodes:
                     return _Tried(prepared, (), placement, versions)
-                return _Tried(prepared, _rows(side, prepared, tolerance), placement, versions)
+                return _Tried(prepared, _rows(side, prepared, tolerance, on_progress), placement, versions)
         except NO_FINDING:
             raise
         except BridgeError as error:
             return _Tried(prepared, (), None, versions, error)
 
 
-def _rows(side: Any, prepared: Prepared, tolerance: Tolerance) -> tuple[Row, ...]:
+def _rows(side: Any, prepared: Prepared, tolerance: Tolerance, on_progress: OnProgress) -> tuple[Row, ...]:
     """Ordinary inputs first. After a death nothing more is tried: a second would put the model in quarantine."""
     from qnnbridge_tools.verification.trying import tried
 
     rows: list[Row] = []
-    for trial in prepared.trials:
+    for number, trial in enumerate(prepared.trials):
+        on_progress("running on QNN", number, len(prepared.trials))
         if any(row.died for row in rows):
             reason = "not tried any more"
             rows.append(Row(trial.name, trial.kind, trial.counts, "skipped", reason=reason))
