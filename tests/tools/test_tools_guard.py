@@ -29,6 +29,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "fix": ("-o", "OUT"),
     "analyze": (),
     "verify": (),
+    "prepare": ("-o", "OUT"),
 }
 """What each command needs besides the model."""
 

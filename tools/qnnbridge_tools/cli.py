@@ -21,10 +21,11 @@ from qnnbridge_tools.exec_program import command as exec_program
 from qnnbridge_tools.fix import command as fixing
 from qnnbridge_tools.inspection import command as inspection
 from qnnbridge_tools.optimize import command as optimize
+from qnnbridge_tools.preparation import command as preparation
 from qnnbridge_tools.profiling import command as profiling
 from qnnbridge_tools.quantize import command as quantize
 from qnnbridge_tools.setup_host import command as setup_host
-from qnnbridge_tools.verify import command as verifying
+from qnnbridge_tools.verification import command as verification
 from qnnbridge_tools.versions import command as versions
 
 app = typer.Typer(
@@ -46,7 +47,8 @@ app.command("analyze")(analyze.analyze)
 app.command("fix")(fixing.fix)
 app.command("optimize")(optimize.optimize)
 app.command("quantize")(quantize.quantize)
-app.command("verify")(verifying.verify)
+app.command("verify")(verification.verify)
+app.command("prepare")(preparation.prepare)
 app.command("profile")(profiling.profile)
 app.command("versions")(versions.versions)
 app.command("setup-host")(setup_host.setup_host)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge.compiling import inputs as made_up
@@ -124,8 +125,13 @@ def precision_of(job: CompileJob) -> Precision:
     from qnnbridge.epcontext.scan import scan_model
 
     source = job.source.path if job.source.path is not None else job.source.data or b""
-    operators = {name.rpartition(".")[2] for name in scan_model(source).ops}  # also those of com.microsoft
-    return "quantized" if operators & _QUANTIZED_OPS else "fp16"
+    return precision_of_operators(scan_model(source).ops)
+
+
+def precision_of_operators(operators: Iterable[str]) -> Precision:
+    """`precision_of` a model with these operators, those that are not ONNX's own with their domain."""
+    plain = {name.rpartition(".")[2] for name in operators}
+    return "quantized" if plain & _QUANTIZED_OPS else "fp16"
 
 
 def _cannot_load_here(files: CompiledFiles) -> str | None:
