@@ -292,7 +292,7 @@ def test_the_next_set_up_touches_nothing_unasked(ready: tuple[Setup, dict[str, A
     setup, _ = ready
     before = (setup.folder / "pyvenv.cfg").stat().st_mtime_ns
     again = setup.run("--yes")
-    assert again.returncode == 1
+    assert again.returncode == 2
     assert "--replace" in again.stderr
     assert (setup.folder / "pyvenv.cfg").stat().st_mtime_ns == before
 
@@ -486,7 +486,7 @@ def test_another_host_in_the_configuration_is_not_replaced_unasked(setup: Setup)
     setup.config.parent.mkdir()
     setup.config.write_text("[host]\npython = '/opt/other/python'\n", "utf-8")
     done = setup.run("--dry-run")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "/opt/other/python" in done.stderr
     told = setup.document("--dry-run", "--replace")
     assert told["replaced_setting"] == "/opt/other/python"

@@ -39,7 +39,9 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("run")(run.run)
-app.command("exec", context_settings=exec_program.CONTEXT_SETTINGS)(exec_program.exec_program)
+app.command("exec", cls=exec_program.ExecCommand, context_settings=exec_program.CONTEXT_SETTINGS)(
+    exec_program.exec_program
+)
 app.command("compile")(compiling.compile_models)
 app.command("explain", context_settings=explain.CONTEXT_SETTINGS)(explain.explain)
 app.command("inspect")(inspection.inspect)
@@ -76,7 +78,8 @@ def main() -> int:
     """Entry point of the console script. Returns the exit code: 0 done, 1 failed, 2 bad input, 130 Ctrl+C."""
     reporting.make_streams_safe()
     try:
-        app(prog_name="qnnbridge")
+        # On Windows click expands *, ~ and %NAME%: not for a program that gets its arguments as they are.
+        app(prog_name="qnnbridge", windows_expand_args=sys.argv[1:2] != ["exec"])
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1
     except KeyboardInterrupt:

@@ -37,12 +37,18 @@ class Validation:
     seconds: float = 0.0
 
     @property
+    def worst(self) -> Difference | None:
+        """Of the output that differs most, measured against its own values."""
+        return max(self.differences, key=lambda one: (one.max_rel, one.max_abs), default=None)
+
+    @property
     def max_abs(self) -> float:
-        return max((one.max_abs for one in self.differences), default=0.0)
+        """Of the `worst` output, as is `max_rel`: outputs of other sizes are not compared with each other."""
+        return self.worst.max_abs if self.worst is not None else 0.0
 
     @property
     def max_rel(self) -> float:
-        return max((one.max_rel for one in self.differences), default=0.0)
+        return self.worst.max_rel if self.worst is not None else 0.0
 
     @property
     def cosine(self) -> float | None:
@@ -58,6 +64,7 @@ class Validation:
         return {
             "skipped": self.skipped,
             "tolerance": self.tolerance,
+            "worst_output": self.worst.output if self.worst is not None else None,
             "max_abs": self.max_abs,
             "max_rel": self.max_rel,
             "cosine": self.cosine,

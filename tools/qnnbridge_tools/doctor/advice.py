@@ -144,11 +144,32 @@ def pip(facts: Facts, *arguments: str, path: str | None = None) -> Lines:
     return python_lines(facts, path or facts.host.path, *(f"-m pip {text}" for text in arguments))
 
 
+def by_pip(facts: Facts, argument: str, words: str = "") -> Remedy:
+    """One call of the host's pip, where that is allowed to install."""
+    return own_environment(facts) if is_managed(facts) else Remedy(words, pip(facts, argument))
+
+
+def is_managed(facts: Facts, path: str | None = None) -> bool:
+    """Whether pip refuses to install into the interpreter at this path, default the host's (PEP 668)."""
+    path = path or facts.host.path
+    answer = facts.host.answer if path == facts.host.path else None
+    if answer is None and path == facts.application.executable:
+        answer = facts.application
+    return answer is not None and answer.externally_managed
+
+
+def own_environment(facts: Facts) -> Remedy:
+    """In place of pip, where that refuses."""
+    return set_up_host(
+        facts, "This Python belongs to the system, and pip must not install into it: make an environment for the host."
+    )
+
+
 def install_version(facts: Facts, version: str | None, *, remove: str = "", words: str = "") -> Remedy:
     """Brings one onnxruntime-qnn version after what has to go first: 1.x and plain onnxruntime exclude each other,
     2.x needs it. remove: what else has to go. ``None``: says what would have to be different."""
-    if version is None:
-        return nothing_fits(facts)
+    if version is None or is_managed(facts):
+        return nothing_fits(facts) if version is None else own_environment(facts)
     others = f" {remove}" if remove else ""
     return Remedy(
         words, pip(facts, f"uninstall -y onnxruntime{others} {QNN}", f"install {_pair_words(facts, version)}")
@@ -165,7 +186,7 @@ def install_again(facts: Facts, name: str, version: str, flags: str = "--no-deps
         return install_fitting(
             facts, f"{QNN} {version} does not fit this computer anyway; install the one that does."
         )
-    return Remedy(commands=pip(facts, f"install --force-reinstall {flags} {name}=={version}"))
+    return by_pip(facts, f"install --force-reinstall {flags} {name}=={version}")
 
 
 def reinstall(facts: Facts) -> Remedy:
@@ -177,8 +198,8 @@ def reinstall(facts: Facts) -> Remedy:
 
 def after_removal(facts: Facts, folder: str | None, version: str | None) -> Remedy:
     """Like `install_version`, for a folder in which others have left files that pip does not know."""
-    if version is None:
-        return nothing_fits(facts)
+    if version is None or is_managed(facts):
+        return nothing_fits(facts) if version is None else own_environment(facts)
     lines = [f"-m pip uninstall -y onnxruntime {QNN}"]
     if folder:
         lines.append(f"-c \"import shutil; shutil.rmtree(r'{folder}', True)\"")
@@ -201,6 +222,8 @@ def host_packages(facts: Facts, path: str | None = None) -> Remedy:
     release = release_of(facts, version) if version else None
     if release is None:
         return nothing_fits(facts)
+    if is_managed(facts, path):
+        return own_environment(facts)
     names = " ".join(word(name) for name in requirements(release, Source()))
     return Remedy(commands=pip(facts, f"install {names}", path=path))
 
@@ -230,9 +253,24 @@ def set_up_host(facts: Facts, words: str = "") -> Remedy:
                 f"No release of {QNN} fits {newest}{f' and QNN {_short(system[0])}' if system else ''}."
             )
         sentences.append(_install_python(facts))
+    base = _found_on_path(facts) if facts.host.refusal in ("host.none", "host.python-too-old") else None
+    if base is not None:
+        sentences.append(f"Make a host from {base}.")
     if facts.host.source == VARIABLE:
         sentences.append(f"{VARIABLE} has to go, because it would win over the new host.")
-    return Remedy(" ".join(sentences), setup_lines(facts))
+    return Remedy(" ".join(sentences), setup_lines(facts, python=base))
+
+
+def _found_on_path(facts: Facts) -> str | None:
+    """The newest Python of the PATH that a release fits. On Windows the registry knows better; a script that
+    stands for some Python is passed over, as is what a command line would have to quote."""
+    found = [
+        (python, one.path)
+        for one in facts.interpreters
+        if not one.refusal and one.machine and (python := python_of(facts, one.path)) and word(one.path) == one.path
+    ]
+    fitting = [pair for pair in found if pair[0] >= (3, 11) and fitting_version(facts, pair[0])]
+    return max(fitting, key=lambda pair: pair[0])[1] if fitting and not facts.is_windows else None
 
 
 def _install_python(facts: Facts) -> str:
@@ -244,9 +282,9 @@ def _install_python(facts: Facts) -> str:
     )
 
 
-def setup_lines(facts: Facts, *, plain_folder: bool = False) -> Lines:
+def setup_lines(facts: Facts, *, plain_folder: bool = False, python: str | None = None) -> Lines:
     """``qnnbridge setup-host`` such that its result is also what is used afterwards."""
-    line = SETUP_HOST
+    line = SETUP_HOST + (f" --python {python}" if python else "")
     system = system_sdk(facts)
     if system is not None and not facts.driver.runtime and facts.is_arm:
         line += f" --system-sdk {_short(system[0])}"
@@ -276,7 +314,8 @@ def nothing_fits(facts: Facts) -> Remedy:
 def _pythons(facts: Facts) -> set[tuple[int, int]]:
     """Of the interpreters that an environment for the host could be made of."""
     usable = ("", "host.packages-missing")
-    found = {python_of(facts, one.path) for one in facts.interpreters if one.refusal in usable}
+    # A script such as pyenv's only stands for a Python, which may not be there.
+    found = {python_of(facts, one.path) for one in facts.interpreters if one.refusal in usable and one.machine}
     answer = facts.host.answer
     if answer is not None and (answer.platform == "win-arm64" or not (facts.is_windows and facts.is_arm)):
         found.add(answer.minor)

@@ -68,7 +68,7 @@ def profile(
             archive=archive,
             dimensions=arguments.read_dimensions(dims or ()),
             provider_options=options,
-            timeout_s=timeout,
+            timeout_s=arguments.read_timeout(timeout),
             host_python=host_python,
         )
         if html is not None:

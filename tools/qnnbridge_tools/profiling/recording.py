@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
-from qnnbridge_tools import feeds
+from qnnbridge_tools import feeds, free_dimensions
 from qnnbridge_tools.arguments import Dimensions, InputFile
 from qnnbridge_tools.profiling import files, op_trace, ort_json, qnn_csv
 
@@ -87,19 +87,21 @@ def record(request: Request, on_progress: OnProgress) -> Recording:
 
     from qnnbridge.epcontext.scan import scan_model
 
-    compiled = scan_model(request.model).is_compiled
+    scan = scan_model(request.model, count_nodes=False)
+    free_dimensions.refuse_unknown((scan,), request.dimensions)
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
-        return _recorded(request, loaded, Path(_for_qnn(folder)), compiled, on_progress)
+        return _recorded(request, loaded, Path(_for_qnn(folder)), scan.is_compiled, on_progress)
 
 
 def _recorded(
     request: Request, loaded: list[feeds.Feed], folder: Path, compiled: bool, on_progress: OnProgress
 ) -> Recording:
-    from qnnbridge import CpuFallbackWarning, Host, InferenceSession
+    from qnnbridge import CacheWarning, CpuFallbackWarning, Host, InferenceSession
 
     begun = time.perf_counter()
     with warnings.catch_warnings(), Host(python=request.host_python) as host:
         warnings.simplefilter("ignore", CpuFallbackWarning)  # the report tells the placement
+        warnings.simplefilter("ignore", CacheWarning)  # the log says the same
         info = host.info  # waits until ONNX Runtime is loaded, which else would count as creating the session
         ready_s = time.perf_counter() - begun
         on_progress("Loading" if compiled else "Loading and compiling", 0, 0)
@@ -167,11 +169,9 @@ def _timed_runs(
 def _session_options(dimensions: Dimensions, folder: Path) -> SessionOptions:
     from qnnbridge import SessionOptions
 
-    options = SessionOptions()
+    options = free_dimensions.session_options(dimensions) or SessionOptions()
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / ORT_PREFIX)
-    for name, size in dimensions.by_name.items():
-        options.add_free_dimension_override_by_name(name, size)
     return options
 
 

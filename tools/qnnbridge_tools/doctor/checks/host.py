@@ -203,7 +203,7 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
     missing = lacking(packages) if packages is not None else []
     if missing:
         if packages is not None and packages.version(advice.QNN) is None:
-            missing.append(advice.QNN)
+            missing += [advice.QNN] if packages.runtime else ["onnxruntime", advice.QNN]
         yield finding(
             "host.packages-missing",
             f"the host's interpreter lacks {', '.join(missing)}",
@@ -222,7 +222,7 @@ def _fix_modules(facts: Facts) -> Remedy:
     if packages is None or packages.version(advice.QNN) is None:
         return advice.host_packages(facts)
     words = "pip brings what is missing with qnnbridge, which needs it."
-    return Remedy(words, advice.pip(facts, f"install qnnbridge=={facts.qnnbridge}"))
+    return advice.by_pip(facts, f"install qnnbridge=={facts.qnnbridge}", words)
 
 
 def healthy(facts: Facts) -> str | None:

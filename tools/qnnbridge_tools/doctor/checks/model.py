@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ntpath
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,6 +14,7 @@ from qnnbridge_tools.doctor.commands import word
 from qnnbridge_tools.doctor.facts import Facts, ModelFacts
 from qnnbridge_tools.doctor.findings import Finding, Remedy
 
+_IS_AXIS: Final = re.compile(r":\d+$")
 _COMPILE: Final = ("qnnbridge compile ORIGINAL.onnx",)
 
 
@@ -20,8 +22,10 @@ def find(facts: Facts) -> Iterator[Finding]:
     model = facts.model
     if model is None:
         return
-    name = ntpath.basename(model.path)
-    if not model.exists:
+    name = ntpath.basename(model.path.rstrip("\\/")) or model.path
+    if model.is_folder:
+        yield finding("model.missing", f"{name} is a folder", model.path, fix="Give the path of the model's file.")
+    elif not model.exists:
         yield finding("model.missing", f"there is no file {name}", model.path, fix="Correct the path.")
     elif model.problem:
         yield finding(
@@ -55,15 +59,11 @@ def _contents(facts: Facts, model: ModelFacts, name: str) -> Iterator[Finding]:
             fix=Remedy("Compile the original model again (in place of ORIGINAL.onnx).", _COMPILE),
         )
     if model.dynamic and not _ran_on_qnn(model):
-        first = model.dynamic[0].rpartition(": ")[2].split(", ")[0]
         yield finding(
             "model.dynamic-shape",
             f"the inputs of {name} have no fixed dimensions",
             *model.dynamic[:5],
-            fix=Remedy(
-                f"Give them sizes for SIZE (in code: add_free_dimension_override_by_name('{first}', SIZE)).",
-                (f"qnnbridge run {word(model.path)} --random --dim {first}=SIZE",),
-            ),
+            fix=_fix_dimensions(model),
         )
     if facts.is_windows and not model.path.isascii():
         yield finding(
@@ -80,6 +80,17 @@ def _contents(facts: Facts, model: ModelFacts, name: str) -> Iterator[Finding]:
                 "See why, then let it try again.", ("qnnbridge crashes", "qnnbridge quarantine clear --all")
             ),
         )
+
+
+def _fix_dimensions(model: ModelFacts) -> Remedy:
+    """All of them: with one left free nothing runs."""
+    free = model.free or [name for line in model.dynamic for name in line.rpartition(": ")[2].split(", ")]
+    names = list(dict.fromkeys(free))
+    named = next((name for name in names if not _IS_AXIS.search(name)), None)
+    code = f" (in code: add_free_dimension_override_by_name('{named}', SIZE)" if named else ""
+    code += (" for each)" if len(names) > 1 else ")") if named else ""
+    sizes = " ".join(f"--dim {word(f'{name}=SIZE')}" for name in names)
+    return Remedy(f"Give them sizes for SIZE{code}.", (f"qnnbridge run {word(model.path)} --random {sizes}",))
 
 
 def _ran_on_qnn(model: ModelFacts) -> bool:

@@ -47,7 +47,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             "both sides have different versions of qnnbridge",
             f"here: {facts.qnnbridge}; host: {theirs} ({facts.host.path})",
             # Not the extra [host]: beside onnxruntime-qnn 1.x it would bring a second onnxruntime.
-            fix=Remedy(commands=advice.pip(facts, f"install qnnbridge=={facts.qnnbridge}")),
+            fix=advice.by_pip(facts, f"install qnnbridge=={facts.qnnbridge}"),
         )
 
 
@@ -237,6 +237,8 @@ def _pair(facts: Facts, packages: Packages) -> Iterator[Finding]:
 def _once(facts: Facts, copies: list[Distribution]) -> Remedy:
     """pip takes away one copy at a time, the one that it finds first."""
     remedy = advice.install_version(facts, _kept(facts, _newest(copies)))
+    if advice.is_managed(facts):
+        return remedy
     further = advice.pip(facts, *[f"uninstall -y {QNN}"] * (len(copies) - 1))
     return dataclasses.replace(remedy, commands=(*further, *remedy.commands))
 
@@ -252,7 +254,7 @@ def _with_runtime(facts: Facts, qnn: str, how: str) -> Remedy:
         return advice.install_fitting(
             facts, f"{QNN} {qnn} does not fit this computer anyway; install the one that does."
         )
-    return Remedy(commands=advice.pip(facts, f"{how} {word(advice.ort_requirement(facts, qnn))}"))
+    return advice.by_pip(facts, f"{how} {word(advice.ort_requirement(facts, qnn))}")
 
 
 def _newest(copies: list[Distribution]) -> str:
@@ -271,9 +273,10 @@ def _is_old(version: str) -> bool:
 
 def healthy(facts: Facts) -> str | None:
     packages = facts.host_packages
-    if packages is None:
+    qnn = packages.version(QNN) if packages is not None else None
+    if packages is None or qnn is None:
         return None
-    qnn, ort = packages.version(QNN), packages.version("onnxruntime")
+    ort = packages.version("onnxruntime")
     names = [f"onnxruntime {ort}"] if ort else []
     return ", ".join([*names, f"onnxruntime-qnn {qnn}"])
 
