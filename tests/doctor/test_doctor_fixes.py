@@ -6,7 +6,10 @@ import functools
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from broken_machines import BROKEN
@@ -32,11 +35,12 @@ from qnnbridge.releases.known_faults import ort_bounds
 from qnnbridge.releases.machines import HostMachine
 from qnnbridge.releases.table import for_version, load_releases
 from qnnbridge.releases.versions import sdk_is_newer
-from qnnbridge_tools.doctor import advice, fixes
+from qnnbridge_tools.doctor import advice, fixes, tell
 from qnnbridge_tools.doctor.commands import python_lines
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.facts import Library, ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy
+from qnnbridge_tools.doctor.real_machine import answer_of
 from qnnbridge_tools.doctor.survey import Order, survey
 from qnnbridge_tools.versions.view import advice as what_would_fit
 
@@ -373,3 +377,108 @@ def test_a_probe_that_explains_nothing_gets_what_fits_its_stage(failed: str, wor
     remedy = only(machine).remedy
     assert words in remedy.words
     assert remedy.commands[-1].endswith(command)
+
+
+# --- Pythons of a Linux computer ---
+
+
+def test_an_interpreter_without_packages_gets_no_line_that_says_packages_are_well() -> None:
+    machine = linux()
+    install_bridge(add_python(machine, "/opt/app", "3.12.4", "x86_64", running=True))
+    bare = add_python(machine, "/opt/bare", "3.11.7", "x86_64")
+    report = diagnose(survey(machine, Order(host_python=bare.executable)))
+    assert "packages" not in [one.check for one in report.healthy]
+    (found,) = report.findings
+    assert found.title.endswith(
+        "lacks qnnbridge_host, qnnbridge_protocol, msgpack, numpy, onnxruntime, onnxruntime-qnn"
+    )
+    assert found.remedy.commands[0].startswith("/opt/bare/bin/python3 -m pip install ")
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_where_pip_must_not_install_an_environment_is_made(running: bool) -> None:
+    machine = linux()
+    if not running:
+        install_bridge(add_python(machine, "/opt/app", "3.12.4", "x86_64", running=True))
+    managed = add_python(machine, "/usr", "3.11.7", "x86_64", running=running)
+    managed.answer(externally_managed=True)
+    facts = survey(machine, Order(host_python=None if running else managed.executable))
+    found = next(one for one in diagnose(facts).findings if one.code == "host.packages-missing")
+    assert found.remedy.commands == ("qnnbridge setup-host",)
+    assert "belongs to the system" in found.remedy.words
+    for remedy in (
+        advice.install_fitting(facts),
+        advice.install_again(facts, "numpy", "2.4.6"),
+        advice.after_removal(facts, None, "2.7.0"),
+        advice.by_pip(facts, "install qnnbridge"),
+    ):
+        assert remedy.commands == ("qnnbridge setup-host",)
+
+
+def test_an_interpreter_tells_whether_it_is_managed_from_outside_as_pip_finds_it_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path) if name == "stdlib" else "")
+    assert not answer_of(tell.tell()).externally_managed
+    (tmp_path / "EXTERNALLY-MANAGED").write_text("")
+    assert answer_of(tell.tell()).externally_managed
+    monkeypatch.setattr(sys, "base_prefix", "/elsewhere")
+    assert not answer_of(tell.tell()).externally_managed, "a virtual environment is the user's own"
+
+
+def linux_with_an_old_application() -> SimulatedMachine:
+    machine = linux()
+    machine.environ["PATH"] = "/opt/app/bin:/usr/bin:/bin:/opt/shims"
+    install_bridge(add_python(machine, "/opt/app", "3.10.14", "x86_64", running=True))
+    for folder in ("/opt/app/bin", "/usr/bin"):
+        for name in ("python3.10",) if folder.startswith("/opt") else ("python3.11", "python3"):
+            machine.put(f"{folder}/{name}", File(6_000_000, library=Library("x86_64")))
+    machine.links = {
+        "/opt/app/bin/python3": "/opt/pythons/python3.10",
+        "/opt/app/bin/python3.10": "/opt/pythons/python3.10",
+        "/usr/bin/python3": "/usr/bin/python3.11",
+        "/bin": "/usr/bin",
+        "/bin/python3": "/usr/bin/python3.11",
+        "/bin/python3.11": "/usr/bin/python3.11",
+    }
+    machine.put("/opt/shims/python3.13", File(400))
+    return machine
+
+
+def test_each_interpreter_of_the_path_is_listed_once_whatever_its_names_are() -> None:
+    machine = linux_with_an_old_application()
+    for name in ("python3", "python3.11"):
+        machine.put(f"/bin/{name}", File(6_000_000, library=Library("x86_64")))
+    found = survey(machine, Order()).interpreters
+    assert [(one.path, one.version) for one in found] == [
+        ("/opt/app/bin/python3", "3.10.14"),
+        ("/usr/bin/python3", "3.11"),
+        ("/opt/shims/python3.13", "3.13"),
+    ]
+    assert found[0].sources == ("running", "PATH")
+
+
+def test_environments_of_one_python_are_two_interpreters_though_their_links_lead_to_one() -> None:
+    machine = linux_with_an_old_application()
+    machine.environ["PATH"] += ":/opt/other/bin"
+    machine.put("/opt/other/bin/python3", File(6_000_000, library=Library("x86_64")))
+    machine.links["/opt/other/bin/python3"] = "/opt/pythons/python3.10"
+    other = survey(machine, Order()).interpreters[-1]
+    assert (other.path, other.refusal) == ("/opt/other/bin/python3", "host.python-too-old")
+
+
+def test_a_python_that_was_found_becomes_the_host_and_none_is_to_be_installed() -> None:
+    found = only(linux_with_an_old_application())
+    assert found.code == "host.none"
+    assert found.remedy == Remedy(
+        "Make a host from /usr/bin/python3.", ("qnnbridge setup-host --python /usr/bin/python3",)
+    )
+
+
+def test_where_only_a_script_stands_for_a_newer_python_one_has_to_be_installed() -> None:
+    machine = linux_with_an_old_application()
+    machine.environ["PATH"] = "/opt/app/bin:/opt/shims"
+    found = only(machine)
+    assert "Install Python 3.11 or newer" in found.remedy.words
+    assert found.remedy.commands == ("qnnbridge setup-host",)

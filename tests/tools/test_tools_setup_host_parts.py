@@ -354,6 +354,28 @@ def test_an_interpreter_that_does_not_run_says_why(tmp_path: Path, script: str, 
     assert told in said
 
 
+@needs.posix
+def test_a_script_for_a_python_that_is_not_installed_is_told_as_that_with_its_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "python3.13"
+    path.write_text("#!/bin/sh\necho 'pyenv: python3.13: command not found\n\nNote: See help' >&2\nexit 127\n")
+    path.chmod(0o755)
+    with pytest.raises(HostNotFound, match=r"a Python that is not installed: exit code 127 \(pyenv: python3\.13"):
+        candidates(surroundings(), str(path), [])
+
+
+@pytest.mark.parametrize("text", ["3.9", "python3.10", "3.10.14", "2.7"])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_named_version_that_is_too_old_is_refused_for_that_whether_it_runs_or_not(
+    text: str, is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_there:
+        monkeypatch.setattr(shutil, "which", lambda name, path=None: program(tmp_path / "python"))
+    else:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HostNotFound, match=r"which is too old: the host needs 3\.11 or newer"):
+        candidates(surroundings(), text, [], lambda path: "does not run as Python does: exit code 1")
+
+
 def test_candidates_come_from_the_path_newest_first_and_each_once(tmp_path: Path) -> None:
     old, new = program(tmp_path / "a" / "python3.11"), program(tmp_path / "b" / "python3.13")
     (tmp_path / "c").mkdir()

@@ -83,7 +83,7 @@ def _only_match(accounts: list[Account], account_id: str) -> Account:
     if len({(account.fingerprint, account.options_hash) for account in found}) != 1:
         known = ", ".join(account.id for account in accounts) or "none"
         raise OptionError(
-            f'{"No model" if not found else "More than one model"} in quarantine has the id or name "{account_id}".',
+            f'{"No model" if not found else "More than one model"} in quarantine is called "{account_id}".',
             fix=f"List them with `qnnbridge quarantine list`. The ids: {known}.",
         )
     return found[0]

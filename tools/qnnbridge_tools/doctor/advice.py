@@ -161,7 +161,8 @@ def is_managed(facts: Facts, path: str | None = None) -> bool:
 def own_environment(facts: Facts) -> Remedy:
     """In place of pip, where that refuses."""
     return set_up_host(
-        facts, "This Python belongs to the system, and pip must not install into it: make an environment for the host."
+        facts,
+        "This Python belongs to the system, and pip must not install into it: make an environment for the host.",
     )
 
 
