@@ -308,7 +308,7 @@ def test_requests_that_were_waiting_are_not_passed_over_in_silence() -> None:
     one = OpenCall(1, "session.create", "model_v8.onnx", "a" * 64)
     died = CrashRecord(ExitStatus(-9, "posix"), in_flight=(one,))
     assert to_error(died).message == (
-        "The QNN host process ended while a request was waiting in it (session.create of model_v8.onnx): "
+        "The QNN host process ended while a request was waiting for it (session.create of model_v8.onnx): "
         "exit code -9 (SIGKILL)."
     )
     assert (died.phase, died.models, died.suspects) == ("idle", (), ())
@@ -317,7 +317,7 @@ def test_requests_that_were_waiting_are_not_passed_over_in_silence() -> None:
         CrashRecord(ExitStatus(-9, "posix"), in_flight=(one, OpenCall(2, "host.info"), *more))
     ).message
     assert (
-        "while 12 requests were waiting in it (session.create of model_v8.onnx, host.info, session.run" in message
+        "while 12 requests were waiting for it (session.create of model_v8.onnx, host.info, session.run" in message
     )
     assert " of 2.onnx ...)" in message
     assert "while no call was under way" in to_error(CrashRecord(ExitStatus(-9, "posix"))).message

@@ -262,7 +262,7 @@ def _doing(record: CrashRecord) -> str:
         )
         text = ", ".join(list(named)[:MAX_WAITING]) + (" ..." if len(named) > MAX_WAITING else "")
         count = len(record.waiting)
-        return f"while {'a request was' if count == 1 else f'{count} requests were'} waiting in it ({text})"
+        return f"while {'a request was' if count == 1 else f'{count} requests were'} waiting for it ({text})"
     models = " and ".join(record.models) or "a model"
     return _WHILE.get(record.phase, f"in phase {record.phase}").format(models=models)
 
