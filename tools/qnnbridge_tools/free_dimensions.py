@@ -6,8 +6,8 @@ Pure functions; any thread. The commands that change a model have their own way 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from qnnbridge_protocol.errors import OptionError, PlacementRefused
 from qnnbridge_tools.arguments import Dimensions
@@ -15,6 +15,17 @@ from qnnbridge_tools.arguments import Dimensions
 if TYPE_CHECKING:
     from qnnbridge import SessionOptions
     from qnnbridge.epcontext.scan import ModelScan
+
+
+class Input(Protocol):
+    """An input of a model, from its file or from a session."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> Sequence[Any] | None: ...
+
 
 _OVERRIDE = re.compile(r"add_free_dimension_override_by_name\((['\"])(.*?)\1, SIZE\)(,(?= add_free))?")
 _PLAIN_NAME = re.compile(r"[\w.:-]+")
@@ -37,10 +48,14 @@ def refuse_unknown(scans: Sequence[ModelScan], dimensions: Dimensions) -> None:
     """Raises `OptionError` for a `--dim` that no input of these models has: ONNX Runtime says nothing of it."""
     if any(scan.format == "ort" for scan in scans):  # nobody can look into those
         return
+    refuse_unknown_of([node for scan in scans for node in scan.inputs], dimensions)
+
+
+def refuse_unknown_of(inputs: Iterable[Input], dimensions: Dimensions) -> None:
+    """`refuse_unknown`, for inputs that are known already."""
     free = {
         (node.name, axis): size if isinstance(size, str) else None
-        for scan in scans
-        for node in scan.inputs
+        for node in inputs
         for axis, size in enumerate(node.shape or ())
         if not isinstance(size, int) or size < 0
     }

@@ -11,6 +11,7 @@ from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import feeds
 from qnnbridge_tools.arguments import Dimensions, InputFile
+from qnnbridge_tools.free_dimensions import refuse_unknown_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Given
             by_axis[node.name, axis] = size
             if not isinstance(dim, str) or by_name.setdefault(dim, size) != size:
                 all_named = False
-    _refuse_unknown(inputs, dims)
+    refuse_unknown_of(inputs, dims)
     if missing:
         raise OptionError(
             f"The model has free dimensions without a size: {', '.join(missing)}.",
@@ -111,20 +112,3 @@ def _size_in(given: Sequence[Given], name: str, axis: int) -> int | None:
         if axis < len(shape):
             return int(shape[axis])
     return None
-
-
-def _refuse_unknown(inputs: Sequence[NodeInfo], dims: Dimensions) -> None:
-    free = {
-        (node.name, axis): dim if isinstance(dim, str) else None
-        for node in inputs
-        for axis, dim in enumerate(node.shape or ())
-        if not (isinstance(dim, int) and dim >= 0)
-    }
-    known = {name for name in free.values() if name} | {f"{name}:{axis}" for name, axis in free}
-    for name in dims.by_name:
-        if name not in known:
-            raise OptionError(
-                f'The model has no free dimension "{name}".',
-                cause=f"Its free dimensions: {', '.join(sorted(known)) or 'none'}.",
-                fix="Name one of these." if known else "Leave --dim away.",
-            )
