@@ -25,7 +25,7 @@ PROCESS_GRACE_S = 5.0
 
 OWN_FOLDERS = ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR")
 USER_FOLDERS = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "LOCALAPPDATA", "APPDATA")
-FROM_THE_USER = ("QNNBRIDGE_HOST_PYTHON", "QNNBRIDGE_CONFIG", "QNNBRIDGE_DEBUG")
+FROM_THE_USER = ("QNNBRIDGE_HOST_PYTHON", "QNNBRIDGE_CONFIG", "QNNBRIDGE_DEBUG", "QNNBRIDGE_DROPIN_PROVIDER")
 
 
 def _processes() -> set[psutil.Process]:
@@ -103,6 +103,15 @@ def state_of_its_own(
     own = private_temporary_folder / f"state-{abs(hash(request.node.nodeid)):x}"
     for name in OWN_FOLDERS:
         monkeypatch.setenv(name, str(own / name.lower()))
+
+
+@pytest.fixture(autouse=True)
+def texts_of_errors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`qnnbridge.ort` makes errors of a whole process read as ONNX Runtime's: not those of the other tests."""
+    from qnnbridge_protocol.errors import OrtError, RemoteError
+
+    for root in (OrtError, RemoteError):
+        monkeypatch.setattr(root, "_brief", "dropin" in request.path.parts)
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ from qnnbridge_protocol._version import __version__
 
 if TYPE_CHECKING:
     from qnnbridge import errors
+    from qnnbridge.buckets.status import BucketStatus
+    from qnnbridge.buckets.verifying import PaddingReport
     from qnnbridge.cache.status import CacheStatus, CacheWarning
     from qnnbridge.compiling.compile import compile  # noqa: A004 - as in qnnbridge.compile(...)
     from qnnbridge.compiling.result import CompileResult
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BridgeError": "qnnbridge.errors",
+    "BucketStatus": "qnnbridge.buckets.status",
     "CacheStatus": "qnnbridge.cache.status",
     "CacheWarning": "qnnbridge.cache.status",
     "CompileResult": "qnnbridge.compiling.result",
@@ -62,6 +65,7 @@ _HOMES = {
     "NodeArg": "qnnbridge.node",
     "OrtAllocatorType": "qnnbridge.options",
     "OrtValue": "qnnbridge.ort_value",
+    "PaddingReport": "qnnbridge.buckets.verifying",
     "Placement": "qnnbridge_protocol.specs",
     "RecycleAfter": "qnnbridge.supervision.recycling",
     "RestartPolicy": "qnnbridge.supervision.restart_policy",
@@ -75,6 +79,7 @@ _HOMES = {
 
 __all__ = [
     "BridgeError",
+    "BucketStatus",
     "CacheStatus",
     "CacheWarning",
     "CompileResult",
@@ -93,6 +98,7 @@ __all__ = [
     "NodeArg",
     "OrtAllocatorType",
     "OrtValue",
+    "PaddingReport",
     "Placement",
     "RecycleAfter",
     "RestartPolicy",

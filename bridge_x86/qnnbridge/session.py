@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from qnnbridge.background import Background
+from qnnbridge.buckets.api import Bucketable, bucket_arguments
 from qnnbridge.cache.memo import memo_for
 from qnnbridge.cache.status import CacheStatus
 from qnnbridge.deadlines import deadline_after
@@ -60,7 +61,7 @@ class CpuFallbackWarning(UserWarning):
     """A session that asked for QNN runs on the CPU, as its ``fallback`` allows."""
 
 
-class InferenceSession:
+class InferenceSession(Bucketable):
     """A model, ready to run in the host process.
 
     Args:
@@ -102,11 +103,17 @@ class InferenceSession:
         retry: int = 1,
         on_deadline: OnDeadline = "raise",
         cache: bool | None = None,
+        buckets: Mapping[str, int | Sequence[int]] | None = None,
+        pad: Mapping[str, Any] | Any = None,
+        cut: Mapping[str, Sequence[int | str | None]] | None = None,
+        split: str | Sequence[str] | None = None,
+        overflow: Fallback = "error",
         enable_fallback: int | bool = 0,
         disabled_optimizers: Sequence[str] | None = None,
     ) -> None:
         try:
             _check_call(timeout, retry, on_deadline)
+            self._bucket_arguments = bucket_arguments(buckets, pad, cut, split, overflow)
             if cache not in (None, True, False):
                 raise OptionError(f"cache={cache!r} is not known.", fix="Give True, False or None.")
             if host is not None and not isinstance(host, Host):
@@ -527,12 +534,18 @@ def _read_only(results: list[Any]) -> list[Any]:
     return results
 
 
-def _remake(manifest: Manifest, retry: int, timeout: float | None) -> InferenceSession:
+def _remake(
+    manifest: Manifest,
+    retry: int,
+    timeout: float | None,
+    host: Host | None = None,
+    on_deadline: OnDeadline = "raise",
+) -> InferenceSession:
     session = InferenceSession.__new__(InferenceSession)
     session._options = SessionOptions.from_spec(manifest.spec)
     session._timeout = timeout
     session._background = Background("qnnbridge run_async")
-    session._open(manifest, default_host(), retry)
+    session._open(manifest, host or default_host(), retry, on_deadline)
     return session
 
 

@@ -14,16 +14,17 @@ import pytest
 
 import qnnbridge
 from qnnbridge.compiling import inputs, names, trouble
-from qnnbridge.compiling.compare import TOLERANCES, compare
+from qnnbridge.compiling.compare import TOLERANCES, Difference, compare
 from qnnbridge.compiling.job import CompiledFiles, CompileJob, HostSettings, job_key
 from qnnbridge.compiling.places import place_of
 from qnnbridge.compiling.progress import ticking
-from qnnbridge.compiling.refusals import nothing_to_compile
+from qnnbridge.compiling.refusals import blame_unknown_chips, nothing_to_compile, unknown_chips
 from qnnbridge.compiling.request import make_job
 from qnnbridge.compiling.staging import workplace
-from qnnbridge.compiling.validation import validate
+from qnnbridge.compiling.validation import Validation, validate
 from qnnbridge.errors import CompileFailed, DeadlineExceeded, EPFail, OptionError, PlacementRefused
 from qnnbridge.model_source import ModelSource
+from qnnbridge.providers import QNN
 from qnnbridge_protocol.specs import NodeInfo, ProviderSpec, SessionSpec
 
 MODELS = Path(__file__).parent.parent / "models"
@@ -234,6 +235,15 @@ def test_made_up_inputs_have_the_declared_types_and_are_the_same_every_time() ->
         inputs.ones((NodeInfo("s", "tensor(string)", (1,)),))
 
 
+def test_the_figures_are_those_of_the_output_that_differs_most_by_its_own_measure() -> None:
+    large = Difference("large", "ok", 5.0, 0.01, 0.999, "ones")
+    small = Difference("small", "unusual", 0.1, 0.2, 0.99, "ones")
+    found = Validation((large, small))
+    assert found.worst is small
+    assert (found.max_abs, found.max_rel, found.to_json()["worst_output"]) == (0.1, 0.2, "small")
+    assert (Validation().worst, Validation().max_abs) == (None, 0.0)
+
+
 # --- words -----------------------------------------------------------------------------------------------
 
 
@@ -264,6 +274,20 @@ def test_dimensions_without_a_name_are_fixed_in_a_copy_of_the_model() -> None:
     assert failed.fix is not None
     assert "qnnbridge optimize MODEL -o FIXED.onnx --dim x:0=SIZE --dim x:2=SIZE --dim x:3=SIZE" in failed.fix
     assert nothing_to_compile(refused).fix == "Export the model with fixed shapes."
+
+
+def test_an_unknown_chip_is_said_first_where_qnn_refuses() -> None:
+    providers = (ProviderSpec(QNN, {"soc_model": "60, 61,sc8380xp,0,9999"}),)
+    assert unknown_chips(providers) == (61, 9999)
+    refused = PlacementRefused("No node.", cause="QNN took none.", fix="Change these nodes.")
+    blame_unknown_chips(refused, providers)
+    assert refused.cause == "61, 9999 are no chips that qnnbridge knows (soc_model). QNN took none."
+    assert refused.fix is not None
+    assert "SC8380XP=60" in refused.fix
+    assert refused.fix.endswith("Change these nodes.")
+    for error, chips in ((PlacementRefused("x"), "60"), (OptionError("x"), "61")):
+        blame_unknown_chips(error, (ProviderSpec(QNN, {"soc_model": chips}),))
+        assert (error.cause, error.fix) == (None, None)
 
 
 def test_time_that_is_over_before_the_comparison_says_so() -> None:

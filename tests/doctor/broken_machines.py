@@ -105,7 +105,7 @@ def configuration_with_backslashes_in_double_quotes() -> SimulatedMachine:
     return machine
 
 
-@broken("host.config-broken", "does not exist")
+@broken("host.config-broken", "does not exist", "QNNBRIDGE_CONFIG", "qnnbridge setup-host")
 def configuration_that_is_named_and_absent() -> SimulatedMachine:
     machine, _, _ = snapdragon()
     machine.environ["QNNBRIDGE_CONFIG"] = r"D:\nowhere.toml"
@@ -138,7 +138,7 @@ def virtual_environment_with_a_native_launcher_of_an_x64_python() -> SimulatedMa
     return machine
 
 
-@broken("host.base-missing", "venv --clear")
+@broken("host.base-missing", "qnnbridge setup-host", "C:\\env", "Install Python 3.13")
 def virtual_environment_whose_python_was_uninstalled() -> SimulatedMachine:
     machine, _, host = snapdragon()
     environment = make_host(add_venv(machine, r"C:\env", host))
@@ -170,7 +170,7 @@ def linux_application_of_python_3_10_and_nothing_else() -> SimulatedMachine:
     return machine
 
 
-@broken("host.packages-missing", "py -V:3.13-arm64 -m pip install", "onnxruntime")
+@broken("host.packages-missing", "qnnbridge setup-host", "onnxruntime")
 def native_python_with_nothing_installed() -> SimulatedMachine:
     machine = windows_on_arm()
     install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
@@ -186,7 +186,7 @@ def host_without_msgpack() -> SimulatedMachine:
     return machine
 
 
-@broken("host.user-packages", "not with --user")
+@broken("host.user-packages", "without --user", "qnnbridge setup-host")
 def packages_of_the_user_only() -> SimulatedMachine:
     machine = linux()
     python = add_python(machine, "/usr", "3.11.7", "x86_64", running=True)
@@ -212,7 +212,7 @@ def interpreter_that_finds_the_files_of_another() -> SimulatedMachine:
     return machine
 
 
-@broken("host.does-not-start", "SIGSEGV")
+@broken("host.does-not-start", "SIGSEGV", "before anything of qnnbridge", "QNNBRIDGE_HOST_PYTHON")
 def linux_interpreter_that_crashes() -> SimulatedMachine:
     machine = linux()
     make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
@@ -334,7 +334,7 @@ def onnxruntime_1_23_with_2_7() -> SimulatedMachine:
     return snapdragon("2.7.0", "1.23.2")[0]
 
 
-@broken("packages.qnn-too-old", "2.3.0", "1.31.1", "install -U onnxruntime-qnn")
+@broken("packages.qnn-too-old", "2.3.0", "1.31.1", "onnxruntime-qnn==2.7.0")
 def onnxruntime_1_31_with_2_3() -> SimulatedMachine:
     return snapdragon("2.3.0", "1.31.1")[0]
 
@@ -536,7 +536,7 @@ def npu_switched_off_in_the_device_manager() -> SimulatedMachine:
     return machine
 
 
-@broken("driver.disabled", "Enable-PnpDevice")
+@broken("driver.disabled", "sc.exe config qcnspmcdm start= demand")
 def service_switched_off() -> SimulatedMachine:
     machine, _, _ = snapdragon()
     machine.set_value(SERVICE, "Start", 4)
@@ -648,7 +648,7 @@ def variable_with_a_typing_error() -> SimulatedMachine:
     return machine
 
 
-@broken("env.unusable-value", "lots", 'setx QNNBRIDGE_CACHE_MAX_BYTES ""')
+@broken("env.unusable-value", "lots", "SetEnvironmentVariable('QNNBRIDGE_CACHE_MAX_BYTES', '', 'User')")
 def size_of_the_cache_that_is_no_size() -> SimulatedMachine:
     machine, _, _ = snapdragon()
     machine.environ["QNNBRIDGE_CACHE_MAX_BYTES"] = "lots"

@@ -144,14 +144,14 @@ def both_packages() -> tuple[SimulatedMachine, Order]:
     return machine, Order()
 
 
-ARM64_PIP = "-arm64 -m pip install"
+SETUP = "qnnbridge setup-host"
 ATTEMPTS = (
-    Attempt("1 x64 Python, QNN listed, process dies", "host.only-emulated", ("ARM64", ARM64_PIP), x64_python),
-    Attempt("2 the same as the host", "host.wrong-machine", ("ARM64", ARM64_PIP), x64_python_as_host),
+    Attempt("1 x64 Python, QNN listed, process dies", "host.only-emulated", ("(ARM64)", SETUP), x64_python),
+    Attempt("2 the same as the host", "host.wrong-machine", ("(ARM64)", SETUP), x64_python_as_host),
     Attempt(
         "3 no ARM64 wheels on the ARM64 side",
         "host.packages-missing",
-        ('py -V:3.13-arm64 -m pip install "qnnbridge[host]"',),
+        (SETUP,),
         arm64_python_without_wheels,
     ),
     Attempt(
@@ -166,5 +166,10 @@ ATTEMPTS = (
     Attempt("8 1.22.0, error 1002", "packages.known-fault", ("onnxruntime-qnn==1.23.2",), error_1002),
     Attempt("9 1.23.2 works", None, (), works),
     Attempt("10 1.23.2 works again", None, (), works_without_the_driver_saying_its_version),
-    Attempt("both packages", "packages.shadowed", ("uninstall -y onnxruntime onnxruntime-qnn",), both_packages),
+    Attempt(
+        "both packages",
+        "packages.shadowed",
+        ("uninstall -y onnxruntime onnxruntime-qnn", "install onnxruntime-qnn==1.23.2"),
+        both_packages,
+    ),
 )

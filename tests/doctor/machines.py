@@ -62,6 +62,7 @@ class SimulatedMachine:
         self.pythons: list[Registered] = []
         self.answers: dict[str, Answer | Death] = {}
         self.running_python = ""
+        self.links: dict[str, str] = {}
         self.read_only: set[str] = set()
         self.network: set[str] = set()
         self.closed_devices: set[str] = set()
@@ -144,6 +145,9 @@ class SimulatedMachine:
         if file is None or file.library is None:
             return None
         return file.library if version else Library(file.library.machine)
+
+    def real_path(self, path: str) -> str:
+        return self.links.get(path, path)
 
     def is_store_alias(self, path: str) -> bool:
         file = self.files.get(self._key(path))

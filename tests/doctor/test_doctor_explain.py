@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from qnnbridge.diagnosis import messages, ort_log
 from qnnbridge.diagnosis.death_rules import DEATH_RULES
 from qnnbridge.diagnosis.messages import explain_text
 from qnnbridge.diagnosis.messages_data import LAST_RULES, MESSAGE_RULES
+from qnnbridge.diagnosis.model_rules import MODEL_RULES
+from qnnbridge.diagnosis.ort_log import search
+from qnnbridge.diagnosis.setup_rules import SETUP_RULES
 from qnnbridge_tools.doctor.catalogue import CATALOGUE
 from qnnbridge_tools.doctor.explain import explained, explanation_text
 
@@ -120,3 +126,59 @@ def test_texts_of_deaths_are_known_too() -> None:
     assert any(rule.line for rule in DEATH_RULES)
     meaning = explain_text("RuntimeError: duplicate op key @BlockZap\nduplicate op key @BlockZap")[0]
     assert "two QNN versions" in meaning.cause
+
+
+def test_a_long_log_means_what_its_lines_mean() -> None:
+    lines = [line for text, _, _ in KNOWN for line in text.splitlines()]
+    noise = [f"{number:x} of a log that says nothing" for number in range(2000)]
+    rules = (*MESSAGE_RULES, *SETUP_RULES, *MODEL_RULES, *LAST_RULES)
+    alone = search(lines, rules)
+    assert len(lines) <= ort_log.LINES_AT_ONCE, "so that each line is asked each rule"
+    assert len(alone) > 10
+    mixed = [text for number, line in enumerate(lines) for text in (*noise[number * 50 : number * 50 + 50], line)]
+    assert len(mixed) > 5 * ort_log.LINES_AT_ONCE
+    assert search(mixed, rules) == alone
+
+
+def test_the_lines_of_a_long_log_are_asked_no_rule_that_cannot_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 MB of short lines took a minute."""
+    asked: list[int] = []
+    real = ort_log._search_lines
+
+    def search_lines(lines: Any, rules: Any, found: Any) -> None:
+        asked.append(len(rules))
+        real(lines, rules, found)
+
+    monkeypatch.setattr(ort_log, "_search_lines", search_lines)
+    lines = [f"{number:x}" for number in range(1000)]
+    lines[700] = "Stub lib id mismatch: expected (v2.42), detected (v2.40)"
+    meanings = explained("\n".join(lines))
+    assert "different versions" in meanings[0]["cause"]
+    assert asked == [0, 0, 0, 1, 0]
+
+
+def test_a_line_that_comes_again_and_again_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def counted(lines: Any, rules: Any) -> Any:
+        read.append(len(lines))
+        return search(lines, rules)
+
+    monkeypatch.setattr(messages, "search", counted)
+    assert explained("a\nexit code 3221226505\n" * 10_000) == explained("a\nexit code 3221226505\n")
+    assert read == [2, 2]
+
+
+def test_of_many_codes_in_one_text_few_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[str] = []
+    real = messages.explain_code
+
+    def counted(text: str) -> Any:
+        looked_up.append(text)
+        return real(text)
+
+    monkeypatch.setattr(messages, "explain_code", counted)
+    few = explained("\n".join(f"0xC{number:07x}" for number in range(50)))
+    looked_up.clear()
+    assert explained("\n".join(f"0xC{number:07x}" for number in range(5000))) == few
+    assert len(looked_up) == 1000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,9 @@ from typing import Any
 import pytest
 from machines import SimulatedMachine, add_python, add_quarantine, linux, make_host, snapdragon
 
+from qnnbridge_tools.arguments import read_dimensions
 from qnnbridge_tools.doctor.diagnose import diagnose
-from qnnbridge_tools.doctor.facts import ProbeResult
+from qnnbridge_tools.doctor.facts import ModelFacts, ProbeResult
 from qnnbridge_tools.doctor.findings import Report
 from qnnbridge_tools.doctor.survey import Order, survey
 
@@ -54,9 +57,34 @@ def test_free_dimensions_are_named_with_the_command_that_fixes_them() -> None:
     report = examined(simulator(), MODELS / "pnet.onnx", failed)
     assert codes(report) == ["model.dynamic-shape"]
     assert "input_1: N, M1, M2" in report.findings[0].seen
-    assert "--dim N=SIZE" in report.findings[0].fix
+    assert report.findings[0].remedy.commands[0].endswith(" --dim N=SIZE --dim M1=SIZE --dim M2=SIZE")
     assert report.verdict.startswith("This model cannot be used on QNN as it is, because ")
     assert report.exit_code == 2
+
+
+def test_a_free_dimension_without_a_name_is_given_by_input_and_axis(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", kind, ["batch size", 8, None])],
+        [helper.make_tensor_value_info("y", kind, ["batch size", 8, None])],
+    )
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    report = examined(simulator(), path, ProbeResult(failed="create", error="PlacementRefused"))
+    (line,) = report.findings[0].remedy.commands
+    assert line.endswith(' --dim "batch size=SIZE" --dim x:2=SIZE')
+    dimensions = read_dimensions(text.replace("SIZE", "2") for text in shlex.split(line)[-3::2])
+    assert dimensions.size_of("x", 0, "batch size") == dimensions.size_of("x", 2, None) == 2
+
+
+def test_a_snapshot_of_before_names_all_free_dimensions_too() -> None:
+    facts = survey(simulator(), Order())
+    model = ModelFacts("net.onnx", dynamic=("x: N, M", "z: N"))
+    (found,) = diagnose(dataclasses.replace(facts, model=model)).findings
+    assert found.remedy.commands == ("qnnbridge run net.onnx --random --dim N=SIZE --dim M=SIZE",)
 
 
 def test_free_dimensions_that_the_user_has_fixed_are_no_finding() -> None:
@@ -153,4 +181,8 @@ def test_a_windows_path_that_is_not_ascii_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_model(tmp_path: Path) -> None:
-    assert codes(diagnose(survey(simulator(), Order(model=str(tmp_path))))) == ["model.missing"]
+    machine = simulator()
+    machine.put(str(tmp_path / "net.onnx"))
+    report = diagnose(survey(machine, Order(model=str(tmp_path))))
+    assert codes(report) == ["model.missing"]
+    assert report.findings[0].title == f"{tmp_path.name} is a folder"

@@ -13,6 +13,7 @@ from qnnbridge.diagnosis.exit_status import ExitStatus
 from qnnbridge.diagnosis.reports import CrashReports
 from qnnbridge.supervision.blame import NativeCall, Points
 from qnnbridge.supervision.quarantine import Quarantine
+from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import State
 from qnnbridge_tools.doctor.fixes import FIXES
 from qnnbridge_tools.doctor.real_machine import RealMachine
@@ -85,7 +86,7 @@ def test_the_fix_lets_models_out_of_quarantine(folders: Path) -> None:
     point = Points(NativeCall("f" * 64, "o", "running", "net.onnx"), 2.0)
     Quarantine(versions="v").add(point)
     fix = next(one for one in FIXES if "state.quarantine" in one.codes)
-    assert "net.onnx" in fix.apply()
+    assert "net.onnx" in fix.apply(finding("state.quarantine", "a model in quarantine", fix=""))
     assert state().quarantined == ()
 
 
@@ -124,6 +125,6 @@ def test_an_entry_that_is_not_whole_is_found_and_the_fix_removes_it(folders: Pat
     assert found.cache_bad_keys == (key_number(2),)
     assert len(found.cache_damaged) == 1
     fix = next(one for one in FIXES if "cache.damaged" in one.codes)
-    assert "done" in fix.apply()
+    assert "done" in fix.apply(finding("cache.damaged", "an entry cannot be used", fix=""))
     after = state()
     assert (after.cache_entries, after.cache_damaged) == (1, ())

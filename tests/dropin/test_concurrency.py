@@ -7,7 +7,6 @@ import concurrent.futures
 import http.client
 import os
 import socketserver
-import sys
 import threading
 from collections.abc import Callable
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -21,6 +20,7 @@ import qnnbridge
 import qnnbridge.aio
 import qnnbridge.futures
 import qnnbridge.ort as ort
+from tests import needs
 from tests.dropin.wrong_uses import MUL
 
 WEIGHTS = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
@@ -134,7 +134,7 @@ def test_a_web_server_with_sixteen_threads_answers_all() -> None:
         assert answer == (WEIGHTS * number).tobytes()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+@needs.posix
 def test_a_fork_is_refused_in_words() -> None:
     session = ort.InferenceSession(MUL)
     session.run(None, feed(1))

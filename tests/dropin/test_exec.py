@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
+from tests import needs
 from tests.dropin.running import MODELS, exec_program, program
 
 MUL = str(MODELS / "mul_1.onnx")
@@ -56,6 +56,109 @@ def test_a_module_runs_as_with_python_m(tmp_path: Path) -> None:
     )
     ran = exec_program("-m", "tool", "x", "-y", cwd=tmp_path)
     assert ran.stdout.strip() == "qnnbridge.ort ['x', '-y']", ran.stderr
+
+
+@pytest.mark.parametrize(
+    "start", [["-m", "pk.mod"], ["-mpk.mod"], ["--provider", "cpu", "--report", "-m", "pk.mod"]]
+)
+def test_what_follows_the_module_is_the_modules_as_with_python_m(start: list[str], tmp_path: Path) -> None:
+    (tmp_path / "pk").mkdir()
+    (tmp_path / "pk" / "mod.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    for own in (["--its", "own", "--", "--report", "-m", "y", "--help"], ["--", "--x"]):
+        ran = exec_program(*start, *own, cwd=tmp_path)
+        assert (ran.returncode, ran.stdout) == (0, f"{own}\n"), ran.stderr
+        assert ("qnnbridge report" in ran.stderr) == ("--report" in start)
+
+
+@pytest.mark.parametrize("arguments", [["-m"], ["-m", ""], []])
+def test_a_module_that_is_not_named_is_asked_for(arguments: list[str], tmp_path: Path) -> None:
+    ran = exec_program(*arguments, cwd=tmp_path)
+    assert ran.returncode == 2
+    assert "'-m' requires an argument" in ran.stderr or "No program is given" in ran.stderr
+    assert "Unexpected" not in ran.stderr
+
+
+def test_the_variable_chooses_the_provider_unless_the_option_does(tmp_path: Path) -> None:
+    name = program(tmp_path, "from qnnbridge.ort.provider_choice import policy\nprint(policy())\n")
+    said = [
+        exec_program(*options, name, cwd=tmp_path, QNNBRIDGE_DROPIN_PROVIDER=value).stdout.strip()
+        for options, value in (([], "qnn"), (["--provider", "cpu"], "qnn"), ([], ""))
+    ]
+    assert said == ["qnn", "cpu", "as-requested"]
+
+
+def test_with_the_variable_models_go_to_the_npu(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    ran = exec_program("--report", program(tmp_path, ONE_RUN), cwd=tmp_path, QNNBRIDGE_DROPIN_PROVIDER="qnn")
+    assert "QNN, all of 1 node" in ran.stderr
+
+
+def test_a_provider_in_the_variable_that_is_none_is_refused_in_words(tmp_path: Path) -> None:
+    ran = exec_program(program(tmp_path, ONE_RUN), cwd=tmp_path, QNNBRIDGE_DROPIN_PROVIDER="gpu")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("Error: QNNBRIDGE_DROPIN_PROVIDER='gpu' is not known.")
+    assert "as-requested, qnn, cpu" in ran.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--report"]])
+def test_without_a_host_it_says_so_in_words(options: list[str], tmp_path: Path) -> None:
+    missing = str(tmp_path / "no-python")
+    ran = exec_program(*options, program(tmp_path, ONE_RUN), cwd=tmp_path, QNNBRIDGE_HOST_PYTHON=missing)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    said = ran.stderr.splitlines()
+    assert said[0].startswith("Error: The environment variable QNNBRIDGE_HOST_PYTHON names ")
+    assert said[-1].startswith("  Fix: ")
+    assert "Traceback" not in ran.stderr
+
+
+def host_that_cannot_start(folder: Path) -> str:
+    """Its packages tell a version, so that the program is begun, and its interpreter ends at once."""
+    metadata = (
+        folder / "broken" / "lib" / "python3.11" / "site-packages" / "onnxruntime-1.20.0.dist-info" / "METADATA"
+    )
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: onnxruntime\nVersion: 1.20.0\n")
+    python = folder / "broken" / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nexit 3\n")
+    python.chmod(0o755)
+    return str(python)
+
+
+@needs.posix
+def test_where_the_host_cannot_start_the_programs_own_lines_and_the_words_are_shown(tmp_path: Path) -> None:
+    python = host_that_cannot_start(tmp_path)
+    name = program(tmp_path, ONE_RUN)
+    ran = exec_program(name, cwd=tmp_path, QNNBRIDGE_HOST_PYTHON=python)
+    assert ran.returncode == 1
+    frames = [line for line in ran.stderr.splitlines() if line.startswith("  File ")]
+    assert len(frames) == 1
+    assert name in frames[0]
+    assert "\nError: The QNN host process ended before it was ready: exit code 3.\n  Cause: " in ran.stderr
+    assert ran.stderr.splitlines()[-1].startswith("  Fix: ")
+    debugged = exec_program(name, cwd=tmp_path, QNNBRIDGE_HOST_PYTHON=python, QNNBRIDGE_DEBUG="1")
+    assert "supervisor.py" in debugged.stderr
+
+
+@needs.posix
+def test_a_program_that_handles_a_missing_host_itself_does(tmp_path: Path) -> None:
+    source = f"""
+        import sys
+        import onnxruntime as ort
+        from qnnbridge.errors import HostStartFailed
+
+        try:
+            ort.InferenceSession({MUL!r})
+        except HostStartFailed:
+            print("handled")
+        sys.excepthook = lambda kind, error, trace: print("its own hook", kind.__name__)
+        ort.InferenceSession({MUL!r})
+    """
+    python = host_that_cannot_start(tmp_path)
+    ran = exec_program(program(tmp_path, source), cwd=tmp_path, QNNBRIDGE_HOST_PYTHON=python)
+    assert ran.stdout.splitlines()[0] == "handled"
+    assert ran.stdout.splitlines()[1].startswith("its own hook ")
+    assert ran.returncode == 1
 
 
 def test_an_error_of_the_program_is_its_own_traceback(tmp_path: Path) -> None:
@@ -113,8 +216,7 @@ def test_the_installed_version_is_that_of_the_host(tmp_path: Path) -> None:
 
 
 def test_the_report_says_where_models_ran(tmp_path: Path) -> None:
-    if importlib.util.find_spec("onnxruntime_qnn") is None:
-        pytest.skip("onnxruntime-qnn is not installed")
+    pytest.importorskip("onnxruntime_qnn")
     ran = exec_program("--provider", "qnn", "--report", program(tmp_path, ONE_RUN), cwd=tmp_path)
     line = next(line for line in ran.stderr.splitlines() if "mul_1.onnx" in line)
     assert "QNN, all of 1 node" in line, ran.stderr
@@ -123,8 +225,7 @@ def test_the_report_says_where_models_ran(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_go_to_the_npu_runs_on_the_cpu_and_the_report_says_why(tmp_path: Path) -> None:
-    if importlib.util.find_spec("onnxruntime_qnn") is None:
-        pytest.skip("onnxruntime-qnn is not installed")
+    pytest.importorskip("onnxruntime_qnn")
     source = f"""
         import numpy as np
         import onnxruntime as ort
@@ -242,7 +343,7 @@ def test_input_arguments_and_path_arrive_as_they_are(tmp_path: Path) -> None:
     assert ran.returncode == 1
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@needs.posix
 @pytest.mark.parametrize("options", [[], ["--report"]])
 def test_signals_are_the_programs(options: list[str], tmp_path: Path) -> None:
     """Ctrl+C reaches all that share the terminal, a plain kill `qnnbridge exec` alone; the program gets both."""

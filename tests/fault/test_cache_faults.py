@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -27,6 +28,7 @@ from qnnbridge.cache.notes import Notes
 from qnnbridge.cache.settings import cache_dir
 from qnnbridge.cache.store import Store
 from qnnbridge.errors import HostCrashed, ModelQuarantined
+from qnnbridge.process.open_requests import OpenRequests
 from qnnbridge.supervision.quarantine import Quarantine
 
 pytest.importorskip("onnxruntime_qnn")
@@ -270,6 +272,36 @@ def test_a_run_that_must_not_be_repeated_is_not(compiled_quantized: Path) -> Non
         with pytest.raises(HostCrashed):
             session.run(None, INPUT, retry=0)
         assert faults() == ["crashed"]
+
+
+@pytest.mark.parametrize(
+    ("number", "set_aside"), [(signal.SIGKILL, []), (signal.SIGTERM, []), (signal.SIGSEGV, ["crashed"])]
+)
+def test_an_entry_is_not_blamed_when_somebody_ends_the_host_under_it(
+    number: signal.Signals, set_aside: list[str], entry: Path, right: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with qnnbridge.Host() as host:
+        session = open_session(host)
+        pid = host.info.pid
+        os.kill(pid, signal.SIGSTOP)  # so that it is sure to have the call, and not to have answered it
+        really = OpenRequests.sent
+
+        def sent(self: OpenRequests, request_id: int) -> None:
+            really(self, request_id)
+            monkeypatch.setattr(OpenRequests, "sent", really)
+            os.kill(pid, number)
+            os.kill(pid, signal.SIGCONT)
+
+        monkeypatch.setattr(OpenRequests, "sent", sent)
+        assert result(session) == right
+        assert host.stats.crashes == 1
+        crash = host.supervisor.counters.last_crash
+        assert crash is not None
+        details = crash.details
+        assert (details["exit"]["signal"], [one["phase"] for one in details["suspects"]]) == (number, ["running"])
+        assert faults() == set_aside
+        assert session.cache.state == ("off" if set_aside else "hit")
+        assert host.stats.cache_set_aside == len(set_aside)
 
 
 def test_an_entry_that_qnn_refuses_is_set_aside_and_the_model_is_compiled_again(

@@ -18,7 +18,7 @@ import qnnbridge
 from qnnbridge.compiling import publish, workfolder
 from qnnbridge.compiling.places import Place
 from qnnbridge.epcontext.manifest import manifest_path, read_manifest
-from qnnbridge.errors import CompileFailed, DeadlineExceeded, HostCrashed
+from qnnbridge.errors import CompileFailed, DeadlineExceeded, HostCrashed, OptionError
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator
@@ -272,7 +272,7 @@ def test_a_folder_that_was_made_for_nothing_is_gone_again(tmp_path: Path) -> Non
 
 def test_an_existing_output_is_refused_before_anything_is_started(target: Path) -> None:
     (target / "mul_1_ctx.onnx").write_bytes(b"precious")
-    with pytest.raises(CompileFailed, match="exists already") as caught:
+    with pytest.raises(OptionError, match="exists already") as caught:
         qnnbridge.compile(MUL, target, host=qnnbridge.Host(python="/nonexistent"))
     assert "--overwrite" in str(caught.value)
     assert (target / "mul_1_ctx.onnx").read_bytes() == b"precious"
@@ -286,7 +286,7 @@ def test_an_output_that_appears_meanwhile_is_not_replaced(target: Path, monkeypa
         return describe(*arguments, **options)
 
     monkeypatch.setattr(publish, "describe", describe_late)
-    with pytest.raises(CompileFailed, match="exists already"):
+    with pytest.raises(OptionError, match="exists already"):
         qnnbridge.compile(MUL, target, validate=False)
     assert (target / "mul_1_ctx.onnx").read_bytes() == b"precious"
     assert names_in(target) == ["mul_1_ctx.onnx"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -185,6 +186,23 @@ def test_only_a_host_that_crashed_is_reported_as_a_crash(no_leaks):
         assert "SIGKILL" in crash.exit
         assert host.stats.crashes == 1
     assert len(CrashReports().summaries()) == 1, "closing is no crash"
+
+
+def test_a_program_that_is_no_host_is_named_as_such_and_no_crash(no_leaks):
+    """A mistyped path: with the right one nothing is wrong any more."""
+    program = shutil.which("true")
+    assert program is not None
+    with qnnbridge.Host(python=program) as host:
+        with pytest.raises(errors.HostStartFailed) as caught:
+            host.start()
+        assert "is no Python interpreter" in str(caught.value.cause)
+        assert (CrashReports().summaries(), host.stats.crashes) == ([], 0)
+        (ended,) = CrashReports().ended.summaries()
+        assert caught.value.details["report"] == str(ended.path)
+    with fake_host("--first=segv") as host:
+        with pytest.raises(errors.HostStartFailed, match="SIGSEGV"):
+            host.start()
+        assert len(CrashReports().summaries()) == 1, "a native death before HELLO is one"
 
 
 def test_a_session_that_kills_when_it_is_closed_costs_the_application_nothing(no_leaks):

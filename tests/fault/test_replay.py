@@ -43,7 +43,7 @@ def test_a_death_in_the_middle_of_a_message_costs_a_repetition_and_nothing_else(
 
 @pytest.mark.parametrize(
     ("step", "doing"),
-    [("client:REQUEST+:body", "no call was under way"), ("host:REPLY+:body", "while running model")],
+    [("client:REQUEST+:body", "while a request was waiting for it"), ("host:REPLY+:body", "while running model")],
 )
 def test_without_repetition_the_death_is_told(step: str, doing: str, tmp_path: Path):
     """A request that never came whole cannot have been what the host was doing."""

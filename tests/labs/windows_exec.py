@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from qnnbridge_tools.exec_program.running import Program, run_program
+from qnnbridge_tools.exec_program.running import Program, environment_for, run_program
 
 if __name__ == "__main__":
     program = Program(None, sys.argv[2:], script=sys.argv[1])
     program.check()
-    sys.exit(run_program(program, "as-requested", report=True))
+    sys.exit(run_program(program, environment_for("as-requested"), report=True))

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools.arguments import Dimensions, InputFile, read_dimensions, read_inputs, read_provider_options
+from qnnbridge_tools.arguments import (
+    Dimensions,
+    InputFile,
+    read_dimensions,
+    read_inputs,
+    read_provider_options,
+    read_timeout,
+)
 
 
 def test_an_input_is_a_name_and_a_file() -> None:
@@ -75,3 +82,11 @@ def test_contradicting_provider_options_are_refused() -> None:
 def test_a_provider_option_without_key_or_value_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="KEY=VALUE"):
         read_provider_options([text])
+
+
+def test_a_time_is_more_than_nothing() -> None:
+    assert read_timeout(None) is None
+    assert read_timeout(0.5) == 0.5
+    for nothing in (0.0, float("nan")):
+        with pytest.raises(OptionError, match="leaves no time"):
+            read_timeout(nothing)

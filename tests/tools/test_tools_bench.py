@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
+from qnnbridge_protocol.check_sums import check_sum
 from qnnbridge_tools.bench import moments, subjects, work
-from qnnbridge_tools.bench.check_sums import check_sum
 from qnnbridge_tools.bench.hosts import WAYS
 from qnnbridge_tools.bench.measuring import Contender, pinned, race, summary
 

@@ -33,7 +33,10 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["run"], ["explain"], ["crashes"], ["quarantine"]])
+@pytest.mark.parametrize(
+    "command",
+    [[], ["demo"], ["run"], ["verify"], ["prepare"], ["profile"], ["explain"], ["crashes"], ["quarantine"]],
+)
 def test_every_command_has_help(command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, "--help"])
     assert result.exit_code == 0

@@ -41,11 +41,38 @@ def test_one_model_with_all_that_one_wants_to_know(tmp_path: Path) -> None:
     assert f"{tmp_path}/mul_1_ctx.onnx" in done.stdout
     assert "1 node on QNN, 0 on the CPU" in done.stdout
     assert "largest difference" in done.stdout
+    assert re.search(r"with +onnxruntime-qnn \d\S*, QNN SDK \d\S*\n", done.stdout)
     assert "validating mul_1.onnx" in done.stderr
     again = run(MUL, "-o", tmp_path)
-    assert again.returncode == 1
+    assert again.returncode == 2
     assert "exists already" in again.stderr
     assert "--overwrite" in again.stderr
+
+
+def test_both_figures_are_those_of_the_worst_output_which_is_named(tmp_path: Path) -> None:
+    """The other output has the larger difference, and is much nearer to its own values."""
+    model = MODELS / "silero_vad_openvino_16k.onnx"
+    document = json.loads(run(model, "-o", tmp_path, "--soc-model", "60", "--json").stdout)["validation"]
+    outputs = {one["output"]: one for one in document["outputs"]}
+    assert outputs["stateN"]["max_abs"] > 10 * outputs["output"]["max_abs"]
+    assert document["worst_output"] == "output"
+    assert (document["max_abs"], document["max_rel"]) == (
+        outputs["output"]["max_abs"],
+        outputs["output"]["max_rel"],
+    )
+    shown = run(model, "-o", tmp_path, "--soc-model", "60", "--overwrite").stdout
+    share = f"{document['max_rel'] * 100:.1f} %"
+    assert f'largest difference {document["max_abs"]:.3g} ({share} of the range of output "output")' in shown
+
+
+def test_a_chip_that_is_not_known_is_tried_and_named(tmp_path: Path) -> None:
+    warned = run(MODELS / "q.onnx", "-o", tmp_path, "--soc-model", "61", "--no-validate")
+    assert warned.returncode == 0, "the table is not all that QNN knows"
+    assert "Warning: 61 is no chip that qnnbridge knows; known are SM8350=30, " in warned.stderr
+    failed = run(MUL, "-o", tmp_path, "--soc-model", "61")
+    assert failed.returncode == 1
+    assert "Cause: 61 is no chip that qnnbridge knows (soc_model)." in failed.stderr
+    assert "SC8380XP=60" in failed.stderr
 
 
 def test_json_is_one_document(tmp_path: Path) -> None:
@@ -156,6 +183,9 @@ def test_elapsed_time_is_a_line_now_and_then_where_nothing_can_move(monkeypatch:
         ([str(MUL), "--provider-option", "soc_model"], "KEY=VALUE"),
         ([str(MUL), "--soc-model", "60", "--provider-option", "soc_model=88"], "given twice"),
         ([str(MUL), "--dim", "x:0=1"], "by their names only"),
+        ([str(MUL), "--dim", "Q=3"], 'no free dimension "Q"'),
+        ([str(MUL), str(MODELS / "pnet.onnx"), "--dim", "N=1", "--dim", "Q=3"], "Its free dimensions: N, M1, M2."),
+        ([str(MODELS / "compiled" / "good.onnx"), "--dim", "Q=3"], "compiled EPContext artifact"),
         ([str(MUL), "-o", "x.ort"], "does not end in .onnx"),
         ([str(MUL), "--share-weights"], "at least two models"),
     ],

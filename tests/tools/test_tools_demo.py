@@ -108,7 +108,8 @@ def test_without_qnn_the_json_says_why(python_without_qnn: Path) -> None:
 
 def test_without_any_host_the_demo_fails_with_the_fix() -> None:
     result = run("demo", "--host-python", "/no/such/python")
-    assert result.returncode == 1
+    assert result.returncode == 2, "it is what was typed that is wrong"
+    assert "'/no/such/python' was given as the host's interpreter, but that file does not exist" in result.stderr
     assert "Fix:" in result.stderr
     assert "Traceback" not in result.stderr
     assert "right" not in result.stdout

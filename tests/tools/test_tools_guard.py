@@ -26,11 +26,14 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "compile": ("-o", "OUT"),
     "optimize": ("-o", "OUT"),
     "quantize": ("-o", "OUT", "--random", "1"),
+    "fix": ("-o", "OUT"),
     "analyze": (),
+    "verify": (),
+    "prepare": ("-o", "OUT"),
 }
 """What each command needs besides the model."""
 
-TAKE_COMPILED_MODELS = {"run", "inspect"}
+TAKE_COMPILED_MODELS = {"run", "inspect", "profile"}
 """Compiled models are what these are for, too."""
 
 LEAVE_THE_MODEL_ALONE = {"doctor"}
@@ -58,7 +61,7 @@ def called(command: str, model: Path, folder: Path) -> Any:
 
 def test_every_command_that_takes_a_model_is_known_here() -> None:
     assert set(commands_with_a_model()) <= set(ARGUMENTS) | TAKE_COMPILED_MODELS | LEAVE_THE_MODEL_ALONE
-    assert {"compile", "optimize", "quantize"} <= set(GUARDED)
+    assert {"compile", "fix", "optimize", "quantize"} <= set(GUARDED)
 
 
 @pytest.mark.parametrize("place", models.PLACES)

@@ -211,7 +211,7 @@ def test_without_a_host_the_verdict_is_unknown_and_the_rest_is_shown(tmp_path: P
 
 def test_a_host_that_was_asked_for_and_is_none_is_an_error(tmp_path: Path) -> None:
     result = inspect(models.real(tmp_path), "--host-python", tmp_path / "nothing")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "nothing" in result.stderr
 
 

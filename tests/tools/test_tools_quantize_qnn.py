@@ -120,7 +120,7 @@ def test_a_host_that_cannot_be_started_does_not_undo_the_result(tmp_path: Path) 
         text=True,
         timeout=60,
     )
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "Fix:" in result.stderr
     assert "Traceback" not in result.stderr
     assert (tmp_path / "q.onnx").exists()

@@ -67,6 +67,26 @@ def test_one_model_is_cleared_by_its_id_and_the_others_stay() -> None:
     assert [account.id for account in Quarantine().accounts()] == [second]
 
 
+def test_one_model_is_cleared_by_its_name() -> None:
+    poison("first.onnx", "creating")
+    poison("first.onnx", "running")
+    second = poison("second.onnx")
+    assert qnnbridge("clear", "first.onnx") == (0, "Cleared: first.onnx.\n")
+    assert [account.id for account in Quarantine().accounts()] == [second]
+
+
+def test_a_name_that_two_models_have_clears_none() -> None:
+    kept = Quarantine(versions="v")
+    for fingerprint in ("one", "other"):
+        call = NativeCall(fingerprint=fingerprint, options_hash="o", phase="running", model="same.onnx")
+        for _ in range(2):
+            kept.add(Points(call, 1.0), exit_text="-6 SIGABRT", report="/reports/2.txt")
+    code, told = qnnbridge("clear", "same.onnx")
+    assert code == 2
+    assert "More than one model" in told
+    assert len(Quarantine().accounts()) == 2
+
+
 def test_clearing_a_model_clears_it_in_every_phase() -> None:
     poison("bad.onnx", "creating")
     assert qnnbridge("clear", poison("bad.onnx", "running")) == (0, "Cleared: bad.onnx.\n")

@@ -53,6 +53,8 @@ def test_with_json_the_error_is_a_document_on_stdout_too(capsys: pytest.CaptureF
         (errors.HostCrashed("x"), 1),
         (errors.PlacementRefused("x"), 1),
         (errors.HostNotFound("x"), 1),
+        (errors.HostNotFound("x", details={"source": "configuration file"}), 1),
+        (errors.HostNotFound("x", details={"source": "argument"}), 2),
         (errors.RemoteMemoryError("x"), 1),
     ],
 )

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.simulator
 COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, "run", *map(str, arguments)],
         stdin=subprocess.DEVNULL,
@@ -28,7 +28,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         encoding="utf-8",
         errors="replace",
         timeout=110,
-        env={**os.environ, "COLUMNS": "80"},
+        env={**os.environ, "COLUMNS": "80", **environment},
     )
 
 
@@ -128,6 +128,46 @@ def test_a_free_dimension_must_be_sized_for_random_inputs(dynamic: Path) -> None
     assert document["placement"]["qnn_nodes"] == 1, "a sized dimension is fixed for QNN as well"
 
 
+def test_what_qnn_needs_is_named_in_options_of_the_command_line(dynamic: Path) -> None:
+    refused = run(dynamic, "--random")
+    assert refused.returncode == 1
+    assert "Fix the dimensions: --dim batch=SIZE, or" in refused.stderr
+    assert "add --fallback cpu." in refused.stderr
+    assert "add_free_dimension_override" not in refused.stderr
+    assert "fallback='cpu'" not in refused.stderr
+
+
+def test_a_dimension_that_the_model_does_not_have_is_bad_input(dynamic: Path) -> None:
+    result = run(dynamic, "--random", "--dim", "batch=1", "--dim", "Q=3", "--host-python", "/nonexistent/python")
+    assert result.returncode == 2
+    assert 'The model has no free dimension "Q".\n  Cause: Its free dimensions: batch.' in result.stderr
+
+
+def test_trouble_with_the_cache_is_said_once_and_in_our_words(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    model = Path(__file__).parent.parent / "models" / "f.onnx"
+    environment = {"QNNBRIDGE_CACHE": "1", "QNNBRIDGE_CACHE_DIR": str(tmp_path / "file" / "cache")}
+    result = run(model, "--random", "--provider-option", "soc_model=60", **environment)
+    assert result.returncode == 0, result.stderr
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("The cache of compiled models in")
+
+
+def test_outputs_are_not_written_to_a_file(add: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for there in ("file", "file/below"):
+        result = run(add, "--random", "--output", tmp_path / there, "--host-python", "/nonexistent/python")
+        assert result.returncode == 2
+        assert f"The outputs cannot be written to {tmp_path / there}: it is a file" in result.stderr
+        assert "Give --output a folder" in result.stderr
+
+
+def test_no_time_at_all_is_bad_input(add: Path) -> None:
+    result = run(add, "--random", "--timeout", "0", "--host-python", "/nonexistent/python")
+    assert result.returncode == 2
+    assert "--timeout 0 leaves no time" in result.stderr
+
+
 def test_a_missing_input_is_refused_with_both_ways_out(add: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((2, 4), np.float32))
     result = run(add, "--input", f"a={tmp_path / 'a.npy'}", "--provider", "cpu")
@@ -178,12 +218,21 @@ def test_an_unknown_provider_option_is_bad_input_with_a_suggestion(add: Path) ->
     assert "soc_model" in result.stderr
 
 
-def test_a_file_that_is_no_model_is_bad_input(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    path.write_bytes(b"this is not a model")
-    result = run(path, "--random")
+@pytest.mark.parametrize(
+    ("contents", "words"),
+    [
+        (b"this is not a model", "is not an ONNX model: it is a text."),
+        (b"", "is empty."),
+        (None, "is not an ONNX model, or it is cut off."),
+    ],
+    ids=["a text", "empty", "cut off"],
+)
+def test_a_file_that_is_no_model_is_bad_input_in_words(add: Path, contents: bytes | None, words: str) -> None:
+    add.write_bytes(add.read_bytes()[:-20] if contents is None else contents)
+    result = run(add, "--random", "--host-python", "/nonexistent/python")
     assert result.returncode == 2, result.stderr
-    assert "Traceback" not in result.stderr
+    assert result.stderr.startswith(f"Error: The file {add} {words}\n")
+    assert "ONNXRuntimeError" not in result.stderr
 
 
 def test_outputs_that_are_sequences_and_strings_are_written(tmp_path: Path) -> None:

@@ -129,6 +129,8 @@ class Setup:
         self.environ = {
             **os.environ,
             "QNNBRIDGE_CONFIG": str(self.config),
+            "QNNBRIDGE_STATE_DIR": str(self.config.with_name("state")),
+            "QNNBRIDGE_CACHE_DIR": str(self.config.with_name("cache")),
             "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": str(self.wheels),
             "PIP_CONFIG_FILE": os.devnull,
@@ -240,11 +242,57 @@ def test_the_application_finds_the_new_host_by_itself(ready: tuple[Setup, dict[s
 
 
 @pytest.mark.simulator
+def test_the_doctor_sets_up_a_host_after_two_times_yes(ready: tuple[Setup, dict[str, Any]], tmp_path: Path) -> None:
+    """`doctor --fix` in an interpreter that has qnnbridge and no onnxruntime, at a terminal."""
+    pty = pytest.importorskip("pty")
+    setup, _ = ready
+    python = application_without_a_host(tmp_path / "application", setup.wheels)
+    environ = {
+        **setup.environ,
+        "QNNBRIDGE_CONFIG": str(tmp_path / "config.toml"),
+        "XDG_DATA_HOME": str(tmp_path / "data"),
+        "PATH": str(tmp_path),  # no other interpreter than the one that the application's was made of
+    }
+    (tmp_path / "config.toml").write_text("", "utf-8")
+    ours, theirs = pty.openpty()
+    command = [python, "-m", "qnnbridge_tools", "doctor", "--quick", "--fix"]
+    with contextlib.closing(os.fdopen(ours, "wb", 0)) as keyboard:
+        keyboard.write(b"y\ny\n")
+        done = subprocess.run(command, stdin=theirs, capture_output=True, text=True, env=environ, timeout=TIMEOUT_S)
+        os.close(theirs)
+    assert "[host.packages-missing]" in done.stdout, done.stdout + done.stderr
+    assert "done (host.packages-missing): ran qnnbridge setup-host: done" in done.stdout, done.stdout + done.stderr
+    made = python_in(tmp_path / "data" / "qnnbridge" / "host")
+    assert configured_host(tmp_path / "config.toml") == str(made)
+    after = subprocess.run(
+        [*command[:-1], "--json"], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environ, timeout=60
+    )
+    assert json.loads(after.stdout)["findings"] == []
+
+
+def application_without_a_host(folder: Path, wheels: Path) -> Path:
+    """An environment with the project's wheel and this interpreter's packages, but for onnxruntime."""
+    base = os.path.realpath(sys.executable)
+    subprocess.run([base, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=TIMEOUT_S)
+    python = python_in(folder)
+    asked = [str(python), "-c", "import site; print(site.getsitepackages()[0])"]
+    packages = Path(subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout.strip())
+    left_out = ("onnxruntime", "qnnbridge", "_qnnbridge", "__editable__", "pip")
+    for place in map(Path, site.getsitepackages()):
+        for entry in place.iterdir():
+            if not entry.name.startswith(left_out) and not (packages / entry.name).exists():
+                (packages / entry.name).symlink_to(entry)
+    with zipfile.ZipFile(next(wheels.glob("qnnbridge-*.whl"))) as archive:
+        archive.extractall(packages)
+    return python
+
+
+@pytest.mark.simulator
 def test_the_next_set_up_touches_nothing_unasked(ready: tuple[Setup, dict[str, Any]]) -> None:
     setup, _ = ready
     before = (setup.folder / "pyvenv.cfg").stat().st_mtime_ns
     again = setup.run("--yes")
-    assert again.returncode == 1
+    assert again.returncode == 2
     assert "--replace" in again.stderr
     assert (setup.folder / "pyvenv.cfg").stat().st_mtime_ns == before
 
@@ -438,7 +486,7 @@ def test_another_host_in_the_configuration_is_not_replaced_unasked(setup: Setup)
     setup.config.parent.mkdir()
     setup.config.write_text("[host]\npython = '/opt/other/python'\n", "utf-8")
     done = setup.run("--dry-run")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "/opt/other/python" in done.stderr
     told = setup.document("--dry-run", "--replace")
     assert told["replaced_setting"] == "/opt/other/python"

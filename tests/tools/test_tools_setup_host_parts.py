@@ -168,6 +168,18 @@ def test_one_that_failed_leaves_nothing(tmp_path: Path, error: type[BaseExceptio
     assert list(tmp_path.iterdir()) == []
 
 
+def test_one_that_failed_removes_the_folders_above_that_it_made_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ValueError), NewEnvironment(tmp_path / "there" / "deep" / "er" / "host", replace=False):
+        raise ValueError
+    assert list((tmp_path / "there").iterdir()) == []
+    with pytest.raises(ValueError), NewEnvironment(tmp_path / "deep" / "er" / "host", replace=False):
+        (tmp_path / "deep" / "notes.txt").write_text("of somebody else")
+        raise ValueError
+    assert [path.name for path in tmp_path.iterdir() if path.name != "there"] == ["deep"]
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["notes.txt"]
+
+
 def test_a_replacement_that_failed_brings_the_old_one_back(tmp_path: Path) -> None:
     folder = environment(tmp_path / "host")
     with pytest.raises(ValueError), NewEnvironment(folder, replace=True) as made:
@@ -340,6 +352,28 @@ def test_an_interpreter_that_does_not_run_says_why(tmp_path: Path, script: str, 
     said = ask(str(path))
     assert isinstance(said, str)
     assert told in said
+
+
+@needs.posix
+def test_a_script_for_a_python_that_is_not_installed_is_told_as_that_with_its_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "python3.13"
+    path.write_text("#!/bin/sh\necho 'pyenv: python3.13: command not found\n\nNote: See help' >&2\nexit 127\n")
+    path.chmod(0o755)
+    with pytest.raises(HostNotFound, match=r"a Python that is not installed: exit code 127 \(pyenv: python3\.13"):
+        candidates(surroundings(), str(path), [])
+
+
+@pytest.mark.parametrize("text", ["3.9", "python3.10", "3.10.14", "2.7"])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_named_version_that_is_too_old_is_refused_for_that_whether_it_runs_or_not(
+    text: str, is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_there:
+        monkeypatch.setattr(shutil, "which", lambda name, path=None: program(tmp_path / "python"))
+    else:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HostNotFound, match=r"which is too old: the host needs 3\.11 or newer"):
+        candidates(surroundings(), text, [], lambda path: "does not run as Python does: exit code 1")
 
 
 def test_candidates_come_from_the_path_newest_first_and_each_once(tmp_path: Path) -> None:

@@ -175,6 +175,7 @@ def test_an_application_on_an_older_python_is_not_told_that_nothing_works() -> N
     [
         (["--platform", "amiga"], "amiga"),
         (["--chip", "Core i7"], "Core i7"),
+        (["--platform", "win_arm64", "--chip", "V99"], "V99"),
         (["--python", "two"], "two"),
         (["--system-sdk", "new"], "new"),
         (["--ort", "any"], "any"),
@@ -185,6 +186,18 @@ def test_what_is_not_understood_is_bad_input_with_an_example(arguments: list[str
     assert exit_code == 2
     assert f"'{word}'" in told
     assert "Fix:" in told
+
+
+def test_what_says_nothing_about_a_kind_of_computer_is_told_to_do_so() -> None:
+    note = "--chip and --system-sdk change nothing here: this kind of computer has no NPU of Qualcomm's."
+    arguments = ("--platform", "linux_x86_64", "--chip", "V73", "--system-sdk", "2.40")
+    exit_code, told = versions(*arguments)
+    assert exit_code == 0
+    assert note in told.replace("\n", " ")
+    assert document(*arguments)["notes"] == [note]
+    assert "nothing here" not in versions(*X_ELITE)[1]
+    assert document(*X_ELITE)["notes"] == []
+    assert document("--platform", "linux_x86_64")["notes"] == []
 
 
 def test_it_works_without_numpy_and_onnxruntime() -> None:

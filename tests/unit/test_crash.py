@@ -268,7 +268,59 @@ def test_only_requests_in_native_code_are_suspects() -> None:
     assert "while running guilty.onnx" in to_error(died).message
 
 
+@pytest.mark.parametrize(
+    ("code", "platform", "more", "from_outside"),
+    [
+        (-9, "posix", {"memory_ran_out": False}, True),
+        (-9, "posix", {}, True),
+        (-9, "posix", {"memory_ran_out": True}, False),
+        (-9, "posix", {"killed_because": "it does not move"}, False),
+        (-15, "posix", {"memory_ran_out": True}, True),
+        (-2, "posix", {}, True),
+        (137, "posix", {}, True),
+        (-11, "posix", {}, False),
+        (-6, "posix", {}, False),
+        (-8, "posix", {}, False),
+        (1, "posix", {}, False),
+        (None, "posix", {}, False),
+        (1, "win32", {}, True),
+        (1, "win32", {"stderr_head": "Traceback (most recent call last):\nKeyError: 1\n"}, False),
+        (1, "win32", {"stderr_head": "Timeout (0:00:10)!\nThread 0x1 (most recent call first):\n"}, False),
+        (1, "win32", {"killed_because": "it does not move"}, False),
+        (0xC000013A, "win32", {}, True),
+        (0xFFFFFFFF, "win32", {}, True),
+        (0xC0000005, "win32", {}, False),
+        (3, "win32", {}, False),
+    ],
+)
+def test_an_end_from_outside_is_told_from_a_death_of_its_own(
+    code: int | None, platform: Platform, more: dict[str, Any], from_outside: bool
+) -> None:
+    died = record(None, "running", code, platform, **more)
+    assert died.from_outside is from_outside
+    assert to_error(died).details["from_outside"] is from_outside
+
+
 # --- the error ---
+
+
+def test_requests_that_were_waiting_are_not_passed_over_in_silence() -> None:
+    one = OpenCall(1, "session.create", "model_v8.onnx", "a" * 64)
+    died = CrashRecord(ExitStatus(-9, "posix"), in_flight=(one,))
+    assert to_error(died).message == (
+        "The QNN host process ended while a request was waiting for it (session.create of model_v8.onnx): "
+        "exit code -9 (SIGKILL)."
+    )
+    assert (died.phase, died.models, died.suspects) == ("idle", (), ())
+    more = tuple(OpenCall(n, "session.run", f"{n % 5}.onnx", "b" * 64) for n in range(2, 12))
+    message = to_error(
+        CrashRecord(ExitStatus(-9, "posix"), in_flight=(one, OpenCall(2, "host.info"), *more))
+    ).message
+    assert (
+        "while 12 requests were waiting for it (session.create of model_v8.onnx, host.info, session.run" in message
+    )
+    assert " of 2.onnx ...)" in message
+    assert "while no call was under way" in to_error(CrashRecord(ExitStatus(-9, "posix"))).message
 
 
 def test_the_error_names_phase_model_code_cause_fix_and_report_in_few_lines() -> None:
@@ -339,6 +391,36 @@ def test_where_nothing_is_proved_the_last_line_of_stderr_is_the_evidence(code: i
 def test_the_last_line_comes_without_time_stamp_and_colours() -> None:
     line = "\x1b[1;31m2026-01-02 03:04:05.678 [E:onnxruntime:, file.cc:1 ort::Function] what went wrong\x1b[m\n"
     assert diagnose(died_with(decode_stderr(line.encode()), "running", -4))[0].evidence == ("what went wrong",)
+
+
+PYTHON_2 = (
+    "Unknown option: -I\nusage: /opt/bin/python2.7 [option] ... [-c cmd | -m mod | file | -] [arg] ...\n"
+    "Try `python -h' for more information.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "code", "cause"),
+    [
+        ("", 0, "is no Python interpreter"),
+        ("", 2, "is no Python interpreter"),
+        (WRONG_PROGRAM, 1, "is no Python interpreter"),
+        ("/bin/ls: unrecognized option '--parent'\nTry '/bin/ls --help'\n", 2, "is no Python interpreter"),
+        (PYTHON_2, 2, "too old for qnnbridge"),
+    ],
+)
+def test_a_program_that_cannot_be_the_host_is_called_so(stderr: str, code: int, cause: str) -> None:
+    best = diagnose(died_with(stderr, code=code))[0]
+    assert cause in best.cause
+    assert "sys.exit" not in best.fix
+    assert cause not in diagnose(died_with(stderr, "idle", code))[0].cause, "it was ready: it is a host"
+
+
+def test_what_python_itself_says_of_its_command_line_is_not_taken_for_another_program() -> None:
+    said = "/opt/bin/python: can't open file '/opt/host.py': [Errno 2] No such file or directory\n"
+    best = diagnose(died_with(said))[0]
+    assert "could not open the program" in best.cause
+    assert best.evidence == (said.strip(),)
 
 
 def test_a_proof_is_not_mixed_with_the_last_line() -> None:

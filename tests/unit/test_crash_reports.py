@@ -61,6 +61,39 @@ def test_a_report_is_written_as_text_and_as_json(reports: CrashReports) -> None:
     assert data["qnnbridge"]
 
 
+def test_requests_that_were_waiting_are_counted_beside_the_phase(reports: CrashReports) -> None:
+    path = reports.write(a_death(in_flight=(OpenCall(7, "session.create", "model_v8.onnx"),)))
+    assert path is not None
+    text = path.read_text(encoding="utf-8")
+    assert "phase       idle, requests waiting: 1\n" in text
+    assert "7 session.create model_v8.onnx queued" in text
+
+
+@pytest.mark.parametrize(
+    ("code", "phase", "ready", "crashed"),
+    [
+        (0, "starting", False, False),
+        (2, "starting", False, False),
+        (1, "starting", False, True),
+        (-11, "starting", False, True),
+        (-9, "starting", False, True),
+        (127, "starting", False, True),
+        (0, "importing", False, True),
+        (0, "idle", True, True),
+        (2, "idle", True, True),
+    ],
+)
+def test_the_start_of_what_is_no_host_is_no_crash(
+    reports: CrashReports, code: int, phase: str, ready: bool, crashed: bool
+) -> None:
+    died = a_death(exit=ExitStatus(code, "posix"), host_phase=phase, ready=ready, in_flight=(), stderr_tail="")
+    path = reports.write(died)
+    assert path is not None
+    assert [len(reports.summaries()), len(reports.ended.summaries())] == [crashed, not crashed]
+    kind = "crash report" if crashed else "report of an ended host"
+    assert path.read_text(encoding="utf-8").startswith(f"qnnbridge {kind} ")
+
+
 def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path / "state"))
     path = CrashReports().write(a_death())

@@ -116,7 +116,7 @@ def test_a_broken_setting_is_refused_with_its_place(tmp_path: Path) -> None:
     config.write_text("[host]\npython = 'gone/python'\n")
     gone = str(tmp_path / "gone" / "python")
     for explicit, environ, place in (
-        (gone, {}, "The argument"),
+        (gone, {}, f"{gone!r} was given as the host's interpreter"),
         (None, {"QNNBRIDGE_HOST_PYTHON": gone}, "variable QNNBRIDGE_HOST_PYTHON"),
         (None, {}, f"configuration file {config}"),
     ):
@@ -259,7 +259,8 @@ def test_why_each_python_of_the_registry_was_passed_over_is_said(tmp_path: Path)
     ):
         assert says in evidence
     assert error.fix is not None
-    assert error.fix.startswith('py -V:3.13-arm64 -m pip install "qnnbridge[host]"')
+    assert error.fix.startswith("Run: qnnbridge setup-host ")
+    assert 'By hand: py -V:3.13-arm64 -m pip install "qnnbridge[host]"' in error.fix
     assert error.retry == "pointless"
 
 
@@ -268,12 +269,18 @@ def test_with_nothing_installed_on_windows_on_arm_each_step_is_named() -> None:
         find_host_in(surroundings(process="x64", computer="ARM64"))
     fix = str(caught.value.fix)
     for step in (
+        "qnnbridge setup-host",
         "Windows installer (ARM64)",
         'py -V:3.13-arm64 -m pip install "qnnbridge[host]"',
         "QNNBRIDGE_HOST_PYTHON",
     ):
         assert step in fix
-    assert fix.index("installer") < fix.index("pip install") < fix.index("QNNBRIDGE_HOST_PYTHON")
+    assert (
+        fix.index("setup-host")
+        < fix.index("installer")
+        < fix.index("pip install")
+        < fix.index("QNNBRIDGE_HOST_PYTHON")
+    )
 
 
 # --- the running interpreter -----------------------------------------------------------------------------------
@@ -299,7 +306,8 @@ def test_the_running_interpreter_is_taken_only_if_the_host_would_run_in_it(
     with pytest.raises(HostNotFound) as caught:
         find_host_in(surroundings(**changes))  # type: ignore[arg-type]
     assert says in caught.value.evidence[-1]
-    assert 'pip install "qnnbridge[host]"' in str(caught.value.fix)
+    assert str(caught.value.fix).startswith("Run: qnnbridge setup-host ")
+    assert 'By hand: pip install "qnnbridge[host]"' in str(caught.value.fix)
 
 
 def test_packages_are_looked_for_without_importing_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

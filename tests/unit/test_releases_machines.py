@@ -29,7 +29,7 @@ def test_a_chip_is_known_by_its_names(text: str, hexagon: int) -> None:
     assert read_chip(text) == hexagon
 
 
-@pytest.mark.parametrize("text", ["", "V12", "Core i7", "Snapdragon", "Gen 3 Elite", "777"])
+@pytest.mark.parametrize("text", ["", "V12", "V70", "V99", "Core i7", "Snapdragon", "Gen 3 Elite", "777"])
 def test_an_unknown_chip_is_refused_with_examples(text: str) -> None:
     with pytest.raises(OptionError) as raised:
         read_chip(text)

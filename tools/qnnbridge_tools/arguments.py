@@ -73,6 +73,16 @@ def read_dimensions(texts: Iterable[str]) -> Dimensions:
     return dimensions
 
 
+def read_timeout(seconds: float | None) -> float | None:
+    """`--timeout`: none, or more than nothing."""
+    if seconds is not None and not seconds > 0:
+        raise OptionError(
+            f"--timeout {seconds:g} leaves no time for anything.",
+            fix="Give a number of seconds above 0, or leave --timeout away for as long as it takes.",
+        )
+    return seconds
+
+
 def read_provider_options(texts: Iterable[str]) -> dict[str, str]:
     """`soc_model=60`; the host checks names and values."""
     options: dict[str, str] = {}

@@ -12,16 +12,21 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import crashes, explain, quarantine, reporting, run, version
+from qnnbridge_tools.analyze import command as analyze
 from qnnbridge_tools.bench import command as bench
 from qnnbridge_tools.cache import command as cache
 from qnnbridge_tools.compile import command as compiling
 from qnnbridge_tools.demo import command as demo
 from qnnbridge_tools.doctor import command as doctor
 from qnnbridge_tools.exec_program import command as exec_program
+from qnnbridge_tools.fix import command as fixing
 from qnnbridge_tools.inspection import command as inspection
 from qnnbridge_tools.optimize import command as optimize
+from qnnbridge_tools.preparation import command as preparation
+from qnnbridge_tools.profiling import command as profiling
 from qnnbridge_tools.quantize import command as quantize
 from qnnbridge_tools.setup_host import command as setup_host
+from qnnbridge_tools.verification import command as verification
 from qnnbridge_tools.versions import command as versions
 
 app = typer.Typer(
@@ -35,13 +40,20 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("run")(run.run)
-app.command("exec", context_settings=exec_program.CONTEXT_SETTINGS)(exec_program.exec_program)
+app.command("exec", cls=exec_program.ExecCommand, context_settings=exec_program.CONTEXT_SETTINGS)(
+    exec_program.exec_program
+)
 app.command("compile")(compiling.compile_models)
 app.command("bench")(bench.bench)
 app.command("explain", context_settings=explain.CONTEXT_SETTINGS)(explain.explain)
 app.command("inspect")(inspection.inspect)
+app.command("analyze")(analyze.analyze)
+app.command("fix")(fixing.fix)
 app.command("optimize")(optimize.optimize)
 app.command("quantize")(quantize.quantize)
+app.command("verify")(verification.verify)
+app.command("prepare")(preparation.prepare)
+app.command("profile")(profiling.profile)
 app.command("versions")(versions.versions)
 app.command("setup-host")(setup_host.setup_host)
 app.add_typer(cache.app, name="cache")
@@ -68,7 +80,8 @@ def main() -> int:
     """Entry point of the console script. Returns the exit code: 0 done, 1 failed, 2 bad input, 130 Ctrl+C."""
     reporting.make_streams_safe()
     try:
-        app(prog_name="qnnbridge")
+        # On Windows click expands *, ~ and %NAME%: not for a program that gets its arguments as they are.
+        app(prog_name="qnnbridge", windows_expand_args=sys.argv[1:2] != ["exec"])
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1
     except KeyboardInterrupt:

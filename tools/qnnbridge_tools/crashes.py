@@ -1,6 +1,7 @@
 """`qnnbridge crashes`: the crash reports that the supervisor wrote.
 
-Hosts that were ended on purpose did not crash; their reports are shown with ``--ended`` only.
+Hosts that were ended on purpose, and programs that are no host, did not crash; their reports are shown with
+``--ended`` only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List and show crash reports: why hosts ended.", rich_markup_mode=None)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Ended = Annotated[
-    bool, typer.Option("--ended", help="Instead: hosts that were ended on purpose, by on_deadline='kill'.")
+    bool,
+    typer.Option("--ended", help="Instead: those ended on purpose, by on_deadline='kill', and what was no host."),
 ]
 
 

@@ -52,7 +52,7 @@ def list_models(as_json: Json = False) -> None:
 @app.command("clear")
 def clear(
     account_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="The model's id, or the beginning of it.")
+        str | None, typer.Argument(metavar="[ID]", help="The model's id, the beginning of it, or the model's name.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All models.")] = False,
 ) -> None:
@@ -61,7 +61,7 @@ def clear(
         from qnnbridge.supervision.quarantine import Quarantine
 
         if everything == bool(account_id):
-            raise OptionError("Say which model to clear.", fix="Give an id of the list, or --all.")
+            raise OptionError("Say which model to clear.", fix="Give an id or a name of the list, or --all.")
         kept = Quarantine()
         wanted = kept.accounts() if account_id is None else [_only_match(kept.accounts(), account_id)]
         for account in wanted:
@@ -79,11 +79,11 @@ def clear(
 
 def _only_match(accounts: list[Account], account_id: str) -> Account:
     """The account that is meant. Several accounts of one model are one model: `clear` takes all of them."""
-    found = [account for account in accounts if account.id.startswith(account_id)]
+    found = [one for one in accounts if one.model == account_id or one.id.startswith(account_id)]
     if len({(account.fingerprint, account.options_hash) for account in found}) != 1:
         known = ", ".join(account.id for account in accounts) or "none"
         raise OptionError(
-            f'{"No model" if not found else "More than one model"} in quarantine has an id "{account_id}".',
+            f'{"No model" if not found else "More than one model"} in quarantine is called "{account_id}".',
             fix=f"List them with `qnnbridge quarantine list`. The ids: {known}.",
         )
     return found[0]

@@ -45,7 +45,8 @@ def make_streams_safe() -> None:
 
 
 def exit_code_of(error: errors.BridgeError) -> int:
-    return EXIT_BAD_INPUT if isinstance(error, _BAD_INPUT) else EXIT_FAILED
+    mistyped = isinstance(error, errors.HostNotFound) and error.details.get("source") == "argument"
+    return EXIT_BAD_INPUT if mistyped or isinstance(error, _BAD_INPUT) else EXIT_FAILED
 
 
 @contextlib.contextmanager

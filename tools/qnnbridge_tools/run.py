@@ -69,7 +69,7 @@ def run(
             provider_options=arguments.read_provider_options(provider_options or ()),
             fallback=fallback.value,
             repeat=repeat,
-            timeout_s=timeout,
+            timeout_s=arguments.read_timeout(timeout),
             host_python=host_python,
         )
         result = perform(request)

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from qnnbridge_protocol.errors import NoSuchFile
-from qnnbridge_tools import feeds, output_files
+from qnnbridge_protocol.errors import NoSuchFile, OptionError, PlacementRefused
+from qnnbridge_tools import feeds, free_dimensions, output_files
 from qnnbridge_tools.arguments import Dimensions, InputFile
 
 if TYPE_CHECKING:
-    from qnnbridge import HostInfo, SessionOptions
+    from qnnbridge import HostInfo
     from qnnbridge_protocol.specs import Placement
 
 
@@ -78,20 +78,33 @@ def perform(request: Request) -> Result:
     if not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
     loaded = feeds.load(request.files, request.archive)
-    if request.output is not None:
-        request.output.mkdir(parents=True, exist_ok=True)
 
-    from qnnbridge import CpuFallbackWarning, Host, InferenceSession
+    from qnnbridge.epcontext.scan import scan_model
+
+    scan = scan_model(request.model, count_nodes=False)  # what is no model is refused in words
+    free_dimensions.refuse_unknown((scan,), request.dimensions)
+    if request.output is not None:
+        _make_folder(request.output)
+    try:
+        return _performed(request, loaded)
+    except PlacementRefused as refused:
+        free_dimensions.in_options(refused)
+        raise
+
+
+def _performed(request: Request, loaded: Sequence[feeds.Feed]) -> Result:
+    from qnnbridge import CacheWarning, CpuFallbackWarning, Host, InferenceSession
 
     begun = time.perf_counter()
     with warnings.catch_warnings(), Host(python=request.host_python) as host:
         warnings.simplefilter("ignore", CpuFallbackWarning)  # the report tells the placement
+        warnings.simplefilter("ignore", CacheWarning)  # the log says the same
         info = host.info  # waits until ONNX Runtime is loaded, which else would count as creating the session
         ready_s = time.perf_counter() - begun
         begun = time.perf_counter()
         with InferenceSession(
             str(request.model),
-            _session_options(request.dimensions),
+            free_dimensions.session_options(request.dimensions),
             providers=list(request.providers),
             provider_options=[request.provider_options],
             host=host,
@@ -126,12 +139,11 @@ def perform(request: Request) -> Result:
             )
 
 
-def _session_options(dimensions: Dimensions) -> SessionOptions | None:
-    if not dimensions.by_name:
-        return None
-    from qnnbridge import SessionOptions
-
-    options = SessionOptions()
-    for name, size in dimensions.by_name.items():
-        options.add_free_dimension_override_by_name(name, size)
-    return options
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise OptionError(
+            f"The outputs cannot be written to {folder}: it is a file, or lies in one.",
+            fix="Give --output a folder; it is made if it is not there.",
+        ) from None

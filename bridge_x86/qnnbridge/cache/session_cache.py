@@ -244,7 +244,7 @@ class SessionCache:
     def host_died(self, error: BridgeError, suspects: set[object]) -> bool:
         """A host died. Whether the entry alone is to blame; then it is set aside."""
         entry = self._entry
-        if entry is None or suspects != {fingerprint_of(entry)}:
+        if entry is None or suspects != {fingerprint_of(entry)} or error.details.get("from_outside"):
             return False
         self._set_aside("crashed", error.message)
         return True

@@ -98,8 +98,9 @@ def compile(  # noqa: A001 - what users call
         host: a host whose interpreter, environment and limits are used; the work is done in fresh ones.
         on_progress: called a few times a second with what is being done and the seconds so far.
 
-    Raises `CompileFailed`, `CompiledModelRefused`, `PlacementRefused`, `DeadlineExceeded`, `HostCrashed`, and what
-    a session of the same model raises. Then nothing is left behind.
+    Raises `CompileFailed`, `OptionError` (also if the output exists already), `CompiledModelRefused`,
+    `PlacementRefused`, `DeadlineExceeded`, `HostCrashed`, and what a session of the same model raises. Then nothing
+    is left behind.
     """
     if isinstance(soc_model, (list, tuple)):
         from qnnbridge.compiling.matrix import compile_for_chips

@@ -19,7 +19,7 @@ from qnnbridge.compiling import artefact, names, trouble
 from qnnbridge.compiling.job import CompiledFiles, CompileJob
 from qnnbridge.compiling.loading import open_compiled
 from qnnbridge.compiling.progress import ticking
-from qnnbridge.compiling.refusals import nothing_to_compile
+from qnnbridge.compiling.refusals import blame_unknown_chips, nothing_to_compile
 from qnnbridge.compiling.staging import Workplace, workplace
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.process.channel import ChannelFailed, ChannelRetired, Deadline, Note
@@ -154,6 +154,7 @@ class _Compilation:
             error = enrich_from_stderr(error, process.stderr, request_id, LOG_TIMEOUT_S)
             if isinstance(error, PlacementRefused) and spec.fallback == "cpu":
                 error = nothing_to_compile(error, job.source.scan.inputs if job.source.scan is not None else ())
+            blame_unknown_chips(error, spec.providers)
             raise error from None
         supervisor.good_reply(note, "creating")
         info = SessionInfo.from_wire(frame.header["info"])

@@ -19,16 +19,16 @@ from qnnbridge.compiling.places import Place
 from qnnbridge.compiling.result import chips
 from qnnbridge.compiling.validation import Validation
 from qnnbridge.epcontext.manifest import CompiledManifest, manifest_path, read_manifest, write_manifest
-from qnnbridge_protocol.errors import BridgeError, CompileFailed
+from qnnbridge_protocol.errors import BridgeError, CompileFailed, OptionError
 
 LOCK_TIMEOUT_S = 60.0
 """Whoever has it moves three files."""
 
 
 def refuse_existing(place: Place) -> None:
-    """Raises `CompileFailed` if there is something."""
+    """Raises `OptionError` if there is something."""
     if os.path.lexists(place.path):
-        raise CompileFailed(
+        raise OptionError(
             f"{place.path} exists already.",
             fix="Give --overwrite (overwrite=True) to replace it, or another output.",
             details={"path": place.path, "exists": True},
@@ -72,7 +72,7 @@ def describe(
 def move_whole(folder: str, places: Sequence[Place], blobs: Sequence[str], *, overwrite: bool) -> None:
     """Move models, manifests and `blobs` from `folder` to their place: all, or nothing that anybody sees.
 
-    Raises `CompileFailed`; then what was moved is taken back, unless it has replaced something.
+    Raises `CompileFailed`, `OptionError`; then what was moved is taken back, unless it has replaced something.
     """
     target = places[0].folder
     moved: list[str] = []

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from qnnbridge_protocol.errors import CompileFailed, PlacementRefused
-from qnnbridge_protocol.specs import NodeInfo
+from qnnbridge.chips import CHIPS, chip_of
+from qnnbridge.providers import QNN
+from qnnbridge_protocol.errors import BridgeError, CompileFailed, EPFail, Fail, PlacementRefused
+from qnnbridge_protocol.specs import NodeInfo, ProviderSpec
 
 _ABOUT_SESSIONS = re.compile(r",? and this session forbids (?:the CPU|it)\.")
 _ALLOW_CPU = re.compile(r"\s*To let such nodes run on the CPU, create the session with fallback='cpu'\.")
@@ -38,6 +40,32 @@ def nothing_to_compile(refused: PlacementRefused, inputs: Sequence[NodeInfo] = (
         evidence=refused.evidence,
         details=refused.details,
     )
+
+
+def unknown_chips(providers: Sequence[ProviderSpec]) -> tuple[int, ...]:
+    """Numbers in ``soc_model`` that are none of `CHIPS`. QNN knows more, so such a number is not refused."""
+    texts = (provider.options.get("soc_model", "") for provider in providers if provider.name == QNN)
+    parts = (part.strip() for text in texts for part in text.split(","))
+    numbers = (int(part) for part in parts if part.isascii() and part.isdecimal())
+    return tuple(dict.fromkeys(number for number in numbers if number and chip_of(number) is None))
+
+
+def unknown_chips_text(numbers: Sequence[int]) -> str:
+    """About what `unknown_chips` found."""
+    named = ", ".join(map(str, numbers))
+    return f"{named} {'is no chip' if len(numbers) == 1 else 'are no chips'} that qnnbridge knows"
+
+
+def known_chips_text() -> str:
+    return ", ".join(f"{chip.name}={chip.number}" for chip in CHIPS)
+
+
+def blame_unknown_chips(error: BridgeError, providers: Sequence[ProviderSpec]) -> None:
+    """Where nobody knows the chip, a refusal by QNN is most likely about that: say it first."""
+    numbers = unknown_chips(providers)
+    if numbers and isinstance(error, (CompileFailed, PlacementRefused, EPFail, Fail)):
+        error.cause = f"{unknown_chips_text(numbers)} (soc_model). {error.cause or ''}".rstrip()
+        error.fix = f"Check soc_model (--soc-model); known are {known_chips_text()}. {error.fix or ''}".rstrip()
 
 
 def _free_axes(inputs: Sequence[NodeInfo]) -> list[str]:

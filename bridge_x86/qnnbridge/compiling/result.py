@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qnnbridge.compiling.job import CompiledFiles, CompileJob
+from qnnbridge.compiling.refusals import known_chips_text, unknown_chips, unknown_chips_text
 from qnnbridge.compiling.validation import Validation
 from qnnbridge_protocol.specs import Placement
 
@@ -68,6 +69,9 @@ def warnings_of(job: CompileJob, files: CompiledFiles, validation: Validation, *
             f"{placed.cause or ''}".rstrip()
         )
     found += _about_the_chip(job, files)
+    unknown = unknown_chips(job.spec.providers)
+    if unknown:
+        found.append(f"{unknown_chips_text(unknown)}; known are {known_chips_text()}.")
     if files.died_at_teardown:
         found.append("The compiler died after its work was done; the files are whole.")
     if asked and validation.skipped:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge.compiling import inputs as made_up
@@ -36,12 +37,18 @@ class Validation:
     seconds: float = 0.0
 
     @property
+    def worst(self) -> Difference | None:
+        """Of the output that differs most, measured against its own values."""
+        return max(self.differences, key=lambda one: (one.max_rel, one.max_abs), default=None)
+
+    @property
     def max_abs(self) -> float:
-        return max((one.max_abs for one in self.differences), default=0.0)
+        """Of the `worst` output, as is `max_rel`: outputs of other sizes are not compared with each other."""
+        return self.worst.max_abs if self.worst is not None else 0.0
 
     @property
     def max_rel(self) -> float:
-        return max((one.max_rel for one in self.differences), default=0.0)
+        return self.worst.max_rel if self.worst is not None else 0.0
 
     @property
     def cosine(self) -> float | None:
@@ -57,6 +64,7 @@ class Validation:
         return {
             "skipped": self.skipped,
             "tolerance": self.tolerance,
+            "worst_output": self.worst.output if self.worst is not None else None,
             "max_abs": self.max_abs,
             "max_rel": self.max_rel,
             "cosine": self.cosine,
@@ -124,8 +132,13 @@ def precision_of(job: CompileJob) -> Precision:
     from qnnbridge.epcontext.scan import scan_model
 
     source = job.source.path if job.source.path is not None else job.source.data or b""
-    operators = {name.rpartition(".")[2] for name in scan_model(source).ops}  # also those of com.microsoft
-    return "quantized" if operators & _QUANTIZED_OPS else "fp16"
+    return precision_of_operators(scan_model(source).ops)
+
+
+def precision_of_operators(operators: Iterable[str]) -> Precision:
+    """`precision_of` a model with these operators, those that are not ONNX's own with their domain."""
+    plain = {name.rpartition(".")[2] for name in operators}
+    return "quantized" if plain & _QUANTIZED_OPS else "fp16"
 
 
 def _cannot_load_here(files: CompiledFiles) -> str | None:

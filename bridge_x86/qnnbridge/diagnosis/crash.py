@@ -26,6 +26,8 @@ OUR_KILL: Final = 100
 FROM_EXIT_CODE: Final = 10
 MAX_EVIDENCE: Final = 3
 MAX_DIAGNOSES: Final = 5
+MAX_WAITING: Final = 3
+"""So many of the waiting requests are named in the message."""
 
 _WHILE: Final = {
     "starting": "before it was ready",
@@ -45,6 +47,7 @@ _TERMINATE = re.compile(r"^(?:terminate called .+|libc\+\+abi: terminating .+|th
 _WHAT = re.compile(r"^\s+what\(\):\s*(?P<what>.*)")
 _SEE_HELP = re.compile(r"^(?:Try|See) .*--?help\b|^usage:", re.IGNORECASE)
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):")
+_WATCHDOG = re.compile(r"^Timeout \(\d+:\d\d:\d\d")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,6 +105,36 @@ class CrashRecord:
         return tuple(dict.fromkeys(call.model or call.fingerprint[:12] for call in self.suspects))
 
     @property
+    def waiting(self) -> tuple[OpenCall, ...]:
+        """The requests that the host had not begun to work on: none of these can have killed it."""
+        return tuple(call for call in self.in_flight if call.phase is None)
+
+    @property
+    def from_outside(self) -> bool:
+        """Somebody else ended it, so that what it was doing says nothing. Not if the kernel needed its memory."""
+        if self.exit is None or self.killed_because is not None:
+            return False
+        code = self.exit.code
+        if code.kind == "killed":
+            return not (self.memory_ran_out and code.fault == "kill")
+        if self.exit.platform != "win32" or self.exit.number != 1:
+            return False
+        # TerminateProcess(…, 1) leaves no word; what else ends with 1 does: an exception, the host's own watchdog.
+        return self.terminate_line is None and not any(
+            _TRACEBACK.match(line) or _WATCHDOG.match(line) for line in self.lines
+        )
+
+    @property
+    def is_no_host(self) -> bool:
+        """It ended by itself before a word of ours, as a program does that is no host at all: a wrong path, say."""
+        return (
+            not self.ready
+            and self.host_phase == "starting"
+            and self.exit is not None
+            and self.exit.code.fault in ("ok", "usage")
+        )
+
+    @property
     def lines(self) -> list[str]:
         return f"{self.stderr_head}\n{self.stderr_tail}".splitlines()
 
@@ -151,6 +184,7 @@ class CrashRecord:
             "phase": self.phase,
             "models": list(self.models),
             "suspects": [dataclasses.asdict(call) for call in self.suspects],
+            "from_outside": self.from_outside,
             "terminate_line": self.terminate_line,
             "python_stack": list(self.python_stack),
             "in_flight": [dataclasses.asdict(call) for call in self.in_flight],
@@ -203,8 +237,7 @@ def to_error(record: CrashRecord, report_path: str | None = None) -> HostCrashed
     """The exception for the callers: `HostStartFailed` before the host was ready, `HostCrashed` after."""
     diagnoses = diagnose(record)
     best = diagnoses[0]
-    models = " and ".join(record.models) or "a model"
-    doing = _WHILE.get(record.phase, f"in phase {record.phase}").format(models=models)
+    doing = _doing(record)
     code = f"exit code {record.exit.describe()}" if record.exit is not None else "exit code unknown"
     details = details_of(record, diagnoses, report_path)
     evidence = (*best.evidence, f"crash report: {report_path}") if report_path else best.evidence
@@ -219,6 +252,19 @@ def to_error(record: CrashRecord, report_path: str | None = None) -> HostCrashed
     if not best.curable:
         error.retry = "pointless"
     return error
+
+
+def _doing(record: CrashRecord) -> str:
+    if record.phase == "idle" and record.waiting:
+        named = dict.fromkeys(
+            f"{call.op} of {name}" if (name := call.model or call.fingerprint[:12]) else call.op
+            for call in record.waiting
+        )
+        text = ", ".join(list(named)[:MAX_WAITING]) + (" ..." if len(named) > MAX_WAITING else "")
+        count = len(record.waiting)
+        return f"while {'a request was' if count == 1 else f'{count} requests were'} waiting for it ({text})"
+    models = " and ".join(record.models) or "a model"
+    return _WHILE.get(record.phase, f"in phase {record.phase}").format(models=models)
 
 
 def details_of(record: CrashRecord, diagnoses: list[Diagnosis], report_path: str | None) -> dict[str, Any]:

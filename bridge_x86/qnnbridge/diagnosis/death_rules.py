@@ -61,6 +61,10 @@ _ONE_SET = (
 )
 _REINSTALL = "Reinstall onnxruntime and onnxruntime-qnn in the host's interpreter."
 _INSTALL = 'Run in the host\'s interpreter: python -m pip install "qnnbridge[host]"'
+_NAME_PYTHON = (
+    "Name the full path of a Python interpreter that has qnnbridge[host] installed; "
+    "`qnnbridge setup-host` makes one."
+)
 _CPU = "Run this model on the CPU provider meanwhile, and report it to onnxruntime-qnn with the crash report."
 _ABORT = "abort cpp-exception"
 
@@ -242,6 +246,32 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         phases=("starting",),
         line=r"^SyntaxError: ",
         curable=False,
+    ),
+    _rule(
+        "The host's interpreter is too old for qnnbridge: it does not know {option} (Python 2 does not).",
+        "Use Python 3.11 or newer for the host.",
+        faults="usage",
+        phases=("starting",),
+        line=r"^Unknown option: (?P<option>-\w)$",
+        curable=False,
+    ),
+    _rule(
+        "What is named as the host's interpreter is no Python interpreter: it does not know Python's options.",
+        _NAME_PYTHON,
+        STRONG,
+        faults="usage python-error",
+        phases=("starting",),
+        line=r"^\S.*: (?:invalid|unrecognized|unknown|illegal|bad) option",
+        curable=False,
+    ),
+    _rule(
+        "What is named as the host's interpreter is no Python interpreter: it ended at once, without a word. "
+        "(If it is one after all, something that it loads at its start calls sys.exit().)",
+        _NAME_PYTHON,
+        STRONG,
+        faults="ok usage",
+        phases=("starting",),
+        silent=True,
     ),
     _rule(
         "The native call took longer than its budget; the host's own watchdog ended the process.",

@@ -7,6 +7,7 @@ What none of them knows gives nothing, and the caller says so. Pure functions.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -17,7 +18,7 @@ from qnnbridge.diagnosis.exit_codes import Explanation, explain_code
 from qnnbridge.diagnosis.load_errors import LOAD_ERRORS
 from qnnbridge.diagnosis.messages_data import LAST_RULES, MESSAGE_RULES
 from qnnbridge.diagnosis.model_rules import MODEL_RULES
-from qnnbridge.diagnosis.ort_log import search
+from qnnbridge.diagnosis.ort_log import occurs, search
 from qnnbridge.diagnosis.rules import STRONG, SYMPTOM
 from qnnbridge.diagnosis.setup_rules import SETUP_RULES
 from qnnbridge.diagnosis.stderr_text import shorten
@@ -27,13 +28,15 @@ MAX_MEANINGS: Final = 5
 _MAX_LINE_CHARS: Final = 4000
 """Of a longer line the beginning and the end are read: no message is that long, and some patterns would take for
 ever."""
+_MAX_CODES: Final = 1000
+"""Different exit codes in one text; all but the first few are dropped in the end."""
 _WORDS_OF_LOAD_ERRORS: Final = (
     "message.module-not-found",
     "message.procedure-not-found",
     "message.not-a-valid-win32",
 )
 _WIN_ERROR: Final = re.compile(
-    r"\bwin ?error:? *(\d{1,5})\b|\berror loading .*?\berror[: ]+(\d{3,5})\b", re.IGNORECASE
+    r"\bwin ?error:? *(\d{1,5})\b|\berror loading .{0,300}?\berror[: ]+(\d{3,5})\b", re.IGNORECASE
 )
 _EXIT: Final = re.compile(
     r"\b(?:exit(?:ed)?(?: with)?(?: status| code)?|return ?code|returned|\$\?|errorlevel|lastexitcode)\b[ :=]*"
@@ -68,9 +71,9 @@ def explain_text(text: str) -> list[Meaning]:
     whole = _code(text)
     if whole is not None:
         return list(_readings(whole))
-    lines = [_bounded(line) for line in text.splitlines()]
+    lines = list(dict.fromkeys(_bounded(line) for line in text.splitlines()))
     text = "\n".join(lines)
-    found = [*_from_rules(lines), *_from_deaths(lines), *_from_codes(text)]
+    found = [*_from_rules(lines), *_from_deaths(lines, text), *_from_codes(text)]
     best: dict[str, Meaning] = {}
     for meaning in sorted(found, key=lambda one: -one.weight):
         best.setdefault(meaning.cause, meaning)
@@ -110,12 +113,13 @@ def _from_rules(lines: list[str]) -> Iterator[Meaning]:
         yield Meaning(finding.rule, finding.cause, finding.fix, seen, finding.weight)
 
 
-def _from_deaths(lines: list[str]) -> Iterator[Meaning]:
+def _from_deaths(lines: list[str], text: str) -> Iterator[Meaning]:
     for rule in DEATH_RULES:
-        if rule.line is None:
+        if rule.line is None or not occurs(rule.line, text):
             continue
+        pattern = re.compile(rule.line)
         for line in lines:
-            match = re.search(rule.line, line)
+            match = pattern.search(line)
             if match is None:
                 continue
             words = {key: value.strip() for key, value in match.groupdict(default="").items()} | {"signal": ""}
@@ -137,9 +141,10 @@ def _from_codes(text: str) -> Iterator[Meaning]:
     if qnn is not None:
         advice = qnn.advice or "Read the lines before it in ONNX Runtime's log."
         yield Meaning(f"{qnn.name} ({qnn.number})", _sentence(qnn.meaning), advice, str(qnn.number), STRONG - 5)
-    for match in (*_EXIT.finditer(text), *_HEX_STATUS.finditer(text), *_SIGNAL.finditer(text)):
-        said = match.groupdict().get("code") or match.group()
-        explained = _code(_SIGNAL_WORDS.get(said, said) if match.re is not _EXIT else f"exit code {said}")
+    exits = (f"exit code {match['code']}" for match in _EXIT.finditer(text))
+    others = (match.group() for match in (*_HEX_STATUS.finditer(text), *_SIGNAL.finditer(text)))
+    for said in itertools.islice(dict.fromkeys((*exits, *others)), _MAX_CODES):
+        explained = _code(_SIGNAL_WORDS.get(said, said))
         if explained is not None:
             yield from _readings(explained, SYMPTOM + 10)
 

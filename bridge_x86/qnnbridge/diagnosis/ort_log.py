@@ -27,6 +27,10 @@ from qnnbridge_protocol.errors import (
 MAX_EVIDENCE: Final = 4
 """Lines of evidence for one finding or error: it is for a person to read."""
 
+LINES_AT_ONCE: Final = 200
+"""So many lines of a long log are first asked together which rules can match at all: asking each line each rule
+takes a minute for 5 MB."""
+
 _READ_SEVERITIES: Final = frozenset(("", "W", "E", "F"))
 _ABOUT_PLACEMENT = re.compile("assigned to the default CPU EP|was inserted using the NHWC format")
 
@@ -47,16 +51,31 @@ def search(lines: Iterable[str], rules: Sequence[Rule]) -> list[Finding]:
     """The findings of `rules` in `lines`; lines that mean the same are the evidence of one finding."""
     compiled = [(rule, re.compile(rule.pattern)) for rule in rules]
     found: dict[tuple[str, str], Finding] = {}
-    for line in lines:
-        parsed = parse_line(line)
-        if not _worth_reading(parsed):
-            continue
-        for rule, pattern in compiled:
-            match = pattern.search(parsed.text)
-            if match is not None:
-                _add(found, render(rule, match, shorten(parsed.text)))
-                break
+    worth = [parsed.text for parsed in map(parse_line, lines) if _worth_reading(parsed)]
+    for start in range(0, len(worth), LINES_AT_ONCE):
+        some = worth[start : start + LINES_AT_ONCE]
+        together = "\n".join(some)
+        possible = compiled
+        if len(worth) > LINES_AT_ONCE:
+            possible = [(rule, pattern) for rule, pattern in compiled if occurs(rule.pattern, together)]
+        _search_lines(some, possible, found)
     return sorted(found.values(), key=lambda finding: -finding.weight)
+
+
+def _search_lines(
+    lines: Iterable[str], rules: Sequence[tuple[Rule, re.Pattern[str]]], found: dict[tuple[str, str], Finding]
+) -> None:
+    for line in lines:
+        for rule, pattern in rules:
+            match = pattern.search(line)
+            if match is not None:
+                _add(found, render(rule, match, shorten(line)))
+                break
+
+
+def occurs(pattern: str, text: str) -> bool:
+    """Whether one of the text's lines may match; where none does, each of them need not be asked."""
+    return re.search(pattern, text, re.MULTILINE) is not None
 
 
 def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
@@ -133,6 +152,7 @@ __all__ = [
     "enrich",
     "enrich_from_stderr",
     "explain_lines",
+    "occurs",
     "search",
     "unsupported_nodes",
 ]

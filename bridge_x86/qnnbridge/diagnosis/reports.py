@@ -1,7 +1,8 @@
 """Crash reports on disk: one JSON file for programs and one text file for people per death.
 
 A host that was ended on purpose (by a call past its deadline with ``on_deadline="kill"``) did not crash: its
-report, which may still tell why the call hung, lies in a folder of its own, and counts nowhere as a crash.
+report, which may still tell why the call hung, lies in a folder of its own, and counts nowhere as a crash. Nor does
+the start of a program that is no host: once its path is corrected, nothing is wrong any more.
 
 A report holds what `CrashRecord` holds: no tensor data, and of the environment only the variables that change how
 the host is found and behaves. The user's home folder is written as ``~``, so that a report can be handed on.
@@ -84,15 +85,15 @@ class CrashReports:
 
     @property
     def ended(self) -> CrashReports:
-        """The reports of hosts that were ended on purpose, in a folder beside the crashes."""
+        """The reports of hosts that did not crash, in a folder beside the crashes."""
         return CrashReports(self.folder.with_name(ENDED), self._wall_clock)
 
     def write(self, record: CrashRecord) -> Path | None:
         """Writes a report and drops the oldest ones over fifty. Path of the text file, ``None`` if it failed.
 
-        Of a host that was ended on purpose it goes to `ended`.
+        Of a host that did not crash it goes to `ended`.
         """
-        return (self.ended if record.on_purpose else self)._write(record)
+        return (self.ended if _did_not_crash(record) else self)._write(record)
 
     def _write(self, record: CrashRecord) -> Path | None:
         from qnnbridge.diagnosis.crash import details_of, diagnose  # heavy, and needed after a crash only
@@ -164,6 +165,10 @@ class CrashReports:
             path.with_suffix(".txt").unlink(missing_ok=True)
 
 
+def _did_not_crash(record: CrashRecord) -> bool:
+    return record.on_purpose or record.is_no_host
+
+
 def without_home(value: Any, home: str | None = None) -> Any:
     """The same data with the user's home folder written as ``~`` in every text."""
     if home is None:
@@ -207,12 +212,13 @@ def _summary(path: Path) -> ReportSummary | None:
 
 def _as_text(data: Mapping[str, Any], record: CrashRecord, diagnoses: list[Diagnosis]) -> str:
     status = record.exit
-    kind = "report of an ended host" if record.on_purpose else "crash report"
+    kind = "report of an ended host" if _did_not_crash(record) else "crash report"
+    waiting = f", requests waiting: {len(record.waiting)}" if record.waiting else ""
     lines = [
         f"qnnbridge {kind} {data['id']} ({data['when']})",
         "",
         f"exit code   {status.describe() if status else 'unknown'}" + (f"   {status.hex}" if status else ""),
-        f"phase       {record.phase}",
+        f"phase       {record.phase}{waiting}",
         f"models      {', '.join(data['models']) or '-'}",
         f"generation  {record.generation}, {record.uptime_s:.1f} s old",
         f"interpreter {data['interpreter'] or '-'}",

@@ -46,7 +46,7 @@ def find_host(explicit: str | os.PathLike[str] | None = None) -> HostInterpreter
 def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | None = None) -> HostInterpreter:
     """`find_host` with everything that it looks at handed in."""
     if explicit is not None:
-        return _checked(os.fspath(explicit), "argument", "The argument", surroundings)
+        return _checked(os.fspath(explicit), "argument", "", surroundings)
     # An empty variable is how many shells and CI systems say "not set".
     named = surroundings.environ.get(VARIABLE)
     if named:
@@ -67,7 +67,8 @@ def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | 
     raise HostNotFound(
         "No Python interpreter was found that could run the host.",
         cause="Nothing is configured, and no Python that was looked at has the packages of the host.",
-        fix=_how_to_install(surroundings),
+        fix=f"Run: qnnbridge setup-host   (it makes an environment for the host). By hand: "
+        f"{_how_to_install(surroundings)}",
         evidence=looked_at,
     )
 
@@ -90,7 +91,7 @@ def _how_to_install(surroundings: Surroundings) -> str:
             f"--user). It is then found by itself; to choose it by hand, set {VARIABLE} to its python.exe."
         )
     return (
-        f'Run: pip install "qnnbridge[host]" with Python 3.11 or newer, in this interpreter or in another one, '
+        f'pip install "qnnbridge[host]" with Python 3.11 or newer, in this interpreter or in another one, '
         f"and name that one in {VARIABLE}."
     )
 
@@ -100,10 +101,11 @@ def _how_to_install(surroundings: Surroundings) -> str:
 
 def _checked(text: str, source: Source, place: str, surroundings: Surroundings) -> HostInterpreter:
     path = _full_path(text)
+    what = f"{place} names {text!r}" if place else f"{text!r} was given"
 
     def refuse(problem: str, fix: str | None = None) -> HostNotFound:
         return HostNotFound(
-            f"{place} names {text!r} as the host's interpreter, but {problem}.",
+            f"{what} as the host's interpreter, but {problem}.",
             fix=fix or "Name the full path of a Python interpreter that has qnnbridge[host] installed.",
             details={"path": path or text, "source": source},
         )

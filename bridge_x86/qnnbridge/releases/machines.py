@@ -29,8 +29,8 @@ _OTHER_NAMES: Final = {
     "amd64": "win_amd64",
 }
 
-OLDEST_HEXAGON: Final = 65
-NEWEST_HEXAGON: Final = 99
+HEXAGONS: Final = tuple(sorted({chip.arch for chip in CHIPS}))
+"""The Hexagon versions that chips have which QNN is for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def read_platform(text: str) -> Platform:
 def read_chip(text: str) -> int:
     """The Hexagon version of "V73" or "73", of a part such as SC8380XP, or of a name in shops such as "X Elite"."""
     found = re.fullmatch(r"(?:hexagon\s*)?v?(\d{2})", text.strip().lower())
-    if found and OLDEST_HEXAGON <= int(found[1]) <= NEWEST_HEXAGON:
+    if found and int(found[1]) in HEXAGONS:
         return int(found[1])
     chip = chip_named(text) or chip_of_processor(text)
     known = {chip.arch} if chip else _archs_by_product(text)
@@ -109,7 +109,7 @@ def read_chip(text: str) -> int:
     names = ", ".join(chip.product or chip.name for chip in CHIPS if chip.name.startswith("SC"))
     raise OptionError(
         f"{text!r} is not {'one' if known else 'a known'} chip.",
-        fix=f"Give the Hexagon version, such as V73, or a chip, such as {names}.",
+        fix=f"Give the Hexagon version ({', '.join(f'V{arch}' for arch in HEXAGONS)}), or a chip, such as {names}.",
     )
 
 

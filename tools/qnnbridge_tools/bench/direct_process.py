@@ -22,7 +22,7 @@ class DirectProcess:
         from qnnbridge.launch.command import INTERPRETER_FLAGS, host_environment
 
         self._child = subprocess.Popen(
-            [python, *INTERPRETER_FLAGS, "-m", "qnnbridge_tools.bench.direct"],
+            [python, *INTERPRETER_FLAGS, "-m", "qnnbridge_host.direct"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

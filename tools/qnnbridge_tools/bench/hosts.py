@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_protocol.check_sums import check_sum
 from qnnbridge_protocol.errors import BridgeError, OptionError
-from qnnbridge_tools.bench.check_sums import check_sum
 from qnnbridge_tools.bench.direct_process import DirectProcess
 from qnnbridge_tools.bench.measuring import Contender, timed
 

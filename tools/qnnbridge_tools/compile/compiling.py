@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools import output
+from qnnbridge_tools import free_dimensions, output
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.compile import report
 from qnnbridge_tools.compile.progress import ShownStages
 
 if TYPE_CHECKING:
-    from qnnbridge import SessionOptions
     from qnnbridge.compiling.matrix import Cell, Outcome
 
 MOST_JOBS = 4
@@ -147,12 +146,13 @@ def _options(request: Request) -> dict[str, Any]:
             "A model is compiled with its free dimensions fixed by their names only.",
             fix="Fix the others first: qnnbridge optimize MODEL -o FIXED.onnx --dim INPUT:AXIS=SIZE.",
         )
+    _refuse_unknown_dimensions(request)
     options: dict[str, Any] = {
         "embed": request.embed,
         "htp_arch": request.htp_arch,
         "provider_options": request.provider_options,
         "fallback": request.fallback,
-        "sess_options": _session_options(request.dimensions),
+        "sess_options": free_dimensions.session_options(request.dimensions),
     }
     if request.host_python is not None:
         from qnnbridge import Host
@@ -161,12 +161,11 @@ def _options(request: Request) -> dict[str, Any]:
     return options
 
 
-def _session_options(dimensions: Dimensions) -> SessionOptions | None:
-    if not dimensions.by_name:
-        return None
-    from qnnbridge import SessionOptions
+def _refuse_unknown_dimensions(request: Request) -> None:
+    if not request.dimensions.by_name:
+        return
+    from qnnbridge.epcontext.scan import scan_model
 
-    options = SessionOptions()
-    for name, size in dimensions.by_name.items():
-        options.add_free_dimension_override_by_name(name, size)
-    return options
+    scans = [scan_model(model, count_nodes=False) for model in request.models]
+    if not any(scan.is_compiled for scan in scans):  # those are refused for what they are
+        free_dimensions.refuse_unknown(scans, request.dimensions)

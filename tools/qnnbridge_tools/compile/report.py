@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from qnnbridge.compiling.validation import Validation
 
 MIB = 1024 * 1024
+_COMPILER = (("onnxruntime_qnn", "onnxruntime-qnn"), ("qnn_sdk", "QNN SDK"))
 
 
 def print_result(result: CompileResult) -> None:
@@ -26,7 +27,7 @@ def print_result(result: CompileResult) -> None:
         ("for", f"soc_model {result.soc_model}" if result.soc_model else "the chip of the host"),
         ("nodes", where.placement_text(placement) if placement is not None else "not told"),
         ("time", f"{output.seconds(result.compile_seconds)} to compile, {output.seconds(result.seconds)} in all"),
-        ("with", ", ".join(f"{name} {version}" for name, version in sorted(_shown(result).items()))),
+        ("with", _compiler_text(result)),
         ("validated", validation_text(result.validation)),
     ]
     output.print_pairs(f"Compiled {output.visible(result.source)}", pairs)
@@ -39,9 +40,13 @@ def validation_text(validation: Validation) -> str:
         return f"no: {validation.skipped}"
     cosine = "" if validation.cosine is None else f", cosine at least {validation.cosine:.5f}"
     count = len(validation.differences)
+    worst = validation.worst
+    if worst is None:
+        return "against the CPU: none of the outputs is numbers"
+    values = "the output's range" if count == 1 else f'the range of output "{output.visible(worst.output)}"'
     return (
-        f"against the CPU, {count} output{'' if count == 1 else 's'}: largest difference {validation.max_abs:.3g} "
-        f"({output.percent(validation.max_rel)} of the output's range){cosine}"
+        f"against the CPU, {count} output{'' if count == 1 else 's'}: largest difference {worst.max_abs:.3g} "
+        f"({output.percent(worst.max_rel)} of {values}){cosine}"
     )
 
 
@@ -86,5 +91,6 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     )
 
 
-def _shown(result: CompileResult) -> dict[str, str]:
-    return {name: version for name, version in result.versions.items() if name in ("onnxruntime", "qnn_sdk")}
+def _compiler_text(result: CompileResult) -> str:
+    shown = [f"{name} {result.versions[key]}" for key, name in _COMPILER if result.versions.get(key)]
+    return ", ".join(shown) or "not told"

@@ -1,116 +1,36 @@
-"""The commands that fixes are made of: which pip, which version. Pure functions of facts and version table."""
+"""What fixes are made of: which version fits this host, and the commands that bring it. Pure functions of facts and
+version table.
+
+No fix names a release that the next examination would refuse: a QNN newer than the system's, a wheel that does not
+exist for the interpreter, a chip that it does not know.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
+from qnnbridge_tools.doctor.commands import Lines, python_lines, unset_variable, word
 from qnnbridge_tools.doctor.facts import Facts
+from qnnbridge_tools.doctor.findings import Remedy
 
 if TYPE_CHECKING:
     from qnnbridge.releases.known_faults import Reason
     from qnnbridge.releases.machines import HostMachine
+    from qnnbridge.releases.table import Release
 
+QNN: Final = "onnxruntime-qnn"
 DEFAULT_FOLDER: Final = "default folder"
-INSTALL_ARM64: Final = (
-    'Install Python 3.13 with the "Windows installer (ARM64)" from https://www.python.org/downloads/windows/ , '
-    "then: "
-    'py -V:3.13-arm64 -m pip install "qnnbridge[host]"'
-)
+PLAIN_FOLDER: Final = r"C:\qnnbridge\host"
+SETUP_HOST: Final = "qnnbridge setup-host"
+VARIABLE: Final = "QNNBRIDGE_HOST_PYTHON"
+USUAL_PYTHON: Final = (3, 13)
+"""Each release since 1.21 has a wheel for it, on each platform."""
+UPDATE_DRIVER: Final = "update the NPU driver"
+DRIVER_UPDATES: Final = ("start ms-settings:windowsupdate-optionalupdates",)
 
 
-def python_command(facts: Facts, path: str | None = None) -> str:
-    """How to start an interpreter by hand: ``py -V:3.13-arm64``, or its path. Default: the host's."""
-    wanted = path or facts.host.path
-    for one in facts.interpreters:
-        if one.path == wanted and one.tag:
-            return f"py -V:{one.tag}"
-    return f'"{wanted}"' if " " in wanted or not wanted else wanted
-
-
-def pip(facts: Facts, arguments: str, path: str | None = None) -> str:
-    return f"{python_command(facts, path)} -m pip {arguments}"
-
-
-def reinstall(facts: Facts) -> str:
-    """Installs again what is there, the same versions."""
-    packages = facts.host_packages
-    qnn = packages.version("onnxruntime-qnn") if packages else None
-    return pip(facts, f"install --force-reinstall --no-deps onnxruntime-qnn{f'=={qnn}' if qnn else ''}")
-
-
-def host_machine(facts: Facts, system_sdk: str | None = None) -> HostMachine | None:
-    """The host as the version table looks at it; ``None`` for a machine type that no release is for."""
-    from qnnbridge.releases.machines import HostMachine, read_platform
-    from qnnbridge_protocol.errors import OptionError
-
-    answer = facts.host.answer
-    named = answer.platform if answer is not None else ("win-arm64" if facts.is_windows else facts.computer.machine)
-    try:
-        platform = read_platform(named)
-    except OptionError:
-        return None
-    # An interpreter of another machine type runs in an emulator that hides the computer from it.
-    computer = facts.computer.machine if facts.is_windows else None
-    python = answer.minor if answer is not None else None
-    # A file version has four numbers and no time stamp: 2.40.0.0.
-    short = ".".join(system_sdk.split(".")[:3]) if system_sdk else None
-    return HostMachine(platform, computer, python, system_sdk=short, hexagon=facts.computer.arch)
-
-
-def fitting_version(facts: Facts, newest_sdk: str | None = None) -> str | None:
-    """The newest onnxruntime-qnn for this host whose QNN is not newer than that. ``None`` also without a table."""
-    machine = host_machine(facts, newest_sdk)
-    try:
-        from qnnbridge.releases.fitness import newest_fitting
-
-        release = newest_fitting(machine) if machine is not None else None
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return release.version if release else None
-
-
-def known_reasons(facts: Facts) -> dict[str, Reason]:
-    """What is known against the installed pair of onnxruntime and onnxruntime-qnn, by the table's codes."""
-    packages, machine = facts.host_packages, host_machine(facts)
-    version = packages.version("onnxruntime-qnn") if packages else None
-    if packages is None or machine is None or version is None:
-        return {}
-    try:
-        from qnnbridge.releases.fitness import platform_of_release
-        from qnnbridge.releases.known_faults import known_faults
-        from qnnbridge.releases.table import load_releases
-
-        here = [release for release in load_releases() if platform_of_release(release) == machine.platform]
-        exact = next((release for release in here if release.version == version), None)
-        if exact is None and not here:
-            return {}
-        # A release that is newer than the table is judged by the rules for all.
-        release = exact or dataclasses.replace(here[0], version=version)
-        ort = packages.version("onnxruntime") if not version.startswith("1.") else None
-        return {reason.code: reason for reason in known_faults(release, dataclasses.replace(machine, ort=ort))}
-    except (OSError, ValueError, LookupError, TypeError):
-        return {}
-
-
-def install_version(facts: Facts, version: str | None) -> str:
-    """The command for one onnxruntime-qnn version, with what has to go first: 1.x and plain onnxruntime exclude
-    each other, 2.x needs it."""
-    if version is None:
-        return (
-            "No release of onnxruntime-qnn fits this computer; see: qnnbridge versions. Update the NPU driver "
-            "(Windows Update, or the computer's maker)."
-        )
-    clean = pip(facts, "uninstall -y onnxruntime onnxruntime-qnn")
-    wanted = f"onnxruntime-qnn=={version}"
-    if not version.startswith("1."):
-        wanted = f'"onnxruntime{ort_bounds(version)}" {wanted}'
-    return f"{clean} && {pip(facts, f'install {wanted}')}"
-
-
-def ort_bounds(version: str) -> str:
-    """Which onnxruntime works with a 2.x release."""
-    return ">=1.24.2,<1.28" if version.startswith(("2.0", "2.1", "2.2", "2.3")) else ">=1.24.2"
+# --- which version ---
 
 
 def system_sdk(facts: Facts) -> tuple[str, str] | None:
@@ -122,3 +42,282 @@ def system_sdk(facts: Facts) -> tuple[str, str] | None:
         if root.version and root.name != DEFAULT_FOLDER:
             return root.version, f"{root.name}, {root.folder}"
     return None
+
+
+def host_machine(facts: Facts, python: tuple[int, int] | None = None) -> HostMachine | None:
+    """The host as the version table looks at it; ``None`` for a machine type that no release is for.
+
+    python: of another interpreter of the computer's own machine type than the host's.
+    """
+    from qnnbridge.releases.machines import HostMachine, read_platform
+    from qnnbridge_protocol.errors import OptionError
+
+    answer = facts.host.answer if python is None else None
+    if answer is not None:
+        named, python = answer.platform, answer.minor
+    else:
+        machine = facts.computer.machine
+        named = f"win-{'arm64' if facts.is_arm else 'amd64'}" if facts.is_windows else f"linux-{machine}"
+    try:
+        platform = read_platform(named)
+    except OptionError:
+        return None
+    # An interpreter of another machine type runs in an emulator that hides the computer from it.
+    computer = facts.computer.machine if facts.is_windows else None
+    system = system_sdk(facts)
+    sdk = _short(system[0]) if system else None
+    return HostMachine(platform, computer, python, system_sdk=sdk, hexagon=facts.computer.arch)
+
+
+def _short(sdk: str) -> str:
+    """A file version has four numbers and no time stamp: 2.40.0.0."""
+    return ".".join(sdk.split(".")[:3])
+
+
+def fitting_version(facts: Facts, python: tuple[int, int] | None = None) -> str | None:
+    """The newest onnxruntime-qnn for this host whose QNN is not newer than the system's. ``None`` also without a
+    table."""
+    machine = host_machine(facts, python)
+    try:
+        from qnnbridge.releases.fitness import newest_fitting
+
+        release = newest_fitting(machine) if machine is not None else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return release.version if release else None
+
+
+def fits(facts: Facts, version: str) -> bool:
+    """Whether this release can be used by this host; of one that the table does not have nothing bad is known."""
+    machine, release = host_machine(facts), release_of(facts, version)
+    if machine is None or release is None or release.version != version:
+        return True
+    from qnnbridge.releases.fitness import fits as reasons_against
+
+    return all(reason.severity != "refused" for reason in reasons_against(release, machine))
+
+
+def release_of(facts: Facts, version: str) -> Release | None:
+    """The release for this host's platform; of one that the table does not have, the newest, by its name."""
+    machine = host_machine(facts)
+    try:
+        from qnnbridge.releases.fitness import platform_of_release
+        from qnnbridge.releases.table import load_releases
+
+        here = [one for one in load_releases() if machine and platform_of_release(one) == machine.platform]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return next((one for one in here if one.version == version), here[0] if here else None)
+
+
+def known_reasons(facts: Facts) -> dict[str, Reason]:
+    """What is known against the installed pair of onnxruntime and onnxruntime-qnn, by the table's codes."""
+    packages, machine = facts.host_packages, host_machine(facts)
+    version = packages.version(QNN) if packages else None
+    release = release_of(facts, version) if version else None
+    if packages is None or machine is None or version is None or release is None:
+        return {}
+    try:
+        from qnnbridge.releases.known_faults import known_faults
+
+        # A release that is newer than the table is judged by the rules for all.
+        release = dataclasses.replace(release, version=version)
+        ort = packages.version("onnxruntime") if not version.startswith("1.") else None
+        return {reason.code: reason for reason in known_faults(release, dataclasses.replace(machine, ort=ort))}
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+
+
+def ort_requirement(facts: Facts, version: str) -> str:
+    """The onnxruntime that goes with a 2.x release, as pip wants it."""
+    from qnnbridge.releases.known_faults import ort_bounds
+
+    release = release_of(facts, version)
+    return f"onnxruntime{ort_bounds(dataclasses.replace(release, version=version)) if release else ''}"
+
+
+# --- commands ---
+
+
+def pip(facts: Facts, *arguments: str, path: str | None = None) -> Lines:
+    """Runs pip with each of the arguments, by the interpreter at this path. Default: the host's."""
+    return python_lines(facts, path or facts.host.path, *(f"-m pip {text}" for text in arguments))
+
+
+def by_pip(facts: Facts, argument: str, words: str = "") -> Remedy:
+    """One call of the host's pip, where that is allowed to install."""
+    return own_environment(facts) if is_managed(facts) else Remedy(words, pip(facts, argument))
+
+
+def is_managed(facts: Facts, path: str | None = None) -> bool:
+    """Whether pip refuses to install into the interpreter at this path, default the host's (PEP 668)."""
+    path = path or facts.host.path
+    answer = facts.host.answer if path == facts.host.path else None
+    if answer is None and path == facts.application.executable:
+        answer = facts.application
+    return answer is not None and answer.externally_managed
+
+
+def own_environment(facts: Facts) -> Remedy:
+    """In place of pip, where that refuses."""
+    return set_up_host(
+        facts,
+        "This Python belongs to the system, and pip must not install into it: make an environment for the host.",
+    )
+
+
+def install_version(facts: Facts, version: str | None, *, remove: str = "", words: str = "") -> Remedy:
+    """Brings one onnxruntime-qnn version after what has to go first: 1.x and plain onnxruntime exclude each other,
+    2.x needs it. remove: what else has to go. ``None``: says what would have to be different."""
+    if version is None or is_managed(facts):
+        return nothing_fits(facts) if version is None else own_environment(facts)
+    others = f" {remove}" if remove else ""
+    return Remedy(
+        words, pip(facts, f"uninstall -y onnxruntime{others} {QNN}", f"install {_pair_words(facts, version)}")
+    )
+
+
+def install_fitting(facts: Facts, words: str = "") -> Remedy:
+    return install_version(facts, fitting_version(facts), words=words)
+
+
+def install_again(facts: Facts, name: str, version: str, flags: str = "--no-deps") -> Remedy:
+    """The same version anew; what does not fit this host in any case is replaced by what does."""
+    if name == QNN and not fits(facts, version):
+        return install_fitting(
+            facts, f"{QNN} {version} does not fit this computer anyway; install the one that does."
+        )
+    return by_pip(facts, f"install --force-reinstall {flags} {name}=={version}")
+
+
+def reinstall(facts: Facts) -> Remedy:
+    """Installs again what is there, the same versions."""
+    packages = facts.host_packages
+    version = packages.version(QNN) if packages else None
+    return install_again(facts, QNN, version) if version else install_fitting(facts)
+
+
+def after_removal(facts: Facts, folder: str | None, version: str | None) -> Remedy:
+    """Like `install_version`, for a folder in which others have left files that pip does not know."""
+    if version is None or is_managed(facts):
+        return nothing_fits(facts) if version is None else own_environment(facts)
+    lines = [f"-m pip uninstall -y onnxruntime {QNN}"]
+    if folder:
+        lines.append(f"-c \"import shutil; shutil.rmtree(r'{folder}', True)\"")
+    lines.append(f"-m pip install {_pair_words(facts, version)}")
+    return Remedy(commands=python_lines(facts, facts.host.path, *lines))
+
+
+def _pair_words(facts: Facts, version: str) -> str:
+    names = [f"{QNN}=={version}"]
+    if not version.startswith(("0.", "1.")):
+        names.insert(0, ort_requirement(facts, version))
+    return " ".join(word(name) for name in names)
+
+
+def host_packages(facts: Facts, path: str | None = None) -> Remedy:
+    """Everything that a host needs into one interpreter, with the release that fits it."""
+    from qnnbridge_tools.setup_host.requirements import Source, requirements
+
+    version = fitting_version(facts, python_of(facts, path) if path else None)
+    release = release_of(facts, version) if version else None
+    if release is None:
+        return nothing_fits(facts)
+    if is_managed(facts, path):
+        return own_environment(facts)
+    names = " ".join(word(name) for name in requirements(release, Source()))
+    return Remedy(commands=pip(facts, f"install {names}", path=path))
+
+
+def python_of(facts: Facts, path: str) -> tuple[int, int] | None:
+    """The version of an interpreter that was found."""
+    told = next((one.version for one in facts.interpreters if one.path == path), None)
+    parts = (told or "").split(".")
+    return (int(parts[0]), int(parts[1])) if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit() else None
+
+
+# --- a host of its own ---
+
+
+def set_up_host(facts: Facts, words: str = "") -> Remedy:
+    """An environment made by `setup-host`, which chooses interpreter and release by the same table; before that
+    the Python for it, if none is here."""
+    pythons = _pythons(facts)
+    sentences = [words] if words else []
+    if not any(fitting_version(facts, python) for python in pythons):
+        if facts.is_windows and facts.is_arm and fitting_version(facts, USUAL_PYTHON) is None:
+            return nothing_fits(facts)
+        if pythons and not words:
+            system = system_sdk(facts)
+            newest = "Python {}.{}".format(*max(pythons))
+            sentences.append(
+                f"No release of {QNN} fits {newest}{f' and QNN {_short(system[0])}' if system else ''}."
+            )
+        sentences.append(_install_python(facts))
+    base = _found_on_path(facts) if facts.host.refusal in ("host.none", "host.python-too-old") else None
+    if base is not None:
+        sentences.append(f"Make a host from {base}.")
+    if facts.host.source == VARIABLE:
+        sentences.append(f"{VARIABLE} has to go, because it would win over the new host.")
+    return Remedy(" ".join(sentences), setup_lines(facts, python=base))
+
+
+def _found_on_path(facts: Facts) -> str | None:
+    """The newest Python of the PATH that a release fits. On Windows the registry knows better; a script that
+    stands for some Python is passed over, as is what a command line would have to quote."""
+    found = [
+        (python, one.path)
+        for one in facts.interpreters
+        if not one.refusal and one.machine and (python := python_of(facts, one.path)) and word(one.path) == one.path
+    ]
+    fitting = [pair for pair in found if pair[0] >= (3, 11) and fitting_version(facts, pair[0])]
+    return max(fitting, key=lambda pair: pair[0])[1] if fitting and not facts.is_windows else None
+
+
+def _install_python(facts: Facts) -> str:
+    if not facts.is_windows or not facts.is_arm:
+        return "Install Python 3.11 or newer, and with it make a host."
+    return (
+        'Install Python {}.{} with the "Windows installer (ARM64)" from https://www.python.org/downloads/windows/ '
+        "and make a host of it.".format(*USUAL_PYTHON)
+    )
+
+
+def setup_lines(facts: Facts, *, plain_folder: bool = False, python: str | None = None) -> Lines:
+    """``qnnbridge setup-host`` such that its result is also what is used afterwards."""
+    line = SETUP_HOST + (f" --python {python}" if python else "")
+    system = system_sdk(facts)
+    if system is not None and not facts.driver.runtime and facts.is_arm:
+        line += f" --system-sdk {_short(system[0])}"
+    if facts.is_windows and (plain_folder or not facts.application.user_site.isascii()):
+        line += f" --dir {PLAIN_FOLDER}"
+    if facts.host.source == "configuration file":
+        line += " --replace"
+    # A variable would win over the configuration that setup-host writes.
+    return (line, *unset_variable(facts, VARIABLE)) if facts.host.source == VARIABLE else (line,)
+
+
+def nothing_fits(facts: Facts) -> Remedy:
+    """What would have to be different, if another Python or another driver is enough."""
+    machine = host_machine(facts)
+    from qnnbridge_tools.versions.view import advice
+
+    said = advice(machine) if machine is not None else ""
+    words = f"No release of {QNN} fits this host as it is."
+    if fitting_version(facts, USUAL_PYTHON) is not None:
+        return set_up_host(facts, f"{words} {said}".strip())
+    if not facts.is_windows or not facts.is_arm:
+        return Remedy(f"{words} {said}".strip(), ("qnnbridge versions",))
+    said = f"{said} So {UPDATE_DRIVER}: here, or from the computer's maker.".strip()
+    return Remedy(f"{words} {said}", DRIVER_UPDATES)
+
+
+def _pythons(facts: Facts) -> set[tuple[int, int]]:
+    """Of the interpreters that an environment for the host could be made of."""
+    usable = ("", "host.packages-missing")
+    # A script such as pyenv's only stands for a Python, which may not be there.
+    found = {python_of(facts, one.path) for one in facts.interpreters if one.refusal in usable and one.machine}
+    answer = facts.host.answer
+    if answer is not None and (answer.platform == "win-arm64" or not (facts.is_windows and facts.is_arm)):
+        found.add(answer.minor)
+    return {python for python in found if python is not None and python >= (3, 11)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from qnnbridge_tools.doctor.findings import Effect, Finding, Severity
+from qnnbridge_tools.doctor.findings import Effect, Finding, Remedy, Severity
 
 BLOCKED, DEGRADED = Severity.BLOCKED, Severity.DEGRADED
 _CPU, _SIMULATOR, _DEATH = Effect.SILENT_CPU, Effect.SIMULATOR, Effect.DEATH
@@ -68,7 +68,7 @@ CATALOGUE: Final[dict[str, Entry]] = {
     "host.python-too-old": Entry(
         BLOCKED,
         "onnxruntime-qnn and the host need Python 3.11 or newer. Your application may be older.",
-        hides=_NO_HOST,
+        hides=(*_NO_HOST, "host.packages-missing"),
     ),
     "host.user-packages": Entry(
         BLOCKED,
@@ -83,13 +83,24 @@ CATALOGUE: Final[dict[str, Entry]] = {
     ),
     "host.none": Entry(BLOCKED, "QNN needs an interpreter of its own to run in.", hides=_NO_HOST),
     "host.does-not-start": Entry(BLOCKED, "Without a running host there is no QNN.", hides=_NO_HOST),
+    # --- driver: before the packages, because its QNN decides which of them fit ---
+    "driver.missing": Entry(BLOCKED, "Every way to the NPU goes through its driver.", hides=("probe.",)),
+    "driver.disabled": Entry(BLOCKED, "Every way to the NPU goes through its driver.", hides=("probe.",)),
+    "driver.problem": Entry(BLOCKED, "Every way to the NPU goes through its driver.", hides=("probe.",)),
+    "driver.no-device": Entry(
+        BLOCKED, "The driver is installed, and Windows sees no NPU that it could drive.", hides=("probe.",)
+    ),
+    "driver.no-fastrpc": Entry(
+        BLOCKED, "Every QNN stub needs libcdsprpc.dll, which comes with the driver.", hides=("probe.",)
+    ),
+    "driver.node-closed": Entry(BLOCKED, "QNN opens the device as the user that it runs for.", hides=("probe.",)),
+    # --- packages of the host ---
     "packages.vc-runtime": Entry(
         BLOCKED,
         "onnxruntime's library needs the Visual C++ runtime of the interpreter's machine type; without it the "
         "import fails with 'DLL load failed' (WinError 126).",
         hides=("probe.",),
     ),
-    # --- packages of the host ---
     "packages.wheel-machine": Entry(
         BLOCKED,
         "Libraries for another machine type cannot be loaded (WinError 193, invalid ELF header).",
@@ -227,17 +238,6 @@ CATALOGUE: Final[dict[str, Entry]] = {
     "files.foreign-on-adsp-path": Entry(
         DEGRADED, "The NPU's own loader searches there for the skel, and takes the first one it finds."
     ),
-    # --- driver ---
-    "driver.missing": Entry(BLOCKED, "Every way to the NPU goes through its driver.", hides=("probe.",)),
-    "driver.disabled": Entry(BLOCKED, "Every way to the NPU goes through its driver.", hides=("probe.",)),
-    "driver.problem": Entry(BLOCKED, "Every way to the NPU goes through its driver.", hides=("probe.",)),
-    "driver.no-device": Entry(
-        BLOCKED, "The driver is installed, and Windows sees no NPU that it could drive.", hides=("probe.",)
-    ),
-    "driver.no-fastrpc": Entry(
-        BLOCKED, "Every QNN stub needs libcdsprpc.dll, which comes with the driver.", hides=("probe.",)
-    ),
-    "driver.node-closed": Entry(BLOCKED, "QNN opens the device as the user that it runs for.", hides=("probe.",)),
     # --- paths and environment ---
     "path.not-ascii": Entry(
         BLOCKED,
@@ -326,12 +326,12 @@ CATALOGUE: Final[dict[str, Entry]] = {
 _ORDER: Final = {code: index for index, code in enumerate(CATALOGUE)}
 
 
-def finding(code: str, title: str, *seen: str, fix: str, notes: tuple[str, ...] = ()) -> Finding:
-    """A finding of the catalogue, with what is particular to this computer."""
+def finding(code: str, title: str, *seen: str, fix: Remedy | str, notes: tuple[str, ...] = ()) -> Finding:
+    """A finding of the catalogue, with what is particular to this computer. fix: as a text, without a command."""
     entry = CATALOGUE[code]
-    return Finding(
-        code, entry.severity, title, tuple(line for line in seen if line), entry.why, fix, entry.effect, notes
-    )
+    remedy = fix if isinstance(fix, Remedy) else Remedy(fix)
+    shown = tuple(line for line in seen if line)
+    return Finding(code, entry.severity, title, shown, entry.why, remedy, entry.effect, notes)
 
 
 def rank(found: Finding) -> tuple[int, int]:

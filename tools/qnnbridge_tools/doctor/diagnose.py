@@ -9,10 +9,12 @@ from typing import Final
 from qnnbridge_tools.doctor.catalogue import finding, is_hidden, rank
 from qnnbridge_tools.doctor.checks import Check, all_checks
 from qnnbridge_tools.doctor.facts import Facts
-from qnnbridge_tools.doctor.findings import Finding, Healthy, Report, Severity
+from qnnbridge_tools.doctor.findings import Finding, Healthy, Remedy, Report, Severity
 
 _PROVED_WRONG: Final = ("sdk.newer-than-system", "path.not-ascii", "path.too-long", "files.incomplete")
 """Predictions: a probe on the NPU that went well proves that they did not come true."""
+
+_SNAPSHOT: Final = ("qnnbridge doctor --snapshot report.json",)
 
 
 def diagnose(facts: Facts, checks: Sequence[Check] | None = None) -> Report:
@@ -33,7 +35,7 @@ def diagnose(facts: Facts, checks: Sequence[Check] | None = None) -> Report:
                 "doctor.incomplete",
                 "some of this computer could not be examined",
                 *facts.unknown,
-                fix="Run it again; if it stays, report it with: qnnbridge doctor --snapshot FILE",
+                fix=Remedy("Run it again; if it stays, report it with a snapshot.", _SNAPSHOT),
             )
         )
     all_found = tuple(_tempered(one, facts) for one in found)
@@ -90,5 +92,5 @@ def _broken_check(name: str, error: Exception) -> Finding:
         "doctor.incomplete",
         f"the check of {name} failed",
         f"{type(error).__name__}: {error}",
-        fix="Report it with: qnnbridge doctor --snapshot FILE",
+        fix=Remedy("Report it with a snapshot.", _SNAPSHOT),
     )

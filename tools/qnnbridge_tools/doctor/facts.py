@@ -36,7 +36,7 @@ class Answer:
     """What an interpreter says of itself.
 
     platform: `sysconfig.get_platform`. machine: `platform.machine`, which onnxruntime-qnn believes. env_machine:
-    PROCESSOR_ARCHITECTURE. path: its `sys.path`.
+    PROCESSOR_ARCHITECTURE. path: its `sys.path`. externally_managed: pip refuses to install into it (PEP 668).
     """
 
     executable: str
@@ -48,6 +48,7 @@ class Answer:
     base_executable: str
     path: tuple[str, ...]
     user_site: str = ""
+    externally_managed: bool = False
 
     @property
     def tag(self) -> str:
@@ -322,16 +323,18 @@ class ProbeResult:
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelFacts:
     """The model of ``--model``. problem: of reading it. verdict: of a compiled one, "ok", "recompile recommended"
-    or "cannot run here", with reasons. dynamic: inputs whose dimensions are not fixed. zero: tensors of no
-    elements."""
+    or "cannot run here", with reasons. dynamic: inputs whose dimensions are not fixed. free: these dimensions, as
+    ``--dim`` takes them. zero: tensors of no elements. is_folder: what does not exist as a file."""
 
     path: str
     exists: bool = True
+    is_folder: bool = False
     problem: str = ""
     size_bytes: int = 0
     is_compiled: bool = False
     node_count: int = 0
     dynamic: tuple[str, ...] = ()
+    free: tuple[str, ...] = ()
     zero: tuple[str, ...] = ()
     verdict: str = ""
     reasons: tuple[str, ...] = ()

@@ -29,18 +29,35 @@ class Effect(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do. words: a sentence, empty where the commands say it. commands: lines to copy, each one command for
+    the shells of that computer, in this order."""
+
+    words: str = ""
+    commands: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return "\n".join((*([self.words] if self.words else []), *self.commands))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """code: stable, `area.problem`. title: one clause, which the verdict can use. seen: evidence. fix: what to do,
-    where possible a command to copy."""
+    """code: stable, `area.problem`. title: one clause, which the verdict can use. seen: evidence."""
 
     code: str
     severity: Severity
     title: str
     seen: tuple[str, ...]
     why: str
-    fix: str
+    remedy: Remedy
     effect: Effect = Effect.UNUSABLE
     notes: tuple[str, ...] = ()
+
+    @property
+    def fix(self) -> str:
+        """The words and, on lines of their own, the commands."""
+        return self.remedy.text
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -50,6 +67,7 @@ class Finding:
             "seen": list(self.seen),
             "why": self.why,
             "fix": self.fix,
+            "commands": list(self.remedy.commands),
             **({"notes": list(self.notes)} if self.notes else {}),
         }
 

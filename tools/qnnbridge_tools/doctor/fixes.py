@@ -1,6 +1,7 @@
 """`qnnbridge doctor --fix`: what can be mended without harm, each thing only after a yes, and what was done.
 
-Packages and environments that exist are not touched here: `setup-host` makes one of its own.
+Packages that exist are not touched here: `setup-host` makes an environment of its own, and asks once more before it
+replaces one.
 """
 
 from __future__ import annotations
@@ -9,19 +10,27 @@ import dataclasses
 from collections.abc import Callable
 from typing import Final
 
-from qnnbridge_tools.doctor.findings import Report
+from qnnbridge_tools.doctor.advice import SETUP_HOST
+from qnnbridge_tools.doctor.findings import Finding, Report
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fix:
-    """question: asked before. apply: does it and says what it did. codes: the findings that it may mend."""
+    """question: asked before. apply: does it for the first of the findings and says what it did. codes: of the
+    findings that it may mend; with a command also those whose own fix has it."""
 
     codes: tuple[str, ...]
     question: str
-    apply: Callable[[], str]
+    apply: Callable[[Finding], str]
+    command: str | None = None
+
+    def mends(self, found: Finding) -> bool:
+        if found.code in self.codes:
+            return True
+        return self.command is not None and any(line.startswith(self.command) for line in found.remedy.commands)
 
 
-def _clear_quarantine() -> str:
+def _clear_quarantine(_found: Finding) -> str:
     from qnnbridge.supervision.quarantine import Quarantine
 
     quarantine = Quarantine()
@@ -30,7 +39,7 @@ def _clear_quarantine() -> str:
     return f"let {len(accounts)} models out of quarantine: {', '.join(account.model for account in accounts)}"
 
 
-def _prune_cache() -> str:
+def _prune_cache(_found: Finding) -> str:
     from qnnbridge.cache.settings import cache_dir
     from qnnbridge_tools.doctor.real_machine import RealMachine
 
@@ -39,8 +48,13 @@ def _prune_cache() -> str:
     return "; ".join([*done, _run_command("cache", "prune")])
 
 
-def _set_up_host() -> str:
-    return _run_command("setup-host")
+def _set_up_host(found: Finding) -> str:
+    """With the options that the finding's own fix gives it; what else that fix has is left to the user."""
+    lines = found.remedy.commands
+    own = next((line for line in lines if line.startswith(SETUP_HOST)), SETUP_HOST)
+    said = _run_command(*own.split()[1:])
+    rest = lines[lines.index(own) + 1 :] if own in lines else ()
+    return said + "".join(f"; then run: {line}" for line in rest)
 
 
 def _run_command(*arguments: str) -> str:
@@ -57,6 +71,7 @@ FIXES: Final = (
         ("host.none", "host.only-emulated", "host.packages-missing", "host.python-too-old", "host.base-missing"),
         "Set up a host in an environment of its own (qnnbridge setup-host)?",
         _set_up_host,
+        SETUP_HOST,
     ),
     Fix(("cache.damaged", "path.disk-full"), "Remove damaged and old entries of the cache?", _prune_cache),
     Fix(("state.quarantine",), "Let the models in quarantine try again?", _clear_quarantine),
@@ -66,18 +81,19 @@ FIXES: Final = (
 def apply_fixes(report: Report, ask: Callable[[str], bool]) -> list[str]:
     """Lines about what was done, and about what was not."""
     lines = []
-    codes = [one.code for one in report.findings]
+    left = list(report.findings)
     for fix in FIXES:
-        reasons = [code for code in codes if code in fix.codes]
-        if not reasons:
+        found = [one for one in left if fix.mends(one)]
+        if not found:
             continue
-        codes = [code for code in codes if code not in reasons]
+        left = [one for one in left if one not in found]
+        reasons = [one.code for one in found]
         if not ask(fix.question):
             lines.append(f"not done ({', '.join(reasons)}): {fix.question}")
             continue
         try:
-            lines.append(f"done ({', '.join(reasons)}): {fix.apply()}")
+            lines.append(f"done ({', '.join(reasons)}): {fix.apply(found[0])}")
         except Exception as error:  # noqa: BLE001 - one fix that fails must not keep the others from being tried
             lines.append(f"failed ({', '.join(reasons)}): {error}")
-    lines += [f"not mended by --fix ({code}): do what its fix says" for code in codes]
+    lines += [f"not mended by --fix ({code}): do what its fix says" for code in (one.code for one in left)]
     return lines

@@ -86,6 +86,9 @@ class Machine(Protocol):
     def library(self, path: str, *, version: bool) -> Library | None:
         """What a program or library is; ``None`` for another file. `version` may mean reading all of it."""
 
+    def real_path(self, path: str) -> str:
+        """Where links lead to; the path itself where there are none."""
+
     def is_store_alias(self, path: str) -> bool: ...
 
     def is_writable(self, folder: str) -> bool:

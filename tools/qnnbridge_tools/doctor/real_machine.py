@@ -100,6 +100,12 @@ class RealMachine:
             self._libraries[key] = _read_library(path, version)
         return self._libraries[key]
 
+    def real_path(self, path: str) -> str:
+        try:
+            return os.path.realpath(path)
+        except (OSError, ValueError):
+            return path
+
     def is_store_alias(self, path: str) -> bool:
         try:
             status = os.lstat(path)
@@ -239,4 +245,9 @@ def answer_of(told: dict[str, object]) -> Answer:
     if not isinstance(path, list):
         raise TypeError("path")
     words = {name: str(told[name]) for name in tell.WORDS}
-    return Answer(**words, path=tuple(map(str, path)), user_site=str(told.get("user_site", "")))
+    return Answer(
+        **words,
+        path=tuple(map(str, path)),
+        user_site=str(told.get("user_site", "")),
+        externally_managed=told.get("externally_managed") is True,
+    )

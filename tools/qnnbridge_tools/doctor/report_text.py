@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from qnnbridge_tools import output
-from qnnbridge_tools.doctor.findings import Finding, Healthy, Report, Severity
+from qnnbridge_tools.doctor.findings import Finding, Healthy, Remedy, Report, Severity
 
 LEAST_WIDTH: Final = 80
 MOST_WIDTH: Final = 120
@@ -27,7 +27,7 @@ _MORE: Final = "(less detail than there is: qnnbridge doctor --json shows all)"
 
 
 class Detail(enum.IntEnum):
-    """Of a finding: its code; title and fix; one line of evidence more; everything."""
+    """Of a finding: its code; title and commands; what to do in words and one line of evidence more; everything."""
 
     CODE = 0
     LINE = 1
@@ -91,7 +91,13 @@ def _reduce(layout: _Layout, index: int, detail: Detail) -> None:
 
 def _joined(report: Report, layout: _Layout, screen: Screen) -> str:
     pairs = list(zip(report.findings, layout.details, strict=True))
-    shown = [_finding(one, detail, screen) for one, detail in pairs if detail is not Detail.CODE]
+    shown: list[str] = []
+    first: dict[tuple[str, ...], str] = {}
+    for one, detail in pairs:
+        if detail is not Detail.CODE:
+            shown.append(_finding(one, detail, screen, first.get(one.remedy.commands)))
+            if one.remedy.commands:
+                first.setdefault(one.remedy.commands, one.code)
     gap = "\n" if layout.dense else "\n\n"
     parts = [gap.join(shown), _healthy(report.healthy, layout.healthy, screen)]
     if any(detail is not Detail.FULL for detail in layout.details):
@@ -102,7 +108,8 @@ def _joined(report: Report, layout: _Layout, screen: Screen) -> str:
     return gap.join(part for part in parts if part)
 
 
-def _finding(one: Finding, detail: Detail, screen: Screen) -> str:
+def _finding(one: Finding, detail: Detail, screen: Screen, mended_by: str | None) -> str:
+    """mended_by: code of one before it that has the same commands."""
     lines = [f"{_NAMES[one.severity]:<{_TAG}}{output.visible(one.title)}  [{one.code}]"]
     shown = {
         Detail.FULL: (("seen", one.seen), ("note", one.notes), ("why", (one.why,))),
@@ -112,9 +119,21 @@ def _finding(one: Finding, detail: Detail, screen: Screen) -> str:
     for label, texts in shown:
         for index, text in enumerate(texts):
             lines += _wrapped(label if index == 0 else "", output.visible(text), screen.width)
-    # A fix stays on one line: it is there to be copied.
-    lines.append(f"{'':<{_TAG}}{'fix':<{_LABEL}}{output.visible(one.fix)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_remedy(one.remedy, detail, screen.width, mended_by)])
+
+
+def _remedy(remedy: Remedy, detail: Detail, width: int, mended_by: str | None) -> Iterator[str]:
+    """A command stays on one line of its own: it is there to be copied."""
+    if mended_by:
+        yield f"{'':<{_TAG}}{'fix':<{_LABEL}}the commands of [{mended_by}] mend this, too"
+        return
+    words = _wrapped("fix", output.visible(remedy.words), width) if remedy.words else []
+    if detail > Detail.LINE:
+        yield from words
+    elif words and not remedy.commands:
+        yield words[0] + (" ..." if words[1:] else "")
+    for index, command in enumerate(remedy.commands):
+        yield f"{'':<{_TAG}}{'run' if index == 0 else '':<{_LABEL}}{output.visible(command)}"
 
 
 def _wrapped(label: str, text: str, width: int) -> list[str]:

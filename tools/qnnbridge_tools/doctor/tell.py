@@ -28,7 +28,15 @@ def tell() -> "dict[str, object]":  # as a text: a Python that is older must not
         "base_executable": getattr(sys, "_base_executable", None) or sys.executable or "",
         "path": [folder for folder in sys.path if folder],
         "user_site": user_site,
+        "externally_managed": _is_externally_managed(),
     }
+
+
+def _is_externally_managed() -> bool:
+    """As pip finds it out: a virtual environment is the user's own."""
+    if sys.prefix != getattr(sys, "base_prefix", sys.prefix):
+        return False
+    return os.path.isfile(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))
 
 
 if __name__ == "__main__":

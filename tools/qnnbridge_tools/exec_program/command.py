@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from qnnbridge_tools import reporting
 
 # Everything behind the script belongs to the script.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
+
+
+class ExecCommand(TyperCommand):
+    """Everything behind ``-m MODULE`` belongs to the module, as with Python's own ``-m``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self._ended_by_module(args))
+
+    def _ended_by_module(self, args: list[str]) -> list[str]:
+        with_value = {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "--"):
+            following = at + (2 if args[at] in with_value else 1)
+            if args[at].startswith("-m") and following <= len(args):
+                return [*args[:following], "--", *args[following:]]
+            at = following
+        return args
 
 
 def exec_program(
@@ -18,8 +36,12 @@ def exec_program(
     ] = None,
     module: Annotated[str | None, typer.Option("-m", metavar="MODULE", help="Run a module, as python -m.")] = None,
     provider: Annotated[
-        str, typer.Option(help="as-requested by the program, qnn (to the NPU as far as models go), or cpu.")
-    ] = "as-requested",
+        str | None,
+        typer.Option(
+            help="as-requested by the program, qnn (to the NPU as far as models go), or cpu. "
+            "Default: QNNBRIDGE_DROPIN_PROVIDER, else as-requested."
+        ),
+    ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="At the end: models, where they ran, calls, time, crashes survived.")
     ] = False,
@@ -27,15 +49,17 @@ def exec_program(
     """Run a program written for onnxruntime through the bridge, unchanged."""
     arguments = list(program or [])
     with reporting.work():
-        from qnnbridge.ort.provider_choice import POLICIES
+        from qnnbridge.ort.provider_choice import POLICIES, policy
         from qnnbridge_protocol.errors import OptionError
 
-        if provider not in POLICIES:
-            raise OptionError(f"--provider {provider} is not known.", fix=f"One of: {', '.join(POLICIES)}.")
-        if module is None and not arguments:
+        chosen = policy() if provider is None else provider
+        if chosen not in POLICIES:
+            raise OptionError(f"--provider {chosen} is not known.", fix=f"One of: {', '.join(POLICIES)}.")
+        if not module and not arguments:
             raise OptionError("No program is given.", fix="qnnbridge exec SCRIPT.py, or qnnbridge exec -m MODULE.")
-        from qnnbridge_tools.exec_program.running import Program, run_program
+        from qnnbridge_tools.exec_program.running import Program, environment_for, run_program
 
         wanted = Program(module, arguments) if module else Program(None, arguments[1:], script=arguments[0])
         wanted.check()
-    raise typer.Exit(run_program(wanted, provider, report))
+        environ = environment_for(chosen)
+    raise typer.Exit(run_program(wanted, environ, report))

@@ -48,15 +48,21 @@ class Program:
         return [sys.executable, *by_hand, *start, *self.arguments]
 
 
-def run_program(program: Program, provider: str, report: bool) -> int:
-    """The program's exit code; 128 plus the number of the signal that ended it."""
-    from qnnbridge.ort.journal import REPORT_VARIABLE
+def environment_for(provider: str) -> dict[str, str]:
+    """In which the program finds the drop-in. Raises `HostError` where there is no host to ask for its version."""
     from qnnbridge.ort.provider_choice import POLICY_VARIABLE
     from qnnbridge.ort.stand_in import children
 
     environ = dict(os.environ)
     environ[POLICY_VARIABLE] = provider
     children.offer_to_children(environ)
+    return environ
+
+
+def run_program(program: Program, environ: dict[str, str], report: bool) -> int:
+    """The program's exit code; 128 plus the number of the signal that ended it."""
+    from qnnbridge.ort.journal import REPORT_VARIABLE
+
     if not report:
         if sys.platform != "win32":  # where exec starts another process and leaves this one's parent alone with it
             os.execve(sys.executable, program.command(), environ)  # noqa: S606 - no shell is wanted

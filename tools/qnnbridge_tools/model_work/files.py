@@ -88,18 +88,16 @@ class Output:
         Its weight files are linked there, or copied where that is impossible: not every ONNX Runtime finds the
         weights of a model that comes as bytes.
         """
-        folder = self.work / "resized"
-        folder.mkdir()
-        for name in filter(inside_folder, names):  # ONNX Runtime refuses the others
-            there = folder / name
-            there.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(source.parent / name, there)
-            except OSError:
-                shutil.copyfile(source.parent / name, there)
-        path = folder / source.name
+        path = self.candidate(source, names, "resized")
         path.write_bytes(model.SerializeToString())
         return path
+
+    def candidate(self, source: Path, names: Iterable[str], folder_name: str = "candidate") -> Path:
+        """Where a changed `source` can be written and loaded: the weight files are there, the model is not."""
+        folder = self.work / folder_name
+        folder.mkdir()
+        link_files(source.parent, names, folder)
+        return folder / source.name
 
     def commit(self) -> tuple[Path, ...]:
         """Moves the result into place; gives its files, the model first."""
@@ -131,6 +129,20 @@ class Output:
                 )
         if path.exists() and not self._overwrite:
             raise OptionError(f"{path} exists already.", fix="Give another name, or --overwrite to replace it.")
+
+
+def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
+    """The named files of one folder in another one, without copying their bytes where that is possible.
+
+    Not every ONNX Runtime finds the weights of a model that comes as bytes, so a changed copy needs them beside it.
+    """
+    for name in filter(inside_folder, names):  # ONNX Runtime refuses the others
+        there = folder / name
+        there.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source / name, there)
+        except OSError:
+            shutil.copyfile(source / name, there)
 
 
 def _explained(target: Path, error: BaseException | None) -> BridgeError | None:

@@ -44,19 +44,24 @@ def load_weights(model: Any, folder: Path) -> None:
     Not onnx's own function: that refuses files with several hard links, which package caches make everywhere.
     """
     for tensor in _tensors(model.graph):
-        if tensor.data_location != _EXTERNAL:
-            continue
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        name = entries.get("location", "")
-        if not inside_folder(name):
-            raise InvalidProtobuf(
-                f'Tensor {tensor.name} is said to be in the file "{name}", which is outside of the model\'s folder.'
-            )
-        with (folder / name).open("rb") as file:
-            file.seek(int(entries.get("offset", "0")))
-            tensor.raw_data = file.read(int(entries.get("length", "-1")))
-        tensor.data_location = 0
-        del tensor.external_data[:]
+        load_tensor(tensor, folder)
+
+
+def load_tensor(tensor: Any, folder: Path) -> None:
+    """Reads one tensor into the model, if it is in another file."""
+    if tensor.data_location != _EXTERNAL:
+        return
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    name = entries.get("location", "")
+    if not inside_folder(name):
+        raise InvalidProtobuf(
+            f'Tensor {tensor.name} is said to be in the file "{name}", which is outside of the model\'s folder.'
+        )
+    with (folder / name).open("rb") as file:
+        file.seek(int(entries.get("offset", "0")))
+        tensor.raw_data = file.read(int(entries.get("length", "-1")))
+    tensor.data_location = 0
+    del tensor.external_data[:]
 
 
 def is_too_large(model: Any) -> bool:

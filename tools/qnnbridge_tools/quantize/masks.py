@@ -16,7 +16,7 @@ HUGE = 1e6
 ENOUGH = 1e4
 """exp(-1e4) is 0 in every float type."""
 
-_ADDING_OPS = ("Add", "Sub", "Mul", "Where", "Expand")
+ADDING_OPS = ("Add", "Sub", "Mul", "Where", "Expand")
 """Through which a mask reaches the scores. Limits of Clip and paddings are not masks."""
 _FLOAT = 1
 
@@ -34,9 +34,9 @@ def shrink_masks(model: Any) -> int:
             used_by.setdefault(name, set()).add(node.op_type)
     shrunk = 0
     for tensor in model.graph.initializer:
-        if tensor.data_type != _FLOAT or not used_by.get(tensor.name, set()) & set(_ADDING_OPS):
+        if tensor.data_type != _FLOAT or not used_by.get(tensor.name, set()) & set(ADDING_OPS):
             continue
-        if used_by[tensor.name] - set(_ADDING_OPS):
+        if used_by[tensor.name] - set(ADDING_OPS):
             continue
         values = numpy_helper.to_array(tensor)
         huge = np.abs(values) >= HUGE

@@ -10,6 +10,8 @@ from qnnbridge.launch.command import host_environment
 
 ASK_TIMEOUT_S = 30.0
 SHOWN_CHARACTERS = 160
+NOT_FOUND = 127
+"""The exit code of a shell, and of a script such as pyenv's, for a program that is not there."""
 
 _QUESTION = """
 import importlib.util, json, platform, sys, sysconfig
@@ -60,6 +62,9 @@ def ask(python: str) -> Answer | str:
     line = next((line for line in done.stdout.splitlines() if line.startswith(b"@@")), None)
     if done.returncode != 0 or line is None:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        if done.returncode == NOT_FOUND:
+            first = f" ({said[0].strip()[:SHOWN_CHARACTERS]})" if said else ""
+            return f"only stands for a Python that is not installed: exit code {NOT_FOUND}{first}"
         last = f" ({said[-1].strip()[:SHOWN_CHARACTERS]})" if said else ""
         return f"does not run as Python does: exit code {done.returncode}{last}"
     told = json.loads(line[2:])

@@ -2,11 +2,12 @@
 
 An environment cannot be moved once it is made (its scripts name their own folder), so it is made in place. A marker
 file says that it is not finished; one that an interrupted set-up left is removed by the next. What is replaced is
-put aside first and comes back if anything goes wrong.
+put aside first and comes back if anything goes wrong. Folders that were made above it go with it, if it fails.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -31,6 +32,7 @@ class NewEnvironment:
         self._replace = replace
         self._old = folder.with_name(folder.name + OLD_SUFFIX)
         self._kept = False
+        self._made_above: list[Path] = []
 
     def __enter__(self) -> NewEnvironment:
         recover(self.folder)
@@ -44,10 +46,12 @@ class NewEnvironment:
                     cause="A program that runs from it, a host perhaps, is not at its end.",
                     fix="End the applications that use it, or choose another folder with --dir.",
                 ) from error
+        self._made_above = [one for one in self.folder.parents if not one.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             recover(self.folder)
+            self._remove_folders_above()
             raise not_made(self.folder, error.strerror or str(error)) from error
         (self.folder / MARKER).write_text(
             "A set-up of qnnbridge did not finish; the next one removes this.\n", "utf-8"
@@ -66,6 +70,13 @@ class NewEnvironment:
             _remove(self._old)
         else:
             recover(self.folder)
+            self._remove_folders_above()
+
+    def _remove_folders_above(self) -> None:
+        """Those that were made for it, the deepest first; what somebody else has put there meanwhile stays."""
+        for folder in self._made_above:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def recover(folder: Path) -> None:

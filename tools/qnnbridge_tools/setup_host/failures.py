@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.errors import BridgeError, OptionError
 
 
 class SetupFailed(BridgeError):
@@ -19,7 +19,7 @@ class NothingFits(BridgeError):
     code = "setup.NothingFits"
 
 
-class AlreadyThere(BridgeError):
+class AlreadyThere(OptionError):
     """An environment or a setting that would have to be replaced, and nobody asked for that."""
 
     code = "setup.AlreadyThere"

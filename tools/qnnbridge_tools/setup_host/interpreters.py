@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from qnnbridge.launch.machine import interpreter_machine
 from qnnbridge_protocol.errors import HostNotFound
 from qnnbridge_tools.setup_host.asking import Answer, ask
 
+_VERSION = re.compile(r"(?:python)?(\d)\.(\d+)(?:\.\d+)?")
 PATH_NAMES = ("python3.14", "python3.13", "python3.12", "python3.11", "python3", "python")
 
 
@@ -57,13 +59,19 @@ def candidates(
 
 def _named(surroundings: Surroundings, text: str, asker: Callable[[str], Answer | str]) -> Candidate:
     path = _path_of(surroundings, text)
+    judged = _judge(surroundings, path, asker) if path is not None else ""
+    version = _VERSION.fullmatch(text)
+    if isinstance(judged, str) and version and (int(version[1]), int(version[2])) < OLDEST_HOST_PYTHON:
+        raise HostNotFound(
+            f"--python names Python {version[1]}.{version[2]}, which is too old: the host needs 3.11 or newer.",
+            fix="Name a newer one, or leave --python out to have the best one chosen.",
+        )
     if path is None:
         raise HostNotFound(
             f"--python names {text!r}, and there is no such interpreter.",
             fix="Give the path of a python.exe, a name on the PATH, or a tag that `py --list` shows.",
             evidence=[f"registered: {python.launcher_tag}" for python in surroundings.registered()],
         )
-    judged = _judge(surroundings, path, asker)
     if isinstance(judged, str):
         raise HostNotFound(
             f"--python names {path}, which cannot be the host: it {judged}.", fix=install_text(surroundings)

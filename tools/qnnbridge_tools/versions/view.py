@@ -49,6 +49,8 @@ def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Seq
 
     best = best_of(judged)
     output.print_pairs("Judged for", machine_pairs(machine))
+    for note in notes(machine):
+        print(paragraph(note))
     print()
     rows = [one for one in shown if is_final(one.release.version) or one is best]
     if rows:
@@ -169,6 +171,15 @@ def machine_pairs(machine: HostMachine) -> list[tuple[str, str]]:
     return pairs
 
 
+def notes(machine: HostMachine) -> list[str]:
+    """What was given and says nothing about this kind of computer."""
+    if machine.has_npu:
+        return []
+    given = [name for name, value in (("--chip", machine.hexagon), ("--system-sdk", machine.system_sdk)) if value]
+    what = f"{' and '.join(given)} change{'' if len(given) > 1 else 's'} nothing here"
+    return [f"{what}: this kind of computer has no NPU of Qualcomm's."] if given else []
+
+
 def document(machine: HostMachine, judged: Sequence[Judgement], shown: Sequence[Judgement]) -> dict[str, Any]:
     best = best_of(judged)
     return {
@@ -182,6 +193,7 @@ def document(machine: HostMachine, judged: Sequence[Judgement], shown: Sequence[
             "hexagon": machine.hexagon,
             "onnxruntime": machine.ort,
         },
+        "notes": notes(machine),
         "best": best.release.version if best else None,
         "releases": [_release_document(one) for one in shown],
     }

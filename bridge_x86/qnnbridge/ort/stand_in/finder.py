@@ -18,7 +18,7 @@ from importlib.metadata import Distribution, DistributionFinder
 from types import ModuleType
 from typing import Any
 
-from qnnbridge.ort.stand_in import children
+from qnnbridge.ort.stand_in import children, uncaught
 
 _NAMES = {"onnxruntime": "qnnbridge.ort", "onnxruntime_qnn": "qnnbridge.ort.qnn_package"}
 """The package, and the one that onnxruntime-qnn 2.x adds to it."""
@@ -39,6 +39,8 @@ def install() -> None:
             "Import qnnbridge.dropin before it, or start the program with `qnnbridge exec`."
         )
     sys.meta_path.insert(0, _Finder())
+    if os.environ.get(children.VARIABLE):  # a program that `qnnbridge exec` runs, or one that it started
+        uncaught.show_in_words()
     children.offer_to_children(os.environ)
 
 

@@ -9,7 +9,7 @@ from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.checks import Check
 from qnnbridge_tools.doctor.facts import Facts
-from qnnbridge_tools.doctor.findings import Finding
+from qnnbridge_tools.doctor.findings import Finding, Remedy
 
 NEEDED: Final = ("numpy", "msgpack", "qnnbridge_protocol")
 DISTRIBUTIONS: Final = {"qnnbridge_protocol": "qnnbridge"}
@@ -24,7 +24,9 @@ def find(facts: Facts) -> Iterator[Finding]:
             "application.packages-missing",
             f"this interpreter lacks {', '.join(missing)}",
             f"{facts.application.executable} (Python {facts.application.version})",
-            fix=advice.pip(facts, f"install --force-reinstall {names}", facts.application.executable),
+            fix=Remedy(
+                commands=advice.pip(facts, f"install --force-reinstall {names}", path=facts.application.executable)
+            ),
         )
     if facts.is_windows and facts.is_arm and facts.application_machine == "x64":
         yield from _simulator(facts)

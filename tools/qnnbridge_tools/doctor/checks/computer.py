@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.checks import Check
 from qnnbridge_tools.doctor.facts import Facts
-from qnnbridge_tools.doctor.findings import Finding
+from qnnbridge_tools.doctor.findings import Finding, Remedy
 
 WINDOWS_11 = 22000
 
@@ -27,14 +27,14 @@ def find(facts: Facts) -> Iterator[Finding]:
             "this Arm computer has no Qualcomm chip",
             f"processor: {computer.processor}",
             fix="Use a computer with a Snapdragon chip. For tests without an NPU, QNN's simulator runs on x64 "
-            "computers: python -m pip install 'qnnbridge[host]'",
+            "computers.",
         )
     if computer.windows_build is not None and computer.windows_build < WINDOWS_11:
         yield finding(
             "arch.windows-too-old",
             "this Windows is too old to emulate x64 programs",
             f"Windows build {computer.windows_build}",
-            fix="Update to Windows 11: start ms-settings:windowsupdate",
+            fix=Remedy("Update to Windows 11.", ("start ms-settings:windowsupdate",)),
         )
 
 

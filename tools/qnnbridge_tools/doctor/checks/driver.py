@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.checks import Check
-from qnnbridge_tools.doctor.facts import Facts
-from qnnbridge_tools.doctor.findings import Finding
+from qnnbridge_tools.doctor.facts import Driver, Facts
+from qnnbridge_tools.doctor.findings import Finding, Remedy
 
 UPDATE: Final = (
-    "Install the NPU driver: start ms-settings:windowsupdate-optionalupdates (Driver updates), or "
-    "the support page of "
-    "the computer's maker; then restart."
+    "install the NPU driver (Driver updates, in the window that opens; or the computer maker's support page), then "
+    "restart."
 )
+_ENABLE_DEVICE: Final = (
+    # 0 for $false, which PowerShell itself would replace within double quotes.
+    'powershell -Command "Get-PnpDevice -Class ComputeAccelerator | Enable-PnpDevice -Confirm:0"',
+)
+_DISABLED_DEVICE: Final = 22
 _PROBLEMS: Final = {
     1: "it is not configured correctly",
     3: "its driver is damaged, or memory is short",
@@ -50,7 +55,7 @@ def _windows(facts: Facts) -> Iterator[Finding]:
             "driver.missing",
             "the NPU's driver is not installed",
             "neither of the services qcnspmcdm and qcadsprpc is in the registry",
-            fix=UPDATE,
+            fix=Remedy(UPDATE[0].upper() + UPDATE[1:], advice.DRIVER_UPDATES),
         )
         return
     seen = f"{name}: driver {driver.version or 'of unknown version'} ({driver.service}, {driver.folder})"
@@ -59,30 +64,42 @@ def _windows(facts: Facts) -> Iterator[Finding]:
             "driver.disabled",
             "the NPU is disabled",
             seen,
-            fix="In PowerShell as administrator: Get-PnpDevice -Class ComputeAccelerator | "
-            "Enable-PnpDevice -Confirm:$false",
+            fix=_enable(driver),
         )
     elif driver.status == "problem":
         yield finding(
             "driver.problem",
             f"the NPU does not work: {_PROBLEMS.get(driver.problem or 0, 'Windows reports a problem')}",
             f"{seen}; problem {driver.problem}",
-            fix="Restart the computer. " + UPDATE,
+            fix=Remedy(f"Restart the computer. If that does not help: {UPDATE}", advice.DRIVER_UPDATES),
         )
     elif driver.status == "no device":
         yield finding(
             "driver.no-device",
             "Windows sees no NPU",
             f"the service {driver.service} is installed and drives no device",
-            fix="Switch the NPU on in the firmware's settings, if it can be switched off there. " + UPDATE,
+            fix=Remedy(
+                f"Switch the NPU on in the firmware's settings, if it can be switched off there. Else: {UPDATE}",
+                advice.DRIVER_UPDATES,
+            ),
         )
     elif driver.has_fastrpc is False:
         yield finding(
             "driver.no-fastrpc",
             "libcdsprpc.dll is missing in the NPU driver's folder",
             f"{driver.folder}",
-            fix="Install the driver again: " + UPDATE,
+            fix=Remedy(UPDATE[0].upper() + UPDATE[1:], advice.DRIVER_UPDATES),
         )
+
+
+def _enable(driver: Driver) -> Remedy:
+    if driver.problem == _DISABLED_DEVICE:
+        return Remedy("In a window that was opened as administrator.", _ENABLE_DEVICE)
+    # sc.exe: PowerShell knows another command by the name sc.
+    return Remedy(
+        "Switch the driver's service on, in a window that was opened as administrator; then restart.",
+        (f"sc.exe config {driver.service} start= demand",),
+    )
 
 
 def _linux(facts: Facts) -> Iterator[Finding]:
@@ -92,15 +109,20 @@ def _linux(facts: Facts) -> Iterator[Finding]:
             "driver.missing",
             "there is no device of the NPU",
             "/dev/fastrpc-cdsp does not exist",
-            fix="Use a kernel with FastRPC (CONFIG_QCOM_FASTRPC) and the DSP firmware of this board; then: "
-            "sudo modprobe fastrpc",
+            fix=Remedy(
+                "Use a kernel with FastRPC (CONFIG_QCOM_FASTRPC) and the DSP firmware of this board; then:",
+                ("sudo modprobe fastrpc",),
+            ),
         )
     elif len(driver.closed_nodes) == len(driver.nodes):
         yield finding(
             "driver.node-closed",
             "this user may not open the NPU's device",
             *driver.closed_nodes,
-            fix="sudo usermod -aG render $USER, then log in again   (or a udev rule for /dev/fastrpc-*)",
+            fix=Remedy(
+                "Join the group that may open it, then log in again (or write a udev rule for /dev/fastrpc-*).",
+                ("sudo usermod -aG render $USER",),
+            ),
         )
 
 

@@ -68,9 +68,7 @@ def _damaged(facts: Facts, packages: Packages) -> Iterator[Finding]:
                 code,
                 f"{name} {f'and {more} more are' if more else 'is'} {words[code]}",
                 *(_wrong_text(file) for _, file in pairs[:MAX_SEEN]),
-                fix=advice.pip(
-                    facts, f"install --force-reinstall --no-deps {pairs[0][0].name}=={pairs[0][0].version}"
-                ),
+                fix=advice.install_again(facts, pairs[0][0].name, pairs[0][0].version),
             )
 
 

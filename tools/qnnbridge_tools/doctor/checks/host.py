@@ -8,8 +8,9 @@ from typing import Final
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.checks import Check
-from qnnbridge_tools.doctor.facts import Death, Facts
-from qnnbridge_tools.doctor.findings import Finding
+from qnnbridge_tools.doctor.commands import python_lines, set_variable, word
+from qnnbridge_tools.doctor.facts import Death, Facts, Packages
+from qnnbridge_tools.doctor.findings import Finding, Remedy
 
 OLDEST: Final = (3, 11)
 NEEDED: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy")
@@ -32,7 +33,10 @@ def find(facts: Facts) -> Iterator[Finding]:
         yield from _unfit(facts)
     else:
         yield finding(
-            "host.none", "no interpreter was found that could run the host", *host.looked_at, fix=_install(facts)
+            "host.none",
+            "no interpreter was found that could run the host",
+            *host.looked_at,
+            fix=advice.set_up_host(facts),
         )
 
 
@@ -76,74 +80,72 @@ def _was_looked_at(facts: Facts, path: str) -> bool:
     return any(path in line for line in facts.host.looked_at)
 
 
-def _install(facts: Facts) -> str:
-    """How to get a host here."""
-    if facts.is_windows and facts.is_arm:
-        return _fix_packages(facts) if _native(facts) else advice.INSTALL_ARM64
-    return 'Run with Python 3.11 or newer: python -m pip install "qnnbridge[host]"'
+def _fix_packages(facts: Facts) -> Remedy:
+    """Into the interpreter that was named; where none was, an environment harms nothing that is there."""
+    if facts.is_windows and facts.is_arm and facts.host.source not in _NAMED:
+        return advice.set_up_host(facts)
+    return advice.host_packages(facts, facts.host.path)
 
 
-def _native(facts: Facts) -> str | None:
-    """An ARM64 Python of the registry that is new enough."""
-    for one in facts.interpreters:
-        if one.real_machine == "ARM64" and one.tag and one.refusal in ("", "host.packages-missing"):
-            return one.path
-    return None
-
-
-def _fix_packages(facts: Facts) -> str:
-    path = _native(facts) if facts.is_windows and facts.is_arm else facts.host.path
-    return advice.pip(facts, 'install "qnnbridge[host]"', path or facts.host.path)
-
-
-def _fix_path(facts: Facts) -> str:
+def _fix_path(facts: Facts) -> Remedy:
     # Of one that was merely found on the PATH nobody knows what it has installed.
     known = [one for one in facts.interpreters if one.tag or "running" in one.sources]
     usable = next((one for one in known if not one.refusal and one.path != facts.host.path), None)
     if usable is not None:
         return _name_it(facts, usable.path)
-    return _install(facts)
+    return advice.set_up_host(facts)
 
 
-def _name_it(facts: Facts, path: str) -> str:
+def _name_it(facts: Facts, path: str) -> Remedy:
     """Sets what named the wrong one."""
     if facts.host.source == "--host-python":
-        return f'qnnbridge doctor --host-python "{path}"'
+        return Remedy("Name one that can be the host.", (f"qnnbridge doctor --host-python {word(path)}",))
     if facts.host.source == "QNNBRIDGE_HOST_PYTHON":
-        return (
-            f'setx QNNBRIDGE_HOST_PYTHON "{path}"' if facts.is_windows else f'export QNNBRIDGE_HOST_PYTHON="{path}"'
-        )
-    return f"Name it in the configuration file: [host] python = '{path}'"
+        words = "Name one that can be the host" + ("; then open a new window." if facts.is_windows else ".")
+        return Remedy(words, set_variable(facts, "QNNBRIDGE_HOST_PYTHON", path))
+    return Remedy(f"Name one that can be the host in the configuration file: [host] python = '{path}'")
 
 
-def _fix_user(facts: Facts) -> str:
-    return advice.pip(facts, 'install --ignore-installed "qnnbridge[host]"') + "   (not with --user)"
-
-
-_FIXES: Final[dict[str, Callable[[Facts], str]]] = {
-    "host.config-broken": lambda facts: (
+def _fix_config(facts: Facts) -> Remedy:
+    if "does not exist" in facts.host.said:
+        words = "Correct or remove the variable QNNBRIDGE_CONFIG, or make a host: that writes the file."
+        return advice.set_up_host(facts, words)
+    return Remedy(
         f"Correct or remove {facts.host.source}. In TOML write paths in single "
         r"quotes: python = 'C:\Python313-arm64\python.exe'"
-    ),
+    )
+
+
+def _fix_user(facts: Facts) -> Remedy:
+    return advice.set_up_host(facts, "Give the host an environment of its own, or install without --user.")
+
+
+def _fix_base(facts: Facts) -> Remedy:
+    """The environment made again, from another Python of its kind if there is one."""
+    folder = facts.host.path.rpartition("Scripts" if facts.is_windows else "bin/")[0].rstrip("\\/")
+    base = next(
+        (one.path for one in facts.interpreters if one.tag and one.refusal in ("", "host.packages-missing")), None
+    )
+    if facts.is_windows and base is None:
+        return advice.set_up_host(facts)
+    make = python_lines(facts, base, f"-m venv --clear {word(folder)}") if base else ()
+    make = make or (f"python3 -m venv --clear {word(folder)}",)
+    return Remedy("Make it again.", (*make, *advice.host_packages(facts, base or facts.host.path).commands))
+
+
+_FIXES: Final[dict[str, Callable[[Facts], Remedy]]] = {
+    "host.config-broken": _fix_config,
     "host.file-missing": _fix_path,
     "host.store-alias": _fix_path,
-    "host.base-missing": lambda facts: (
-        f"Make it again: py -V:3.13-arm64 -m venv --clear {facts.host.path.rpartition('Scripts')[0] or 'ENV'}"
-        if facts.is_windows
-        else f"python3 -m venv --clear {facts.host.path.rpartition('bin/')[0]}"
-    ),
+    "host.base-missing": _fix_base,
     "host.wrong-machine": _fix_path,
-    "host.only-emulated": _install,
+    "host.only-emulated": advice.set_up_host,
     "host.python-too-old": lambda facts: (
-        _fix_path(facts)
-        if facts.host.source in _NAMED
-        else advice.INSTALL_ARM64
-        if facts.is_windows and facts.is_arm
-        else _install(facts)
+        _fix_path(facts) if facts.host.source in _NAMED else advice.set_up_host(facts)
     ),
     "host.packages-missing": _fix_packages,
     "host.user-packages": _fix_user,
-    "host.none": _install,
+    "host.none": advice.set_up_host,
 }
 
 
@@ -164,14 +166,16 @@ def _dead(facts: Facts, death: Death) -> Finding:
             *said,
             fix=_fix_path(facts) if named else _REPAIR,
         )
-    best = diagnose(CrashRecord(status, "starting", stderr_tail=death.said, ready=False))[0]
+    # What restarting cures is of a host at work with models and QNN, of which nothing is loaded here.
+    causes = diagnose(CrashRecord(status, "starting", stderr_tail=death.said, ready=False))
+    best = next((one for one in causes if not one.curable), None)
     return finding(
         "host.does-not-start",
         f"the host's interpreter {facts.host.path} ends at once",
         f"exit code {status.describe()}",
         *said,
-        fix=best.fix or _REPAIR,
-        notes=(best.cause,),
+        fix=Remedy((best.fix if best else "") or _REPAIR),
+        notes=(best.cause if best else "It ends before anything of qnnbridge, onnxruntime or QNN is loaded.",),
     )
 
 
@@ -196,14 +200,29 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
             fix=_fix_path(facts),
         )
         return
-    missing = [name for name in NEEDED if packages is not None and name not in packages.modules]
+    missing = lacking(packages) if packages is not None else []
     if missing:
+        if packages is not None and packages.version(advice.QNN) is None:
+            missing += [advice.QNN] if packages.runtime else ["onnxruntime", advice.QNN]
         yield finding(
             "host.packages-missing",
             f"the host's interpreter lacks {', '.join(missing)}",
             f"{answer.executable} (Python {answer.version})",
-            fix=advice.pip(facts, 'install "qnnbridge[host]"'),
+            fix=_fix_modules(facts),
         )
+
+
+def lacking(packages: Packages) -> list[str]:
+    return [name for name in NEEDED if name not in packages.modules]
+
+
+def _fix_modules(facts: Facts) -> Remedy:
+    """pip brings what a package needs also where the package itself is there."""
+    packages = facts.host_packages
+    if packages is None or packages.version(advice.QNN) is None:
+        return advice.host_packages(facts)
+    words = "pip brings what is missing with qnnbridge, which needs it."
+    return advice.by_pip(facts, f"install qnnbridge=={facts.qnnbridge}", words)
 
 
 def healthy(facts: Facts) -> str | None:

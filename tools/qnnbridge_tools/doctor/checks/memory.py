@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.checks import Check
 from qnnbridge_tools.doctor.facts import Facts
-from qnnbridge_tools.doctor.findings import Finding
+from qnnbridge_tools.doctor.findings import Finding, Remedy
 
 
 def find(facts: Facts) -> Iterator[Finding]:
@@ -17,16 +17,20 @@ def find(facts: Facts) -> Iterator[Finding]:
             "cache.damaged",
             f"{_count(len(state.cache_damaged), 'entry', 'entries')} of the cache cannot be used",
             *state.cache_damaged[:5],
-            fix=f"qnnbridge cache clear {' '.join(key[:12] for key in state.cache_bad_keys)}"
-            if state.cache_bad_keys
-            else "qnnbridge cache prune",
+            fix=Remedy(
+                commands=(f"qnnbridge cache clear {' '.join(key[:12] for key in state.cache_bad_keys)}",)
+                if state.cache_bad_keys
+                else ("qnnbridge cache prune",)
+            ),
         )
     if state.quarantined:
         yield finding(
             "state.quarantine",
             f"{_count(len(state.quarantined), 'model', 'models')} in quarantine",
             ", ".join(state.quarantined[:5]),
-            fix="See why: qnnbridge crashes. Let them try again: qnnbridge quarantine clear --all",
+            fix=Remedy(
+                "See why, then let them try again.", ("qnnbridge crashes", "qnnbridge quarantine clear --all")
+            ),
         )
     if state.crashes:
         last = state.crashes[0]
@@ -36,7 +40,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             f"the host died {_count(len(state.crashes), 'time', 'times')} in the last day",
             f"last: {last.exit} while {last.phase}{what}",
             last.cause,
-            fix="qnnbridge crashes show last",
+            fix=Remedy("See why.", ("qnnbridge crashes show last",)),
         )
 
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import ntpath
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.checks import Check
 from qnnbridge_tools.doctor.checks.probe import died_text
+from qnnbridge_tools.doctor.commands import word
 from qnnbridge_tools.doctor.facts import Facts, ModelFacts
-from qnnbridge_tools.doctor.findings import Finding
+from qnnbridge_tools.doctor.findings import Finding, Remedy
+
+_IS_AXIS: Final = re.compile(r":\d+$")
+_COMPILE: Final = ("qnnbridge compile ORIGINAL.onnx",)
 
 
 def find(facts: Facts) -> Iterator[Finding]:
     model = facts.model
     if model is None:
         return
-    name = ntpath.basename(model.path)
-    if not model.exists:
+    name = ntpath.basename(model.path.rstrip("\\/")) or model.path
+    if model.is_folder:
+        yield finding("model.missing", f"{name} is a folder", model.path, fix="Give the path of the model's file.")
+    elif not model.exists:
         yield finding("model.missing", f"there is no file {name}", model.path, fix="Correct the path.")
     elif model.problem:
         yield finding(
@@ -41,23 +49,21 @@ def _contents(facts: Facts, model: ModelFacts, name: str) -> Iterator[Finding]:
             "model.compiled-unusable",
             f"the compiled model {name} cannot run here",
             *model.reasons[:4],
-            fix="Compile the original model for this computer: qnnbridge compile ORIGINAL.onnx",
+            fix=Remedy("Compile the original model for this computer (in place of ORIGINAL.onnx).", _COMPILE),
         )
     elif model.verdict == "recompile recommended":
         yield finding(
             "model.recompile",
             f"{name} should be compiled again",
             *model.reasons[:4],
-            fix="qnnbridge compile ORIGINAL.onnx",
+            fix=Remedy("Compile the original model again (in place of ORIGINAL.onnx).", _COMPILE),
         )
     if model.dynamic and not _ran_on_qnn(model):
-        first = model.dynamic[0].rpartition(": ")[2].split(", ")[0]
         yield finding(
             "model.dynamic-shape",
             f"the inputs of {name} have no fixed dimensions",
             *model.dynamic[:5],
-            fix=f"Fix them: qnnbridge run {model.path} --random --dim {first}=SIZE   (in code: "
-            f"add_free_dimension_override_by_name('{first}', SIZE))",
+            fix=_fix_dimensions(model),
         )
     if facts.is_windows and not model.path.isascii():
         yield finding(
@@ -70,8 +76,21 @@ def _contents(facts: Facts, model: ModelFacts, name: str) -> Iterator[Finding]:
         yield finding(
             "model.quarantined",
             f"{name} is in quarantine",
-            fix="qnnbridge crashes, then: qnnbridge quarantine clear --all",
+            fix=Remedy(
+                "See why, then let it try again.", ("qnnbridge crashes", "qnnbridge quarantine clear --all")
+            ),
         )
+
+
+def _fix_dimensions(model: ModelFacts) -> Remedy:
+    """All of them: with one left free nothing runs."""
+    free = model.free or [name for line in model.dynamic for name in line.rpartition(": ")[2].split(", ")]
+    names = list(dict.fromkeys(free))
+    named = next((name for name in names if not _IS_AXIS.search(name)), None)
+    code = f" (in code: add_free_dimension_override_by_name('{named}', SIZE)" if named else ""
+    code += (" for each)" if len(names) > 1 else ")") if named else ""
+    sizes = " ".join(f"--dim {word(f'{name}=SIZE')}" for name in names)
+    return Remedy(f"Give them sizes for SIZE{code}.", (f"qnnbridge run {word(model.path)} --random {sizes}",))
 
 
 def _ran_on_qnn(model: ModelFacts) -> bool:
@@ -98,9 +117,13 @@ def _live(model: ModelFacts, name: str) -> Iterator[Finding]:
         f"{name} does not work on this host{died_text(probe)}",
         probe.message,
         *probe.evidence[:4],
-        fix=probe.fix or "qnnbridge run MODEL --random shows the whole error.",
+        fix=Remedy(probe.fix) if probe.fix else _whole_error(model),
         notes=(probe.cause,) if probe.cause else (),
     )
+
+
+def _whole_error(model: ModelFacts) -> Remedy:
+    return Remedy("See the whole error.", (f"qnnbridge run {word(model.path)} --random",))
 
 
 def healthy(facts: Facts) -> str | None:

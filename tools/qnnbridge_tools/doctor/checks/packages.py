@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.checks import Check
+from qnnbridge_tools.doctor.checks.host import lacking
+from qnnbridge_tools.doctor.commands import word
 from qnnbridge_tools.doctor.facts import Distribution, Facts, Packages
-from qnnbridge_tools.doctor.findings import Finding
+from qnnbridge_tools.doctor.findings import Finding, Remedy
 
 QNN: Final = "onnxruntime-qnn"
 _MANY_FILES: Final = 5
@@ -32,8 +35,10 @@ def find(facts: Facts) -> Iterator[Finding]:
             "packages.vc-runtime",
             "the Visual C++ runtime is missing",
             "not found: " + ", ".join(facts.missing_vc_runtime),
-            fix=f"winget install Microsoft.VCRedist.2015+.{machine}   "
-            f"(or https://aka.ms/vs/17/release/vc_redist.{machine}.exe)",
+            fix=Remedy(
+                f"Install it (or by hand, from https://aka.ms/vs/17/release/vc_redist.{machine}.exe).",
+                (f"winget install Microsoft.VCRedist.2015+.{machine}",),
+            ),
         )
     theirs = packages.version("qnnbridge")
     if theirs is not None and theirs != facts.qnnbridge:
@@ -41,7 +46,8 @@ def find(facts: Facts) -> Iterator[Finding]:
             "packages.other-qnnbridge",
             "both sides have different versions of qnnbridge",
             f"here: {facts.qnnbridge}; host: {theirs} ({facts.host.path})",
-            fix=advice.pip(facts, f'install "qnnbridge[host]=={facts.qnnbridge}"'),
+            # Not the extra [host]: beside onnxruntime-qnn 1.x it would bring a second onnxruntime.
+            fix=advice.by_pip(facts, f"install qnnbridge=={facts.qnnbridge}"),
         )
 
 
@@ -59,14 +65,14 @@ def _wheels(facts: Facts, packages: Packages) -> Iterator[Finding]:
                 "packages.wheel-machine",
                 f"{one.name} {one.version} is installed for another machine type",
                 f"wheel {', '.join(one.tags)} in a {answer.platform} interpreter ({one.folder})",
-                fix=advice.pip(facts, f"install --force-reinstall --only-binary :all: {one.name}=={one.version}"),
+                fix=advice.install_again(facts, one.name, one.version, "--only-binary :all:"),
             )
         elif not any(_fits_python(tag.split("-")[0], answer.tag) for tag in one.tags):
             yield finding(
                 "packages.wheel-python",
                 f"{one.name} {one.version} is installed for another version of Python",
                 f"wheel {', '.join(one.tags)} in Python {answer.version} ({one.folder})",
-                fix=advice.pip(facts, f"install --force-reinstall --only-binary :all: {one.name}=={one.version}"),
+                fix=advice.install_again(facts, one.name, one.version, "--only-binary :all:"),
             )
 
 
@@ -82,7 +88,7 @@ def _for_arm_only(facts: Facts, packages: Packages) -> Iterator[Finding]:
             f"onnxruntime-qnn {version} holds code for Arm computers only, not for {facts.computer.machine}",
             *(f"{file.name}: {file.machine}" for file in arm[:3]),
             f"folder: {loaded.folder}",
-            fix=advice.install_version(facts, advice.fitting_version(facts)),
+            fix=advice.install_fitting(facts),
         )
 
 
@@ -112,7 +118,7 @@ def _half_installed(facts: Facts, packages: Packages) -> Iterator[Finding]:
             "packages.half-installed",
             f"{one.name} {one.version} is only half installed",
             *seen,
-            fix=advice.pip(facts, f"install --force-reinstall --no-deps {one.name}=={one.version}"),
+            fix=advice.install_again(facts, one.name, one.version),
         )
 
 
@@ -126,7 +132,7 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
             "packages.twice",
             "onnxruntime-qnn is installed more than once",
             *(f"{one.version} in {one.folder}" for one in copies),
-            fix=advice.install_version(facts, _newest(copies)),
+            fix=_once(facts, copies),
         )
         if any(_is_old(one.version) for one in copies) and not all(_is_old(one.version) for one in copies):
             yield _leftover(facts, packages, f"both {' and '.join(one.version for one in copies)} are listed")
@@ -143,7 +149,7 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
             f"{other.name} {other.version} and onnxruntime-qnn {qnn} are installed in one folder",
             f"import onnxruntime loads {packages.runtime_package or (QNN if mine else other.name)} "
             f"{packages.runtime_version or ''} ({packages.runtime})".replace("  ", " "),
-            fix=advice.install_version(facts, advice.fitting_version(facts) or qnn),
+            fix=advice.install_fitting(facts),
         )
     elif not _is_old(qnn) and packages.runtime_package == QNN:
         yield _leftover(
@@ -159,8 +165,7 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
             f"{names} are installed in one folder",
             f"import onnxruntime loads {packages.runtime_package or 'one of them'} "
             f"{packages.runtime_version or ''}",
-            fix=f"{advice.pip(facts, f'uninstall -y onnxruntime {others}')} && "
-            f"{advice.pip(facts, 'install --force-reinstall onnxruntime')}",
+            fix=advice.install_version(facts, _kept(facts, qnn), remove=others),
         )
 
 
@@ -170,35 +175,33 @@ def _leftover(facts: Facts, packages: Packages, seen: str) -> Finding:
         "an old onnxruntime-qnn 1.x has left its files in the folder onnxruntime",
         seen,
         f"folder: {packages.runtime}",
-        fix=f"{advice.pip(facts, 'uninstall -y onnxruntime onnxruntime-qnn')}, delete {packages.runtime}, then "
-        f"{advice.pip(facts, 'install onnxruntime onnxruntime-qnn')}",
+        fix=advice.after_removal(facts, packages.runtime, _kept(facts, packages.version(QNN))),
     )
 
 
 def _presence(facts: Facts, packages: Packages) -> Iterator[Finding]:
     qnn = packages.version(QNN)
     if qnn is None and (packages.runtime or packages.version("onnxruntime")):
-        version = advice.fitting_version(facts, facts.driver.runtime)
         yield finding(
             "packages.no-qnn",
             "the host has onnxruntime without QNN",
             f"onnxruntime {packages.version('onnxruntime') or packages.runtime_version or ''} in "
             f"{packages.runtime}",
-            fix=advice.install_version(facts, version) if version else advice.pip(facts, "install onnxruntime-qnn"),
+            fix=advice.install_fitting(facts),
         )
-    elif qnn is None:
+    elif qnn is None and not lacking(packages):
         yield finding(
             "host.packages-missing",
             "the host's interpreter has neither onnxruntime nor onnxruntime-qnn",
             facts.host.path,
-            fix=advice.pip(facts, 'install "qnnbridge[host]"'),
+            fix=advice.host_packages(facts),
         )
-    elif not _is_old(qnn) and packages.runtime is None:
+    elif qnn is not None and not _is_old(qnn) and packages.runtime is None:
         yield finding(
             "packages.no-onnxruntime",
             f"onnxruntime-qnn {qnn} is installed without onnxruntime",
             f"{packages.plugin}",
-            fix=advice.pip(facts, f'install "onnxruntime{advice.ort_bounds(qnn)}"'),
+            fix=_with_runtime(facts, qnn, "install"),
         )
 
 
@@ -211,7 +214,7 @@ def _pair(facts: Facts, packages: Packages) -> Iterator[Finding]:
             "packages.onnxruntime-too-old",
             f"onnxruntime {ort} is too old for onnxruntime-qnn {qnn}",
             pair,
-            fix=advice.pip(facts, f'install -U "onnxruntime{advice.ort_bounds(qnn or "2.7")}"'),
+            fix=_with_runtime(facts, qnn or "", "install -U"),
             notes=(f"onnxruntime-qnn {qnn} {reasons['ort-too-old'].text}",),
         )
     if "ort-too-new" in reasons:
@@ -219,18 +222,39 @@ def _pair(facts: Facts, packages: Packages) -> Iterator[Finding]:
             "packages.qnn-too-old",
             f"onnxruntime-qnn {qnn} is too old for onnxruntime {ort}",
             pair,
-            fix=advice.pip(facts, "install -U onnxruntime-qnn"),
+            fix=advice.install_fitting(facts),
             notes=(f"onnxruntime-qnn {qnn} {reasons['ort-too-new'].text}",),
         )
     if "error-1002" in reasons:
-        system = advice.system_sdk(facts)
-        better = advice.fitting_version(facts, system[0] if system else None)
         yield finding(
             "packages.known-fault",
             f"onnxruntime-qnn {qnn} is known to fail with error 1002",
             f"onnxruntime-qnn {qnn}: {reasons['error-1002'].text}",
-            fix=advice.install_version(facts, better or "1.23.2"),
+            fix=advice.install_fitting(facts),
         )
+
+
+def _once(facts: Facts, copies: list[Distribution]) -> Remedy:
+    """pip takes away one copy at a time, the one that it finds first."""
+    remedy = advice.install_version(facts, _kept(facts, _newest(copies)))
+    if advice.is_managed(facts):
+        return remedy
+    further = advice.pip(facts, *[f"uninstall -y {QNN}"] * (len(copies) - 1))
+    return dataclasses.replace(remedy, commands=(*further, *remedy.commands))
+
+
+def _kept(facts: Facts, version: str | None) -> str | None:
+    """This version, unless it does not fit this host."""
+    return version if version and advice.fits(facts, version) else advice.fitting_version(facts)
+
+
+def _with_runtime(facts: Facts, qnn: str, how: str) -> Remedy:
+    """An onnxruntime for this plugin."""
+    if not advice.fits(facts, qnn):
+        return advice.install_fitting(
+            facts, f"{QNN} {qnn} does not fit this computer anyway; install the one that does."
+        )
+    return advice.by_pip(facts, f"{how} {word(advice.ort_requirement(facts, qnn))}")
 
 
 def _newest(copies: list[Distribution]) -> str:
@@ -249,9 +273,10 @@ def _is_old(version: str) -> bool:
 
 def healthy(facts: Facts) -> str | None:
     packages = facts.host_packages
-    if packages is None:
+    qnn = packages.version(QNN) if packages is not None else None
+    if packages is None or qnn is None:
         return None
-    qnn, ort = packages.version(QNN), packages.version("onnxruntime")
+    ort = packages.version("onnxruntime")
     names = [f"onnxruntime {ort}"] if ort else []
     return ", ".join([*names, f"onnxruntime-qnn {qnn}"])
 

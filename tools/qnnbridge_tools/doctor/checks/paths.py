@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.checks import Check
+from qnnbridge_tools.doctor.commands import set_variable
 from qnnbridge_tools.doctor.facts import Facts, Place
-from qnnbridge_tools.doctor.findings import Finding
+from qnnbridge_tools.doctor.findings import Finding, Remedy
 
 LONGEST_PROGRAM: Final = 200
 """Characters. The driver's limit for the name of a process lies above it; Windows' own is 260 for a file."""
@@ -25,8 +27,9 @@ def find(facts: Facts) -> Iterator[Finding]:
 
 
 def _host(facts: Facts, place: Place) -> Iterator[Finding]:
-    move = "Make the host's environment in a short path of plain letters: qnnbridge setup-host, or " + (
-        r"py -V:3.13-arm64 -m venv C:\qnnbridge-host" if facts.is_windows else "python3 -m venv ~/qnnbridge-host"
+    move = Remedy(
+        "Make a host in a short path of plain letters on this computer's own disk.",
+        advice.setup_lines(facts, plain_folder=True),
     )
     program = facts.host.answer.executable if facts.host.answer else facts.host.path
     if facts.is_windows and not place.path.isascii():
@@ -47,9 +50,9 @@ def _host(facts: Facts, place: Place) -> Iterator[Finding]:
 
 def _ours(facts: Facts, place: Place) -> Iterator[Finding]:
     variable = _VARIABLES[place.what]
-    elsewhere = f"{'setx' if facts.is_windows else 'export'} {variable}{' ' if facts.is_windows else '='}" + (
-        rf"C:\qnnbridge\{place.what}" if facts.is_windows else f"/var/tmp/qnnbridge-{place.what}"  # noqa: S108 - advice
-    )
+    folder = rf"C:\qnnbridge\{place.what}" if facts.is_windows else f"/var/tmp/qnnbridge-{place.what}"  # noqa: S108 - advice
+    other = "Use another folder; then open a new window." if facts.is_windows else "Use another folder."
+    elsewhere = Remedy(other, set_variable(facts, variable, folder))
     if not place.writable:
         yield finding(
             f"path.{place.what}-read-only",
@@ -71,7 +74,9 @@ def _ours(facts: Facts, place: Place) -> Iterator[Finding]:
             "path.disk-full",
             "the disk of the cache is nearly full",
             f"{place.free_bytes >> 20} MB free in {place.path}",
-            fix="Free some space (qnnbridge cache prune), or use another disk: " + elsewhere,
+            fix=Remedy(
+                f"Free some space (or name a folder on another disk in {variable}).", ("qnnbridge cache prune",)
+            ),
         )
 
 

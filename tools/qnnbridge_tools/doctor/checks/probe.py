@@ -9,7 +9,7 @@ from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.checks import Check
 from qnnbridge_tools.doctor.facts import Facts, ProbeResult
-from qnnbridge_tools.doctor.findings import Finding
+from qnnbridge_tools.doctor.findings import Finding, Remedy
 
 TITLES: Final = {
     "start": "the host does not come up",
@@ -32,9 +32,21 @@ def find(facts: Facts) -> Iterator[Finding]:
         TITLES[probe.failed] + died_text(probe),
         probe.message,
         *probe.evidence[:4],
-        fix=probe.fix or advice.reinstall(facts),
+        fix=Remedy(probe.fix) if probe.fix else _remedy(facts, probe),
         notes=(probe.cause,) if probe.cause else (),
     )
+
+
+def _remedy(facts: Facts, probe: ProbeResult) -> Remedy:
+    """Where nothing better is known about the fault itself."""
+    if probe.failed == "timeout":
+        words = "Restart the computer, in case the NPU hangs; then give it more time."
+        return Remedy(words, ("qnnbridge doctor --timeout 300",))
+    again = advice.reinstall(facts)
+    if again.words or probe.failed in ("start", "import", "register"):
+        return again
+    then = advice.UPDATE_DRIVER if facts.is_arm else "report it with: qnnbridge doctor --snapshot FILE"
+    return Remedy(f"Install the libraries anew; if that does not help, {then}.", again.commands)
 
 
 def died_text(probe: ProbeResult) -> str:

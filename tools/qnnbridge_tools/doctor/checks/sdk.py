@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.checks import Check
+from qnnbridge_tools.doctor.checks.environment import removal
 from qnnbridge_tools.doctor.facts import Facts
 from qnnbridge_tools.doctor.findings import Finding, Severity
 
@@ -57,13 +58,11 @@ def _chip(facts: Facts) -> Iterator[Finding]:
     if not known or arch in known:
         return
     version = packages.version("onnxruntime-qnn")
-    system = advice.system_sdk(facts)
-    better = advice.fitting_version(facts, system[0] if system else None)
     yield finding(
         "sdk.too-old-for-chip",
         f"onnxruntime-qnn {version} does not know the chip {facts.computer.chip} (V{arch})",
         f"{loaded.folder}: stubs for {', '.join(f'V{one}' for one in sorted(known))}",
-        fix=advice.install_version(facts, better),
+        fix=advice.install_fitting(facts),
     )
 
 
@@ -75,14 +74,13 @@ def _system(facts: Facts) -> Iterator[Finding]:
     version, source = system
     if not _is_newer(bundled, version):
         return
-    better = advice.fitting_version(facts, version)
     newer = finding(
         "sdk.newer-than-system",
         f"onnxruntime-qnn {packages.version('onnxruntime-qnn')} brings QNN {_short(bundled)}, and this system has "
         f"{_short(version)}",
         f"bundled: {bundled}",
         f"system: {version} ({source})",
-        fix=advice.install_version(facts, better) + ("   Or update the NPU driver." if better else ""),
+        fix=advice.install_fitting(facts, f"Install the release that fits, or {advice.UPDATE_DRIVER}."),
     )
     if facts.driver.runtime:
         yield newer
@@ -96,12 +94,11 @@ def _roots(facts: Facts) -> Iterator[Finding]:
     named = [root for root in facts.sdks if root.name != "default folder"]
     for root in named:
         if not root.exists:
-            unset = f'setx {root.name} ""' if facts.is_windows else f"unset {root.name}"
             yield finding(
                 "sdk.root-missing",
                 f"{root.name} names a folder that does not exist",
                 f"{root.name}={root.folder}",
-                fix=f"Correct the variable, or remove it: {unset}",
+                fix=removal(facts, root.name, "Correct the variable, or remove it"),
             )
     versions = {root.version for root in named if root.version}
     if len(versions) > 1:

@@ -39,9 +39,9 @@ def survey_interpreters(machine: Machine) -> tuple[Interpreter, ...]:
         candidates.append(Registered("", "", path, ""))
         sources.append("PATH")
     for candidate, source in zip(candidates, sources, strict=True):
-        key = _key(machine, candidate.executable)
         if not candidate.executable:
             continue
+        key = _identity(machine, candidate.executable)
         if key in found:
             known = found[key]
             found[key] = _with_source(known, source, candidate)
@@ -63,7 +63,7 @@ def examine(machine: Machine, candidate: Registered, source: str) -> Interpreter
         machine=file.machine if file else None,
         base=base,
         base_machine=base_file.machine if base_file else None,
-        version=candidate.version or None,
+        version=candidate.version or _version_by_name(machine, path),
         tag=candidate.tag or None,
         qnn=_qnn_version(machine, site),
     )
@@ -113,8 +113,7 @@ def _refusal(
     problem = why_not_machine(machine, interpreter.real_machine)
     if problem:
         return "host.wrong-machine", problem
-    name = paths_of(machine.system).basename(path)
-    found = re.match(r"(\d+)\.(\d+)", candidate.version) or re.match(r"python(\d+)\.(\d+)", name)
+    found = re.match(r"(\d+)\.(\d+)", interpreter.version or "")
     if found and (int(found[1]), int(found[2])) < OLDEST_HOST:
         return "host.python-too-old", f"it is Python {found[1]}.{found[2]}, and the host needs 3.11 or newer"
     if site:
@@ -173,6 +172,24 @@ def _on_path(machine: Machine) -> Iterator[str]:
 
 def _key(machine: Machine, path: str) -> str:
     return str(paths_of(machine.system).normcase(path))
+
+
+def _identity(machine: Machine, path: str) -> str:
+    """The same for the names that one interpreter has in one folder. Not in several: an environment's interpreter
+    is a link to another one, whose packages it does not have."""
+    if machine.system == "Windows":
+        return _key(machine, path)
+    folder = machine.real_path(paths_of(machine.system).dirname(path))
+    return f"{folder}\0{machine.real_path(path)}"
+
+
+def _version_by_name(machine: Machine, path: str) -> str | None:
+    """ "3.11" of python3.11, or of a python3 that is a link to such a name."""
+    for name in (path, machine.real_path(path)):
+        found = re.match(r"python(\d+\.\d+)", paths_of(machine.system).basename(name))
+        if found:
+            return found[1]
+    return None
 
 
 def _with_source(known: Interpreter, source: str, candidate: Registered) -> Interpreter:

@@ -9,7 +9,7 @@ from qnnbridge_tools.doctor.machine import Machine, paths_of
 
 def survey_model(machine: Machine, path: str, facts: Facts) -> ModelFacts:
     if machine.kind(path) != "file":
-        return ModelFacts(path, exists=False)
+        return ModelFacts(path, exists=False, is_folder=machine.kind(path) == "folder")
     from qnnbridge.epcontext.scan import scan_model
 
     try:
@@ -23,6 +23,7 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ModelFacts:
         is_compiled=scan.is_compiled,
         node_count=scan.node_count,
         dynamic=tuple(f"{node.name}: {_free(node.shape)}" for node in scan.inputs if _free(node.shape)),
+        free=tuple(name for node in scan.inputs for name in _names(node.name, node.shape)),
         zero=tuple(node.name for node in (*scan.inputs, *scan.outputs) if 0 in (node.shape or ())),
         quarantined=name in facts.state.quarantined,
     )
@@ -58,3 +59,14 @@ def _free(shape: object) -> str:
     if not isinstance(shape, (tuple, list)):
         return ""
     return ", ".join("?" if dim is None else str(dim) for dim in shape if not isinstance(dim, int) or dim < 0)
+
+
+def _names(name: str, shape: object) -> list[str]:
+    """The free dimensions as ``--dim`` takes them: by name, or by input and axis where they have none."""
+    if not isinstance(shape, (tuple, list)):
+        return []
+    return [
+        dim if isinstance(dim, str) else f"{name}:{axis}"
+        for axis, dim in enumerate(shape)
+        if not isinstance(dim, int) or dim < 0
+    ]

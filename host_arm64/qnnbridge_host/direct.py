@@ -1,6 +1,6 @@
 """Runs in the host's interpreter: the same session without a bridge, timed there when it is told to.
 
-``python -m qnnbridge_tools.bench.direct``. Each line on stdin is a JSON document, each answer one on stdout:
+``python -m qnnbridge_host.direct``. Each line on stdin is a JSON document, each answer one on stdout:
 ``{"open": specification, "feed": FILE.npz}`` makes a session, ``{"calls": N, "session": number}`` runs it so often
 and tells the nanoseconds of each call. The end of stdin ends it.
 """
@@ -66,7 +66,7 @@ def _run(session: Any, feed: dict[str, Any], calls: int) -> list[int]:
 
 
 def _check(session: Any, feed: dict[str, Any]) -> int:
-    from qnnbridge_tools.bench.check_sums import check_sum
+    from qnnbridge_protocol.check_sums import check_sum
 
     return check_sum(session.run(None, feed))
 

@@ -1,0 +1,261 @@
+"""How outputs follow from sizes, found on real models; and whether padding changes what they say."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+import qnnbridge
+from qnnbridge.errors import InvalidArgument, ModelError, OptionError
+from tests.contract.small_models import CPU, MODELS, model, node, tensor
+
+rng = np.random.default_rng(90)
+
+
+def open_session(host: qnnbridge.Host, made: Any, **keywords: Any) -> qnnbridge.InferenceSession:
+    given = made.SerializeToString() if isinstance(made, onnx.ModelProto) else made
+    keywords = {"buckets": {"seq": [8, 16]}, "pad": 0, "providers": [CPU], **keywords}
+    return qnnbridge.InferenceSession(given, host=host, **keywords)
+
+
+def one_input(
+    nodes: Sequence[onnx.NodeProto],
+    outputs: Mapping[str, Any],
+    constants: Mapping[str, Any] | None = None,
+    shape: Sequence[Any] = (1, 3, "seq"),
+) -> onnx.ModelProto:
+    """Of x; outputs: name -> declared shape."""
+    return model(nodes, [tensor("x", shape)], [tensor(name, dims) for name, dims in outputs.items()], constants)
+
+
+def random(*shape: int) -> dict[str, Any]:
+    return {"x": rng.standard_normal(shape).astype(np.float32)}
+
+
+def both(host: qnnbridge.Host, made: onnx.ModelProto, feeds: dict[str, Any], **keywords: Any) -> tuple[Any, Any]:
+    """With buckets, and with the sizes themselves."""
+    with open_session(host, made, **keywords) as session:
+        padded = session.run(None, feeds)
+    with qnnbridge.InferenceSession(made.SerializeToString(), host=host, providers=[CPU]) as plain:
+        return padded, plain.run(None, feeds)
+
+
+def strided(pads: Sequence[int] = (1, 1)) -> onnx.ModelProto:
+    """A convolution with stride 2, whose length the model does not declare."""
+    weights = rng.standard_normal((4, 3, 3)).astype(np.float32)
+    return one_input(
+        [node("Conv", ["x", "w"], ["y"], strides=[2], pads=list(pads))], {"y": [1, 4, "y_length"]}, {"w": weights}
+    )
+
+
+@pytest.mark.parametrize("length", range(2, 17))
+def test_a_strided_convolution_has_the_length_that_it_would_have_without_padding(
+    host: qnnbridge.Host, length: int
+) -> None:
+    padded, plain = both(host, strided(), random(1, 3, length))
+    assert padded[0].shape == plain[0].shape
+    # Its own padding is 0, too.
+    assert np.allclose(padded[0], plain[0], atol=1e-5)
+
+
+def test_what_was_found_is_shown_and_an_odd_one_is_logged(
+    host: qnnbridge.Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "qnnbridge.buckets")
+    with open_session(host, strided()) as session:
+        assert session.buckets is not None
+        assert session.buckets.cut == {"y": (None, None, "(seq + 1) // 2")}
+        assert session.get_outputs()[0].shape == [1, 4, "y_length"]
+    assert "is as long as (seq + 1) // 2" in caplog.text
+    assert "verify_padding()" in caplog.text
+
+
+def test_an_output_without_any_declared_shape_is_cut(host: qnnbridge.Host) -> None:
+    made = one_input([node("Relu", ["x"], ["y"])], {"y": None})
+    padded, plain = both(host, made, random(1, 3, 5))
+    assert np.array_equal(padded[0], plain[0])
+    with open_session(host, made) as session:
+        assert session.get_outputs()[0].shape == [None, None, "seq"]
+
+
+def test_a_shape_that_is_declared_wrong_is_found_out(host: qnnbridge.Host) -> None:
+    """Models in use have one dimension less in their declaration than in what they return."""
+    made = one_input([node("Transpose", ["x"], ["y"], perm=[2, 0, 1])], {"y": [1, "seqlen"]})
+    with open_session(host, made) as session:
+        feeds = random(1, 3, 5)
+        assert np.array_equal(session.run(None, feeds)[0], feeds["x"].transpose(2, 0, 1))
+        assert session.get_outputs()[0].shape == ["seq", None, None]
+
+
+def test_an_output_that_is_longer_than_its_input_is_cut_to_its_own_length(host: qnnbridge.Host) -> None:
+    nodes = [
+        node("Concat", ["token", "x"], ["longer"], axis=2),
+        node("Resize", ["x", "", "scales"], ["twice"], mode="nearest"),
+    ]
+    constants = {"token": np.ones((1, 3, 1), np.float32), "scales": np.array([1, 1, 2], np.float32)}
+    made = one_input(nodes, {"longer": [1, 3, "l"], "twice": [1, 3, "t"]}, constants)
+    padded, plain = both(host, made, random(1, 3, 5))
+    for one, other in zip(padded, plain, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_an_output_that_does_not_follow_from_the_size_is_left_as_it_is(host: qnnbridge.Host) -> None:
+    made = one_input(
+        [node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)], {"y": ["what"]}, {"axes": np.array([0, 2], np.int64)}
+    )
+    padded, plain = both(host, made, random(1, 3, 5))
+    assert np.allclose(padded[0], plain[0], atol=1e-5)
+
+
+def test_an_output_of_two_sizes_at_once_is_refused_with_the_reason_and_others_work(host: qnnbridge.Host) -> None:
+    nodes = [node("Reshape", ["x", "flat"], ["f"]), node("Relu", ["x"], ["y"])]
+    made = one_input(
+        nodes, {"f": ["all"], "y": ["batch", "seq"]}, {"flat": np.array([-1], np.int64)}, ["batch", "seq"]
+    )
+    with open_session(host, made, buckets={"seq": [8, 16], "batch": [2, 4]}) as session:
+        feeds = random(1, 5)
+        assert np.array_equal(session.run(["y"], feeds)[0], np.maximum(feeds["x"], 0))
+        with pytest.raises(ModelError, match="'f' cannot be cut back") as caught:
+            session.run(None, feeds)
+        assert "more than one size at once" in str(caught.value.cause)
+        whole = random(2, 8)  # nothing to cut
+        assert session.run(["f"], whole)[0].shape == (16,)
+        assert "output 'f' is not cut" in str(session.buckets)
+
+
+def test_the_application_can_say_how_to_cut(host: qnnbridge.Host) -> None:
+    made = strided()
+    with open_session(host, made, cut={"y": [None, None, "seq // 2"]}) as session:
+        assert session.run(None, random(1, 3, 5))[0].shape == (1, 4, 2)
+    with open_session(host, made, cut={"y": [None, None, None]}) as session:
+        assert session.run(None, random(1, 3, 5))[0].shape == (1, 4, 4)
+    with open_session(host, made, cut={"y": [None, None, "seq"]}) as session:
+        with pytest.raises(ModelError, match="not known how to cut") as caught:
+            session.run(None, random(1, 3, 5))
+        assert "expected to be seq, which is 8" in str(caught.value.cause)
+    with pytest.raises(OptionError, match="no output 'z'"):
+        open_session(host, made, cut={"z": ["seq"]})
+
+
+def test_maps_and_sequences_are_given_only_if_nothing_was_padded(host: qnnbridge.Host) -> None:
+    iris = onnx.load(MODELS / "logreg_iris.onnx")
+    iris.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    iris.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    label, probabilities = (output.name for output in iris.graph.output)
+    with open_session(host, iris, buckets={"rows": 3}) as session:
+        rows = {"float_input": rng.random((2, 2), np.float32)}
+        assert session.run([label], rows)[0].shape == (2,)
+        with pytest.raises(ModelError, match="cannot be cut back") as caught:
+            session.run([probabilities], rows)
+        assert "only tensors" in str(caught.value.cause)
+        full = {"float_input": rng.random((3, 2), np.float32)}
+        assert len(session.run(None, full)[1]) == 3
+
+
+# --- whether padding changes the answer ---
+
+
+def masked_mean() -> onnx.ModelProto:
+    return model(
+        [
+            node("Mul", ["x", "mask"], ["seen"]),
+            node("ReduceSum", ["seen", "axes"], ["total"], keepdims=0),
+            node("ReduceSum", ["mask", "axes"], ["count"], keepdims=0),
+            node("Div", ["total", "count"], ["y"]),
+        ],
+        [tensor("x", [1, "seq"]), tensor("mask", [1, "seq"])],
+        [tensor("y", [1])],
+        {"axes": np.array([1], np.int64)},
+    )
+
+
+def test_a_masked_mean_is_not_changed_by_padding(host: qnnbridge.Host) -> None:
+    feeds = {**random(1, 5), "mask": np.ones((1, 5), np.float32)}
+    with open_session(host, masked_mean(), pad={"x": 1e3, "mask": 0}) as session:
+        report = session.verify_padding(feeds)
+        assert report.ok
+        assert [dict(o.bucket) for o in report.outputs] == [{"seq": 8}, {"seq": 16}]
+        assert "does not change the results" in str(report)
+    with open_session(host, masked_mean(), pad={"x": 1e3, "mask": 1}) as session:
+        report = session.verify_padding([feeds])
+        assert not report.ok
+        assert report.outputs[0].difference > 100
+
+
+def test_a_plain_mean_is_changed_and_the_report_says_what_to_do(host: qnnbridge.Host) -> None:
+    made = one_input([node("ReduceMean", ["x"], ["y"], axes=[2], keepdims=0)], {"y": [1, 3]}, shape=[1, 3, "seq"])
+    with open_session(host, made) as session:
+        text = str(session.verify_padding(random(1, 3, 5)))
+    assert text.startswith("Padding changes the results:")
+    assert "'y', seq=5 padded to seq=8: 3 of 3 values differ" in text
+    assert "Something in the model runs over the whole length" in text
+    assert "pad it with 0" in text
+
+
+def test_a_convolution_is_changed_only_beside_the_padding_and_the_report_says_so(host: qnnbridge.Host) -> None:
+    weights = np.ones((1, 3, 3), np.float32)
+    made = one_input(
+        [node("Conv", ["x", "w"], ["y"], pads=[1, 1])], {"y": [1, 1, "seq"]}, {"w": weights}, [1, 3, "seq"]
+    )
+    feeds = {"x": np.ones((1, 3, 6), np.float32)}
+    with open_session(host, made, pad=5) as session:
+        text = str(session.verify_padding(feeds))
+    assert "only the last 1 of 6 of axis 2" in text
+    assert "looks at neighbours" in text
+    with open_session(host, made, pad=0) as session:  # as the model itself pads
+        assert session.verify_padding(feeds).ok
+
+
+def test_an_output_that_is_cut_at_the_wrong_end_is_found(host: qnnbridge.Host) -> None:
+    made = one_input(
+        [node("Concat", ["x", "token"], ["y"], axis=2)], {"y": None}, {"token": np.ones((1, 3, 1), np.float32)}
+    )
+    with open_session(host, made, pad=0) as session:
+        assert not session.verify_padding(random(1, 3, 5))
+
+
+def test_integers_and_missing_numbers_are_compared_exactly(host: qnnbridge.Host) -> None:
+    made = model(
+        [node("ArgMax", ["x"], ["y"], axis=1, keepdims=0), node("Log", ["x"], ["z"])],
+        [tensor("x", [1, "seq"])],
+        [tensor("y", [1], TensorProto.INT64), tensor("z", [1, "seq"])],
+    )
+    feeds = {"x": np.array([[-1, -3, -2]], np.float32)}  # z has no numbers at all
+    with open_session(host, made, pad=-9) as session:
+        assert session.verify_padding(feeds).ok
+    with open_session(host, made, pad=0) as session:
+        report = session.verify_padding(feeds)
+        assert [(o.output, o.ok) for o in report.outputs if dict(o.bucket) == {"seq": 8}] == [
+            ("y", False),
+            ("z", True),
+        ]
+
+
+def test_feeds_that_show_nothing_are_refused(host: qnnbridge.Host) -> None:
+    with open_session(host, masked_mean(), pad=0) as session:
+
+        def feeds(length: int) -> dict[str, Any]:
+            return {**random(1, length), "mask": np.ones((1, length), np.float32)}
+
+        with pytest.raises(OptionError, match="None of these feeds is padded"):
+            session.verify_padding(feeds(16))
+        with pytest.raises(InvalidArgument, match="largest bucket"):
+            session.verify_padding(feeds(17))
+        with pytest.raises(OptionError, match="tolerance=-1"):
+            session.verify_padding(feeds(5), tolerance=-1)
+        assert session.verify_padding(feeds(8)).ok  # padded to the largest one
+
+
+def test_a_model_that_does_not_run_with_the_size_itself_is_told(host: qnnbridge.Host) -> None:
+    nodes = [node("Reshape", ["x", "cells"], ["c"]), node("Transpose", ["c"], ["y"], perm=[0, 2, 1, 3])]
+    made = one_input(nodes, {"y": None}, {"cells": np.array([1, 3, -1, 4], np.int64)}, [1, 3, "seq"])
+    with open_session(host, made) as session:
+        with pytest.raises(ModelError, match="does not run with the sizes themselves") as caught:
+            session.verify_padding(random(1, 3, 6))
+        assert "Reshape" in str(caught.value.cause)

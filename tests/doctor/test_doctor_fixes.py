@@ -1,0 +1,484 @@
+"""Fixes: the release that each of them brings fits the computer, and each of their commands can be copied and run."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from broken_machines import BROKEN
+from documented_attempts import ATTEMPTS
+from machines import (
+    DRIVER_FOLDER,
+    File,
+    Python,
+    SimulatedMachine,
+    add_python,
+    install,
+    install_bridge,
+    install_small,
+    linux,
+    make_host,
+    snapdragon,
+    windows_on_arm,
+    x64_pc,
+)
+
+from qnnbridge.releases.fitness import platform_of_release
+from qnnbridge.releases.known_faults import ort_bounds
+from qnnbridge.releases.machines import HostMachine
+from qnnbridge.releases.table import for_version, load_releases
+from qnnbridge.releases.versions import sdk_is_newer
+from qnnbridge_tools.doctor import advice, fixes, tell
+from qnnbridge_tools.doctor.commands import python_lines
+from qnnbridge_tools.doctor.diagnose import diagnose
+from qnnbridge_tools.doctor.facts import Library, ProbeResult
+from qnnbridge_tools.doctor.findings import Finding, Remedy
+from qnnbridge_tools.doctor.real_machine import answer_of
+from qnnbridge_tools.doctor.survey import Order, survey
+from qnnbridge_tools.versions.view import advice as what_would_fit
+
+SYSTEMS = ("2.40.0.0", "2.48.40.0")
+HERE = (None, *SYSTEMS)
+UNINSTALL = "py -V:3.13-arm64 -m pip uninstall -y onnxruntime onnxruntime-qnn"
+
+
+def only(machine: SimulatedMachine, order: Order | None = None) -> Finding:
+    (found,) = diagnose(survey(machine, order or Order())).findings
+    return found
+
+
+# --- which release ---
+
+
+@pytest.mark.parametrize("qnn", ["1.23.2", "1.24.1"])
+def test_a_shadowed_1_x_is_replaced_by_the_release_that_fits_the_driver(qnn: str) -> None:
+    machine, _, host = snapdragon(qnn, system_qnn="2.42.0.0")
+    install(host, "onnxruntime", "1.31.1")
+    found = only(machine)
+    assert found.code == "packages.shadowed"
+    assert found.remedy.commands == (
+        UNINSTALL,
+        'py -V:3.13-arm64 -m pip install "onnxruntime>=1.24.2,<1.28" onnxruntime-qnn==2.0.0',
+    )
+
+
+def test_an_x64_computer_gets_what_fits_it_and_no_driver_is_asked() -> None:
+    machine = x64_pc()
+    make_host(add_python(machine, r"C:\Python311", "3.11.9", "x64", running=True), "1.23.2")
+    found = only(machine)
+    assert found.code == "packages.arm-only"
+    assert found.remedy.commands[-1].endswith("onnxruntime-qnn==2.7.0")
+
+
+def test_every_version_that_is_asked_for_is_held_against_the_driver() -> None:
+    """Nobody has to think of it: that is the default."""
+    facts = survey(snapdragon(system_qnn="2.40.0.0")[0], Order())
+    assert advice.fitting_version(facts) == "1.23.2"
+    assert advice.fits(facts, "1.23.2")
+    assert not advice.fits(facts, "2.7.0")
+    assert advice.fits(facts, "99.0.0"), "of what the table does not know nothing bad is known"
+
+
+def test_a_host_without_packages_is_set_up_with_what_fits() -> None:
+    machine = windows_on_arm(system_qnn="2.40.0.0")
+    install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
+    native = add_python(machine, r"C:\Python313-arm64")
+    found = only(machine)
+    assert (found.code, found.remedy) == ("host.packages-missing", Remedy("", ("qnnbridge setup-host",)))
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = native.executable
+    found = only(machine)
+    assert found.code == "host.packages-missing"
+    (line,) = found.remedy.commands
+    assert line.startswith("py -V:3.13-arm64 -m pip install qnnbridge==")
+    assert "onnxruntime-qnn==1.23.2" in line
+    assert "onnxruntime>" not in line, "1.x is an onnxruntime of its own"
+    assert "[host]" not in line
+
+
+def test_a_plugin_that_is_too_old_for_onnxruntime_is_replaced_by_one_that_fits_the_driver() -> None:
+    found = only(snapdragon("2.3.0", "1.31.1", system_qnn="2.48.40.0")[0])
+    assert found.code == "packages.qnn-too-old"
+    assert found.remedy.commands == (
+        UNINSTALL,
+        'py -V:3.13-arm64 -m pip install "onnxruntime>=1.24.2" onnxruntime-qnn==2.4.0',
+    )
+
+
+def test_where_another_python_would_be_enough_it_is_named() -> None:
+    machine, _, _ = snapdragon(version="3.14.0", system_qnn="2.40.0.0")
+    found = only(machine)
+    assert found.code == "sdk.newer-than-system"
+    would = what_would_fit(HostMachine("win_arm64", "ARM64", (3, 14), system_sdk="2.40.0", hexagon=73))
+    assert "1.23.2 would, with Python 3.11 to 3.13" in would
+    assert would in found.remedy.words
+    assert "Install Python 3.13" in found.remedy.words
+    assert "driver" not in found.remedy.words
+    assert found.remedy.commands == ("qnnbridge setup-host",)
+    add_python(machine, r"C:\Python312-arm64", "3.12.4")
+    found = diagnose(survey(machine, Order())).findings[0]
+    assert "Install Python" not in found.remedy.words, "one that fits is here already"
+
+
+def test_a_named_python_that_is_too_old_is_not_also_told_to_install_packages() -> None:
+    machine = linux()
+    make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
+    old = add_python(machine, "/opt/old", "3.10.13", "x86_64")
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = old.executable
+    found = only(machine)
+    assert found.code == "host.python-too-old"
+    assert found.remedy.commands == ("export QNNBRIDGE_HOST_PYTHON=/opt/python/bin/python3",)
+
+
+def test_an_empty_python_that_nothing_is_for_is_not_enough() -> None:
+    machine = windows_on_arm(system_qnn="2.40.0.0")
+    install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
+    add_python(machine, r"C:\Python314-arm64", "3.14.0")
+    found = only(machine)
+    assert found.code == "host.packages-missing"
+    assert "No release of onnxruntime-qnn fits Python 3.14 and QNN 2.40.0." in found.remedy.words
+    assert "Install Python 3.13" in found.remedy.words
+
+
+def test_where_only_another_driver_would_help_that_is_said() -> None:
+    found = only(snapdragon(system_qnn="2.20.0.0")[0])
+    assert found.code == "sdk.newer-than-system"
+    assert "update the NPU driver" in found.remedy.words
+    assert found.remedy.commands == ("start ms-settings:windowsupdate-optionalupdates",)
+
+
+def test_words_are_not_on_the_line_of_a_command() -> None:
+    found = only(snapdragon(system_qnn="2.40.0.0")[0])
+    assert found.remedy.words == "Install the release that fits, or update the NPU driver."
+    assert found.remedy.commands == (UNINSTALL, "py -V:3.13-arm64 -m pip install onnxruntime-qnn==1.23.2")
+    assert found.fix.splitlines() == [found.remedy.words, *found.remedy.commands]
+    assert found.to_json()["commands"] == list(found.remedy.commands)
+
+
+def test_the_bounds_of_onnxruntime_are_those_of_the_known_faults() -> None:
+    facts = survey(snapdragon()[0], Order())
+    plugins = [
+        one for one in load_releases() if one.layout == "2.x plugin" and platform_of_release(one) == "win_arm64"
+    ]
+    assert len(plugins) > 5
+    for release in plugins:
+        assert advice.ort_requirement(facts, release.version) == f"onnxruntime{ort_bounds(release)}"
+    assert not hasattr(advice, "ort_bounds")
+
+
+def test_what_does_not_fit_is_not_installed_anew() -> None:
+    """A damaged library of a release that the driver is too old for: mending it would only lead to the next finding."""
+    machine, _, host = snapdragon(system_qnn="2.40.0.0")
+    machine.remove(host.path("onnxruntime_qnn/QnnSystem.dll"))
+    found = diagnose(survey(machine, Order())).findings[0]
+    assert found.code == "files.missing"
+    assert "onnxruntime-qnn 2.7.0 does not fit this computer anyway" in found.remedy.words
+    assert found.remedy.commands[-1].endswith("install onnxruntime-qnn==1.23.2")
+
+
+def test_an_sdk_that_a_variable_names_counts_where_the_driver_says_nothing() -> None:
+    machine = windows_on_arm()
+    install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
+    add_python(machine, r"C:\Python313-arm64")
+    machine.put(r"C:\qairt\2.40.0.251030\sdk.yaml", text="version: 2.40.0.251030\n")
+    machine.environ["QNN_SDK_ROOT"] = r"C:\qairt\2.40.0.251030"
+    assert only(machine).remedy.commands == ("qnnbridge setup-host --system-sdk 2.40.0",)
+
+
+def test_a_copy_that_is_there_twice_is_taken_away_twice() -> None:
+    case = next(one for one in BROKEN if one.code == "packages.twice")
+    built = case.build()
+    assert isinstance(built, SimulatedMachine)
+    commands = only(built).remedy.commands
+    assert sum(" uninstall -y " in line and line.endswith("onnxruntime-qnn") for line in commands) == 2
+
+
+# --- all of them ---
+
+
+def _machines() -> Iterator[tuple[str, SimulatedMachine, Order, str | None]]:
+    """All broken ones, as they are and with drivers of two older versions of QNN. With a probe's own words they
+    would show nothing of ours."""
+    for case in (*ATTEMPTS, *BROKEN):
+        for system in HERE:
+            built = case.build()
+            machine, order = built if isinstance(built, tuple) else (built, Order())
+            if system is not None:
+                if machine.system != "Windows" or machine.machine != "ARM64":
+                    continue
+                machine.put(rf"{DRIVER_FOLDER}\HTP\HtpUsrDrv.dll", File(9, library=Library("ARM64", system)))
+            yield case.build.__name__, machine, order, system
+
+
+@functools.cache
+def _all_found() -> list[tuple[str, SimulatedMachine, str | None, Finding]]:
+    found = []
+    for name, machine, order, _ in _machines():
+        facts = survey(machine, order)
+        system = advice.system_sdk(facts)
+        found += [(name, machine, system[0] if system else None, one) for one in diagnose(facts).findings]
+    return found
+
+
+def test_no_fix_brings_a_qnn_that_is_newer_than_the_systems() -> None:
+    checked = 0
+    for name, _, system, found in _all_found():
+        for line in found.remedy.commands:
+            if " -m pip install " not in line:
+                continue
+            named = re.findall(r"onnxruntime-qnn==([\w.]+)", line)
+            wants = re.search(r"(?:^|[\s\"])onnxruntime-qnn(?![=\w])|\[host\]", line)
+            assert named or not wants, (name, line, "any version")
+            for version in named if system else []:
+                checked += 1
+                for release in for_version(version):
+                    assert release.qnn_sdk, (name, line)
+                    assert not sdk_is_newer(release.qnn_sdk, ".".join(system.split(".")[:3])), (name, system, line)
+    assert checked > 100
+
+
+def test_every_command_is_one_line_that_each_shell_of_the_computer_runs() -> None:
+    lines = {(one.system, line): name for name, one, _, found in _all_found() for line in found.remedy.commands}
+    assert len(lines) > 40
+    for (system, line), name in lines.items():
+        assert line == " ".join(line.split()), (name, line)
+        assert line.count('"') % 2 == 0, (name, line)
+        outside = re.sub(r'"[^"]+"', "Q", line)
+        assert not re.search(r"[&|;<>()'`]", outside), (name, line, "an operator of some shell")
+        assert not re.search(r"\b(?:or|then)\b", outside), (name, line, "words")
+        if system == "Windows":
+            assert '""' not in line, "PowerShell drops an empty argument"
+            assert not line.startswith(('"', "'")), "PowerShell prints a text"
+            assert not re.search(r'"[^"]*[$%][^"]*"', line), "one shell or the other replaces it"
+            assert "," not in outside, "PowerShell makes a list of it"
+        first = line.split()[0]
+        assert first in KNOWN_PROGRAMS[system] or re.fullmatch(PYTHON[system], first), (name, line)
+        if system != "Windows":
+            subprocess.run(["sh", "-n", "-c", line], check=True)
+
+
+KNOWN_PROGRAMS = {
+    "Windows": {"py", "qnnbridge", "setx", "powershell", "start", "winget", "sc.exe", "pushd", "popd"},
+    "Linux": {"qnnbridge", "sudo", "unset", "python3"} | {"export"},
+}
+PYTHON = {"Windows": r"(?:\.|[A-Z]:|\\\\)\\[\w.\\~-]*python\.exe", "Linux": r"/[\w./-]*python3?"}
+
+
+def test_words_hold_no_command_that_would_have_to_be_picked_out() -> None:
+    for name, _, _, found in _all_found():
+        words = found.remedy.words
+        assert not re.search(r" -m (?:pip|venv) |&&|\bsetx |\bpy -V|\bqnnbridge (?:setup-host|cache|run)", words), (
+            name,
+            words,
+        )
+        assert words or found.remedy.commands
+
+
+# --- what --fix does of it ---
+
+
+def test_a_host_is_set_up_with_the_options_of_the_findings_own_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The set-up itself is carried out in the tests of `setup-host`."""
+    machine = windows_on_arm(home=r"C:\Users\Jürgen")
+    install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
+    add_python(machine, r"C:\Python313-arm64")
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = r"C:\gone\python.exe"
+    report = diagnose(survey(machine, Order()))
+    ran: list[tuple[str, ...]] = []
+
+    def record(*arguments: str) -> str:
+        ran.append(arguments)
+        return "ran"
+
+    monkeypatch.setattr(fixes, "_run_command", record)
+    asked: list[str] = []
+    lines = fixes.apply_fixes(report, lambda question: not asked.append(question))  # type: ignore[func-returns-value]
+    assert [one for one in ran if one[0] == "setup-host"] == [("setup-host", "--dir", r"C:\qnnbridge\host")]
+    assert any("then run: powershell" in line and "QNNBRIDGE_HOST_PYTHON" in line for line in lines)
+
+
+def test_what_has_no_set_up_in_its_fix_is_not_mended_by_one() -> None:
+    report = diagnose(survey(snapdragon(system_qnn="2.40.0.0")[0], Order()))
+    asked: list[str] = []
+    lines = fixes.apply_fixes(report, lambda question: bool(asked.append(question)))  # type: ignore[func-returns-value]
+    assert asked == []
+    assert lines == ["not mended by --fix (sdk.newer-than-system): do what its fix says"]
+
+
+# --- commands ---
+
+
+def _in_program_files() -> tuple[SimulatedMachine, Python]:
+    machine, _, _ = snapdragon()
+    python = make_host(add_python(machine, r"C:\Program Files\Py", registered=False))
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = python.executable
+    return machine, python
+
+
+def test_a_path_with_spaces_is_gone_to_because_no_command_starts_it_in_both_shells() -> None:
+    machine, python = _in_program_files()
+    machine.remove(python.path("onnxruntime_qnn/QnnSystem.dll"))
+    assert only(machine).remedy.commands == (
+        r'pushd "C:\Program Files\Py"',
+        r".\python.exe -m pip install --force-reinstall --no-deps onnxruntime-qnn==2.7.0",
+        "popd",
+    )
+
+
+def test_a_path_with_spaces_is_quoted_for_sh() -> None:
+    machine = linux()
+    make_host(add_python(machine, "/opt/my python", "3.11.7", "x86_64", running=True))
+    facts = survey(machine, Order())
+    (line,) = python_lines(facts, facts.host.path, "-m pip list")
+    assert line == "'/opt/my python/bin/python3' -m pip list"
+
+
+def test_the_folder_of_an_old_release_is_removed_by_a_command_that_runs(tmp_path: object) -> None:
+    machine = linux()
+    host = make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
+    install_small(host, "unrelated")
+    facts = survey(machine, Order())
+    folder = f"{tmp_path}/site/onnxruntime"
+    remedy = advice.after_removal(facts, folder, "2.7.0")
+    line = remedy.commands[1].replace("/opt/python/bin/python3", shutil.which("python3") or "python3")
+    subprocess.run(["mkdir", "-p", f"{folder}/capi"], check=True)
+    subprocess.run(["sh", "-c", line], check=True)
+    assert subprocess.run(["test", "-e", folder], check=False).returncode == 1
+
+
+def test_a_variable_that_would_win_over_the_new_host_is_removed_with_it() -> None:
+    machine = windows_on_arm(home=r"C:\Users\Jürgen")
+    install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = r"C:\gone\python.exe"
+    found = next(one for one in diagnose(survey(machine, Order())).findings if one.code == "host.file-missing")
+    assert found.remedy.commands == (
+        r"qnnbridge setup-host --dir C:\qnnbridge\host",
+        "powershell -Command \"[Environment]::SetEnvironmentVariable('QNNBRIDGE_HOST_PYTHON', '', 'User')\"",
+    )
+
+
+@pytest.mark.parametrize(
+    ("failed", "words", "command"),
+    [
+        ("timeout", "Restart the computer", "qnnbridge doctor --timeout 300"),
+        ("numbers", "update the NPU driver", "onnxruntime-qnn==2.7.0"),
+        ("import", "", "onnxruntime-qnn==2.7.0"),
+    ],
+)
+def test_a_probe_that_explains_nothing_gets_what_fits_its_stage(failed: str, words: str, command: str) -> None:
+    machine, _, _ = snapdragon()
+    machine.probe_result = ProbeResult(failed=failed, message="?")
+    remedy = only(machine).remedy
+    assert words in remedy.words
+    assert remedy.commands[-1].endswith(command)
+
+
+# --- Pythons of a Linux computer ---
+
+
+def test_an_interpreter_without_packages_gets_no_line_that_says_packages_are_well() -> None:
+    machine = linux()
+    install_bridge(add_python(machine, "/opt/app", "3.12.4", "x86_64", running=True))
+    bare = add_python(machine, "/opt/bare", "3.11.7", "x86_64")
+    report = diagnose(survey(machine, Order(host_python=bare.executable)))
+    assert "packages" not in [one.check for one in report.healthy]
+    (found,) = report.findings
+    assert found.title.endswith(
+        "lacks qnnbridge_host, qnnbridge_protocol, msgpack, numpy, onnxruntime, onnxruntime-qnn"
+    )
+    assert found.remedy.commands[0].startswith("/opt/bare/bin/python3 -m pip install ")
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_where_pip_must_not_install_an_environment_is_made(running: bool) -> None:
+    machine = linux()
+    if not running:
+        install_bridge(add_python(machine, "/opt/app", "3.12.4", "x86_64", running=True))
+    managed = add_python(machine, "/usr", "3.11.7", "x86_64", running=running)
+    managed.answer(externally_managed=True)
+    facts = survey(machine, Order(host_python=None if running else managed.executable))
+    found = next(one for one in diagnose(facts).findings if one.code == "host.packages-missing")
+    assert found.remedy.commands == ("qnnbridge setup-host",)
+    assert "belongs to the system" in found.remedy.words
+    for remedy in (
+        advice.install_fitting(facts),
+        advice.install_again(facts, "numpy", "2.4.6"),
+        advice.after_removal(facts, None, "2.7.0"),
+        advice.by_pip(facts, "install qnnbridge"),
+    ):
+        assert remedy.commands == ("qnnbridge setup-host",)
+
+
+def test_an_interpreter_tells_whether_it_is_managed_from_outside_as_pip_finds_it_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path) if name == "stdlib" else "")
+    assert not answer_of(tell.tell()).externally_managed
+    (tmp_path / "EXTERNALLY-MANAGED").write_text("")
+    assert answer_of(tell.tell()).externally_managed
+    monkeypatch.setattr(sys, "base_prefix", "/elsewhere")
+    assert not answer_of(tell.tell()).externally_managed, "a virtual environment is the user's own"
+
+
+def linux_with_an_old_application() -> SimulatedMachine:
+    machine = linux()
+    machine.environ["PATH"] = "/opt/app/bin:/usr/bin:/bin:/opt/shims"
+    install_bridge(add_python(machine, "/opt/app", "3.10.14", "x86_64", running=True))
+    for folder in ("/opt/app/bin", "/usr/bin"):
+        for name in ("python3.10",) if folder.startswith("/opt") else ("python3.11", "python3"):
+            machine.put(f"{folder}/{name}", File(6_000_000, library=Library("x86_64")))
+    machine.links = {
+        "/opt/app/bin/python3": "/opt/pythons/python3.10",
+        "/opt/app/bin/python3.10": "/opt/pythons/python3.10",
+        "/usr/bin/python3": "/usr/bin/python3.11",
+        "/bin": "/usr/bin",
+        "/bin/python3": "/usr/bin/python3.11",
+        "/bin/python3.11": "/usr/bin/python3.11",
+    }
+    machine.put("/opt/shims/python3.13", File(400))
+    return machine
+
+
+def test_each_interpreter_of_the_path_is_listed_once_whatever_its_names_are() -> None:
+    machine = linux_with_an_old_application()
+    for name in ("python3", "python3.11"):
+        machine.put(f"/bin/{name}", File(6_000_000, library=Library("x86_64")))
+    found = survey(machine, Order()).interpreters
+    assert [(one.path, one.version) for one in found] == [
+        ("/opt/app/bin/python3", "3.10.14"),
+        ("/usr/bin/python3", "3.11"),
+        ("/opt/shims/python3.13", "3.13"),
+    ]
+    assert found[0].sources == ("running", "PATH")
+
+
+def test_environments_of_one_python_are_two_interpreters_though_their_links_lead_to_one() -> None:
+    machine = linux_with_an_old_application()
+    machine.environ["PATH"] += ":/opt/other/bin"
+    machine.put("/opt/other/bin/python3", File(6_000_000, library=Library("x86_64")))
+    machine.links["/opt/other/bin/python3"] = "/opt/pythons/python3.10"
+    other = survey(machine, Order()).interpreters[-1]
+    assert (other.path, other.refusal) == ("/opt/other/bin/python3", "host.python-too-old")
+
+
+def test_a_python_that_was_found_becomes_the_host_and_none_is_to_be_installed() -> None:
+    found = only(linux_with_an_old_application())
+    assert found.code == "host.none"
+    assert found.remedy == Remedy(
+        "Make a host from /usr/bin/python3.", ("qnnbridge setup-host --python /usr/bin/python3",)
+    )
+
+
+def test_where_only_a_script_stands_for_a_newer_python_one_has_to_be_installed() -> None:
+    machine = linux_with_an_old_application()
+    machine.environ["PATH"] = "/opt/app/bin:/opt/shims"
+    found = only(machine)
+    assert "Install Python 3.11 or newer" in found.remedy.words
+    assert found.remedy.commands == ("qnnbridge setup-host",)

@@ -1,0 +1,141 @@
+"""Drives a real Chromium over its debugging pipe: one page, real mouse and key events, no library needed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_ON_3_AND_4 = """
+import os, sys
+commands, answers = os.dup(int(sys.argv[1])), os.dup(int(sys.argv[2]))
+commands, answers = (os.dup2(fd, at) for fd, at in ((commands, 103), (answers, 104)))
+os.dup2(commands, 3), os.dup2(answers, 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+"""Chromium reads its orders from descriptor 3 and answers on 4."""
+WIDTH, HEIGHT = 1400, 900
+
+
+def program() -> str | None:
+    """The browser, on systems where descriptors can be handed to it."""
+    if sys.platform != "linux":
+        return None
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+class Page:
+    """A page that is loaded. Everything that the page logs as an error is in `errors`."""
+
+    def __init__(self, to_browser: int, from_browser: int) -> None:
+        self._out, self._in = to_browser, from_browser
+        self._rest = b""
+        self._number = 0
+        self._session: str | None = None
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                result: dict[str, Any] = answer["result"]
+                return result
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            more = os.read(self._in, 1 << 20)
+            assert more, "the browser ended"
+            self._rest += more
+        text, _, self._rest = self._rest.partition(b"\0")
+        answer: dict[str, Any] = json.loads(text)
+        method, parameters = answer.get("method"), answer.get("params", {})
+        if method == "Runtime.exceptionThrown":
+            self.errors.append(json.dumps(parameters["exceptionDetails"])[:500])
+        elif method == "Log.entryAdded" and parameters["entry"]["level"] == "error":
+            self.errors.append(parameters["entry"]["text"])
+        elif method == "Network.requestWillBeSent":
+            self.requests.append(parameters["request"]["url"])
+        return answer
+
+    def open(self, url: str) -> None:
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+        self.call("Page.navigate", url=url)
+        while self._next().get("method") != "Page.loadEventFired":
+            pass
+
+    def value(self, script: str) -> Any:
+        """What an expression gives in the page; promises are waited for."""
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def click(self, x: float, y: float) -> None:
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def press(self, key: str) -> None:
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key)
+
+    def picture(self, path: Path) -> None:
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+
+@contextmanager
+def page(path: Path, fragment: str = "") -> Iterator[Page]:
+    """The file in a browser of its own, which is gone afterwards."""
+    name = program()
+    assert name, "no browser"
+    read_end, write_end = os.pipe()
+    its_read, its_write = os.pipe()
+    with tempfile.TemporaryDirectory() as profile:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-I", "-c", _ON_3_AND_4, str(read_end), str(its_write)),
+                *(name, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"),
+                *(f"--user-data-dir={profile}", "--no-first-run", "--disable-dev-shm-usage"),
+                *("--disable-background-networking", f"--window-size={WIDTH},{HEIGHT}"),
+            ],
+            pass_fds=(read_end, its_write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "HOME": profile, "XDG_CONFIG_HOME": profile, "XDG_CACHE_HOME": profile},
+        )
+        os.close(read_end)
+        os.close(its_write)
+        made = Page(write_end, its_read)
+        try:
+            made.open(path.as_uri() + fragment)
+            yield made
+        finally:
+            made._session = None
+            try:
+                made.call("Browser.close")
+            except (OSError, AssertionError):
+                pass
+            os.close(write_end)
+            os.close(its_read)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,0 +1,260 @@
+"""One small model for each rewrite of `fix`, with what the rewrite is about in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import model_work_models as models
+import numpy as np
+from onnx import TensorProto, helper
+
+node, value, constant, weights = helper.make_node, models.value, models.constant, models.weights
+BOOL = TensorProto.BOOL
+
+
+def chain(nodes: list[Any], x: list[Any], y: list[Any], constants: list[Any] | None = None, **kwargs: Any) -> Any:
+    """From x to y."""
+    return models.model(nodes, [value("x", x)], [value("y", y)], constants or [], **kwargs)
+
+
+def pow_of(exponent: Any) -> Any:
+    return chain([node("Pow", ["x", "e"], ["y"], name="pow")], [2, 8], [2, 8], [constant("e", exponent)])
+
+
+def dynamic_integer_exponent() -> Any:
+    return models.model(
+        [node("Pow", ["x", "e"], ["y"], name="pow")],
+        [value("x", [2, 8]), value("e", [1], models.INT64)],
+        [value("y", [2, 8])],
+    )
+
+
+def negative_indices(op: str) -> Any:
+    constants = {
+        "Gather": [constant("i", np.array([-1, 0, -3]))],
+        "GatherElements": [constant("i", np.array([[-1, 0, 2], [-3, 1, -2]]))],
+        "GatherND": [constant("i", np.array([[-1, 0], [1, -2]]))],
+        "ScatterElements": [constant("i", np.array([[-1, 0, -2]])), constant("u", np.ones((1, 3), np.float32))],
+        "ScatterND": [constant("i", np.array([[-1], [0]])), constant("u", np.ones((2, 5), np.float32))],
+    }[op]
+    attributes = {"axis": 1} if op in ("Gather", "GatherElements", "ScatterElements") else {}
+    made = node(op, ["x", *(c.name for c in constants)], ["y"], name="index", **attributes)
+    shape: list[Any] = [2] if op == "GatherND" else [None, None]
+    return models.model([made], [value("x", [4, 5])], [value("y", shape)], constants)
+
+
+def gemm(alpha: float, beta: float, *, constant_weights: bool = True) -> Any:
+    made = node("Gemm", ["x", "w", "b"], ["y"], alpha=alpha, beta=beta, transB=1, name="gemm")
+    bias = constant("b", np.ones(3, np.float32))
+    if constant_weights:
+        return chain([made], [2, 8], [2, 3], [weights("w", 3, 8), bias])
+    return models.model([made], [value("x", [2, 8]), value("w", [3, 8])], [value("y", [2, 3])], [bias])
+
+
+def computed_clip() -> Any:
+    return chain(
+        [
+            node("ReduceMax", ["x"], ["most"], keepdims=0, name="most"),
+            node("Sub", ["most", "room"], ["least"], name="least"),
+            node("Clip", ["x", "least"], ["y"], name="clip"),
+        ],
+        [2, 8],
+        [2, 8],
+        [constant("room", np.float32(0.25))],
+    )
+
+
+def unused_statistics() -> Any:
+    return chain(
+        [node("LayerNormalization", ["x", "s"], ["y", "mean", "deviation"], axis=-1, name="norm")],
+        [2, 8],
+        [2, 8],
+        [constant("s", np.ones(8, np.float32))],
+    )
+
+
+def trilu(upper: int) -> Any:
+    return chain(
+        [node("Trilu", ["x", "k"], ["y"], upper=upper, name="trilu")], [2, 5, 4], [2, 5, 4], [constant("k", 1)]
+    )
+
+
+def skip_norm() -> Any:
+    return chain(
+        [
+            node("Neg", ["x"], ["n"], name="neg"),
+            node(
+                "SkipLayerNormalization",
+                ["x", "n", "g", "b", "more"],
+                ["y", "", "", "sum"],
+                domain="com.microsoft",
+                name="skip",
+                epsilon=1e-5,
+            ),
+            node("Relu", ["sum"], ["z"], name="relu"),
+        ],
+        [1, 4, 8],
+        [1, 4, 8],
+        [
+            constant("g", np.linspace(0.5, 1, 8, dtype=np.float32)),
+            constant("b", np.ones(8, np.float32)),
+            constant("more", np.linspace(0, 1, 8, dtype=np.float32)),
+        ],
+        extra_opsets=(("com.microsoft", 1),),
+    )
+
+
+def missing(op: str, opset: int = 17) -> Any:
+    attributes: dict[str, Any] = {"axes": [1]} if op.startswith("Reduce") and opset < 18 else {}
+    if op == "Celu":
+        attributes["alpha"] = 0.5
+    inputs, constants = ["x"], []
+    if op.startswith("Reduce") and opset >= 18:
+        inputs, constants = ["x", "a"], [constant("a", np.array([1]))]
+    shape = [2, 1] if op.startswith("Reduce") else [2, 8]
+    return chain([node(op, inputs, ["y"], name="missing", **attributes)], [2, 8], shape, constants, opset=opset)
+
+
+def erf(*, in_gelu: bool) -> Any:
+    nodes = [
+        node("Div", ["x", "root"], ["d"], name="div"),
+        node("Erf", ["d"], ["e" if in_gelu else "y"], name="erf"),
+    ]
+    if in_gelu:
+        nodes += [
+            node("Add", ["e", "one"], ["a"], name="add"),
+            node("Mul", ["x", "a"], ["m"], name="mul"),
+            node("Mul", ["m", "half"], ["y"], name="halve"),
+        ]
+    numbers = {"root": np.sqrt(2), "one": 1, "half": 0.5}
+    return chain(nodes, [2, 8], [2, 8], [constant(name, np.float32(number)) for name, number in numbers.items()])
+
+
+def windows() -> Any:
+    """As in a Swin transformer: pictures cut into windows over six dimensions, and a softmax within each."""
+    shape = lambda name, *sizes: constant(name, np.array(sizes))  # noqa: E731
+    return chain(
+        [
+            node("Reshape", ["x", "s6"], ["six"], name="cut"),
+            node("Transpose", ["six"], ["turned"], perm=[0, 1, 3, 2, 4, 5], name="turn"),
+            node("Softmax", ["turned"], ["soft"], axis=3, name="soft"),
+            node("Add", ["soft", "bias"], ["sum"], name="add"),
+            node("ReduceMean", ["sum"], ["mean"], axes=[-1], keepdims=1, name="mean"),
+            node("Sub", ["sum", "mean"], ["centred"], name="centre"),
+            node("Reshape", ["centred", "s3"], ["y"], name="flat"),
+        ],
+        [2, 8, 8, 3],
+        [32, 4, 3],
+        [shape("s6", 2, 4, 2, 4, 2, 3), shape("s3", 32, 4, 3), weights("bias", 1, 1, 1, 2, 2, 1)],
+    )
+
+
+def scattered_transpose() -> Any:
+    """Six axes of which no two stay neighbours."""
+    return chain(
+        [
+            node("Reshape", ["x", "s"], ["six"], name="cut"),
+            node("Transpose", ["six"], ["turned"], perm=[4, 1, 5, 2, 0, 3], name="turn"),
+            node("Reshape", ["turned", "flat"], ["y"], name="flat"),
+        ],
+        [24, 30],
+        [720],
+        [constant("s", np.array([2, 3, 4, 5, 3, 2])), constant("flat", np.array([720]))],
+    )
+
+
+def sum_of_six_dimensions() -> Any:
+    """Over all of them: there are no axes to take over."""
+    return chain([node("ReduceSum", ["x"], ["y"], keepdims=0, name="sum")], [1, 2, 3, 1, 2, 3], [])
+
+
+def large_matmul() -> Any:
+    return chain(
+        [node("MatMul", ["x", "w"], ["y"], name="matmul")],
+        [2, 3, 4, 5, 6],
+        [2, 3, 4, 5, 2],
+        [weights("w", 1, 1, 1, 6, 2)],
+    )
+
+
+def empty_state() -> Any:
+    """A state that is cut to nothing and put in front of the input, as streaming models do at the beginning."""
+    return chain(
+        [
+            node("Slice", ["x", "zero", "zero", "one"], ["state"], name="cut"),
+            node("Concat", ["state", "x"], ["both"], axis=1, name="join"),
+            node("Split", ["both", "sizes"], ["none", "all"], axis=1, name="split"),
+            node("Relu", ["none"], ["nothing"], name="relu_of_nothing"),
+            node("ReduceSum", ["nothing", "one"], ["sum"], keepdims=1, name="sum_of_nothing"),
+            node("Add", ["all", "sum"], ["y"], name="add"),
+        ],
+        [2, 8],
+        [2, 8],
+        [constant("zero", np.array([0])), constant("one", np.array([1])), constant("sizes", np.array([0, 8]))],
+    )
+
+
+def branch_by_rank() -> Any:
+    """An If on the number of elements, of which one branch is impossible once the sizes are fixed."""
+    three = helper.make_graph(
+        [node("Squeeze", ["x", "axis"], ["t0"]), node("Relu", ["t0"], ["t"])],
+        "three",
+        [],
+        [value("t", [None, 8])],
+        [constant("axis", np.array([0]))],
+    )
+    two = helper.make_graph(
+        [node("ReduceMean", ["x"], ["e0"], axes=[0], keepdims=0), node("Neg", ["e0"], ["e"])],
+        "two",
+        [],
+        [value("e", [None, 8])],
+    )
+    return models.model(
+        [
+            node("Shape", ["x"], ["shape"], name="shape"),
+            node("Gather", ["shape", "index"], ["first"], name="gather"),
+            node("Equal", ["first", "one"], ["is_one"], name="equal"),
+            node("If", ["is_one"], ["chosen"], then_branch=three, else_branch=two, name="if"),
+            node("MatMul", ["chosen", "w"], ["y"], name="matmul"),
+        ],
+        [value("x", ["batch", "time", 8])],
+        [value("y", ["time", 4])],
+        [constant("index", np.int64(0)), constant("one", np.int64(1)), weights("w", 8, 4)],
+    )
+
+
+ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
+    "weights that are inputs": ("weights-as-inputs", models.weights_as_inputs),
+    "constant nodes": ("constants", models.conv_net_of_constant_nodes),
+    "square": ("pow-square", lambda: pow_of(np.float32(2))),
+    "square, one element": ("pow-square", lambda: pow_of(np.array([2], np.int64))),
+    "integer exponent": ("integer-exponent", lambda: pow_of(np.int64(3))),
+    "dynamic integer exponent": ("integer-exponent", dynamic_integer_exponent),
+    **{
+        f"negative indices of {op}": ("negative-indices", lambda op=op: negative_indices(op))
+        for op in ("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND")
+    },
+    "scaled Gemm": ("gemm-scale", lambda: gemm(0.5, 2.0)),
+    "Gemm without bias": ("gemm-scale", lambda: gemm(1.0, 0.0)),
+    "Gemm of two inputs": ("gemm-scale", lambda: gemm(3.0, 1.0, constant_weights=False)),
+    "computed limits": ("clip-limits", computed_clip),
+    "unused statistics": ("unused-outputs", unused_statistics),
+    "upper triangle": ("trilu", lambda: trilu(1)),
+    "lower triangle": ("trilu", lambda: trilu(0)),
+    "skip norm": ("skip-norm", skip_norm),
+    **{
+        op: ("missing-operators", lambda op=op: missing(op))
+        for op in ("ReduceL1", "ReduceSumSquare", "ReduceLogSum", "Softsign", "Celu", "Sinh", "Cosh")
+    },
+    "ReduceL1 of opset 18": ("missing-operators", lambda: missing("ReduceL1", 18)),
+    "ReduceSumSquare of opset 11": ("missing-operators", lambda: missing("ReduceSumSquare", 11)),
+    "Erf alone": ("erf", lambda: erf(in_gelu=False)),
+    "windows": ("rank", windows),
+    "scattered transpose": ("rank", scattered_transpose),
+    "sum over six dimensions": ("rank", sum_of_six_dimensions),
+    "MatMul of rank 5": ("rank", large_matmul),
+    "empty state": ("zero-size", empty_state),
+    "mask": ("masks", lambda: models.attention(-3.4e38)),
+}
+"""What it is -> the rewrite that is about it, and the model."""

@@ -1,0 +1,387 @@
+"""`qnnbridge analyze`: what the rules say, what QNN says, what is worth doing, and how it is told."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import fix_models
+import model_work_models as models
+import numpy as np
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("onnxruntime")
+
+from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, NoSuchFile, OptionError
+from qnnbridge_tools.analyze import Analysis, analyze_model
+from qnnbridge_tools.analyze.graph_view import view_of
+from qnnbridge_tools.analyze.partitions import parts_of
+from qnnbridge_tools.analyze.summary import shares_of
+from qnnbridge_tools.cli import app
+from qnnbridge_tools.fix import fix_model
+
+node = models.helper.make_node
+
+
+def analyze(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["analyze", *map(str, arguments)])
+
+
+def offline(made: Any, folder: Path, **kwargs: Any) -> Analysis:
+    return analyze_model(models.saved(made, folder / "m.onnx"), offline=True, **kwargs)
+
+
+def rules_of(analysis: Analysis) -> dict[str, str]:
+    return {
+        node.label: verdict.rule or verdict.place
+        for node, verdict in zip(analysis.view.nodes, analysis.predicted.verdicts, strict=True)
+    }
+
+
+def chain_of(*ops: str) -> Any:
+    names = [f"t{number}" for number in range(len(ops))] + ["y"]
+    nodes = [node(op, [names[n]], [names[n + 1]], name=f"{op}{n}") for n, op in enumerate(ops)]
+    return models.model(nodes, [models.value("t0", [1, 8])], [models.value("y", [1, 8])])
+
+
+# --- the rules -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "rule", "fix"),
+    [
+        ("integer exponent", "special", "integer-exponent"),
+        ("scaled Gemm", "attributes", "gemm-scale"),
+        ("computed limits", "constant-inputs", "shape-computations"),
+        ("unused statistics", "counts", "unused-outputs"),
+        ("upper triangle", "not-registered", "trilu"),
+        ("skip norm", "not-registered", "skip-norm"),
+        ("ReduceL1", "not-registered", "missing-operators"),
+        ("Erf alone", "not-registered", "erf"),
+        ("scattered transpose", "rank", "rank"),
+        ("empty state", "zero-size", "zero-size"),
+    ],
+)
+def test_each_trap_is_named_with_the_rewrite_that_takes_it_out(
+    what: str, rule: str, fix: str, tmp_path: Path
+) -> None:
+    analysis = offline(fix_models.ONE_OF_EACH[what][1](), tmp_path)
+    assert rule in rules_of(analysis).values()
+    assert any(fix in advice.what for advice in analysis.advice), [a.what for a in analysis.advice]
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["integer exponent", "scaled Gemm", "unused statistics", "skip norm", "Erf alone", "windows", "empty state"],
+)
+def test_what_fix_writes_is_all_on_the_npu_for_the_rules(what: str, tmp_path: Path) -> None:
+    made = models.saved(fix_models.ONE_OF_EACH[what][1](), tmp_path / "m.onnx")
+    before = analyze_model(made, offline=True)
+    assert shares_of(before, before.best).node_share < 1
+    fix_model(made, tmp_path / "o.onnx")
+    after = analyze_model(tmp_path / "o.onnx", offline=True)
+    assert shares_of(after, after.best).node_share == 1
+    assert not after.empty
+
+
+def test_a_gelu_is_taken_as_a_whole_and_an_erf_alone_is_not(tmp_path: Path) -> None:
+    assert set(rules_of(offline(fix_models.erf(in_gelu=True), tmp_path)).values()) == {"qnn"}
+    assert rules_of(offline(fix_models.erf(in_gelu=False), tmp_path))["erf"] == "not-registered"
+
+
+def test_what_follows_from_fixed_shapes_is_computed_before_and_not_judged(tmp_path: Path) -> None:
+    fixed = offline(fix_models.branch_by_rank(), tmp_path, shapes={"x": [1, 5, 8]})
+    assert rules_of(fixed)["shape"] == "folded"
+    assert rules_of(fixed)["equal"] == "folded"
+    free = offline(fix_models.branch_by_rank(), tmp_path)
+    assert rules_of(free)["matmul"] == "free-shape"
+    assert '--dim "batch=SIZE" --dim "time=SIZE"' in free.advice[0].what
+
+
+def test_the_file_is_not_changed_and_sizes_are_only_assumed(tmp_path: Path) -> None:
+    source = models.MODELS / "pnet.onnx"
+    before = source.read_bytes()
+    found = analyze_model(source, dims={"N": 1, "M1": 32, "M2": 24}, offline=True)
+    assert shares_of(found, found.best).node_share == 1
+    assert source.read_bytes() == before
+
+
+def test_an_older_chip_has_less(tmp_path: Path) -> None:
+    made = chain_of("Elu", "Relu")
+    assert set(rules_of(offline(made, tmp_path, soc_model="60")).values()) == {"qnn"}
+    old = offline(made, tmp_path, soc_model="SM8350")
+    assert rules_of(old)["Elu0"] == "chip"
+    assert "V68" in old.chip
+
+
+def test_int64_arithmetic_on_the_npu_is_warned_of(tmp_path: Path) -> None:
+    made = models.model(
+        [node("Add", ["x", "x"], ["y"], name="add")],
+        [models.value("x", [4], models.INT64)],
+        [models.value("y", [4], models.INT64)],
+    )
+    (advice,) = offline(made, tmp_path).advice
+    assert "32 bits" in advice.what
+    assert advice.severity == "model"
+
+
+def test_a_model_that_is_too_new_is_told(tmp_path: Path) -> None:
+    made = chain_of("Relu")
+    made.opset_import[0].version = 30
+    assert "opset" in offline(made, tmp_path).advice[0].what
+
+
+def test_quantised_types_that_qnn_lacks_are_named(tmp_path: Path) -> None:
+    from qnnbridge_tools.quantize import quantize_model
+
+    source = models.saved(models.conv_net(), tmp_path / "f.onnx")
+    quantize_model(source, tmp_path / "q.onnx", random=2, activation_type="uint8")
+    good = analyze_model(tmp_path / "q.onnx", offline=True)
+    assert shares_of(good, good.best).node_share == 1
+    made = onnx.load(str(tmp_path / "q.onnx"))
+    for tensor in made.graph.initializer:
+        if (
+            tensor.data_type == onnx.TensorProto.INT8
+        ):  # the weights: as 16 bits they do not go with 8-bit activations
+            values = onnx.numpy_helper.to_array(tensor).astype(np.int16)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    bad = offline(made, tmp_path)
+    assert "quantised-types" in rules_of(bad).values()
+
+
+# --- parts and advice ------------------------------------------------------------------------------------
+
+
+def test_parts_are_cut_as_onnxruntime_cuts_them(tmp_path: Path) -> None:
+    made = chain_of("Relu", "Hardmax", "Relu", "Relu", "Hardmax", "Relu")
+    assert offline(made, tmp_path).best.parts == ((0,), (2, 3), (5,))
+    # A branch beside the node on the CPU joins the first part as far as it does not depend on that node.
+    beside = models.model(
+        [
+            node("Relu", ["x"], ["a"], name="a"),
+            node("Hardmax", ["a"], ["b"], name="b"),
+            node("Sigmoid", ["a"], ["c"], name="c"),
+            node("Add", ["b", "c"], ["y"], name="y"),
+        ],
+        [models.value("x", [1, 8])],
+        [models.value("y", [1, 8])],
+    )
+    view = view_of(beside)
+    assert parts_of(view, ["qnn", "cpu", "qnn", "qnn"]) == [[0, 2], [3]]
+    assert parts_of(view, ["qnn", "qnn", "qnn", "qnn"]) == [[0, 1, 2, 3]]
+    assert parts_of(view, ["cpu", "cpu", "cpu", "cpu"]) == []
+
+
+def test_the_most_valuable_thing_comes_first(tmp_path: Path) -> None:
+    made = models.model(
+        [
+            node("Hardmax", ["x"], ["a"], name="small"),
+            node("Gemm", ["a", "w"], ["b"], alpha=0.5, name="large"),
+            node("Relu", ["b"], ["y"], name="relu"),
+        ],
+        [models.value("x", [1, 64])],
+        [models.value("y", [1, 64])],
+        [models.weights("w", 64, 64)],
+    )
+    first, second = offline(made, tmp_path).advice
+    assert "gemm-scale" in first.what
+    assert first.macs == 64 * 64
+    assert second.nodes == (0,)
+
+
+def test_a_crash_comes_before_everything_else(tmp_path: Path) -> None:
+    made = fix_models.empty_state()
+    made.graph.node.append(node("Hardmax", ["x"], ["z"], name="hard"))
+    made.graph.output.append(models.value("z", [2, 8]))
+    found = offline(made, tmp_path)
+    assert found.advice[0].severity == "crash"
+    assert "zero-size" in found.advice[0].what
+    assert "QNN would end the process" in analyze(tmp_path / "m.onnx", "--offline").stdout
+
+
+def test_work_and_weights_are_counted(tmp_path: Path) -> None:
+    found = offline(models.conv_net(), tmp_path)
+    conv = found.costs[0]
+    assert conv.macs == 8 * 16 * 16 * 3 * 3 * 3
+    assert conv.weights == 8 * 3 * 3 * 3 * 4
+    assert shares_of(found, found.best).mac_share == 1
+
+
+# --- QNN itself ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.simulator
+def test_qnn_says_where_every_node_is_and_why(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    model = models.saved(chain_of("Relu", "Hardmax", "Sigmoid"), tmp_path / "m.onnx")
+    found = analyze_model(model, soc_model="60")
+    assert found.from_qnn
+    assert found.truth is not None
+    assert found.truth.placed is not None
+    assert [verdict.place for verdict in found.truth.placed.verdicts] == ["qnn", "cpu", "qnn"]
+    assert found.truth.placed.parts == ((0,), (2,))
+    assert "Hardmax" in found.truth.placed.verdicts[1].reason
+    assert "qnnbridge_node" not in found.truth.placed.verdicts[1].reason
+    assert found.truth.disagreements == ()
+    assert found.truth.versions["onnxruntime_qnn"]
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("name", ["ch_ppocr_mobile_v2.0_cls_infer", "model_v8", "silero_vad_openvino_16k", "q"])
+def test_the_rules_agree_with_qnn_on_real_models(name: str) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    found = analyze_model(models.MODELS / f"{name}.onnx", dims=models.FIXED_SIZES.get(name), soc_model="60")
+    assert found.truth is not None
+    assert found.truth.error is None
+    shares = shares_of(found, found.best)
+    assert shares.on_qnn == shares.nodes > 10
+    assert found.truth.disagreements == ()
+
+
+@pytest.mark.simulator
+def test_without_a_trace_the_placement_alone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with an onnxruntime-qnn before 2.4."""
+    pytest.importorskip("onnxruntime_qnn")
+    from qnnbridge_tools.analyze import truth
+
+    monkeypatch.setattr(truth, "_read", lambda path: {})
+    found = analyze_model(models.saved(chain_of("Relu", "Hardmax", "Sigmoid"), tmp_path / "m.onnx"), soc_model="60")
+    assert found.truth is not None
+    assert found.truth.placed is not None
+    assert [verdict.place for verdict in found.truth.placed.verdicts] == ["qnn", "cpu", "qnn"]
+    assert found.truth.placed.parts == ((0,), (2,))
+
+
+@pytest.mark.simulator
+def test_a_model_that_ends_the_process_is_told_and_not_run_into(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    made = models.model(
+        [node("MatMul", ["x", "w"], ["y"], name="matmul")],
+        [models.value("x", [0, 4])],
+        [models.value("y", [0, 2])],
+        [models.weights("w", 4, 2)],
+    )
+    found = analyze_model(models.saved(made, tmp_path / "m.onnx"), soc_model="60")
+    assert found.predicted.verdicts[0].place == "crash"
+    assert found.truth is not None
+    assert found.truth.error is not None
+    assert found.truth.error.code.startswith("host.")
+    assert found.advice[0].severity == "crash"
+
+
+@pytest.mark.simulator
+def test_a_session_that_cannot_be_made_is_told_with_qnns_reasons(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    made = models.model(
+        [node("Sign", ["x"], ["y"], name="sign")],
+        [models.value("x", [1, 2, 2, 2, 2])],
+        [models.value("y", [1, 2, 2, 2, 2])],
+    )
+    found = analyze_model(models.saved(made, tmp_path / "m.onnx"), soc_model="60")
+    assert found.predicted.verdicts[0].place == "fails"
+    assert found.truth is not None
+    assert found.truth.error is not None
+    assert any(advice.severity == "fails" for advice in found.advice)
+
+
+# --- the command -----------------------------------------------------------------------------------------
+
+
+def test_the_report_is_in_the_users_terms(tmp_path: Path) -> None:
+    model = models.saved(chain_of("Relu", "Hardmax", "Sigmoid"), tmp_path / "m.onnx")
+    done = analyze(model, "--offline")
+    assert done.exit_code == 0
+    assert "66.7 % of the nodes run on the NPU, cut into 2 pieces" in done.stdout
+    assert "What to do, most valuable first" in done.stdout
+    assert "QNN has no operator Hardmax" in done.stdout
+    assert "1 cut less" in done.stdout
+
+
+def test_json_has_every_node_with_its_verdict(tmp_path: Path) -> None:
+    model = models.saved(chain_of("Relu", "Hardmax"), tmp_path / "m.onnx")
+    document = json.loads(analyze(model, "--offline", "--json", "--html", tmp_path / "m.html").stdout)
+    assert document["source"] == "rules"
+    assert [entry["place"] for entry in document["nodes"]] == ["qnn", "cpu"]
+    assert document["nodes"][1]["predicted"]["rule"] == "not-registered"
+    assert document["summary"]["on_qnn"] == 1
+    assert document["truth"] is None
+    assert Path(document["picture"]).is_file()
+
+
+def test_the_rules_need_no_qnn_and_little_time(tmp_path: Path) -> None:
+    source = models.MODELS / "ch_ppocr_mobile_v2.0_cls_infer.onnx"
+    analyze_model(source, offline=True)  # imports
+    begun = time.process_time()
+    found = analyze_model(source, dims=models.FIXED_SIZES["ch_ppocr_mobile_v2.0_cls_infer"], offline=True)
+    assert time.process_time() - begun < 1.0
+    assert found.no_truth
+
+
+def test_no_host_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qnnbridge.errors import HostNotFound
+    from qnnbridge_tools.analyze import analyzer
+
+    def none(*args: Any, **kwargs: Any) -> Any:
+        raise HostNotFound("There is no interpreter that could be the host.")
+
+    monkeypatch.setattr(analyzer, "ask", none)
+    model = models.saved(chain_of("Relu"), tmp_path / "m.onnx")
+    found = analyze_model(model)
+    assert found.truth is None
+    assert "no interpreter" in found.no_truth
+    with pytest.raises(HostNotFound):
+        analyze_model(model, host_python="nowhere")
+
+
+def test_bad_input_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CompiledModelRefused):
+        analyze_model(models.COMPILED)
+    with pytest.raises(NoSuchFile):
+        analyze_model(tmp_path / "none.onnx")
+    (tmp_path / "m.onnx").write_bytes(b"\x08\xff no model")
+    with pytest.raises(InvalidProtobuf):
+        analyze_model(tmp_path / "m.onnx", offline=True)
+    with pytest.raises(OptionError, match="SC8380XP=60"):
+        analyze_model(models.MODELS / "sigmoid.onnx", soc_model="snapdragon")
+    assert analyze(models.MODELS / "sigmoid.onnx", "--soc-model", "nonsense").exit_code == 2
+
+
+@pytest.mark.parametrize("name", [*models.FIXED_SIZES, "logreg_iris"])
+def test_every_real_model_gets_an_answer_as_it_is(name: str) -> None:
+    found = analyze_model(models.MODELS / f"{name}.onnx", offline=True)
+    assert len(found.predicted.verdicts) == len(found.view.nodes) > 0
+    assert all(verdict.reason for verdict in found.predicted.verdicts if verdict.place != "qnn")
+
+
+def test_constants_in_another_file_are_read_where_shapes_follow_from_them(tmp_path: Path) -> None:
+    made = models.model(
+        [
+            node("Add", ["s", "s"], ["t"], name="sizes"),
+            node("Reshape", ["x", "t"], ["r"], name="reshape"),
+            node("MatMul", ["r", "w"], ["y"], name="matmul"),
+        ],
+        [models.value("x", [8, 8])],
+        [models.value("y", None)],  # type: ignore[arg-type]
+        [models.constant("s", np.array([2, 8])), models.weights("w", 16, 96)],
+    )
+    path = models.saved(made, tmp_path / "m.onnx", save_as_external_data=True, location="m.bin", size_threshold=0)
+    found = analyze_model(path, offline=True)
+    assert [verdict.place for verdict in found.predicted.verdicts] == ["folded", "qnn", "qnn"]
+    assert found.costs[2].macs == 4 * 16 * 96
+    (tmp_path / "m.bin").unlink()
+    with pytest.raises(NoSuchFile):
+        analyze_model(path, offline=True)
+
+
+def test_functions_of_the_models_own_are_looked_into(tmp_path: Path) -> None:
+    made = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        g (float[1, 8] x) => (float[1, 8] y) { y = own.f (x) }
+        <domain: "own", opset_import: ["" : 17]> f (a) => (c) { b = Relu (a)  c = Hardmax (b) }"""
+    )
+    found = offline(made, tmp_path)
+    assert [verdict.place for verdict in found.predicted.verdicts] == ["qnn", "cpu"]

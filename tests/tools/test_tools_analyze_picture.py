@@ -1,0 +1,193 @@
+"""The picture of `qnnbridge analyze`, in a real browser: what it shows, clicks, keys, thousands of nodes, no network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import browser
+import model_work_models as models
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.analyze import analyze_model, picture
+
+HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror=alert(1)>'
+
+
+def cut_in_two() -> Any:
+    """Two nodes on QNN, one that is not there, one on QNN; and a weight that is computed before."""
+    node = models.helper.make_node
+    return models.model(
+        [
+            node("Transpose", ["w"], ["wt"], perm=[1, 0], name="turned"),
+            node("MatMul", ["x", "wt"], ["a"], name="first"),
+            node("Relu", ["a"], ["b"], name="second"),
+            node("Hardmax", ["b"], ["c"], name=HOSTILE),
+            node("Sigmoid", ["c"], ["y"], name="last"),
+        ],
+        [models.value("x", [1, 4])],
+        [models.value("y", [1, 4])],
+        [models.weights("w", 4, 4)],
+    )
+
+
+def many(count: int) -> Any:
+    node = models.helper.make_node
+    ops = np.random.default_rng(3).integers(0, 3, count)
+    nodes, names = [], ["x"]
+    for number in range(count):
+        name = f"t{number}"
+        if ops[number] == 0 and number > 5:
+            nodes.append(node("Add", [names[-1], names[-4]], [name], name=f"node{number}"))
+        else:
+            nodes.append(
+                node("Hardmax" if number % 500 == 250 else "Relu", [names[-1]], [name], name=f"node{number}")
+            )
+        names.append(name)
+    return models.model(nodes, [models.value("x", [1, 8])], [models.value(names[-1], [1, 8])])
+
+
+def drawn(made: Any, folder: Path) -> Path:
+    analysis = analyze_model(models.saved(made, folder / "m.onnx"), offline=True)
+    picture.write(analysis, folder / "m.html")
+    return folder / "m.html"
+
+
+def place_of(page: browser.Page, index: int) -> tuple[float, float]:
+    """Where a node is on the screen."""
+    x, y = page.value(
+        f"(() => {{ const n = nodes[{index}], b = graph.getBoundingClientRect(); "
+        "return [b.x + (n.x - left) * scale, b.y + (n.y + H / 2 - top_) * scale]; })()"
+    )
+    return x, y
+
+
+def panel(page: browser.Page) -> str:
+    return str(page.value('document.getElementById("node").innerText'))
+
+
+def colour_at(page: browser.Page, x: float, y: float) -> list[int]:
+    """Of the canvas, after it was drawn."""
+    found: list[int] = page.value(
+        "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => { const r = devicePixelRatio, "
+        f"b = graph.getBoundingClientRect(); done([...pen.getImageData(({x} - b.x) * r, ({y} - b.y) * r, 1, 1).data]"
+        ".slice(0, 3)); })))"
+    )
+    return found
+
+
+needs_a_browser = pytest.mark.skipif(browser.program() is None, reason="no Chromium")
+
+
+@needs_a_browser
+def test_the_graph_is_coloured_by_place_and_a_click_tells_the_reason(tmp_path: Path) -> None:
+    with browser.page(drawn(cut_in_two(), tmp_path)) as page:
+        assert page.errors == []
+        assert page.value("document.title") == "m.onnx: where it runs"
+        assert "3 of 4 nodes on the NPU in 2 parts" in page.value('document.getElementById("summary").textContent')
+        assert page.value("shown.length") == 4, "what is computed before is not shown"
+        colours = {}
+        for index in (1, 3):
+            x, y = place_of(page, index)
+            colours[index] = colour_at(page, x - page.value("scale") * 60, y)
+        assert colours[1] == [0x2A, 0x7D, 0xE1]
+        assert colours[3] == [0xE8, 0x83, 0x2A]
+        page.click(*place_of(page, 3))
+        text = panel(page)
+        assert "on the CPU" in text
+        assert "QNN has no operator Hardmax" in text
+        assert "What to do: " in text
+        page.click(*place_of(page, 4))
+        assert "on the NPU, part 2 of 2" in panel(page)
+
+
+@needs_a_browser
+def test_parts_are_islands_of_their_own(tmp_path: Path) -> None:
+    with browser.page(drawn(cut_in_two(), tmp_path)) as page:
+        (x1, y1), (x2, y2), (x3, y3), (x4, y4) = (place_of(page, index) for index in (1, 2, 3, 4))
+        island = colour_at(page, x1 - page.value("scale") * (75 + 5), y1)
+        ground = colour_at(page, x3 - page.value("scale") * (75 + 5), y3)
+        assert island == [0xCF, 0xE3, 0xFB]
+        assert ground == [255, 255, 255]
+        assert colour_at(page, (x1 + x2) / 2 + 8, (y1 + y2) / 2) == island
+        assert colour_at(page, (x3 + x4) / 2 + 8, (y3 + y4) / 2 - 1) != island
+
+
+@needs_a_browser
+def test_names_from_the_model_are_text_and_never_markup(tmp_path: Path) -> None:
+    with browser.page(drawn(cut_in_two(), tmp_path), "#node=3") as page:
+        assert HOSTILE in panel(page)
+        assert page.value("document.title") == "m.onnx: where it runs"
+        assert page.value('document.querySelectorAll("img").length') == 0
+        assert page.errors == []
+
+
+@needs_a_browser
+def test_nothing_is_asked_of_the_network(tmp_path: Path) -> None:
+    path = drawn(cut_in_two(), tmp_path)
+    with browser.page(path) as page:
+        page.click(*place_of(page, 1))
+        assert [url for url in page.requests if not url.startswith("file:")] == []
+        blocked = page.value('fetch("https://example.org").then(() => "went out", () => "blocked")')
+        assert blocked == "blocked", "the page's own policy forbids it"
+
+
+@needs_a_browser
+def test_keys_search_buttons_and_what_is_computed_before(tmp_path: Path) -> None:
+    with browser.page(drawn(cut_in_two(), tmp_path)) as page:
+        page.value('document.getElementById("next").click()')
+        assert "Hardmax" in panel(page)
+        page.value('document.getElementById("graph").focus()')
+        page.press("ArrowUp")
+        assert "second" in panel(page)
+        page.press("ArrowDown")
+        assert "Hardmax" in panel(page)
+        page.value('(() => { const s = document.getElementById("search"); s.value = "sigm"; s.oninput(); })()')
+        assert page.value('document.querySelectorAll("#found button").length') == 1
+        page.value('document.querySelector("#found button").click()')
+        assert "last" in panel(page)
+        page.value('document.getElementById("folded").click()')
+        assert page.value("shown.length") == 5
+
+
+@needs_a_browser
+def test_five_thousand_nodes_stay_usable(tmp_path: Path) -> None:
+    path = drawn(many(5000), tmp_path)
+    assert path.stat().st_size < 3_000_000
+    with browser.page(path) as page:
+        assert page.value("shown.length") == 5000
+        assert page.errors == []
+        # What is drawn for one frame is what one sees, however many nodes there are.
+        page.value('document.getElementById("next").click()')
+        assert "Hardmax" in panel(page)
+        assert page.value("visible().flat().length") < 200
+        page.click(*place_of(page, 251))
+        assert "node251" in panel(page)
+
+
+def test_the_page_is_one_file_that_names_no_other(tmp_path: Path) -> None:
+    text = drawn(cut_in_two(), tmp_path).read_text(encoding="utf-8")
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "src=" not in text.partition('id="data">')[0]
+    start = text.index('id="data">') + len('id="data">')
+    data = json.loads(text[start : text.index("</script>", start)])
+    assert [node["p"] for node in data["nodes"]] == ["folded", "qnn", "qnn", "cpu", "qnn"]
+    assert [node["g"] for node in data["nodes"]] == [-1, 0, 0, -1, 1]
+    assert data["nodes"][3]["n"] == HOSTILE
+
+
+def test_an_existing_file_and_the_model_are_not_overwritten(tmp_path: Path) -> None:
+    model = models.saved(cut_in_two(), tmp_path / "m.onnx")
+    with pytest.raises(OptionError, match="model itself"):
+        picture.refuse(model, model, overwrite=True)
+    (tmp_path / "m.html").write_text("mine")
+    with pytest.raises(OptionError, match="exists already"):
+        picture.refuse(tmp_path / "m.html", model, overwrite=False)
+    with pytest.raises(OptionError, match="folder"):
+        picture.refuse(tmp_path, model, overwrite=True)

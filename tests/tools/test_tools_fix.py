@@ -1,0 +1,356 @@
+"""`qnnbridge fix`: each rewrite finds what it is about and changes no result; sizes; what is refused; whole files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("onnxruntime")
+
+import fix_models
+import model_work_models as models
+
+from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
+from qnnbridge_tools.cli import app
+from qnnbridge_tools.fix import REWRITES, fix_model
+from qnnbridge_tools.fix.rewrites import pow_square
+from qnnbridge_tools.model_work import cpu, graphs, inference
+
+NAMES = [rewrite.name for rewrite in REWRITES]
+
+
+def fix(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["fix", *map(str, arguments)])
+
+
+def shapes_of(path: Path) -> list[tuple[int | None, ...]]:
+    return [shape for _, shape in inference.types_of(onnx.load(str(path))).values() if shape is not None]
+
+
+@pytest.mark.parametrize("what", fix_models.ONE_OF_EACH)
+def test_each_rewrite_finds_its_trap_and_changes_no_result(what: str, tmp_path: Path) -> None:
+    name, make = fix_models.ONE_OF_EACH[what]
+    result = fix_model(models.saved(make(), tmp_path / "m.onnx"), tmp_path / "o.onnx", only=[name])
+    (step,) = result.steps
+    assert (step.rewrite, step.kept) == (name, True)
+    assert step.changes
+    assert step.check is not None
+    assert step.check.compared, step.check.reason
+    assert step.check.max_abs < 1e-5
+    again = fix_model(tmp_path / "o.onnx", tmp_path / "again.onnx", only=[name])
+    assert again.steps == (), "there is nothing left to do"
+    onnx.checker.check_model(onnx.load(str(tmp_path / "o.onnx")))
+
+
+@pytest.mark.parametrize("what", fix_models.ONE_OF_EACH)
+def test_a_rewrite_that_is_skipped_leaves_its_trap_alone(what: str, tmp_path: Path) -> None:
+    name, make = fix_models.ONE_OF_EACH[what]
+    others = [other for other in NAMES if other != name]
+    model = models.saved(make(), tmp_path / "m.onnx")
+    result = fix_model(model, tmp_path / "o.onnx", skip=others, check=False)
+    assert [step.rewrite for step in result.steps] == [name]
+    assert name not in [s.rewrite for s in fix_model(model, tmp_path / "p.onnx", skip=[name], check=False).steps]
+
+
+def test_every_rewrite_has_a_model_that_is_about_it() -> None:
+    shaped = {"fixed-shapes", "shape-computations", "untaken-branches"}
+    assert {name for name, _ in fix_models.ONE_OF_EACH.values()} | shaped == set(NAMES)
+
+
+def test_no_tensor_has_more_dimensions_than_qnn_takes(tmp_path: Path) -> None:
+    for number, make in enumerate((fix_models.windows, fix_models.scattered_transpose)):
+        path = tmp_path / f"{number}.onnx"
+        fix_model(models.saved(make(), tmp_path / "m.onnx"), path)
+        assert max(len(shape) for shape in shapes_of(path)) <= 5
+
+
+def test_no_tensor_without_elements_is_left(tmp_path: Path) -> None:
+    model = models.saved(fix_models.empty_state(), tmp_path / "m.onnx")
+    assert any(0 in shape for shape in shapes_of(model))
+    fix_model(model, tmp_path / "o.onnx")
+    assert not any(0 in shape for shape in shapes_of(tmp_path / "o.onnx"))
+
+
+@pytest.mark.parametrize(("opset", "roi"), [(11, "roi"), (13, "")])
+def test_an_empty_tensor_that_stands_for_nothing_goes_where_it_may(opset: int, roi: str, tmp_path: Path) -> None:
+    made = fix_models.chain(
+        [models.helper.make_node("Resize", ["x", "roi", "scales"], ["y"], mode="nearest", name="resize")],
+        [1, 1, 4, 4],
+        [1, 1, 8, 8],
+        [
+            models.constant("roi", np.zeros(0, np.float32)),
+            models.constant("scales", np.array([1, 1, 2, 2], np.float32)),
+        ],
+        opset=opset,
+    )
+    result = fix_model(models.saved(made, tmp_path / "m.onnx"), tmp_path / "o.onnx")
+    assert all(step.kept for step in result.steps)
+    assert onnx.load(str(tmp_path / "o.onnx")).graph.node[0].input[1] == roi
+
+
+def test_an_input_that_is_always_the_same_becomes_a_constant(tmp_path: Path) -> None:
+    """As the sampling rate of a speech model, on which it depends what half of the model is for."""
+    made = models.branching()
+    model = models.saved(made, tmp_path / "m.onnx")
+    result = fix_model(model, tmp_path / "o.onnx", constants={"c": 0})
+    assert [step.rewrite for step in result.steps] == ["fixed-shapes", "untaken-branches"]
+    assert all(step.check is not None and step.check.agrees for step in result.steps)
+    assert result.nodes_after == {"MatMul": 1, "Neg": 1}
+    assert list(result.shapes) == ["x"]
+    with pytest.raises(OptionError, match="no input"):
+        fix_model(model, tmp_path / "p.onnx", constants={"z": 1})
+    done = fix(model, "-o", tmp_path / "q.onnx", "--constant", "c=true")
+    assert done.exit_code == 0, done.output
+    assert "Relu" in onnx.load(str(tmp_path / "q.onnx")).graph.node[0].op_type
+    assert fix(model, "-o", tmp_path / "r.onnx", "--constant", "c=yes please").exit_code == 2
+
+
+def test_a_branch_that_is_impossible_with_fixed_sizes_goes(tmp_path: Path) -> None:
+    model = models.saved(fix_models.branch_by_rank(), tmp_path / "m.onnx")
+    result = fix_model(model, tmp_path / "o.onnx", shapes={"x": [1, 5, 8]})
+    assert [step.rewrite for step in result.steps] == ["fixed-shapes", "shape-computations", "untaken-branches"]
+    assert "If" not in result.nodes_after
+    assert result.nodes_after["Squeeze"] == 1
+    other = fix_model(model, tmp_path / "p.onnx", shapes={"x": [3, 5, 8]})
+    assert other.nodes_after["ReduceMean"] == 1
+    written = onnx.load(str(tmp_path / "o.onnx")).graph.output[0].type.tensor_type.shape
+    assert [dim.dim_value for dim in written.dim] == [5, 4]
+
+
+def test_a_gelu_keeps_its_erf_because_qnn_takes_it_as_a_whole(tmp_path: Path) -> None:
+    model = models.saved(fix_models.erf(in_gelu=True), tmp_path / "m.onnx")
+    assert fix_model(model, tmp_path / "o.onnx").nodes_after["Erf"] == 1
+
+
+def test_a_rewrite_that_changes_a_result_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = pow_square.apply
+
+    def wrong(editor: Any) -> list[str]:
+        changes = real(editor)
+        next(node for node in editor.graph.node if node.op_type == "Mul").op_type = "Add"
+        return changes
+
+    monkeypatch.setattr(pow_square, "apply", wrong)
+    model = models.saved(fix_models.pow_of(np.float32(2)), tmp_path / "m.onnx")
+    result = fix_model(model, tmp_path / "o.onnx")
+    (step,) = result.steps
+    assert not step.kept
+    assert result.kept == ()
+    assert result.nodes_after == {"Pow": 1}
+    assert any("pow-square" in warning and "taken back" in warning for warning in result.warnings)
+
+
+# --- sizes -----------------------------------------------------------------------------------------------
+
+
+def two_inputs(one: list[int | str | None], two: list[int | str | None]) -> Any:
+    return models.model(
+        [models.helper.make_node("Add", ["a", "b"], ["y"])],
+        [models.value("a", one), models.value("b", two)],
+        [models.value("y", None)],  # type: ignore[arg-type]
+    )
+
+
+def sizes_after(path: Path) -> dict[str, list[int]]:
+    graph = onnx.load(str(path)).graph
+    return {
+        value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in [*graph.input, *graph.output]
+    }
+
+
+def test_axes_that_share_a_name_that_means_nothing_get_sizes_of_their_own(tmp_path: Path) -> None:
+    source = models.MODELS / "ch_ppocr_mobile_v2.0_cls_infer.onnx"
+    result = fix_model(source, tmp_path / "o.onnx", shapes={"x": [1, 3, 48, 192]})
+    assert result.shapes == {"x": (1, 3, 48, 192)}
+    assert all(step.check and step.check.agrees for step in result.steps)
+    assert result.warnings == ()
+
+
+def test_axes_without_a_name_get_sizes_by_position(tmp_path: Path) -> None:
+    model = models.saved(two_inputs([None, None], [None, None]), tmp_path / "m.onnx")
+    fix_model(model, tmp_path / "o.onnx", shapes={"a": [2, 3], "b": [1, 3]})
+    assert sizes_after(tmp_path / "o.onnx")["a"] == [2, 3]
+    assert sizes_after(tmp_path / "o.onnx")["b"] == [1, 3]
+
+
+def test_axes_that_share_a_symbol_follow_one_another(tmp_path: Path) -> None:
+    model = models.saved(two_inputs(["batch", "n"], ["batch", 4]), tmp_path / "m.onnx")
+    fix_model(model, tmp_path / "o.onnx", shapes={"a": [2, 4]})
+    assert sizes_after(tmp_path / "o.onnx") == {"a": [2, 4], "b": [2, 4], "y": []}
+
+
+def test_axes_that_share_a_symbol_must_agree(tmp_path: Path) -> None:
+    model = models.saved(two_inputs(["batch", 4], ["batch", 4]), tmp_path / "m.onnx")
+    with pytest.raises(OptionError, match="would be 3") as caught:
+        fix_model(model, tmp_path / "o.onnx", shapes={"a": [2, 4], "b": [3, 4]})
+    assert '"batch"' in (caught.value.cause or "")
+    assert not (tmp_path / "o.onnx").exists()
+    with pytest.raises(OptionError, match="would be 3"):
+        fix_model(model, tmp_path / "o.onnx", shapes={"b": [3, 4]}, dims={"batch": 2})
+
+
+def test_an_axis_given_by_input_and_number_is_believed(tmp_path: Path) -> None:
+    model = models.saved(two_inputs(["n", 4], ["n", 4]), tmp_path / "m.onnx")
+    fix_model(model, tmp_path / "o.onnx", dims={"a:0": 3, "b:0": 1})
+    assert sizes_after(tmp_path / "o.onnx")["b"] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"z": [1]}, 'no input "z"'),
+        ({"a": [1]}, "has 2 dimensions"),
+        ({"a": [1, 5]}, "is 4 in the model"),
+    ],
+)
+def test_sizes_that_the_model_does_not_have_are_refused(given: Any, words: str, tmp_path: Path) -> None:
+    model = models.saved(two_inputs(["n", 4], [1, 4]), tmp_path / "m.onnx")
+    with pytest.raises(OptionError, match=words):
+        fix_model(model, tmp_path / "o.onnx", shapes=given)
+
+
+@pytest.mark.parametrize("text", ["x", "x=1,,2", "=1", "x=0", "x=-1", "x=1.5"])
+def test_a_shape_that_cannot_be_read_is_bad_input(text: str, tmp_path: Path) -> None:
+    done = fix(models.MODELS / "sigmoid.onnx", "-o", tmp_path / "o.onnx", "--shape", text)
+    assert done.exit_code == 2
+    assert "--shape" in done.output
+
+
+def test_a_size_that_does_not_fit_inside_the_model_is_told(tmp_path: Path) -> None:
+    made = models.model(
+        [models.helper.make_node("MatMul", ["x", "w"], ["y"], name="matmul")],
+        [models.value("x", [1, "n"])],
+        [models.value("y", [1, 4])],
+        [models.weights("w", 8, 4)],
+    )
+    with pytest.raises(ModelError):
+        fix_model(models.saved(made, tmp_path / "m.onnx"), tmp_path / "o.onnx", dims={"n": 7})
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_free_dimensions_that_are_left_are_told_with_their_options(tmp_path: Path) -> None:
+    result = fix_model(models.MODELS / "pnet.onnx", tmp_path / "o.onnx", dims={"N": 1})
+    assert '--dim "M1=SIZE" --dim "M2=SIZE"' in result.warnings[0]
+
+
+# --- the command -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", models.FIXED_SIZES)
+def test_every_real_model_still_computes_the_same(name: str, tmp_path: Path) -> None:
+    result = fix_model(models.MODELS / f"{name}.onnx", tmp_path / "o.onnx", dims=models.FIXED_SIZES[name])
+    assert all(step.kept and step.check is not None and step.check.compared for step in result.steps)
+    assert result.warnings == ()
+    assert sum(result.nodes_after.values()) <= sum(result.nodes_before.values())
+
+
+def test_the_report_has_every_rewrite_with_its_difference(tmp_path: Path) -> None:
+    model = models.saved(fix_models.windows(), tmp_path / "m.onnx")
+    done = fix(model, "-o", tmp_path / "o.onnx")
+    assert done.exit_code == 0
+    assert "1 Transpose" in done.stdout
+    assert "output y: largest difference" in done.stdout
+    document = json.loads(fix(model, "-o", tmp_path / "p.onnx", "--json").stdout)
+    assert [step["rewrite"] for step in document["steps"]] == ["rank"]
+    assert document["steps"][0]["check"]["agrees"] is True
+    assert document["inputs"] == {"x": [2, 8, 8, 3]}
+
+
+def test_the_list_has_all_rewrites() -> None:
+    done = CliRunner().invoke(app, ["fix", "--list"])
+    assert done.exit_code == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == NAMES
+
+
+def test_an_unknown_rewrite_is_bad_input_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    done = fix(models.MODELS / "sigmoid.onnx", "-o", tmp_path / "o.onnx", "--only", "pow-squares")
+    assert done.exit_code == 2
+    assert 'Did you mean "pow-square"?' in done.stderr
+
+
+def test_sizes_without_the_rewrite_that_sets_them_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="left out"):
+        fix_model(models.MODELS / "pnet.onnx", tmp_path / "o.onnx", dims={"N": 1}, skip=["fixed-shapes"])
+
+
+def test_a_compiled_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CompiledModelRefused):
+        fix_model(models.COMPILED, tmp_path / "o.onnx")
+
+
+def test_missing_and_broken_files_are_told(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile):
+        fix_model(tmp_path / "none.onnx", tmp_path / "o.onnx")
+    (tmp_path / "m.onnx").write_bytes(b"\x08\xff no model")
+    with pytest.raises(InvalidProtobuf):
+        fix_model(tmp_path / "m.onnx", tmp_path / "o.onnx")
+
+
+def test_the_input_and_existing_files_are_never_overwritten(tmp_path: Path) -> None:
+    model = models.saved(fix_models.pow_of(np.float32(2)), tmp_path / "m.onnx")
+    data = model.read_bytes()
+    with pytest.raises(OptionError, match="input itself"):
+        fix_model(model, model, overwrite=True)
+    (tmp_path / "o.onnx").write_text("mine")
+    with pytest.raises(OptionError, match="exists already"):
+        fix_model(model, tmp_path / "o.onnx")
+    fix_model(model, tmp_path / "o.onnx", overwrite=True)
+    assert model.read_bytes() == data
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "o.onnx"]
+
+
+def test_weights_in_another_file_stay_in_one(tmp_path: Path) -> None:
+    made = fix_models.gemm(0.5, 2.0)
+    made.graph.initializer[0].CopyFrom(models.weights("w", 300, 8))
+    made.graph.initializer[1].CopyFrom(models.constant("b", np.ones(300, np.float32)))
+    made.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 300
+    model = models.saved(
+        made,
+        tmp_path / "m.onnx",
+        save_as_external_data=True,
+        location="m.bin",
+        size_threshold=0,
+    )
+    result = fix_model(model, tmp_path / "o.onnx")
+    assert [path.name for path in result.files] == ["o.onnx", "o.onnx.data"]
+    assert result.steps[0].check is not None
+    assert result.steps[0].check.agrees
+    session = cpu.open_session(tmp_path / "o.onnx", "it")
+    assert cpu.run(session, {"x": np.ones((2, 8), np.float32)}, "it")[0].shape == (2, 300)
+
+
+def test_a_model_with_a_subgraph_keeps_what_the_subgraph_takes_from_outside(tmp_path: Path) -> None:
+    made = models.branching()
+    inner = made.graph.node[0].attribute[0].g
+    inner.node.insert(0, models.helper.make_node("Add", ["x", "outer"], ["moved"]))
+    inner.node[1].input[0] = "moved"
+    made.graph.node.insert(
+        0, models.helper.make_node("Constant", [], ["outer"], value=models.constant("o", np.ones(4, np.float32)))
+    )
+    result = fix_model(models.saved(made, tmp_path / "m.onnx"), tmp_path / "o.onnx")
+    assert [step.rewrite for step in result.steps] == ["constants"]
+    written = onnx.load(str(tmp_path / "o.onnx"))
+    assert "outer" in {tensor.name for tensor in written.graph.initializer}
+    assert graphs.count_ops(written) == {"Add": 1, "If": 1, "MatMul": 1, "Neg": 1, "Relu": 1}
+
+
+def test_a_loop_and_a_hidden_condition_stay_as_they_are(tmp_path: Path) -> None:
+    model = models.saved(models.branching(), tmp_path / "m.onnx")
+    result = fix_model(model, tmp_path / "o.onnx")
+    assert result.steps == ()
+    assert result.nodes_after["If"] == 1
+
+
+def test_only_the_shapes_of_a_model_with_free_sizes_are_left_alone(tmp_path: Path) -> None:
+    made: Callable[[], Any] = fix_models.branch_by_rank
+    result = fix_model(models.saved(made(), tmp_path / "m.onnx"), tmp_path / "o.onnx")
+    assert result.nodes_after["If"] == 1
+    assert result.warnings

@@ -1,0 +1,333 @@
+"""`qnnbridge prepare` on the real simulator: what a folder holds, what is done again and when, kill -9 anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests import needs
+from typer.testing import CliRunner
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime_qnn")
+
+import model_work_models as models
+import verify_models
+
+from qnnbridge.epcontext.manifest import read_manifest
+from qnnbridge_protocol.errors import Busy
+from qnnbridge_tools.arguments import Dimensions
+from qnnbridge_tools.cli import app
+from qnnbridge_tools.preparation import Wish, prepare_model
+from qnnbridge_tools.preparation import journal as journals
+from qnnbridge_tools.preparation.journal import Journal, key_of
+
+pytestmark = pytest.mark.simulator
+
+BATCH = ("--dim", "batch=2", "--soc-model", "60", "--no-extreme")
+
+
+def prepare(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["prepare", *map(str, arguments), "--json"])
+
+
+def told(result: Any) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def states(document: dict[str, Any]) -> dict[str, str]:
+    return {f"{step['step']} {step['soc_model'] or ''}".strip(): step["state"] for step in document["steps"]}
+
+
+def files_of(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def contents(folder: Path) -> dict[str, str | int]:
+    """Of what is shipped, as far as it is the same however often it is made: QNN writes the place of the work into
+    a context binary, which is then as long."""
+    found: dict[str, str | int] = {}
+    for name in files_of(folder):
+        if name.startswith("models/"):
+            found[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        elif name.endswith(".bin"):
+            found[name] = (folder / name).stat().st_size
+    return found
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model and what was prepared of it; tests work on copies."""
+    folder = tmp_path_factory.mktemp("prepared")
+    model = models.saved(verify_models.free_batch(), folder / "m.onnx")
+    result = prepare(model, "-o", folder / "out", *BATCH)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture
+def copy(ready: Path, tmp_path: Path) -> Path:
+    shutil.copytree(ready, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def again(folder: Path, *arguments: str | Path) -> dict[str, Any]:
+    result = prepare(folder / "m.onnx", "-o", folder / "out", *(arguments or BATCH))
+    assert result.exit_code == 0, result.output
+    return told(result)
+
+
+def test_the_folder_has_all_that_is_shipped_and_says_so(ready: Path) -> None:
+    out = ready / "out"
+    shipped = json.loads((out / "manifest.json").read_text())
+    compiled = {f"compiled/soc60/m_ctx{suffix}" for suffix in (".onnx", "_qnn.bin", ".qnnbridge.json")}
+    assert {one["name"] for one in shipped["files"]} == {"models/m.onnx", *compiled}
+    assert files_of(out) == {"models/m.onnx", *compiled, "manifest.json", "report.md", journals.NAME}
+    for one in shipped["files"]:
+        content = (out / one["name"]).read_bytes()
+        assert (one["size"], one["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+    assert (shipped["ready"], shipped["source"], shipped["model"]) == (True, "m.onnx", "models/m.onnx")
+    (chip,) = shipped["chips"]
+    assert (chip["soc_model"], chip["verified"], chip["cpu_nodes"]) == (60, "agrees", 0)
+    assert chip["qnn_nodes"] > 0
+    assert chip["cosine"] > 0.999
+    assert read_manifest(out / chip["compiled"]) is not None
+    assert str(ready) not in (out / "manifest.json").read_text() + (out / "report.md").read_text()
+
+
+def test_the_report_is_one_page_that_names_the_chip_the_change_and_the_use(ready: Path) -> None:
+    page = (ready / "out" / "report.md").read_text()
+    assert len(page.splitlines()) < 60
+    for words in ("**Ready: ", "Snapdragon X Elite", "2 of 2", "agrees", "fixed-shapes", "x 2x4", "manifest.json"):
+        assert words in page, page
+    assert "qnnbridge.InferenceSession('compiled/soc60/m_ctx.onnx')" in page
+
+
+def test_what_is_done_is_kept(copy: Path) -> None:
+    before = contents(copy / "out")
+    assert set(states(again(copy)).values()) == {"kept"}
+    assert contents(copy / "out") == before
+
+
+def test_changed_options_do_again_what_depends_on_them_and_nothing_else(copy: Path) -> None:
+    more = again(copy, *BATCH, "--soc-model", "SM8650", "--seed", "0")
+    assert states(more) == {
+        "fix": "kept",
+        "compile 60": "kept",
+        "compile 57": "done",
+        "verify 60": "kept",
+        "verify 57": "done",
+    }
+    other = again(copy, "--dim", "batch=3", "--soc-model", "57", "--no-extreme")
+    assert states(other) == {"fix": "done", "compile 57": "done", "verify 57": "done"}
+    assert not (copy / "out/compiled/soc60").exists(), "what is not wished any more is not shipped"
+    assert other["chips"][0]["name"] == "SoC 57 (SM8650, V75)"
+
+
+def test_another_model_of_the_same_name_is_prepared_anew(copy: Path) -> None:
+    made = verify_models.free_batch()
+    made.graph.initializer[0].CopyFrom(models.weights("w", 4, 3, seed=8))
+    models.saved(made, copy / "m.onnx")
+    assert set(states(again(copy)).values()) == {"done"}
+
+
+@pytest.mark.parametrize("damage", ["cut off", "gone", "changed"])
+def test_a_file_that_is_not_whole_is_made_again(damage: str, copy: Path) -> None:
+    before = contents(copy / "out")
+    blob = copy / "out/compiled/soc60/m_ctx_qnn.bin"
+    content = blob.read_bytes()
+    changed = bytes([*content[:100], content[100] ^ 1, *content[101:]])
+    blob.unlink()
+    if damage != "gone":
+        blob.write_bytes(content[:1000] if damage == "cut off" else changed)
+    document = again(copy)
+    assert states(document) == {"fix": "kept", "compile 60": "done", "verify 60": "kept"}
+    assert set(states(again(copy)).values()) == {"kept"}, "it is whole now"
+    assert contents(copy / "out") == before
+
+
+def test_a_journal_that_cannot_be_read_is_no_obstacle(copy: Path) -> None:
+    (copy / "out" / journals.NAME).write_text('{"schema": 1, "steps": ')
+    assert set(states(again(copy)).values()) == {"done"}
+
+
+@needs.posix
+def test_killed_in_any_step_it_goes_on_there(ready: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    shutil.copy(ready / "m.onnx", model)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "qnnbridge_tools", "prepare", str(model), "-o", str(out), *BATCH]
+    for step in ("fix ...", "compile ", "verify "):
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        assert process.stderr is not None
+        kept = []
+        for line in process.stderr:
+            kept.append(line)
+            if line.startswith(step) and line.endswith("...\n"):
+                break
+        os.kill(process.pid, signal.SIGKILL)
+        process.stderr.close()
+        assert process.wait() == -signal.SIGKILL, kept
+        assert not (out / "manifest.json").exists(), "it would say that all is there"
+        if step == "verify ":
+            assert kept[0] == "fix: done before, kept\n", "and what was killed last time is done now"
+            assert kept[-2].startswith("compile for SoC 60 (SC8380XP, V73): done in")
+    document = told(prepare(model, "-o", out, *BATCH))
+    assert states(document) == {"fix": "kept", "compile 60": "kept", "verify 60": "done"}
+    assert set(states(told(prepare(model, "-o", out, *BATCH))).values()) == {"kept"}
+    assert contents(out) == contents(ready / "out"), "as if it had never been killed"
+    assert files_of(out) == files_of(ready / "out"), "nothing half made is left"
+
+
+def test_two_at_a_time_do_not_share_a_folder(copy: Path) -> None:
+    with journals.opened(copy / "out", "m.onnx"), pytest.raises(Busy, match="at work"):
+        prepare_model(copy / "m.onnx", copy / "out", Wish(dims=Dimensions({"batch": 2})))
+    assert (copy / "out/manifest.json").exists()
+
+
+def test_a_name_that_qnn_would_not_find_again_and_markdown_would_read_is_no_obstacle(tmp_path: Path) -> None:
+    model = tmp_path / "m\u00f6del..1 [x](y).onnx"
+    shutil.copy(models.MODELS / "sigmoid.onnx", model)
+    document = told(prepare(model, "-o", tmp_path / "o\u00fct", "--no-extreme"))
+    assert document["ready"] is True
+    assert document["chips"][0]["compiled"] == "compiled/soc60/m\u00f6del_1 [x](y)_ctx.onnx"
+    page = (tmp_path / "o\u00fct" / "report.md").read_text(encoding="utf-8")
+    assert page.startswith("# m\u00f6del..1 \\[x\\](y).onnx for the NPU\n")
+
+
+def test_a_slow_model_without_a_chip_gets_one(tmp_path: Path) -> None:
+    """Without a chip QNN compiles this model for three minutes; with one it takes seconds."""
+    result = prepare(models.MODELS / "model_v8.onnx", "-o", tmp_path / "out", "--dim", "N=1", "--no-extreme")
+    document = told(result)
+    assert result.exit_code == 0, result.output
+    assert document["chips"][0]["soc_model"] == 60
+    assert document["notes"] == [
+        "No chip was named: prepared for SoC 60 (SC8380XP, V73). Name others with --soc-model."
+    ]
+    compiled = next(step for step in document["steps"] if step["step"] == "compile")
+    assert compiled["told"]["compile_seconds"] < 60
+
+
+def test_quantised_it_is_shipped_quantised_with_what_that_costs(tmp_path: Path) -> None:
+    model = models.saved(models.conv_net(), tmp_path / "m.onnx")
+    for number in range(4):
+        rng = np.random.default_rng(number)
+        np.savez(tmp_path / f"{number}.npz", x=rng.random((1, 3, 16, 16), np.float32))
+    samples = [argument for number in range(4) for argument in ("--calibration", tmp_path / f"{number}.npz")]
+    arguments = ("--quantize", *samples, "--soc-model", "60", "--no-extreme")
+    result = prepare(model, "-o", tmp_path / "out", *arguments)
+    document = told(result)
+    assert result.exit_code == 0, result.output
+    assert document["model"] == "models/m_quantized.onnx"
+    assert document["chips"][0]["compiled"] == "compiled/soc60/m_quantized_ctx.onnx"
+    assert "## Quantised" in (tmp_path / "out/report.md").read_text()
+    np.savez(tmp_path / "0.npz", x=np.zeros((1, 3, 16, 16), np.float32))
+    changed = told(prepare(model, "-o", tmp_path / "out", *arguments))
+    assert states(changed)["fix"] == "kept"
+    assert states(changed)["quantize"] == "done", "other samples"
+
+
+def test_a_model_that_qnn_computes_wrongly_is_not_called_ready(tmp_path: Path) -> None:
+    model = models.saved(verify_models.padded_pooling(), tmp_path / "m.onnx")
+    result = prepare(model, "-o", tmp_path / "out", "--soc-model", "60", "--no-extreme")
+    document = told(result)
+    assert result.exit_code == 1
+    assert document["chips"][0]["verified"] == "differs"
+    page = (tmp_path / "out/report.md").read_text()
+    for words in ("**Not ready for SoC 60", "begins at node pool", "average-pool-padding", "Put a Pad node"):
+        assert words in page
+    assert "How to use it" not in page
+
+
+def bad_inputs(folder: Path) -> dict[str, tuple[list[Path | str], str]]:
+    full, file = folder / "full", folder / "file"
+    full.mkdir()
+    (full / "mine.txt").write_text("mine")
+    file.write_text("mine")
+    size = ["--dim", "batch=1"]
+    return {
+        "no size": (["-o", folder / "out"], '--dim "batch=SIZE"'),
+        "two sizes": (["-o", folder / "out", *size, "--shape", "x=2,4"], "2"),
+        "no chip of that name": (
+            ["-o", folder / "out", *size, "--soc-model", "SM1"],
+            "neither a number nor the name",
+        ),
+        "no samples": (["-o", folder / "out", *size, "--quantize"], "--quantize needs --calibration"),
+        "only samples": (["-o", folder / "out", *size, "--calibration", file], "--calibration needs --quantize"),
+        "no such samples": (
+            ["-o", folder / "out", *size, "--quantize", "--calibration", folder / "no"],
+            "There is no",
+        ),
+        "no rewrite of that name": (["-o", folder / "out", *size, "--skip", "magic"], "magic"),
+        "a full folder": (["-o", full, *size], "was not made by qnnbridge prepare"),
+        "a file": (["-o", file, *size], "is a file"),
+        "where the model is": (["-o", folder, *size], "is inside of"),
+    }
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "no size",
+        "two sizes",
+        "no chip of that name",
+        "no samples",
+        "only samples",
+        "no such samples",
+        "no rewrite of that name",
+        "a full folder",
+        "a file",
+        "where the model is",
+    ],
+)
+def test_bad_input_ends_with_2_and_leaves_nothing(what: str, tmp_path: Path) -> None:
+    arguments, words = bad_inputs(tmp_path)[what]
+    model = models.saved(verify_models.free_batch(), tmp_path / "m.onnx")
+    result = prepare(model, *arguments)
+    assert result.exit_code == 2, result.output
+    assert words in result.output
+    assert {path.name for path in tmp_path.iterdir()} - {"out"} == {"full", "file", "m.onnx"}
+    assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
+
+
+def test_a_folder_of_another_model_is_left_alone(copy: Path) -> None:
+    other = shutil.copy(copy / "m.onnx", copy / "other.onnx")
+    result = prepare(other, "-o", copy / "out", *BATCH)
+    assert result.exit_code == 2
+    assert "holds m.onnx, prepared" in result.output
+    assert (copy / "out/manifest.json").exists()
+
+
+def test_a_journal_cannot_name_files_outside_of_its_folder(tmp_path: Path) -> None:
+    """They would be removed."""
+    (tmp_path / "precious").write_text("x")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    entry = {"key": "k", "files": [{"name": "../precious", "size": 1, "sha256": ""}], "told": {}, "seconds": 0}
+    written = {"schema": journals.SCHEMA, "source": "m.onnx", "steps": {"fix": entry}}
+    (folder / journals.NAME).write_text(json.dumps(written))
+    journal = Journal(folder, "m.onnx")
+    journal.read()
+    journal.keep_only([])
+    assert (tmp_path / "precious").exists()
+
+
+def test_keys_tell_everything_apart_that_went_in() -> None:
+    base = {"model": "a", "dims": [("n", 1)]}
+    assert key_of("fix", **base) == key_of("fix", dims=[("n", 1)], model="a")
+    others = [
+        key_of("quantize", **base),
+        key_of("fix", model="b", dims=[("n", 1)]),
+        key_of("fix", model="a", dims=[]),
+    ]
+    assert len({key_of("fix", **base), *others}) == 4

@@ -1,0 +1,204 @@
+"""`qnnbridge verify` on the real simulator: what agrees, what differs and from where on, which traps it names."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime_qnn")
+
+import model_work_models as models
+import verify_models
+
+from qnnbridge_tools.cli import app
+from qnnbridge_tools.verification import Verification, verify_model
+from qnnbridge_tools.verification.verifier import How
+
+pytestmark = pytest.mark.simulator
+
+ORDINARY = How(extreme=False)
+
+
+def verify(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["verify", *map(str, arguments)])
+
+
+def verified(made: Any, folder: Path, how: How | None = None, **kwargs: Any) -> Verification:
+    return verify_model(models.saved(made, folder / "m.onnx"), soc_model="60", how=how, **kwargs)
+
+
+def names_of(result: Verification) -> set[str]:
+    return {trap.name for trap in result.traps}
+
+
+def test_a_real_model_agrees_and_every_row_has_its_numbers() -> None:
+    result = verify(models.MODELS / "rnet.onnx", "--dim", "N=1", "--soc-model", "60", "--json")
+    told = json.loads(result.stdout)
+    assert result.exit_code == 0, result.output
+    assert (told["verdict"], told["agrees"], told["placement"]["qnn_nodes"]) == ("agrees", True, 14)
+    assert told["cosine"] > 0.999
+    kinds = [row["kind"] for row in told["rows"]]
+    assert (kinds.count("made up"), kinds.count("extreme")) == (3, 5), "all inputs are floats"
+    for row in told["rows"]:
+        assert [one["name"] for one in row["outputs"]] == ["dense_2", "softmax_1"]
+    ordinary = [one for row in told["rows"] if row["kind"] == "made up" for one in row["outputs"]]
+    assert all(0 < one["max_abs"] < 0.01 and not one["differs"] for one in ordinary), "half floats, not equal"
+
+
+def test_nan_is_told_and_counts_only_if_asked_for(tmp_path: Path) -> None:
+    model = models.saved(models.conv_net(), tmp_path / "m.onnx")
+    lenient = verify_model(model, soc_model="60", how=How(bisect=False))
+    strict = verify_model(model, soc_model="60", how=How(bisect=False, strict=True))
+    for result in (lenient, strict):
+        rows = {row.name: row for row in result.rows}
+        assert rows["NaN"].status == "differs"
+        assert {trap.name for trap in rows["NaN"].traps} == {"nan-vanishes"}
+        assert rows["made up: zeros"].status == "agrees"
+    assert (lenient.verdict, strict.verdict) == ("agrees", "differs")
+    assert "extreme" in lenient.reason
+
+
+def test_64_bit_integers_that_lose_their_upper_half_are_named(tmp_path: Path) -> None:
+    result = verify(models.saved(verify_models.wide_integers(), tmp_path / "m.onnx"), "--soc-model", "60")
+    assert result.exit_code == 1, result.output
+    assert "DIFFERS: m.onnx" in result.stdout
+    assert "Trap: int64-in-32-bits" in result.stdout
+    assert "8589934598 on the CPU, 6 on QNN" in result.stdout
+    assert "add (Add), node 1 of 1" in result.stdout
+
+
+def test_the_first_node_that_differs_is_found_in_few_sessions(tmp_path: Path) -> None:
+    result = verified(verify_models.padded_pooling(before=18, after=12), tmp_path, ORDINARY)
+    found = result.divergence
+    assert result.verdict == "differs"
+    assert found is not None
+    assert (found.node, found.op, found.exact, found.number, found.of) == ("pool", "AveragePool", True, 20, 33)
+    assert found.alone is not None
+    assert found.alone.agrees is False, "it is wrong by itself, too"
+    assert found.sessions <= 9, "two for each of two rounds, three for the node by itself, and some to spare"
+    assert "average-pool-padding" in names_of(result)
+
+
+def test_a_value_beyond_half_floats_between_two_nodes_is_seen_there(tmp_path: Path) -> None:
+    result = verified(verify_models.towers(), tmp_path, ORDINARY)
+    assert result.divergence is not None
+    assert result.divergence.node == "exp3"
+    assert "half-range" in names_of(result)
+
+
+def test_a_model_that_kills_the_host_is_a_finding_with_its_node(tmp_path: Path) -> None:
+    result = verify(models.saved(verify_models.zero_size(), tmp_path / "m.onnx"), "--soc-model", "60", "--json")
+    told = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert told["verdict"] == "failed"
+    assert "size 0" in told["error"]["cause"]
+    assert told["first_divergence"]["node"] == "multiply"
+    assert told["first_divergence"]["exact"] is True
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("what", ["not_for_qnn", "random_numbers"])
+def test_nothing_compared_is_not_called_agreement(what: str, tmp_path: Path) -> None:
+    result = verify(models.saved(getattr(verify_models, what)(), tmp_path / "m.onnx"), "--soc-model", "60")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("NOT COMPARED: m.onnx.")
+    assert ("another result every time" if what == "random_numbers" else "No node") in result.stdout
+
+
+def test_indices_that_only_the_cpu_refuses_are_told(tmp_path: Path) -> None:
+    result = verified(verify_models.embedding(), tmp_path)
+    rows = {row.name: row for row in result.rows}
+    assert rows["negative numbers (-1)"].status == "agrees"
+    assert rows["integers beyond 32 bits"].status == "unchecked"
+    assert names_of(result) == {"unchecked"}
+    assert result.verdict == "agrees"
+
+
+def test_given_inputs_are_rows_and_say_the_sizes(tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", x=np.ones((5, 4), np.float32))
+    for named in (True, False):  # a session can be told a size by name; without one the model is copied
+        result = verified(verify_models.free_batch(named=named), tmp_path, ORDINARY, inputs=[tmp_path / "one.npz"])
+        assert result.rows[0].name == "given: one.npz"
+        assert result.sizes == ({"batch": 5} if named else {"x:0": 5})
+        assert result.verdict == "agrees"
+        assert result.placement is not None
+        assert result.placement.cpu_nodes == 0
+
+
+def test_without_onnx_everything_but_the_search_works(tmp_path: Path) -> None:
+    model = models.saved(verify_models.wide_integers(), tmp_path / "m.onnx")
+    code = (
+        "import sys; sys.modules['onnx'] = sys.modules['onnxruntime'] = None\n"
+        "from qnnbridge_tools.cli import main; sys.argv = ['qnnbridge', *sys.argv[1:]]; sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "verify", str(model), "--soc-model", "60", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    told = json.loads(done.stdout)
+    assert done.returncode == 1, done.stderr
+    assert [trap["name"] for trap in told["traps"]] == ["int64-in-32-bits"]
+    assert told["first_divergence"] is None
+    assert 'pip install "qnnbridge[models]"' in told["not_bisected"]
+
+
+def bad_inputs(folder: Path) -> dict[str, tuple[list[str], str]]:
+    np.savez(folder / "other.npz", z=np.ones((2, 4), np.float32))
+    np.savez(folder / "wide.npz", x=np.ones((2, 5), np.float32))
+    return {
+        "no size": ([], '--dim "batch=SIZE"'),
+        "no such dimension": (["--dim", "seq=3"], 'no free dimension "seq"'),
+        "other names": (["--input", str(folder / "other.npz")], "other.npz has no array x"),
+        "other shape": (["--input", str(folder / "wide.npz")], "does not run the model on wide.npz"),
+        "no file": (["--input", str(folder / "none.npz")], "There is no file"),
+        "no such chip": (["--dim", "batch=1", "--soc-model", "x"], "soc_model"),
+    }
+
+
+@pytest.mark.parametrize(
+    "what", ["no size", "no such dimension", "other names", "other shape", "no file", "no such chip"]
+)
+def test_bad_input_ends_with_2_and_says_what_to_give(what: str, tmp_path: Path) -> None:
+    arguments, told = bad_inputs(tmp_path)[what]
+    result = verify(models.saved(verify_models.free_batch(), tmp_path / "m.onnx"), *arguments)
+    assert result.exit_code == 2, result.output
+    assert told in result.output
+    assert "Traceback" not in result.output
+
+
+SILENT: dict[str, tuple[Any, str, str]] = {
+    "negative indices": (verify_models.indexed("GatherElements"), "60", "negative-indices"),
+    "negative indices to write to": (verify_models.indexed("ScatterElements"), "60", "negative-indices"),
+    "nearest, smaller": (verify_models.resized("nearest", 0.6, 4), "60", "resize"),
+    "rounded scales": (verify_models.resized("linear", 1.4, 11), "60", "resize"),
+    "nearest grid": (verify_models.sampled(), "60", "grid-sample-nearest"),
+    "padded maximum": (verify_models.maximum(), "30", "max-pool-padding"),
+    "test for NaN": (verify_models.tests_for_nan(), "60", "isnan"),
+}
+
+
+@pytest.mark.parametrize("what", SILENT)
+def test_each_silent_trap_that_the_simulator_has_is_named(what: str, tmp_path: Path) -> None:
+    made, chip, name = SILENT[what]
+    result = verify_model(models.saved(made, tmp_path / "m.onnx"), soc_model=chip)
+    assert name in names_of(result), (result.verdict, result.rows, result.divergence)
+    if name != "isnan":  # which goes wrong on extreme inputs alone
+        assert result.verdict == "differs"
+        assert result.divergence is not None
+        assert result.divergence.alone is not None
+        assert result.divergence.alone.agrees is False
+
+
+def test_a_model_that_refuses_made_up_zeros_is_tried_with_ones(tmp_path: Path) -> None:
+    result = verified(verify_models.divided(), tmp_path, ORDINARY)
+    assert (result.rows[0].name, result.rows[0].status) == ("made up: ones", "agrees")

@@ -1,0 +1,111 @@
+"""Small models that the tests of `verify` and `prepare` make, each with one trap in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import model_work_models as models
+import numpy as np
+
+node, value, constant, weights = models.helper.make_node, models.value, models.constant, models.weights
+
+
+def chain(ops: list[Any], x: list[Any], y: list[Any], constants: list[Any] | None = None) -> Any:
+    return models.model(ops, [value("x", x)], [value("y", y)], constants or [])
+
+
+def wide_integers() -> Any:
+    add = node("Add", ["x", "one"], ["y"], name="add")
+    x, y = value("x", [4], models.INT64), value("y", [4], models.INT64)
+    return models.model([add], [x], [y], [constant("one", np.array([1]))])
+
+
+def padded_pooling(before: int = 1, after: int = 1) -> Any:
+    """A pooling that QNN computes otherwise than ONNX says, behind and before harmless nodes."""
+    nodes = [node("Conv", ["x", "w"], ["t0"], name="conv", pads=[1, 1, 1, 1])]
+    nodes += [node("LeakyRelu", [f"t{n}"], [f"t{n + 1}"], name=f"before{n}", alpha=0.9) for n in range(before)]
+    pool = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2], "ceil_mode": 1}
+    nodes.append(node("AveragePool", [f"t{before}"], ["p0"], name="pool", count_include_pad=1, **pool))
+    nodes += [node("LeakyRelu", [f"p{n}"], [f"p{n + 1}"], name=f"after{n}", alpha=0.9) for n in range(after)]
+    nodes.append(node("Identity", [f"p{after}"], ["y"], name="end"))
+    return chain(nodes, [1, 3, 8, 8], [1, 4, 5, 5], [weights("w", 4, 3, 3, 3)])
+
+
+def towers() -> Any:
+    """e to the e to the e to the x: leaves the range of half floats in the middle, and comes back."""
+    names = ["x", "a", "b", "c"]
+    exps = [node("Exp", [names[n]], [names[n + 1]], name=f"exp{n + 1}") for n in range(3)]
+    return chain([*exps, node("Log", ["c"], ["y"], name="log")], [1, 16], [1, 16])
+
+
+def zero_size() -> Any:
+    """Ends the host: a Slice that leaves nothing, multiplied."""
+    nodes = [
+        node("Relu", ["x"], ["a"], name="relu"),
+        node("Slice", ["a", "two", "two"], ["none"], name="slice"),
+        node("MatMul", ["none", "w"], ["product"], name="multiply"),
+        node("ReduceSum", ["product"], ["sum"], name="sum", keepdims=0),
+        node("Add", ["a", "sum"], ["y"], name="add"),
+    ]
+    return chain(nodes, [2, 4], [2, 4], [constant("two", np.array([2])), weights("w", 4, 4)])
+
+
+def embedding() -> Any:
+    gather = node("Gather", ["table", "x"], ["y"], name="embed")
+    x, y = value("x", [1, 4], models.INT64), value("y", [1, 4, 8])
+    return models.model([gather], [x], [y], [weights("table", 10, 8)])
+
+
+def not_for_qnn() -> Any:
+    return chain([node("Det", ["x"], ["y"], name="det")], [3, 3], [])
+
+
+def random_numbers() -> Any:
+    nodes = [node("RandomNormalLike", ["x"], ["noise"], name="noise"), node("Add", ["noise", "x"], ["y"])]
+    return chain(nodes, [3, 3], [3, 3])
+
+
+def free_batch(*, named: bool = True) -> Any:
+    batch = "batch" if named else None
+    nodes = [node("MatMul", ["x", "w"], ["t"], name="multiply"), node("Relu", ["t"], ["y"], name="relu")]
+    return chain(nodes, [batch, 4], [batch, 3], [weights("w", 4, 3)])
+
+
+def indexed(op: str) -> Any:
+    """GatherElements or ScatterElements with indices from outside."""
+    inputs = [value("x", [4, 5]), value("i", [4, 2], models.INT64)]
+    names = ["x", "i"]
+    if op == "ScatterElements":
+        inputs.append(value("u", [4, 2]))
+        names.append("u")
+    shape: list[Any] = [4, 2] if op == "GatherElements" else [4, 5]
+    return models.model([node(op, names, ["y"], name="index", axis=1)], inputs, [value("y", shape)])
+
+
+def resized(mode: str, scale: float, size: int) -> Any:
+    resize = node("Resize", ["x", "", "scales"], ["y"], name="resize", mode=mode)
+    scales = constant("scales", np.array([1, 1, scale, scale], np.float32))
+    return chain([resize], [1, 1, 8, 8], [1, 1, size, size], [scales])
+
+
+def sampled() -> Any:
+    sample = node("GridSample", ["x", "grid"], ["y"], name="sample", mode="nearest")
+    inputs = [value("x", [1, 1, 8, 8]), value("grid", [1, 6, 6, 2])]
+    return models.model([sample], inputs, [value("y", [1, 1, 6, 6])])
+
+
+def maximum() -> Any:
+    pool = node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[3, 3], auto_pad="SAME_LOWER")
+    return chain([pool], [1, 3, 8, 8], [1, 3, 8, 8])
+
+
+def tests_for_nan() -> Any:
+    nodes = [node("IsNaN", ["x"], ["is"], name="isnan"), node("Cast", ["is"], ["y"], to=models.FLOAT)]
+    return chain(nodes, [4, 5], [4, 5])
+
+
+def divided() -> Any:
+    """Integers by integers: the CPU refuses zeros."""
+    inputs = [value("x", [4], models.TensorProto.INT32), value("by", [4], models.TensorProto.INT32)]
+    divide = node("Div", ["x", "by"], ["y"], name="divide")
+    return models.model([divide], inputs, [value("y", [4], models.TensorProto.INT32)])

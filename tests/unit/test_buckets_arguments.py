@@ -1,0 +1,247 @@
+"""Bad words about buckets are refused before anything is made, and say what to do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qnnbridge.buckets.api import bucket_arguments
+from qnnbridge.buckets.arguments import make_arguments
+from qnnbridge.buckets.plan import (
+    Plan,
+    check_overrides,
+    dimensions_left,
+    make_plan,
+    refuse_dimensions_left,
+)
+from qnnbridge.buckets.relation import Relation
+from qnnbridge.buckets.symbols import wanted_variants
+from qnnbridge.epcontext.scan import EpContextNode, ModelScan
+from qnnbridge.errors import BridgeError, CompiledModelRefused, OptionError
+from qnnbridge_protocol.specs import NodeInfo
+
+IDS = NodeInfo("input_ids", "tensor(int64)", ("batch", "seq"))
+MASK = NodeInfo("attention_mask", "tensor(float)", ("batch", "seq"))
+LOGITS = NodeInfo("logits", "tensor(float)", ("batch", "seq", 8))
+
+
+def scan_of(*inputs: NodeInfo, outputs: tuple[NodeInfo, ...] = (LOGITS,), **fields: Any) -> ModelScan:
+    return ModelScan(100, inputs=inputs, outputs=outputs, **fields)
+
+
+def plan_of(buckets: Any, *inputs: NodeInfo, scan: ModelScan | None = None, **keywords: Any) -> Plan:
+    keywords.setdefault("pad", 0)
+    return make_plan(make_arguments(buckets, **keywords), scan or scan_of(*(inputs or (IDS, MASK))), "m.onnx")
+
+
+# --- without a model ---
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"buckets": {}}, "names no dimension"),
+        ({"buckets": [16, 32]}, "names no dimension"),
+        ({"buckets": {3: [16]}}, "3 is no name"),
+        ({"buckets": {"": [16]}}, "'' is no name"),
+        ({"buckets": {"seq": []}}, "'seq' has no size"),
+        ({"buckets": {"seq": [16, 32.0]}}, "32.0 is no size for the dimension 'seq'"),
+        ({"buckets": {"seq": "16"}}, "'16' is no size"),
+        ({"buckets": {"seq": ["16"]}}, "'16' is no size"),
+        ({"buckets": {"seq": [True]}}, "True is no size"),
+        ({"buckets": {"seq": [0]}}, "0 is no size"),
+        ({"buckets": {"seq": [-1]}}, "-1 is no size"),
+        ({"buckets": {"seq": None}}, "None is no size"),
+        ({"buckets": {"seq": 2**40}}, "is no size"),
+        ({"buckets": {"a": range(1, 99), "b": range(1, 99)}}, "9604 variants"),
+        ({"buckets": {"seq": [16]}, "overflow": "clip"}, "overflow='clip' is not known"),
+        ({"buckets": {"seq": [16]}, "split": "batch"}, "split: 'batch' has no buckets"),
+        ({"buckets": {"seq": [16]}, "split": 3}, "split: 3 has no buckets"),
+        ({"buckets": {"seq": [16]}, "pad": ["input_ids"]}, "neither a value nor values"),
+        ({"buckets": {"seq": [16]}, "cut": ["logits"]}, "names no output"),
+        ({"buckets": {"seq": [16]}, "cut": {"logits": "seq"}}, "not a list of the dimensions"),
+        ({"buckets": {"seq": [16]}, "cut": {"logits": [None, "a*b"]}}, "does not say how"),
+        ({"buckets": {"seq": [16]}, "cut": {"logits": [None, 1.5]}}, "1.5 is no dimension"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_the_way_out(keywords: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        make_arguments(**keywords)
+    assert words in caught.value.message
+    assert caught.value.fix
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("keywords", [{"pad": 0}, {"cut": {}}, {"split": "batch"}, {"overflow": "cpu"}])
+def test_words_about_buckets_without_buckets_are_refused(keywords: dict[str, Any]) -> None:
+    given = {"pad": None, "cut": None, "split": None, "overflow": "error", **keywords}
+    (name,) = keywords
+    with pytest.raises(OptionError, match=f"{name}= is for a session with buckets"):
+        bucket_arguments(None, **given)
+
+
+def test_sizes_are_sorted_and_each_is_there_once() -> None:
+    made = make_arguments({"seq": (32, np.int64(16), 32), "other": {8}})
+    assert made.sizes == {"seq": (16, 32), "other": (8,)}
+    assert not made.split
+
+
+def test_only_what_is_called_a_batch_is_done_in_parts_unless_it_is_said() -> None:
+    assert make_arguments({"batch": 4, "seq": 16}).split == {"batch"}
+    assert make_arguments({"Batch_Size": [1, 4], "seq": [16]}).split == {"Batch_Size"}
+    assert make_arguments({"batch": 4, "seq": [16]}, split=()).split == set()
+    assert make_arguments({"N": 4, "seq": [16]}).split == set()
+    assert make_arguments({"N": 4, "seq": [16]}, split="N").split == {"N"}
+    assert make_arguments({"N": 4, "seq": [16]}, split=["seq", "N"]).split == {"N", "seq"}
+
+
+def test_relations_of_outputs_are_read() -> None:
+    made = make_arguments({"seq": [16]}, cut={"logits": ["seq // 2", None, 8]})
+    assert made.cut == {"logits": (Relation("seq", 1, 0, 2), None, None)}
+
+
+# --- with a model ---
+
+
+def test_an_unknown_dimension_is_refused_with_the_known_ones_and_a_guess() -> None:
+    with pytest.raises(OptionError, match=r"no input of m\.onnx has a dimension 'sec'") as caught:
+        plan_of({"sec": [16]})
+    assert "'batch', 'seq'" in str(caught.value.fix)
+    assert "Did you mean 'seq'?" in str(caught.value.fix)
+    with pytest.raises(OptionError) as longer:
+        plan_of({"sequence_length": [16]})
+    assert "Did you mean 'seq'?" in str(longer.value.fix)
+
+
+def test_dimensions_without_names_and_models_of_fixed_sizes_are_told_apart() -> None:
+    with pytest.raises(OptionError, match="no input") as nameless:
+        plan_of({"seq": [16]}, NodeInfo("x", "tensor(float)", (1, None)))
+    assert "Without a name is 'x', axis 1" in str(nameless.value.cause)
+    with pytest.raises(OptionError) as fixed:
+        plan_of({"seq": [16]}, NodeInfo("x", "tensor(float)", (1, 8)))
+    assert "needs no buckets" in str(fixed.value.fix)
+    with pytest.raises(OptionError, match=r"'x' of m\.onnx has no shape"):
+        plan_of({"seq": [16]}, NodeInfo("x", "tensor(float)", None))
+
+
+@pytest.mark.parametrize(
+    ("pad", "words", "fix"),
+    [
+        (None, "nothing is said of what input 'input_ids' is padded with", "verify_padding"),
+        ({"input_ids": 0}, "'attention_mask' is padded with along 'seq'", "pad={'attention_mask': 0, ...}"),
+        ({"input_id": 0, "attention_mask": 0}, "no input 'input_id'", "Did you mean 'input_ids'?"),
+        ({"input_ids": 0.5, "attention_mask": 0}, "0.5 is no value for input 'input_ids'", "hold exactly"),
+        ({"input_ids": float("nan"), "attention_mask": 0}, "nan is no value", "hold exactly"),
+        ({"input_ids": 2**70, "attention_mask": 0}, "is no value", "hold exactly"),
+        ({"input_ids": "0", "attention_mask": 0}, "'0' is no value", "hold exactly"),
+        ({"input_ids": [0], "attention_mask": 0}, "[0] is no value", "hold exactly"),
+        ({"input_ids": 0, "attention_mask": 1e40}, "1e+40 is no value", "hold exactly"),
+        ({"input_ids": 0, "attention_mask": True}, "True is no value", "hold exactly"),
+    ],
+)
+def test_what_an_input_is_padded_with_must_be_said_and_must_fit(pad: Any, words: str, fix: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        plan_of({"seq": [16]}, pad=pad)
+    assert words in caught.value.message
+    assert fix in str(caught.value.fix)
+
+
+def test_an_input_that_is_never_padded_has_no_value_for_it() -> None:
+    with pytest.raises(OptionError, match="input 'scale' is never padded"):
+        plan_of({"seq": [16]}, IDS, NodeInfo("scale", "tensor(float)", (1,)), pad={"input_ids": 0, "scale": 1})
+    assert set(plan_of({"seq": [16]}, IDS, NodeInfo("scale", "tensor(float)", (1,))).inputs) == {"input_ids"}
+
+
+@pytest.mark.parametrize(
+    ("element", "pad", "stored"),
+    [
+        ("float", -math.inf, np.float32(-np.inf)),
+        ("float", 0.1, np.float32(0.1)),
+        ("float16", -1e4, np.float16(-1e4)),
+        ("int64", 2**53, np.int64(2**53)),
+        ("int8", -128, np.int8(-128)),
+        ("int32", 5.0, np.int32(5)),
+        ("bool", False, np.False_),
+        ("bool", 1, np.True_),
+        ("string", "[PAD]", "[PAD]"),
+        ("double", np.float32(2), np.float64(2)),
+    ],
+)
+def test_values_of_every_kind_are_taken_as_their_input_has_them(element: str, pad: Any, stored: Any) -> None:
+    plan = plan_of({"n": [4]}, NodeInfo("x", f"tensor({element})", ("n",)), pad={"x": pad})
+    value = plan.inputs["x"].value
+    assert value is not None
+    assert value[()] == stored
+
+
+@pytest.mark.parametrize("type_text", ["tensor(bfloat16)", "tensor(int4)", "seq(tensor(float))"])
+def test_types_that_cannot_be_padded_are_refused(type_text: str) -> None:
+    with pytest.raises(OptionError, match="cannot be padded"):
+        plan_of({"n": [4]}, NodeInfo("x", type_text, ("n",)))
+
+
+def test_a_dimension_that_is_split_needs_no_value() -> None:
+    plan = plan_of({"batch": 4}, NodeInfo("x", "tensor(float)", ("batch", 3)), pad=None)
+    assert plan.inputs["x"].value is None
+
+
+def test_compiled_models_and_what_is_no_onnx_model_are_refused() -> None:
+    node = EpContextNode("n", "EPContext", "com.microsoft", "the main graph")
+    with pytest.raises(CompiledModelRefused, match="cannot have buckets"):
+        plan_of({"seq": [16]}, scan=scan_of(IDS, ep_contexts=(node,)))
+    with pytest.raises(OptionError, match="cannot be read"):
+        plan_of({"seq": [16]}, scan=scan_of(format="ort"))
+    with pytest.raises(OptionError, match="cannot be read"):
+        make_plan(make_arguments({"seq": 1}), None, "m.onnx")
+
+
+def test_dimensions_that_stay_free_are_named_with_what_to_do() -> None:
+    scan = scan_of(IDS, MASK, NodeInfo("x", "tensor(float)", (None,)))
+    plan = plan_of({"seq": [16]}, scan=scan)
+    left = dimensions_left(plan, scan, {})
+    assert [dim.symbol for dim in left] == ["batch", "batch", None]
+    text = str(refuse_dimensions_left(left, "m.onnx"))
+    assert "'batch' (input 'input_ids', axis 0), without a name (input 'x', axis 0)" in text
+    assert "buckets={'batch': 1, ...}" in text
+    assert "--dim x:0=SIZE" in text
+    assert [dim.symbol for dim in dimensions_left(plan, scan, {"batch": 1})] == [None]
+
+
+def test_a_dimension_with_buckets_cannot_be_fixed_as_well() -> None:
+    with pytest.raises(OptionError, match="the session options fix it to 8"):
+        check_overrides(plan_of({"seq": [16]}), {"seq": 8})
+
+
+# --- which variants ---
+
+
+def test_the_variants_are_all_combinations_the_smallest_first() -> None:
+    plan = plan_of({"batch": [1, 4], "seq": [16, 32]})
+    assert list(plan.variants()) == [(1, 16), (1, 32), (4, 16), (4, 32)]
+    assert plan.text((1, 16)) == "batch=1, seq=16"
+
+
+def test_variants_to_warm_are_named_by_their_sizes() -> None:
+    plan = plan_of({"batch": 1, "seq": [16, 32]})
+    assert wanted_variants(plan, None) == [(1, 16), (1, 32)]
+    assert wanted_variants(plan, {"seq": 32}) == [(1, 32)]
+    assert wanted_variants(plan, [{"seq": 32}, {"seq": 16, "batch": 1}, {"seq": 32}]) == [(1, 32), (1, 16)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([32], "32 is no size"),
+        ([{"sec": 16}], "'sec' has no buckets"),
+        ([{"seq": 17}], "17 is none of the buckets of 'seq'"),
+        ([{}], "'seq' is missing"),
+    ],
+)
+def test_unknown_variants_to_warm_are_refused(sizes: Any, words: str) -> None:
+    with pytest.raises(BridgeError) as caught:
+        wanted_variants(plan_of({"batch": 1, "seq": [16, 32]}), sizes)
+    assert words in caught.value.message
+    assert caught.value.fix

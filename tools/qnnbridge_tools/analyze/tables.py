@@ -1,0 +1,212 @@
+# ruff: noqa: SIM905 - words in a text are read more easily than a hundred quoted ones
+"""What QNN takes, as data: measured with onnxruntime-qnn 2.7 and its HTP simulator, one operator at a time.
+
+Every table speaks of float and integer tensors as they are; quantised operators have their own (`quantized`).
+How often the rules are right is in docs/verification.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+REGISTERED: Final = frozenset(
+    """
+    Abs Add And ArgMax ArgMin ArrayFeatureExtractor Atan Attention AveragePool BatchNormalization Bernoulli Cast
+    CastLike Ceil Clip Concat Conv ConvTranspose Cos CumSum DepthToSpace DequantizeLinear Div Einsum Elu Equal Exp
+    Expand Flatten Floor GRU Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater
+    GreaterOrEqual GridSample GroupNormalization HardSigmoid HardSwish Identity If InstanceNormalization IsNaN LRN
+    LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LpPool MatMul Max MaxPool
+    Mean Min Mod Mul Neg NonMaxSuppression NonZero Not OneHot Or PRelu Pad Pow QLinearConv QLinearMatMul
+    QuantizeLinear RMSNormalization RandomNormalLike RandomUniformLike Range Reciprocal ReduceL2 ReduceLogSumExp
+    ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Resize RoiAlign RotaryEmbedding Round ScatterElements
+    ScatterND Selu Shape Sigmoid Sign Sin Slice Softmax Softplus SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh
+    ThresholdedRelu Tile TopK Transpose Unsqueeze Upsample Where Xor MaxRoiPool STFT
+    com.microsoft.FusedMatMul com.microsoft.Gelu com.microsoft.GroupQueryAttention com.microsoft.MatMulNBits
+    com.microsoft.QuickGelu com.microsoft.RotaryEmbedding com.microsoft.QuantizeLinear
+    com.microsoft.DequantizeLinear com.microsoft.Inverse com.microsoft.GatherBlockQuantized
+    SimplifiedLayerNormalization com.microsoft.SimplifiedLayerNormalization ai.onnx.ml.ArrayFeatureExtractor
+    """.split()
+)
+
+REPLACED: Final = frozenset({"Mish", "Swish", "SwiGLU", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
+"""Operators that QNN never sees: ONNX Runtime has none of its own and puts their definition in their place."""
+
+REFUSED_BY_HTP: Final[Mapping[str, str]] = {
+    "ReduceProd": "use Log, ReduceSum and Exp if all values are positive",
+    "IsInf": "compare the absolute value with the largest number instead",
+    "Asin": "",
+}
+"""Operators that the provider knows and the NPU does not have, and what to do instead."""
+
+CRASHES: Final = frozenset({"STFT"})
+"""Operators that end the process."""
+
+NEEDS_V73: Final = frozenset(
+    """
+    ArrayFeatureExtractor Atan CumSum Elu GRU Gather GatherElements Gelu GridSample GroupNormalization HardSigmoid
+    If InstanceNormalization LRN LSTM LpNormalization RMSNormalization RoiAlign RotaryEmbedding Round
+    ScatterElements ScatterND Selu SimplifiedLayerNormalization ThresholdedRelu Where com.microsoft.Gelu
+    com.microsoft.QuickGelu
+    """.split()
+)
+"""Operators that chips before V73 do not have for float: QNN fails with error 1002 when it finishes the graph."""
+
+FIRST_FLOAT_ARCH: Final = 73
+MOST_DIMENSIONS: Final = 5
+NEWEST_OPSET: Final = 26
+NEWEST_IR_VERSION: Final = 13
+"""What ONNX Runtime 1.31 loads."""
+
+_FLOATS = ("float", "float16")
+_INTS = (*_FLOATS, "int32", "int64")
+_MOVED = (*_INTS, "uint32", "bool")
+
+TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(
+        ("Abs", "Add", "Clip", "CumSum", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Sub"),
+        _INTS,
+    ),
+    **dict.fromkeys(("ReduceMax", "ReduceMin", "ReduceSum", "TopK", "Where", "RandomUniformLike"), _INTS),
+    **dict.fromkeys(("ArgMax", "Max", "Min", "Mul"), (*_INTS, "uint32")),
+    **dict.fromkeys(("And", "Not", "Or", "Xor"), ("bool",)),
+    **dict.fromkeys(("Concat", "Gather", "Identity", "ScatterND"), _MOVED),
+    **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), (*_MOVED, "uint8")),
+    **dict.fromkeys(("GatherElements", "Split", "Tile"), (*_INTS, "bool")),
+    "Expand": (*_INTS, "uint32"),
+    "GatherND": (*_FLOATS, "int32"),
+    "Mod": (*_INTS, "uint32", "uint8", "int8", "int16", "uint16"),
+    "NonZero": ("bool",),
+    "OneHot": ("int32", "int64"),
+    "Range": ("float", "int32", "int64"),
+    "RandomNormalLike": _INTS,
+    "ScatterElements": (*_INTS, "uint8"),
+    "Slice": (*_INTS, "uint8", "bool"),
+    "Transpose": (*_FLOATS, "int32", "uint32", "bool"),
+    "Unsqueeze": (*_MOVED, "uint8"),
+    "If": ("bool",),
+    "EyeLike": _INTS,
+}
+"""Operator -> types of its data. Those that are not here take float and float16."""
+
+MOST_DIMENSIONS_OF: Final[Mapping[str, int]] = dict.fromkeys(
+    """
+    ArgMax ArgMin Atan BatchNormalization Ceil Cos CumSum Elu Floor GatherND GlobalMaxPool HardSigmoid HardSwish
+    InstanceNormalization LRN LayerNormalization Log LogSoftmax LpNormalization LpPool Max MaxPool Min Mod Neg
+    RMSNormalization ReduceL2 ReduceLogSumExp Resize Round ScatterElements Selu Sin Softplus Sqrt Tanh TopK
+    """.split(),
+    4,
+)
+"""Where it is less than `MOST_DIMENSIONS`."""
+
+FAILS_BEYOND: Final[Mapping[str, int]] = {
+    "Sign": 4,
+    "Tan": 4,
+    "Reciprocal": 5,
+    "IsNaN": 5,
+    "Upsample": 4,
+    "GridSample": 4,
+}
+"""Operators that are taken with more dimensions than this, and then make the whole session fail."""
+
+FAILS_UNLESS_FLOAT: Final = frozenset({"DepthToSpace", "SpaceToDepth", "Resize", "Upsample", "MaxPool"})
+"""Operators that ONNX Runtime rearranges for QNN before QNN refuses the type; it cannot give them back then."""
+
+LEAST_DIMENSIONS: Final[Mapping[str, int]] = {"GlobalAveragePool": 3, "Pad": 1, "Tile": 1}
+
+DATA_INPUT: Final[Mapping[str, int]] = {"Where": 1}
+"""Which input has the type that counts, if it is not the first."""
+
+CASTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "float": ("float", "float16", "int32", "uint8", "uint32", "bool"),
+    "float16": ("float", "float16", "int32", "bool"),
+    "int64": ("float", "float16", "int64", "int32", "uint8", "uint32", "bool"),
+    "int32": ("float", "float16", "int64", "int32", "uint8", "uint32", "bool"),
+    "uint8": ("float", "float16", "int32", "uint8", "uint32", "bool"),
+    "uint32": ("float", "int64", "int32", "uint8", "uint32", "bool"),
+    "bool": ("float", "float16", "int32", "uint8", "uint32", "bool"),
+    "int16": ("int32",),
+}
+"""From -> to."""
+
+CONSTANT_INPUTS: Final[Mapping[str, tuple[int, ...]]] = {
+    "BatchNormalization": (1, 2, 3, 4),
+    "Clip": (1, 2),
+    "CumSum": (1,),
+    **dict.fromkeys(("DequantizeLinear", "com.microsoft.DequantizeLinear"), (1, 2)),
+    "Expand": (1,),
+    "LSTM": (4,),
+    "NonMaxSuppression": (2, 3, 4),
+    "OneHot": (1,),
+    "Pad": (1,),
+    "QLinearConv": (1, 2, 4, 5, 6, 7),
+    "QLinearMatMul": (1, 2, 4, 5, 6, 7),
+    **dict.fromkeys(("QuantizeLinear", "com.microsoft.QuantizeLinear"), (1, 2)),
+    "Range": (0, 1, 2),
+    "ReduceL2": (1,),
+    "ReduceLogSumExp": (1,),
+    "ReduceMax": (1,),
+    "ReduceMean": (1,),
+    "ReduceMin": (1,),
+    "ReduceSum": (1,),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+}
+"""Operator -> inputs that must be constants. `qnnbridge fix` makes them so where they follow from fixed shapes."""
+
+LEAST_INPUTS: Final[Mapping[str, int]] = {"Max": 2, "Min": 2, "Sum": 2, "Mean": 2, "Einsum": 2}
+MOST_OUTPUTS: Final[Mapping[str, int]] = {"LayerNormalization": 1, "MaxPool": 1, "BatchNormalization": 1}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attribute:
+    """An attribute that may only have certain values. allowed: of a list, every element."""
+
+    op: str
+    name: str
+    default: Any
+    allowed: tuple[Any, ...]
+    reason: str
+    fix: str = ""
+
+
+ATTRIBUTES: Final = (
+    Attribute("ArgMax", "select_last_index", 0, (0,), "of equal values QNN finds the first, not the last"),
+    Attribute("ArgMin", "select_last_index", 0, (0,), "of equal values QNN finds the first, not the last"),
+    Attribute("AveragePool", "dilations", 1, (1,), "pooling is not dilated on QNN"),
+    Attribute("MaxPool", "dilations", 1, (1,), "pooling is not dilated on QNN"),
+    Attribute("LpPool", "dilations", 1, (1,), "pooling is not dilated on QNN"),
+    Attribute("LpPool", "p", 2, (1, 2), "only p of 1 and 2 are there"),
+    Attribute("LpNormalization", "p", 2, (2,), "only p of 2 is there"),
+    Attribute("ConvTranspose", "dilations", 1, (1,), "transposed convolutions are not dilated on QNN"),
+    Attribute("RoiAlign", "mode", "avg", ("avg",), "only the mode avg is there"),
+    Attribute("GridSample", "mode", "linear", ("linear", "bilinear", "nearest"), "the mode cubic is not there"),
+    Attribute("Mod", "fmod", 0, (0,), "only fmod of 0 is there"),
+    Attribute(
+        "Gemm", "alpha", 1.0, (1.0,), "alpha must be 1", "qnnbridge fix (gemm-scale) moves it into the constants"
+    ),
+    Attribute(
+        "Gemm",
+        "beta",
+        1.0,
+        (0.0, 1.0),
+        "beta must be 1 or 0",
+        "qnnbridge fix (gemm-scale) moves it into the constants",
+    ),
+    Attribute("ScatterND", "reduction", "none", ("none", "add", "mul"), "of reductions only add and mul are there"),
+    Attribute("ScatterElements", "reduction", "none", ("none", "mul"), "this reduction is not there"),
+    Attribute("Resize", "antialias", 0, (0,), "it does not smooth (antialias)"),
+    Attribute(
+        "Resize",
+        "coordinate_transformation_mode",
+        "half_pixel",
+        ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"),
+        "this coordinate_transformation_mode is not there",
+        "export with half_pixel, asymmetric or align_corners",
+    ),
+    Attribute("GRU", "layout", 0, (0,), "only layout 0 is there"),
+    Attribute("LSTM", "layout", 0, (0,), "only layout 0 is there"),
+)

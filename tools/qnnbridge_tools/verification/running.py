@@ -1,0 +1,135 @@
+"""One model on one provider of the host: opens the session, runs, and turns what goes wrong into data.
+
+The CPU side and the QNN side are both sessions of the host process: the application needs no onnxruntime, and a
+model that kills the host kills nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    DeadlineExceeded,
+    HostCrashed,
+    HostHung,
+    HostStartFailed,
+    ModelQuarantined,
+    OptionError,
+    ProviderUnavailable,
+)
+
+if TYPE_CHECKING:
+    from qnnbridge import Host, InferenceSession
+    from qnnbridge_protocol.specs import Placement
+
+CPU = "CPUExecutionProvider"
+QNN = "QNNExecutionProvider"
+
+NO_FINDING = (HostStartFailed, OptionError, ProviderUnavailable)
+"""These are not about the model: there is no host, no QNN, or a bad option."""
+DEATHS = (HostCrashed, HostHung, DeadlineExceeded, ModelQuarantined)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """How sessions are made: QNN's options, sizes of named dimensions, seconds for each call."""
+
+    provider_options: Mapping[str, str]
+    sizes: Mapping[str, int]
+    timeout_s: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """values: None if there are none; `error` says why. died: the host was lost, or had to be ended."""
+
+    values: list[Any] | None
+    error: BridgeError | None = None
+
+    @property
+    def died(self) -> bool:
+        return isinstance(self.error, DEATHS)
+
+
+class Side:
+    """A session that answers. Made by `opened`."""
+
+    def __init__(self, session: InferenceSession, timeout_s: float | None) -> None:
+        self._session = session
+        self._timeout_s = timeout_s
+        self.outputs: list[str] = [node.name for node in session.get_outputs()]
+
+    @property
+    def placement(self) -> Placement:
+        return self._session.placement
+
+    @property
+    def inputs(self) -> Sequence[Any]:
+        return list(self._session.get_inputs())
+
+    def answer(self, feeds: Mapping[str, Any], timeout_s: float | None = None) -> Answer:
+        """timeout_s: less than the usual one."""
+        limits = [limit for limit in (timeout_s, self._timeout_s) if limit is not None]
+        try:
+            values = self._session.run(
+                None, dict(feeds), timeout=min(limits, default=None), retry=0, on_deadline="kill"
+            )
+        except NO_FINDING:
+            raise
+        except BridgeError as error:
+            return Answer(None, error)
+        return Answer(list(values))
+
+    def values(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """Raises the error of the run."""
+        answer = self.answer(feeds)
+        if answer.values is None:
+            raise answer.error or BridgeError("There is no answer.")
+        return answer.values
+
+
+@contextlib.contextmanager
+def opened(
+    host: Host, model: Path, provider: str, settings: Settings, timeout_s: float | None = None
+) -> Iterator[Side]:
+    """Raises what making the session raises. timeout_s: less than the usual one."""
+    from qnnbridge import CpuFallbackWarning, InferenceSession, SessionOptions
+
+    options = SessionOptions()
+    for name, size in settings.sizes.items():
+        options.add_free_dimension_override_by_name(name, size)
+    limits = [limit for limit in (timeout_s, settings.timeout_s) if limit is not None]
+    with _quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report tells the placement
+        with InferenceSession(
+            str(model),
+            options,
+            providers=[provider],
+            provider_options=[dict(settings.provider_options)] if provider == QNN else None,
+            host=host,
+            fallback="cpu",
+            timeout=min(limits, default=None),
+            retry=0,
+            on_deadline="kill",
+            cache=False,
+        ) as session:
+            yield Side(session, settings.timeout_s)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The library would log what the report tells: nodes on the CPU, a host that died."""
+    log = logging.getLogger("qnnbridge")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
