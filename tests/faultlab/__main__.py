@@ -4,7 +4,8 @@ With ``--calls`` and ``--kills``: so many calls while the host is killed with -9
 right result in every bit. With ``--orphans``: so many applications are killed with -9 in each state, and their hosts
 must follow. Without: all kinds of faults at random for ``--seconds``; at the end each published promise and whether
 it held. With ``--mixed N``: N calls of all sizes, ways and numbers of threads over the quick way, with kills in
-between. The exit code is 1 if anything was broken.
+between. With ``--daemon N``: N applications of one daemon for ``--seconds``, while its host is killed every
+``--kill-every`` seconds. The exit code is 1 if anything was broken.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def main() -> int:
     parser.add_argument(
         "--no-shared-memory", dest="shared_memory", action="store_false", help="tensors travel in the pipes"
     )
+    parser.add_argument("--daemon", type=int, metavar="N", help="so many applications of one daemon, 8 for example")
+    parser.add_argument("--kill-every", type=float, default=3.0, metavar="S", help="with --daemon")
     parser.add_argument("--orphans", type=int, help="how many applications to kill in each state")
     parser.add_argument(
         "--real", action="store_true", help="with the QNN simulator in place of the scripted engine"
@@ -56,6 +59,8 @@ def main() -> int:
             good = _orphans(options.orphans)
         elif options.mixed:
             good = _mixed(options)
+        elif options.daemon:
+            good = _daemon(options, folder)
         else:
             good = _show(options) if options.calls else _soak(options, Path(folder))
     return 0 if good else 1
@@ -96,6 +101,18 @@ def _mixed(options: argparse.Namespace) -> bool:
     warnings.simplefilter("ignore", qnnbridge.CpuFallbackWarning)
     host = qnnbridge.Host()
     result = mixed_soak(host, ASSETS / "add.onnx", calls=options.mixed, kills=options.kills, seed=options.seed)
+    print(result)
+    return result.good
+
+
+def _daemon(options: argparse.Namespace, folder: str) -> bool:
+    from tests.faultlab.shared_daemon import daemon_soak
+
+    for name in ("RUNTIME", "CACHE"):
+        os.environ[f"QNNBRIDGE_{name}_DIR"] = os.path.join(folder, name.lower())
+    result = daemon_soak(
+        clients=options.daemon, seconds=options.seconds, kill_every_s=options.kill_every, seed=options.seed
+    )
     print(result)
     return result.good
 
