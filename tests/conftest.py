@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -179,3 +181,16 @@ def no_leaks() -> Iterator[LeakGuard]:
     guard = LeakGuard()
     yield guard
     guard.check()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``-n``: a file's tests stay together, and so do those of one lab, which is one machine."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFileOrLab(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            lab = re.search(r"labs/test_(windows|arm64)", file)
+            return f"lab {lab[1]}" if lab else file
+
+    return ByFileOrLab(config, log)

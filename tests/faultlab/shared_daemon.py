@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +90,6 @@ class DaemonResult:
 
 def make_models(folder: Path) -> list[Path]:
     """One for each of `SCALES`: y = x times that, of any length."""
-    import onnx
     from onnx import TensorProto, helper
 
     paths = []
