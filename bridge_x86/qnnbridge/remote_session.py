@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qnnbridge.cache.status import CacheStatus
+from qnnbridge.daemon.session import DaemonSession
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.epcontext.gate import before_session
 from qnnbridge.errors import as_onnxruntime
@@ -67,7 +68,9 @@ class RemoteSession:
         self._create_note = dataclasses.replace(self._note, op="session.create")
         self._lock = threading.Lock()
         self._key = str(next(_keys))
-        self._cache = _session_cache(host, manifest, retry) if manifest.cache is not False else None
+        use_cache = manifest.cache is not False and not host.is_daemon
+        self._cache = _session_cache(host, manifest, retry) if use_cache else None
+        self._shared = DaemonSession(manifest, retry) if host.is_daemon else None
         self._dynamic: dict[str, str] = {}
         self._moved_because: str | None = None
         self._generation = 0
@@ -108,6 +111,8 @@ class RemoteSession:
     @property
     def cache_status(self) -> CacheStatus:
         """What the cache did for this session."""
+        if self._shared is not None:
+            return self._shared.cache_status
         return self._cache.status if self._cache is not None else CacheStatus("off", "cache=False")
 
     def open(self, timeout_s: float | None, on_deadline: OnDeadline) -> SessionInfo:
@@ -279,7 +284,7 @@ class RemoteSession:
             except Deadline as late:
                 raise overdue(process, late, note, timeout_s, on_deadline) from None
             except BridgeError as error:
-                if not error.details.get("host_must_restart"):
+                if self._shared is not None or not error.details.get("host_must_restart"):
                     raise as_onnxruntime(error) from None
                 supervisor.npu_lost(process, error, self._note)
                 if retry <= 0:
@@ -392,14 +397,14 @@ class RemoteSession:
     def _create(self, process: HostProcess, deadline: float | None) -> None:
         manifest = self.manifest
         # A compiled model that is broken, or made for another machine, may kill the host: it never gets there.
-        for warning in before_session(
-            manifest.source, manifest.spec.providers, process.peer, manifest.spec.config_entries
-        ):
-            _log.warning("%s", warning)
+        if self._shared is None:
+            self._look_at_compiled_model(process)
         entry = self._cache.loadable() if self._cache is not None and not manifest.on_cpu else None
         if entry is None:
             self._book_on(manifest.source.fingerprint)
-            making = Making(self._spec(), manifest.initializers, manifest.source.data, self._dynamic, manifest.seed)
+            making = Making(
+                self._spec(), manifest.initializers, manifest.source.data, self._dynamic, manifest.seed, self._shared
+            )
             number, info = make_session(self.host, process, making, self._create_note, deadline)
         else:
             self._book_on(entry.fingerprint)
@@ -417,6 +422,14 @@ class RemoteSession:
         self.host.supervisor.good_reply(self._create_note, "creating")
         if self._cache is not None and entry is None:
             self._cache.made_without(self.info)
+
+    def _look_at_compiled_model(self, process: HostProcess) -> None:
+        """Raises `ContextUnusable`."""
+        manifest = self.manifest
+        for warning in before_session(
+            manifest.source, manifest.spec.providers, process.peer, manifest.spec.config_entries
+        ):
+            _log.warning("%s", warning)
 
     def _load(self, process: HostProcess, deadline: float | None, entry: Loadable) -> tuple[int, SessionInfo]:
         """Make the session from the compiled model of the cache. Raises `_BadEntry` if that does not work."""
