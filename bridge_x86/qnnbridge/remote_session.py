@@ -25,7 +25,7 @@ from qnnbridge.session_making import LOG_TIMEOUT_S as LOG_TIMEOUT_S
 from qnnbridge.session_making import Making, make_session
 from qnnbridge.supervision.overdue import OnDeadline as OnDeadline
 from qnnbridge.supervision.overdue import overdue
-from qnnbridge.terminate_relay import TerminateRelay
+from qnnbridge.terminate_relay import Terminable, TerminateRelay
 from qnnbridge_protocol.elements import ValueType
 from qnnbridge_protocol.errors import BridgeError, Closed, ModelQuarantined, StateLost
 from qnnbridge_protocol.frames import Frame
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from qnnbridge.host import Host
     from qnnbridge.process.host_process import HostProcess
     from qnnbridge.repeated.runner import Failure
-    from qnnbridge.run_options import RunOptions
 
 _log = logging.getLogger("qnnbridge.session")
 
@@ -48,6 +47,9 @@ _keys = itertools.count(1)
 T = TypeVar("T")
 
 PROFILING = "enable_profiling"
+
+UNLOADED = -1
+"""In the place of a generation: it was in a host, and is in none."""
 
 
 class _BadEntry(Exception):
@@ -126,7 +128,7 @@ class RemoteSession:
         timeout_s: float | None,
         retry: int,
         on_deadline: OnDeadline,
-        stop: RunOptions | None = None,
+        stop: Terminable | None = None,
         failed: Failure | None = None,
     ) -> list[Any]:
         """Run the model; values in, values out. Setting `stop.terminate` from another thread stops the run.
@@ -143,6 +145,31 @@ class RemoteSession:
         outputs = [decoder.value(item) for item in frame.header["outputs"]]
         decoder.finish()
         return outputs
+
+    def forward(
+        self,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...],
+        *,
+        retry: int,
+        timeout_s: float | None = None,
+        on_deadline: OnDeadline = "raise",
+        stop: Terminable | None = None,
+    ) -> Frame:
+        """A call that is described already, and its answer as it came: no tensor is decoded on the way."""
+        return self._call(header, buffers, timeout_s, retry, on_deadline, stop)
+
+    def unload(self) -> None:
+        """Release it in the host and keep what it is made from: the next call makes it again.
+
+        For one that nobody calls at the moment, and that has no state of its own there.
+        """
+        with self._lock:
+            process, number = self.host.supervisor.running, self._id
+            self.live = None
+            if process is not None and process.generation == self._generation:
+                process.channel.post({"op": "session.close", "session": number})
+            self._generation = UNLOADED
 
     def end_profiling(self) -> str:
         """The profile's file, empty if there is no profile. Raises `StateLost`, once, if a host took it along."""
@@ -199,7 +226,7 @@ class RemoteSession:
         timeout_s: float | None = None,
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
-        stop: RunOptions | None = None,
+        stop: Terminable | None = None,
         failed: Failure | None = None,
         only_in: int | None = None,
     ) -> Frame:
