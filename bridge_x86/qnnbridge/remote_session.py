@@ -140,24 +140,11 @@ class RemoteSession:
         header: dict[str, Any] = {"op": "session.run", "outputs": output_names, "inputs": inputs}
         if options is not None:
             header["options"] = options.to_wire()
-        frame = self._call(header, tuple(encoder.buffers), timeout_s, retry, on_deadline, stop, failed)
+        frame = self.forward(header, tuple(encoder.buffers), timeout_s, retry, on_deadline, stop, failed)
         decoder = Decoder(frame.buffers)
         outputs = [decoder.value(item) for item in frame.header["outputs"]]
         decoder.finish()
         return outputs
-
-    def forward(
-        self,
-        header: dict[str, Any],
-        buffers: tuple[Any, ...],
-        *,
-        retry: int,
-        timeout_s: float | None = None,
-        on_deadline: OnDeadline = "raise",
-        stop: Terminable | None = None,
-    ) -> Frame:
-        """A call that is described already, and its answer as it came: no tensor is decoded on the way."""
-        return self._call(header, buffers, timeout_s, retry, on_deadline, stop)
 
     def unload(self) -> None:
         """Release it in the host and keep what it is made from: the next call makes it again.
@@ -176,12 +163,12 @@ class RemoteSession:
         header = {"op": "session.end_profiling"}
         begun_in = self._profiled_in
         if begun_in is None:
-            return "" if self._profile_ended else str(self._call(header, timeout_s=self.timeout_s).header["file"])
+            return "" if self._profile_ended else str(self.forward(header, timeout_s=self.timeout_s).header["file"])
         try:
             running = self.host.supervisor.running
             if running is None or running.generation != begun_in:
                 raise _profile_lost()
-            reply = self._call(header, timeout_s=self.timeout_s, retry=0, only_in=begun_in)
+            reply = self.forward(header, timeout_s=self.timeout_s, retry=0, only_in=begun_in)
         except StateLost:
             # What has been recorded since, if anything, is for the next call.
             self._profiled_in = self._generation if self._generation > begun_in else None
@@ -191,10 +178,10 @@ class RemoteSession:
 
     def assignment(self) -> list[Any]:
         """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
-        return list(self._call({"op": "session.assignment"}, timeout_s=self.timeout_s).header["subgraphs"])
+        return list(self.forward({"op": "session.assignment"}, timeout_s=self.timeout_s).header["subgraphs"])
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
-        self._call({"op": "session.set_ep_dynamic_options", "options": options}, timeout_s=self.timeout_s)
+        self.forward({"op": "session.set_ep_dynamic_options", "options": options}, timeout_s=self.timeout_s)
         self._dynamic |= options  # for the next host
 
     def close(self) -> None:
@@ -219,7 +206,7 @@ class RemoteSession:
 
     # --- calls ---
 
-    def _call(
+    def forward(
         self,
         header: dict[str, Any],
         buffers: tuple[Any, ...] = (),
@@ -230,7 +217,9 @@ class RemoteSession:
         failed: Failure | None = None,
         only_in: int | None = None,
     ) -> Frame:
-        """only_in: the generation that has what this is about; `StateLost` if it is gone."""
+        """Do what the header says in a living host, and the answer as it came: no tensor is decoded on the way.
+
+        only_in: the generation that has what this is about; `StateLost` if it is gone."""
         told = bool((header.get("options") or {}).get("terminate"))
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:

@@ -1,8 +1,8 @@
 """Repeated calls that a client makes over its lines: run in the NPU host over the daemon's own lines.
 
-The tensors lie in memory that the client shares, or in the daemon's if they came by the line. From there they go to
-the host the quick way that every application has (`qnnbridge.repeated`). Where that cannot be had, the long one.
-Any thread; a `BoundCall` is run by one at a time.
+The tensors lie in memory that the client shares, or in the daemon's if they came by the line. From there they go
+to the host the quick way that every application has (`qnnbridge.repeated`). Where that cannot be had, the long
+one. Any thread; a `BoundCall` is run by one at a time.
 """
 
 from __future__ import annotations

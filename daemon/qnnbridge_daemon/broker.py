@@ -1,7 +1,7 @@
 """The broker: between applications, to which it is a host, and one `qnnbridge.Host`, to which it is an application.
 
-Threads: `serve` is called by a thread for each client and returns when that one is gone; one thread unloads what is
-idle. Everything else may be called from any thread.
+Threads: `serve` is called by a thread for each client and returns when that one is gone; one thread unloads what
+is idle. Everything else may be called from any thread.
 """
 
 from __future__ import annotations

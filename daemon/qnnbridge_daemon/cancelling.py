@@ -1,7 +1,7 @@
 """Stops one call of a client wherever it is: before its turn, on its way to the NPU host, or inside of it.
 
-Any thread may cancel, at any time; nobody waits for what comes of it. What was cancelled stays so: whoever begins the
-next step of the call looks first.
+Any thread may cancel, at any time; nobody waits for what comes of it. What was cancelled stays so: whoever begins
+the next step of the call looks first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One client of the daemon: its connection, served like a host serves one, and all that is released with it.
 
-`serve` belongs to the thread that calls it; the server's own threads come from `Tenancy`. What always holds: whichever
-thread notices that the client is gone, its calls are withdrawn and its sessions released at once, and `serve` returns
-when no thread works for it any more.
+`serve` belongs to the thread that calls it; the server's own threads come from `Tenancy`. What always holds:
+whichever thread notices that the client is gone, its calls are withdrawn and its sessions released at once, and
+`serve` returns when no thread works for it any more.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Client:
             self._server.run()
         except Left:
             pass
-        except Exception:
+        except Exception:  # noqa: BLE001 - a defect that concerns one client must not end the others
             _log.exception("%s is not served any more", self.label)
         finally:
             self._home.end()

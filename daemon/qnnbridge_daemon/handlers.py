@@ -192,7 +192,9 @@ class BrokerHandlers:
     def _run(self, request: Request, cancellation: Cancellation) -> Answer:
         header = request.header
         session = self._session(header.get("session"))
-        forwarded = {key: header[key] for key in ("op", "outputs", "inputs", "options") if key in header}
+        forwarded: dict[str, Any] = {
+            key: header[key] for key in ("op", "outputs", "inputs", "options") if key in header
+        }
         retry = header.get("retry")
         account = self._client.account
         size = sum(memoryview(buffer).nbytes for buffer in request.buffers)

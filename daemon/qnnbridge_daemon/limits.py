@@ -8,8 +8,12 @@ from qnnbridge_daemon.metering import Meter
 from qnnbridge_daemon.settings import Limits
 from qnnbridge_protocol.errors import Busy
 
-OPTIONS = {"sessions": "--max-sessions", "queued": "--max-queued", "bytes": "--max-bytes"}
-"""Of `qnnbridge host start`, by the name of the limit."""
+HIGHER = {
+    "sessions": "`qnnbridge host start --max-sessions N`",
+    "queued": "`qnnbridge host start --max-queued N`",
+    "bytes": "`qnnbridge host start --max-bytes N`",
+}
+"""How to raise a limit, by its name in `Limits`."""
 
 
 def busy(limit: str, value: int, what: str, instead: str) -> Busy:
@@ -17,7 +21,7 @@ def busy(limit: str, value: int, what: str, instead: str) -> Busy:
     return Busy(
         f"The daemon takes no more from this application: {what} (limit {limit}: {value}).",
         cause="The daemon is shared with other applications, so each has limits.",
-        fix=f"{instead}, or start the daemon with a higher limit: `qnnbridge host start {OPTIONS[limit]} N`.",
+        fix=f"{instead}, or start the daemon with a higher limit: {HIGHER[limit]}.",
         details={"limit": limit, "value": value},
     )
 

@@ -1,14 +1,14 @@
 """Sessions in the NPU host that several clients share.
 
-Clients that open the same model with the same options get the same session. It is counted who has it open; one that
-nobody has open any more stays loaded for a moment, because the next run of the same program is a new client. One that
-nobody calls is unloaded after a while and comes back with its next call, made again from the same files: it is
-answered with `ModelChanged` if those have changed.
+Clients that open the same model with the same options get the same session. It is counted who has it open; one
+that nobody has open any more stays loaded for a moment, because the next run of the same program is a new client.
+One that nobody calls is unloaded after a while and comes back with its next call, made again from the same files:
+it is answered with `ModelChanged` if those have changed.
 
 What has a state of its own (a profile, dynamic options, files that it writes) is never shared and never unloaded.
 
-Threads: any. The lock of the table is never held during anything slow; a model that is being made has a lock of its
-own, on which the others who want the same wait.
+Threads: any. The lock of the table is never held during anything slow; a model that is being made has a lock of
+its own, on which the others who want the same wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The document of ``daemon.status``: everything about the daemon, its host, its clients and its models, as it is now.
+"""The document of ``daemon.status``: the daemon, its host, its clients and its models, as they are now.
 
 Pure reading; starts nothing and waits for nothing. Only msgpack types, so that it can travel.
 """

@@ -1,8 +1,8 @@
 """The two pipes to one client, as a process that serves several has to treat them.
 
 A client may stop reading with a gigabyte to come, or stop writing in the middle of a frame: that holds up its own
-threads and nobody else, and can be ended from outside at any time (`end`). Any thread; one reads and one writes at a
-time (the server's locks). The descriptors are closed when the last thread is out of them.
+threads and nobody else, and can be ended from outside at any time (`end`). Any thread; one reads and one writes
+at a time (the server's locks). The descriptors are closed when the last thread is out of them.
 """
 
 from __future__ import annotations

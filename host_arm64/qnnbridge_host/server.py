@@ -66,8 +66,9 @@ class Handlers(Protocol):
 class Home(Protocol):
     """What a server lives in: a process of its own, or one that it shares with the servers of other clients."""
 
-    slabs: Slabs
-    """For the client's shared memory."""
+    @property
+    def slabs(self) -> Slabs:
+        """For the client's shared memory."""
 
     def read_into(self, buffer: memoryview, use: Callable[[int], None]) -> None:
         """Wait for bytes of the client, then ``use(count)``; 0 at the end. Raises `OSError`."""

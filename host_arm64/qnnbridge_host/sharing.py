@@ -34,7 +34,8 @@ class Slab:
         """The tensor that lies there."""
         import numpy as np
 
-        return np.ndarray(tuple(shape), dtype, self.data, offset)
+        view: npt.NDArray[Any] = np.ndarray(tuple(shape), dtype, self.data, offset)
+        return view
 
 
 class Slabs:
