@@ -22,7 +22,7 @@ THE_LIST = ROOT / "tools" / "qnnbridge_tools" / "doctor" / "survey" / "surroundi
 def of_the_sources() -> set[str]:
     """In any quotation mark or text: a variable that only a message names would be worse."""
     found: set[str] = set()
-    for root in ("protocol", "host_arm64", "bridge_x86", "tools"):
+    for root in ("protocol", "host_arm64", "bridge_x86", "daemon", "tools"):
         for path in (ROOT / root).rglob("*.py"):
             if path != THE_LIST:
                 found.update(re.findall(r"\bQNNBRIDGE_[A-Z0-9_]+", path.read_text("utf-8")))

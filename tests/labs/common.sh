@@ -2,7 +2,7 @@
 
 labs_folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 checkout=$(cd "$labs_folder/../.." && pwd)
-source_roots=("$checkout/protocol" "$checkout/host_arm64" "$checkout/bridge_x86" "$checkout/tools")
+source_roots=("$checkout/protocol" "$checkout/host_arm64" "$checkout/bridge_x86" "$checkout/daemon" "$checkout/tools")
 
 say() { printf '%s: %s\n' "${0##*/}" "$*"; }
 fail() { say "$*" >&2; exit 1; }

@@ -13,7 +13,10 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
-    sys.path[:0] = [str(CHECKOUT), *(str(CHECKOUT / n) for n in ("protocol", "bridge_x86", "host_arm64", "tools"))]
+    sys.path[:0] = [
+        str(CHECKOUT),
+        *(str(CHECKOUT / n) for n in ("protocol", "bridge_x86", "host_arm64", "daemon", "tools")),
+    ]
 
 import numpy as np  # noqa: E402
 

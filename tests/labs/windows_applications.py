@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(CHECKOUT), *(str(CHECKOUT / n) for n in ("protocol", "bridge_x86", "host_arm64", "tools"))]
+sys.path[:0] = [
+    str(CHECKOUT),
+    *(str(CHECKOUT / n) for n in ("protocol", "bridge_x86", "host_arm64", "daemon", "tools")),
+]
 
 import numpy as np  # noqa: E402
 import psutil  # noqa: E402

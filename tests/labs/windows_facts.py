@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 ROOTS = [
-    str(Path(__file__).resolve().parents[2] / name) for name in ("protocol", "bridge_x86", "host_arm64", "tools")
+    str(Path(__file__).resolve().parents[2] / name)
+    for name in ("protocol", "bridge_x86", "host_arm64", "daemon", "tools")
 ]
 sys.path[:0] = ROOTS
 

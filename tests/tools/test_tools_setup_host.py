@@ -40,7 +40,7 @@ from qnnbridge_tools.setup_host.processes import run_program
 from qnnbridge_tools.versions.index import IndexUnreachable
 
 ROOT = Path(__file__).parents[2]
-SOURCE_ROOTS = [ROOT / name for name in ("protocol", "host_arm64", "bridge_x86", "tools")]
+SOURCE_ROOTS = [ROOT / name for name in ("protocol", "host_arm64", "bridge_x86", "daemon", "tools")]
 TIMEOUT_S = 180.0
 
 pytestmark = pytest.mark.timeout(2 * TIMEOUT_S)

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(
     path
-    for package in ("protocol", "host_arm64", "bridge_x86", "tools")
+    for package in ("protocol", "host_arm64", "bridge_x86", "daemon", "tools")
     for path in (ROOT / package).rglob("*.py")
     if "__pycache__" not in path.parts
 )

@@ -18,13 +18,15 @@ SOURCES = {
     "qnnbridge_protocol": ROOT / "protocol",
     "qnnbridge_host": ROOT / "host_arm64",
     "qnnbridge": ROOT / "bridge_x86",
+    "qnnbridge_daemon": ROOT / "daemon",
     "qnnbridge_tools": ROOT / "tools",
 }
 MAY_IMPORT = {
     "qnnbridge_protocol": set(),
     "qnnbridge_host": {"qnnbridge_protocol"},
     "qnnbridge": {"qnnbridge_protocol"},
-    "qnnbridge_tools": {"qnnbridge_protocol", "qnnbridge"},
+    "qnnbridge_daemon": {"qnnbridge_protocol", "qnnbridge", "qnnbridge_host"},
+    "qnnbridge_tools": {"qnnbridge_protocol", "qnnbridge", "qnnbridge_daemon"},
 }
 HEAVY = ("numpy", "onnx", "onnxruntime", "onnxruntime_qnn", "ml_dtypes", "rich", "typer")
 MODULES = [(package, path) for package, root in SOURCES.items() for path in sorted((root / package).rglob("*.py"))]
@@ -154,7 +156,7 @@ def test_one_wheel_is_for_every_interpreter_and_machine(wheel: Path) -> None:
     assert "Root-Is-Purelib: true" in metadata(wheel, "WHEEL")
 
 
-def test_the_wheel_holds_the_four_packages_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_the_five_packages_and_nothing_else(wheel: Path) -> None:
     top_level = {name.partition("/")[0] for name in names_in(wheel)}
     assert top_level == {*SOURCES, f"qnnbridge-{qnnbridge_protocol.__version__}.dist-info"}
 

@@ -11,7 +11,7 @@ import typer.main
 from qnnbridge_tools.cli import app
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("bridge_x86", "host_arm64", "protocol", "tools", "tests", "docs", "examples")
+FOLDERS = ("bridge_x86", "daemon", "host_arm64", "protocol", "tools", "tests", "docs", "examples")
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = [
     path
