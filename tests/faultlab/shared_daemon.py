@@ -115,7 +115,7 @@ def daemon_soak(*, clients: int, seconds: float, kill_every_s: float, seed: int,
     with tempfile.TemporaryDirectory(prefix="daemon-soak-") as folder:
         models = make_models(Path(folder))
         with qnnbridge.connect(start=True, timeout=START_TIMEOUT_S) as host:
-            told = host.call({"op": "daemon.status"}).header
+            told = host.call({"op": "daemon.status"}).header["status"]
             daemon = psutil.Process(told["daemon"]["pid"])
             applications = [_Client(models, seconds, seed + number, threads) for number in range(clients)]
             try:
@@ -135,7 +135,7 @@ def daemon_soak(*, clients: int, seconds: float, kill_every_s: float, seed: int,
             finally:
                 for application in applications:
                     application.end()
-            result.status = host.call({"op": "daemon.status"}).header
+            result.status = host.call({"op": "daemon.status"}).header["status"]
             family = [daemon, *daemon.children(recursive=True)]
             host.call({"op": "daemon.stop"})
         _, alive = psutil.wait_procs(family, timeout=END_TIMEOUT_S)
@@ -159,7 +159,7 @@ def _watch(daemon: psutil.Process, result: DaemonResult, over: threading.Event) 
 def _kill(host: qnnbridge.Host, result: DaemonResult, over: threading.Event, every_s: float) -> None:
     last = None
     while not over.wait(every_s):
-        pid = host.call({"op": "daemon.status"}).header["host"].get("pid")
+        pid = host.call({"op": "daemon.status"}).header["status"]["host"].get("pid")
         if pid and pid != last:
             last = pid
             psutil.Process(pid).kill()

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge._platform import ChildProcess
-from qnnbridge.daemon.enter import Unreachable, enter_daemon
+from qnnbridge.daemon.enter import DIALOGUE_TIMEOUT_S, Unreachable, enter_daemon
 from qnnbridge.daemon.folder import runtime_folder
 from qnnbridge.daemon.link import DaemonLink
 from qnnbridge.daemon.loss import LostDaemon
@@ -70,7 +70,9 @@ class DaemonConnector:
         start_again_s = _START_AGAIN_S
         while True:
             try:
-                self._ready = enter_daemon(max(until, time.monotonic() + pause_s))
+                # Whoever is there gets the time that a dialogue has, however little is left for looking again.
+                patient = time.monotonic() + DIALOGUE_TIMEOUT_S
+                self._ready = enter_daemon(patient if deadline is None else min(patient, deadline))
                 self._was_there = True
                 self._forget_start()
                 return
