@@ -1,0 +1,157 @@
+"""kill -9 of the daemon, of its NPU host, of an application, each in the middle of calls: what becomes of the rest."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import qnnbridge
+from qnnbridge.errors import HostCrashed
+from tests.contract.small_models import CPU, counting_loop
+from tests.daemon.real_daemon import END_TIMEOUT_S, daemon_of_its_own, status
+
+pytest.importorskip("onnxruntime")
+
+TURNS = 300_000
+"""About a second on one core: long enough to be met in the middle, short enough to be done again."""
+
+FOR_EVER = 2**62
+DEADLINE_S = 60.0
+
+APPLICATION = """
+import sys, numpy as np, qnnbridge
+with qnnbridge.connect(start=False) as host:
+    session = qnnbridge.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"], host=host)
+    print("open", flush=True)
+    session.run(None, {"n": np.array(int(sys.argv[2]), np.int64), "x": np.zeros(1, np.float32)})
+"""
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[qnnbridge.Host]:
+    with daemon_of_its_own(tmp_path, monkeypatch) as host:
+        yield host
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "loop.onnx"
+    path.write_bytes(counting_loop())
+    return path
+
+
+class Applications:
+    """Three connections, each with a call of its own under way."""
+
+    def __init__(self, model: Path) -> None:
+        self.hosts = [qnnbridge.connect(start=True) for _ in range(3)]
+        self._sessions = [qnnbridge.InferenceSession(model, providers=[CPU], host=host) for host in self.hosts]
+        self._pool = ThreadPoolExecutor(len(self.hosts))
+
+    def begin(self, turns: int, **options: float) -> list[Future[float]]:
+        return [
+            self._pool.submit(self._call, session, turns + number, options)
+            for number, session in enumerate(self._sessions)
+        ]
+
+    @staticmethod
+    def _call(session: qnnbridge.InferenceSession, turns: int, options: dict[str, float]) -> float:
+        (y,) = session.run(None, {"n": np.array(turns, np.int64), "x": np.zeros(1, np.float32)}, **options)  # type: ignore[arg-type]
+        return float(y[0])
+
+    def close(self) -> None:
+        for host in self.hosts:
+            host.close()
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def applications(daemon: qnnbridge.Host, model: Path) -> Iterator[Applications]:
+    made = Applications(model)
+    yield made
+    made.close()
+
+
+def wait_until_running(host: qnnbridge.Host, calls: int) -> None:
+    until = time.monotonic() + END_TIMEOUT_S
+    while status(host)["queue"]["running"] < calls:
+        assert time.monotonic() < until, "the calls did not begin"
+        threading.Event().wait(0.01)
+
+
+def test_calls_of_all_applications_survive_the_end_of_the_npu_host(
+    daemon: qnnbridge.Host, applications: Applications
+) -> None:
+    calls = applications.begin(TURNS, timeout=DEADLINE_S)
+    wait_until_running(daemon, 3)
+    before = status(daemon)
+    psutil.Process(before["host"]["pid"]).kill()
+    assert [call.result(DEADLINE_S) for call in calls] == [TURNS, TURNS + 1, TURNS + 2]
+    after = status(daemon)
+    assert after["daemon"]["pid"] == before["daemon"]["pid"]
+    assert after["host"]["generation"] == before["host"]["generation"] + 1
+    assert [host.stats.crashes for host in applications.hosts] == [0, 0, 0], "an application noticed"
+
+
+def test_calls_of_all_applications_survive_the_end_of_the_daemon_in_one_new_daemon(
+    daemon: qnnbridge.Host, applications: Applications
+) -> None:
+    calls = applications.begin(TURNS, timeout=DEADLINE_S)
+    wait_until_running(daemon, 3)
+    old = status(daemon)
+    psutil.Process(old["daemon"]["pid"]).kill()
+    assert [call.result(DEADLINE_S) for call in calls] == [TURNS, TURNS + 1, TURNS + 2]
+    pids = {status(host)["daemon"]["pid"] for host in (daemon, *applications.hosts)}
+    assert len(pids) == 1
+    assert pids != {old["daemon"]["pid"]}
+    orphan = old["host"]["pid"]
+    assert not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE
+
+
+def test_without_retry_the_end_of_the_daemon_is_an_error_in_words(
+    daemon: qnnbridge.Host, applications: Applications
+) -> None:
+    calls = applications.begin(FOR_EVER, timeout=DEADLINE_S, retry=0)
+    wait_until_running(daemon, 3)
+    psutil.Process(status(daemon)["daemon"]["pid"]).kill()
+    for call in calls:
+        with pytest.raises(HostCrashed, match="daemon") as caught:
+            call.result(DEADLINE_S)
+        assert caught.value.fix
+
+
+def test_the_end_of_an_application_ends_its_call_and_nobody_elses(
+    daemon: qnnbridge.Host, applications: Applications, model: Path
+) -> None:
+    other = subprocess.Popen(
+        [sys.executable, "-c", APPLICATION, str(model), str(FOR_EVER)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        wait_until_running(daemon, 1)
+        calls = applications.begin(TURNS, timeout=DEADLINE_S)
+        wait_until_running(daemon, 4)
+        assert status(daemon)["totals"]["sessions_created"] == 1, "the four applications share one session"
+        host_pid = status(daemon)["host"]["pid"]
+    finally:
+        other.kill()
+        other.communicate()
+    assert [call.result(DEADLINE_S) for call in calls] == [TURNS, TURNS + 1, TURNS + 2]
+    until = time.monotonic() + END_TIMEOUT_S
+    while (now := status(daemon))["queue"]["running"] or len(now["clients"]) != 4:
+        assert time.monotonic() < until, (
+            f"something of the dead application is left: {now['queue']}, {now['clients']}"
+        )
+        threading.Event().wait(0.01)
+    assert now["host"]["pid"] == host_pid
+    assert now["host"]["crashes"] == 0
