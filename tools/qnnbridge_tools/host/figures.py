@@ -220,6 +220,8 @@ def _model(told: Mapping[str, Any]) -> ModelFigures:
 
 
 def _latency(told: Mapping[str, Any]) -> Latency:
+    if not _int(told, "calls"):
+        return Latency()
     part = _part(told, "latency_ms")
     return Latency(*(_number(part, name) for name in ("p50", "p90", "p99", "max")))
 

@@ -6,8 +6,33 @@ from qnnbridge_tools import output
 from qnnbridge_tools.host.figures import ClientFigures, Figures, HostFigures, Latency, ModelFigures
 from qnnbridge_tools.inspection.report import size_text
 
-CLIENT_HEADERS = ("id", "pid", "client", "sessions", "calls", "calls/s", "p50", "p99", "errors", "busy", "now", "memory")
-MODEL_HEADERS = ("model", "runs on", "state", "clients", "calls", "calls/s", "p50", "p90", "p99", "errors", "opened in")
+CLIENT_HEADERS = (
+    "id",
+    "pid",
+    "client",
+    "sessions",
+    "calls",
+    "calls/s",
+    "p50",
+    "p99",
+    "errors",
+    "busy",
+    "now",
+    "memory",
+)
+MODEL_HEADERS = (
+    "model",
+    "runs on",
+    "state",
+    "clients",
+    "calls",
+    "calls/s",
+    "p50",
+    "p90",
+    "p99",
+    "errors",
+    "opened in",
+)
 KEY_SHOWN = 12
 _DAY_S = 24 * 3600
 
@@ -58,7 +83,12 @@ def host_text(host: HostFigures) -> str:
         return "not running; starts with the first session" if not host.generation else "not running"
     versions = ", ".join(f"{name} {version}" for name, version in host.versions.items())
     where = {True: ", QNN's simulator", False: ", NPU", None: ""}[host.simulator]
-    parts = [f"pid {host.pid}", f"{host.machine}{where}".strip(", "), versions, f"memory {size_text(host.rss_bytes)}"]
+    parts = [
+        f"pid {host.pid}",
+        f"{host.machine}{where}".strip(", "),
+        versions,
+        f"memory {size_text(host.rss_bytes)}",
+    ]
     return ", ".join(part for part in parts if part)
 
 

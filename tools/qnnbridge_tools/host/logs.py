@@ -16,6 +16,13 @@ FOLLOW_INTERVAL_S: Final = 0.25
 _BLOCK_BYTES: Final = 64 << 10
 
 
+def log_path() -> Path:
+    """Where a daemon that is started now would write: the last one wrote there, too."""
+    from qnnbridge_daemon.log import log_file
+
+    return log_file()
+
+
 def rotated_files(path: Path) -> list[Path]:
     """The log and its predecessors (``daemon.log.1`` ...), the newest first, as far as they are there."""
     numbered: list[tuple[int, Path]] = []
@@ -109,9 +116,8 @@ class Follower:
         return data
 
 
-def follow(path: Path, show: Callable[[str], None], stop: threading.Event) -> None:
+def follow(follower: Follower, show: Callable[[str], None], stop: threading.Event) -> None:
     """Shows what is added until `stop` is set or Ctrl+C."""
-    follower = Follower(path)
     while not stop.wait(FOLLOW_INTERVAL_S):
         for line in follower.new_lines():
             show(line)

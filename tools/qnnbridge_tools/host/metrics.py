@@ -154,7 +154,10 @@ def _models(figures: Figures) -> Iterator[Family]:
         "qnnbridge_model_call_errors", "Calls of a model with an error.", [(x, m.errors) for x, m in rows]
     )
     yield gauge(
-        "qnnbridge_model_idle_seconds", "Time since a model's last call.", [(x, m.idle_s) for x, m in rows], "seconds"
+        "qnnbridge_model_idle_seconds",
+        "Time since a model's last call.",
+        [(x, m.idle_s) for x, m in rows],
+        "seconds",
     )
     yield summary(
         "qnnbridge_model_call_latency_seconds",

@@ -71,7 +71,9 @@ def variables_note(service: Service) -> str:
     if not service.environment:
         return ""
     lines = [f'  setx {name} "{value}"' for name, value in service.environment.items()]
-    return "\n".join(("A task gets your variables only if they are set for good, not in this window alone:", *lines))
+    return "\n".join(
+        ("A task gets your variables only if they are set for good, not in this window alone:", *lines)
+    )
 
 
 def _body(service: Service) -> str:

@@ -44,7 +44,9 @@ def show(ask: Ask, view: View) -> None:
     with (
         _ended_by_sigterm(),
         keyboard() as wait,
-        Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live,
+        Live(
+            console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        ) as live,
     ):
         rounds = 0
         while True:
