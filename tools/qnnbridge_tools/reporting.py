@@ -22,8 +22,8 @@ from qnnbridge_protocol import errors
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_NO_DAEMON = 3
-EXIT_DAEMON_UNREACHABLE = 4
-EXIT_DAEMON_OTHER_VERSION = 5
+EXIT_DAEMON_UNREACHABLE = 6
+EXIT_DAEMON_OTHER_VERSION = 7
 EXIT_INTERRUPTED = 130
 
 # What the person who typed the command can put right in the command or its files.

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from qnnbridge_protocol.errors import BridgeError, HostError, OptionError
 from qnnbridge_tools import output
@@ -39,10 +39,11 @@ def start(given: DaemonOptions, as_json: bool) -> None:
     _tell_started(document, started, as_json)
 
 
-def run(given: DaemonOptions) -> int:
+def run(given: DaemonOptions) -> NoReturn:
+    """Be the daemon; this process ends with it."""
     from qnnbridge_daemon.main import main
 
-    return main(["--foreground", *given.words()])
+    main(["--foreground", *given.words()])
 
 
 def stop(drain_s: float, as_json: bool) -> None:

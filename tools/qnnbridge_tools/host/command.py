@@ -50,7 +50,7 @@ def run(given: DaemonOptions) -> None:
     with reporting.work():
         from qnnbridge_tools.host import actions
 
-        raise typer.Exit(actions.run(given))
+        actions.run(given)
 
 
 @app.command("stop")
@@ -127,6 +127,7 @@ def service(
 ) -> None:
     """Print a file that lets this system start and watch the daemon. Default: for the system this is."""
     with reporting.work():
+        from qnnbridge_daemon.main import EXIT_RUNNING as ANOTHER_RUNS
         from qnnbridge_tools.host import service_command
 
         service_command.give(

@@ -1,7 +1,7 @@
 """The daemon's status document as typed values: what the texts, `qnnbridge top` and the metrics are made of.
 
-A daemon of a neighbouring version may tell less or more: what is missing or of another type reads as nothing (0, empty),
-what is unknown is passed over. Frozen data; pure functions.
+A daemon of a neighbouring version may tell less or more: what is missing or of another type reads as nothing
+(0, empty), what is unknown is passed over. Frozen data; pure functions.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class ModelFigures:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Totals:
-    """Since the daemon began, also of clients that are gone. latency_buckets: upper bound in seconds (the last one is
-    infinite) and how many calls took at most so long."""
+    """Since the daemon began, also of clients that are gone. latency_buckets: upper bounds in seconds, rising, and how
+    many calls took at most so long."""
 
     clients: int
     sessions_created: int

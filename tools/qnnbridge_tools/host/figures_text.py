@@ -93,8 +93,8 @@ def host_text(host: HostFigures) -> str:
 
 
 def restarts_text(host: HostFigures) -> str:
-    starts = max(0, host.generation)
-    return f"started {_times(starts)}, crashed {_times(host.crashes)}, replaced in good order {_times(host.planned_restarts)}"
+    planned = _times(host.planned_restarts)
+    return f"started {_times(host.generation)}, crashed {_times(host.crashes)}, replaced in good order {planned}"
 
 
 def queue_text(figures: Figures) -> str:

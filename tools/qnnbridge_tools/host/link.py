@@ -1,7 +1,7 @@
 """The way of the commands to a daemon that runs: find it, ask it, and say in words why it cannot be reached.
 
-A link never starts a daemon. What went wrong is also told by ``details["daemon_state"]``, on which the exit code of a
-command rests (`reporting`). One thread.
+A link never starts a daemon. What went wrong is also told by ``details["daemon_state"]``, on which the exit code of
+a command rests (`reporting`). One thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Link:
 
     def status(self) -> dict[str, Any]:
         """The daemon's status document."""
-        return self._ask({"op": "daemon.status"}, ASK_TIMEOUT_S)
+        document = self._ask({"op": "daemon.status"}, ASK_TIMEOUT_S).get("status")
+        return document if isinstance(document, dict) else {}
 
     def stop(self, drain_s: float) -> None:
         """Ask it to end, after calls under way had so long to end. Returns when it has agreed."""
@@ -105,11 +106,22 @@ def is_none(error: BridgeError) -> bool:
 
 
 def is_running() -> bool:
-    """Whether a daemon lives: it holds the lock for as long. Starts nothing and connects to nothing."""
-    from qnnbridge.daemon.folder import runtime_folder
-    from qnnbridge_daemon.lock import is_held
+    """Whether a daemon lives: it holds the lock of the folder for as long. Starts and connects to nothing."""
+    from filelock import FileLock, Timeout
 
-    return is_held(runtime_folder())
+    from qnnbridge.daemon.folder import runtime_folder
+    from qnnbridge_daemon.lock import LOCK_NAME
+
+    path = runtime_folder() / LOCK_NAME
+    if not path.exists():
+        return False
+    lock = FileLock(path, mode=0o600)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    lock.release()
+    return False
 
 
 def wait_for_end(timeout_s: float) -> bool:
@@ -129,5 +141,3 @@ def left_behind() -> Discovery | None:
 
     folder = existing_runtime_folder()
     return None if folder is None else read_discovery(folder)
-
-

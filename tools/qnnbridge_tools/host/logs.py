@@ -18,7 +18,7 @@ _BLOCK_BYTES: Final = 64 << 10
 
 def log_path() -> Path:
     """Where a daemon that is started now would write: the last one wrote there, too."""
-    from qnnbridge_daemon.log import log_file
+    from qnnbridge_daemon.logs import log_file
 
     return log_file()
 

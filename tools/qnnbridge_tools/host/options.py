@@ -45,19 +45,30 @@ class DaemonOptions:
         str | None,
         typer.Option(metavar="SIZE", help="Memory of one client's calls and shared arrays (500M, 4G). Default 2G."),
     ] = None
+    recycle_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Replace an NPU host that grew so large. Default: never."),
+    ] = None
+    recycle_sessions: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Replace an NPU host after so many new sessions. Default: never."),
+    ] = None
 
     def words(self) -> list[str]:
         """For the daemon's command line. Raises `OptionError` for a size that is none."""
-        given: dict[str, Any] = {**dataclasses.asdict(self), "max_bytes": _bytes(self.max_bytes)}
+        given: dict[str, Any] = dataclasses.asdict(self)
+        for name in _SIZES:
+            given[name] = _bytes(name, given[name])
         return [
             word
             for name, value in given.items()
             if value is not None
-            for word in (f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value))
+            for word in (_option(name), f"{value:g}" if isinstance(value, float) else str(value))
         ]
 
 
 _GIVEN: Final = "given"
+_SIZES: Final = ("max_bytes", "recycle_bytes")
 
 
 def with_daemon_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -83,7 +94,11 @@ def with_daemon_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
-def _bytes(size: str | None) -> int | None:
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _bytes(name: str, size: str | None) -> int | None:
     if size is None:
         return None
     from qnnbridge.cache.settings import parse_size
@@ -91,5 +106,5 @@ def _bytes(size: str | None) -> int | None:
 
     number = parse_size(size)
     if not number:
-        raise OptionError(f'--max-bytes "{size}" is no size.', fix="Write bytes, or 500M, 4G.")
+        raise OptionError(f'{_option(name)} "{size}" is no size.', fix="Write bytes, or 500M, 4G.")
     return number

@@ -1,7 +1,7 @@
 """A task for Windows Task Scheduler that runs the daemon, and how to register it. Pure.
 
-As text it is ASCII without a declared encoding, so that it is well-formed in whatever encoding a shell redirects it;
-as a file it is UTF-16 with a byte order mark, as Task Scheduler itself writes its tasks.
+As text it is ASCII without a declared encoding, so that it is well-formed in whatever encoding a shell redirects
+it; as a file it is UTF-16 with a byte order mark, as Task Scheduler itself writes its tasks.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ CARRIED: Final = (
     "XDG_CONFIG_HOME",
     "XDG_STATE_HOME",
 )
-"""What decides where the daemon is found, what it runs and where it keeps things: a service starts without a shell's
-environment, and has to agree with the applications about these. XDG_RUNTIME_DIR is set by systemd itself."""
+"""What decides where the daemon is found, what it runs and where it keeps things: a service starts without the
+environment of a shell, and has to agree with the applications about these. XDG_RUNTIME_DIR is set by systemd itself."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

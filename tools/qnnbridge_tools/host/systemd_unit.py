@@ -14,7 +14,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_\-./:=+,@]+")
 
 
 def unit_text(service: Service, another_runs_code: int) -> str:
-    """another_runs_code: the exit code that means that a daemon runs already, which starting again cannot change."""
+    """another_runs_code: the exit code of a daemon that found another one, which starting again cannot change."""
     # In the arguments $ begins a variable, in the program's path it does not.
     command = " ".join((quoted(service.program), *(quoted(word).replace("$", "$$") for word in service.arguments)))
     lines = [

@@ -14,7 +14,8 @@ LEAST_INTERVAL_S = 0.2
 
 def top(
     interval: Annotated[
-        float, typer.Option("--interval", "-i", metavar="S", min=LEAST_INTERVAL_S, help="Seconds between two looks.")
+        float,
+        typer.Option("--interval", "-i", metavar="S", min=LEAST_INTERVAL_S, help="Seconds between looks."),
     ] = 1.0,
     order: Annotated[Order, typer.Option("--sort", help="What stands first. The key s changes it.")] = Order.RATE,
     rounds: Annotated[

@@ -1,4 +1,4 @@
-"""The daemon's figures as one page of a terminal, drawn by rich. Pure: figures and sizes in, something to draw out."""
+"""The daemon's figures as one page of a terminal, drawn by rich. Pure: figures and a size in, a drawing out."""
 
 from __future__ import annotations
 
@@ -97,7 +97,6 @@ def _table(
             justify="left" if is_text else "right",
             no_wrap=True,
             overflow="ellipsis",
-            ratio=None,
         )
     for row in shown:
         table.add_row(*(Text(row[column]) for column in kept))
