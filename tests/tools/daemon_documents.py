@@ -143,6 +143,6 @@ def idle_daemon() -> dict[str, Any]:
     }
     document["clients"] = document["models"] = []
     document["queue"].update(running=0, waiting=0)
-    totals = {name: 0 for name in document["totals"]}
+    totals = dict.fromkeys(document["totals"], 0)
     document["totals"] = {**totals, "latency_s": {"sum": 0.0, "count": 0, "buckets": []}}
     return document

@@ -22,7 +22,7 @@ from qnnbridge_tools.host.service import Service, this_computer
 NAMESPACE = {"t": scheduled_task.NAMESPACE}
 ODD = Service(
     "/opt/my python/bin/python3",
-    ("-m", "qnnbridge_tools", "host", "run", "--python", "/opt/50% of $HOME/\"q\"\\x"),
+    ("-m", "qnnbridge_tools", "host", "run", "--python", '/opt/50% of $HOME/"q"\\x'),
     {"QNNBRIDGE_STATE_DIR": "/var/tmp/50% of it", "QNNBRIDGE_CACHE_MAX_BYTES": "20G"},
     "DESKTOP\\Jürgen & Söhne",
 )
@@ -47,9 +47,7 @@ def unescaped(words: str) -> list[str]:
 
 def of_the_task(text: str | bytes) -> dict[str, str]:
     """Every leaf by its name. The parser takes the encoding from the declaration and the byte order mark."""
-    return {
-        leaf.tag.partition("}")[2]: leaf.text or "" for leaf in ET.fromstring(text).iter() if not len(leaf)
-    }
+    return {leaf.tag.partition("}")[2]: leaf.text or "" for leaf in ET.fromstring(text).iter() if not len(leaf)}
 
 
 # --- systemd ---
@@ -150,7 +148,7 @@ def test_on_windows_the_interpreter_without_a_console_is_taken(
 ) -> None:
     python = tmp_path / "python.exe"
     python.write_bytes(b"")
-    monkeypatch.setattr("qnnbridge_tools.host.service.os.name", "nt")
+    monkeypatch.setattr("qnnbridge_tools.host.service.ON_WINDOWS", True)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setenv("USERDOMAIN", "DESKTOP")
     monkeypatch.setenv("USERNAME", "maria")

@@ -94,8 +94,8 @@ class ModelFigures:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Totals:
-    """Since the daemon began, also of clients that are gone. latency_buckets: upper bounds in seconds, rising, and how
-    many calls took at most so long."""
+    """Since the daemon began, also of clients that are gone. latency_buckets: upper bounds in seconds, rising, and
+    how many calls took at most so long."""
 
     clients: int
     sessions_created: int

@@ -1,7 +1,7 @@
 """The daemon's figures as OpenMetrics: which families there are, and what they mean. Pure.
 
-Counters of the daemon as a whole never go down while it lives. Those of a client or a model end with it, as those of
-a process do in other tools; the label ``id`` or ``key`` tells a new one from the old.
+Counters of the daemon as a whole never go down while it lives. Those of a client or a model end with it, as those
+of a process do in other tools; the label ``id`` or ``key`` tells a new one from the old.
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@ CARRIED: Final = (
     "XDG_STATE_HOME",
 )
 """What decides where the daemon is found, what it runs and where it keeps things: a service starts without the
-environment of a shell, and has to agree with the applications about these. XDG_RUNTIME_DIR is set by systemd itself."""
+environment of a shell, and has to agree with the applications about these. XDG_RUNTIME_DIR is set by systemd."""
+
+ON_WINDOWS: Final = os.name == "nt"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,16 +41,15 @@ class Service:
 
 def this_computer(options: Sequence[str], windows: bool) -> Service:
     """windows: for Task Scheduler. Made on another system, program and user are words to be replaced."""
-    here = os.name == "nt"
-    if windows and not here:
+    if windows and not ON_WINDOWS:
         program = r"C:\path\to\pythonw.exe"
-    elif not windows and here:
+    elif not windows and ON_WINDOWS:
         program = "/path/to/python3"
     else:
         program = without_console(sys.executable) if windows else sys.executable
     domain = os.environ.get("USERDOMAIN", "")
     name = os.environ.get("USERNAME", "")
-    user = (f"{domain}\\{name}" if domain else name) if windows and here and name else r"COMPUTER\user"
+    user = (f"{domain}\\{name}" if domain else name) if windows and ON_WINDOWS and name else r"COMPUTER\user"
     environment = {name: os.environ[name] for name in CARRIED if os.environ.get(name)}
     return Service(program, ("-m", "qnnbridge_tools", "host", "run", *options), environment, user)
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.host import scheduled_task, systemd_unit
-from qnnbridge_tools.host.service import Service, this_computer
+from qnnbridge_tools.host.service import ON_WINDOWS, Service, this_computer
 
 
 def give(options: Sequence[str], *, systemd: bool, task_scheduler: bool, output: Path | None, another: int) -> None:
     """The file on stdout or in `output`, what to do with it on stderr. another: see `systemd_unit.unit_text`."""
     if systemd and task_scheduler:
         raise OptionError("--systemd and --task-scheduler are for different systems.", fix="Give one of them.")
-    for_windows = task_scheduler or (os.name == "nt" and not systemd)
+    for_windows = task_scheduler or (ON_WINDOWS and not systemd)
     service = this_computer(options, for_windows)
     if output is None:
         sys.stdout.write(
@@ -41,6 +40,6 @@ def _words(service: Service, path: str, for_windows: bool) -> str:
     if not for_windows:
         return systemd_unit.instructions(path)
     parts = [scheduled_task.instructions(path), scheduled_task.variables_note(service)]
-    if os.name != "nt":
+    if not ON_WINDOWS:
         parts.append("This was made on another system: put your interpreter and your user in their places.")
     return "\n".join(part for part in parts if part)
