@@ -1,4 +1,5 @@
-"""The dialogue at the door, from the application's side: from a `Discovery` to a `DaemonLink`, within five seconds."""
+"""The dialogue at the door, from the application's side: from a `Discovery` to a `DaemonLink`, within five
+seconds."""
 
 from __future__ import annotations
 
