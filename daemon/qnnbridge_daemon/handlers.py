@@ -199,7 +199,7 @@ class BrokerHandlers:
         retry, kill_after_s = header.get("retry"), header.get("kill_after_s")
         kill_at = None if kill_after_s is None else time.monotonic() + float(kill_after_s)
         account = self._client.account
-        size = sum(memoryview(buffer).nbytes for buffer in request.buffers)
+        size = _size(request.buffers)
         account.take(size)
         try:
             with session.call(cancellation, size) as remote:
@@ -213,6 +213,10 @@ class BrokerHandlers:
                 )
         finally:
             account.give_back(size)
+        # A client that does not read holds its answers here until it does.
+        answer = _size(frame.buffers)
+        account.take(answer)
+        request.after = lambda: account.give_back(answer)
         return frame.header, frame.buffers
 
     def _close_session(self, request: Request, _cancellation: Cancellation) -> Answer:
@@ -255,6 +259,10 @@ class BrokerHandlers:
         if session is None:
             raise Closed("The session is closed.", fix="Create a new one.")
         return session
+
+
+def _size(buffers: tuple[Any, ...]) -> int:
+    return sum(memoryview(buffer).nbytes for buffer in buffers)
 
 
 def _info(remote: RemoteSession) -> SessionInfo:
