@@ -211,7 +211,7 @@ def test_setting_terminate_stops_a_call_in_the_host(lab: Lab) -> None:
     until(lambda: lab.broker.fair_share.running == 1)
     options.terminate = True
     thread.join(GRACE_S)
-    assert isinstance(out[0], errors.Fail | errors.Cancelled)
+    assert isinstance(out[0], (errors.Fail, errors.Cancelled))
 
 
 def test_calls_of_a_client_that_is_gone_are_withdrawn_and_stopped(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_planned_restart_loses_no_call(lab: Lab) -> None:
             stop.set()
         return 1
 
-    assert all(in_threads(*[lambda s=session: work(s) for session in sessions], restart))  # type: ignore[misc]
+    assert all(in_threads(*[lambda s=session: work(s) for session in sessions], restart))
     assert lab.npu_host.stats.planned_restarts == 3
     assert lab.npu_host.stats.crashes == 0
     assert all(session.host.stats.generation == 1 for session in sessions)
