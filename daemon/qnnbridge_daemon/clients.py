@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("qnnbridge.daemon")
 
+DRAIN_TIMEOUT_S = 2.0
+"""As long as a client that has said goodbye waits for what it asked for."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientEnds:
@@ -45,6 +48,7 @@ class Tenancy:
 
     def __init__(self, streams: ClientStreams, slabs: ClientSlabs, name: str, on_left: Callable[[], None]) -> None:
         self.slabs = slabs
+        self.drain_timeout_s = DRAIN_TIMEOUT_S
         self.read_into = streams.read_into
         self.write_all = streams.write_all
         self._streams = streams
@@ -106,8 +110,7 @@ class Client:
         self.queue = broker.fair_share.join()
         self._broker = broker
         self._streams = ClientStreams(ends.in_fd, ends.out_fd, broker.settings.stall_s)
-        self._slabs = ClientSlabs(self.account)
-        self._home = Tenancy(self._streams, self._slabs, self.label, self._on_left)
+        self._home = Tenancy(self._streams, ClientSlabs(self.account), self.label, self._on_left)
         self.handlers = BrokerHandlers(broker, self)
         self._server = Server(self._home, broker.introduction(), self.handlers)
 
@@ -133,8 +136,8 @@ class Client:
         self._home.end()
 
     def status(self) -> dict[str, Any]:
-        self._slabs.settle()
         account, meter = self.account, self.account.meter
+        account.settle()
         return {
             "id": self.number,
             "pid": self.pid,
