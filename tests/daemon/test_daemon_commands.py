@@ -396,3 +396,79 @@ def test_in_the_foreground_it_is_the_daemon_until_it_is_told_to_end() -> None:
         process.communicate(timeout=GRACE_S)
         assert process.returncode == 0
     assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
+
+
+# --- the live view ---
+
+
+class Terminal:
+    """A terminal with `qnnbridge top` on it."""
+
+    def __init__(self, *options: str) -> None:
+        import fcntl
+        import struct
+        import termios
+
+        self._ours, self.theirs = os.openpty()
+        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 130, 0, 0))
+        self.modes = termios.tcgetattr(self.theirs)
+        self.process = subprocess.Popen(
+            [*COMMAND, "top", "--interval", "0.2", *options],
+            stdin=self.theirs,
+            stdout=self.theirs,
+            stderr=self.theirs,
+            env={**os.environ, "TERM": "xterm"},
+        )
+        self.text = ""
+
+    def read_until(self, words: str) -> None:
+        """From here on. A program that never says it is stopped by the test's own time limit."""
+        self.text = ""
+        while words not in self.text:
+            self.text += os.read(self._ours, 65536).decode("utf-8", "replace")
+
+    def press(self, key: str) -> None:
+        os.write(self._ours, key.encode())
+
+    def end(self) -> int:
+        """The exit code. What is still printed is read, else the program would wait for that."""
+        os.close(self.theirs)
+        try:
+            while os.read(self._ours, 65536):
+                pass
+        except OSError:
+            pass  # how a terminal without a program on it reads
+        os.close(self._ours)
+        return self.process.wait(GRACE_S)
+
+
+def test_the_live_view_shows_obeys_keys_and_leaves_the_terminal_as_it_was() -> None:
+    import termios
+
+    start()
+    with connect() as host:
+        opened = session(host)
+        call(opened)
+        terminal = Terminal()
+        terminal.read_until("sigmoid.onnx")
+        terminal.press("s")
+        terminal.read_until("sorted by calls")
+        call(opened)
+        told("host", "restart")
+        terminal.read_until("replaced 1")
+        terminal.press("q")
+        assert terminal.process.wait(GRACE_S) == 0
+        assert termios.tcgetattr(terminal.theirs) == terminal.modes
+        assert terminal.end() == 0
+
+
+def test_the_live_view_waits_for_a_daemon_that_ends_and_ctrl_c_leaves_it() -> None:
+    start()
+    terminal = Terminal("--sort", "name")
+    terminal.read_until("sorted by name")
+    told("host", "stop")
+    terminal.read_until("Waiting for it")
+    daemon = start()
+    terminal.read_until(f"pid {daemon['pid']}")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.end() == 0
