@@ -99,7 +99,9 @@ def wait_for_end(pid: int) -> None:
 # --- no daemon ---
 
 
-@pytest.mark.parametrize("command", [("host", "status"), ("host", "metrics"), ("host", "restart"), ("top",), ("host",)])
+@pytest.mark.parametrize(
+    "command", [("host", "status"), ("host", "metrics"), ("host", "restart"), ("top",), ("host",)]
+)
 def test_without_a_daemon_a_command_says_so_and_how_to_start_one(command: tuple[str, ...]) -> None:
     code, out, err = run(*command)
     assert (code, out) == (reporting.EXIT_NO_DAEMON, "")
@@ -369,7 +371,9 @@ def test_the_log_is_shown_whether_the_daemon_runs_or_not() -> None:
 
 def test_the_log_is_followed() -> None:
     start()
-    with subprocess.Popen([*COMMAND, "host", "logs", "-n", "1", "--follow"], stdout=subprocess.PIPE, text=True) as tail:
+    with subprocess.Popen(
+        [*COMMAND, "host", "logs", "-n", "1", "--follow"], stdout=subprocess.PIPE, text=True
+    ) as tail:
         assert tail.stdout is not None
         tail.stdout.readline()  # what was there: from here on it follows
         with connect():

@@ -744,7 +744,9 @@ def daemon_that_was_killed() -> SimulatedMachine:
 
 @broken("daemon.other-version", "0.0.9", "Upgrade the daemon")
 def daemon_of_long_ago() -> SimulatedMachine:
-    return _with_daemon("runs", version="0.0.9", fits=False, said="They are too far apart.", fix="Upgrade the daemon.")
+    return _with_daemon(
+        "runs", version="0.0.9", fits=False, said="They are too far apart.", fix="Upgrade the daemon."
+    )
 
 
 @broken("daemon.other-version", "7.0.0", "qnnbridge host restart --daemon")

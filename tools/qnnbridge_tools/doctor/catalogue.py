@@ -305,8 +305,8 @@ CATALOGUE: Final[dict[str, Entry]] = {
     ),
     "daemon.ends-with-window": Entry(
         DEGRADED,
-        "Windows ends all programs of a job when its owner ends. A daemon that is started from within is one of "
-        "them, and takes the connections of all applications with it.",
+        "Windows ends all programs of a job when its owner ends. A daemon that is started from within would be one "
+        "of them, so applications start none there and are refused.",
     ),
     # --- live probe ---
     "probe.start": Entry(BLOCKED, "A host was started for this and did not come up."),

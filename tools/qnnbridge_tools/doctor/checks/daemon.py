@@ -48,7 +48,7 @@ def find(facts: Facts) -> Iterator[Finding]:
     if daemon.dies_with_us and daemon.state != "runs" and _is_wanted(facts):
         yield finding(
             "daemon.ends-with-window",
-            "a daemon started from here would end together with this window",
+            "no daemon can be started from this window, and none runs",
             "this process is in a job of Windows that ends its programs and lets none out",
             fix=Remedy("Have Windows start the daemon.", ("qnnbridge host service --task-scheduler",)),
         )
@@ -63,7 +63,7 @@ def healthy(facts: Facts) -> str | None:
     if daemon.state == "runs":
         return f"qnnbridge {daemon.version}, pid {daemon.pid}"
     if daemon.dies_with_us:
-        return "none runs; one that is started from this window would end with it"
+        return "none runs, and none can be started from this window, with which it would end"
     return None
 
 
