@@ -18,7 +18,6 @@ import psutil
 import pytest
 from filelock import FileLock
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from tests import needs
 from typer.testing import CliRunner
 
 import qnnbridge
@@ -28,6 +27,7 @@ from qnnbridge_tools import reporting
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.doctor.real_daemon import look_for_daemon
 from qnnbridge_tools.host import link
+from tests import needs
 
 MODEL = Path(__file__).parents[1] / "models" / "sigmoid.onnx"
 COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
