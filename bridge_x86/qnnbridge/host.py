@@ -164,7 +164,9 @@ class Host:
             self._launch,
             self._connector or default_spawner(),
             restart or (RestartPolicy() if self._connector is None else self._connector.policy),
-            Investigator(blame, Quarantine(), CrashReports()) if self._connector is None else self._connector.inquest,
+            Investigator(blame, Quarantine(), CrashReports())
+            if self._connector is None
+            else self._connector.inquest,
             *(() if self._connector is None else (self._connector.reach,)),
         )
         self.blame = blame

@@ -429,7 +429,12 @@ class RemoteSession:
         if entry is None:
             self._book_on(manifest.source.fingerprint)
             making = Making(
-                self._spec(), manifest.initializers, manifest.source.data, self._dynamic, manifest.seed, self._shared
+                self._spec(),
+                manifest.initializers,
+                manifest.source.data,
+                self._dynamic,
+                manifest.seed,
+                self._shared,
             )
             number, info = make_session(self.host, process, making, self._create_note, deadline)
         else:

@@ -1,8 +1,8 @@
 """The daemon's door: lets in who proves to be this user, and hands out the two streams of a connection.
 
-Always holds: accepting never waits for anybody; a visitor has five seconds; at most 64 visitors are unproven at a time,
-and the oldest goes when another one comes. So no number of silent or half-open visitors keeps a good one out: its own
-dialogue takes milliseconds.
+Always holds: accepting never waits for anybody; a visitor has five seconds; at most 64 visitors are unproven at a
+time, and the oldest goes when another one comes. So no number of silent or half-open visitors keeps a good one out:
+its own dialogue takes milliseconds.
 
 Threads: one accepts; each visitor gets one, which becomes the thread of its connection.
 """

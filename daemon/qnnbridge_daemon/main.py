@@ -53,11 +53,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     try:
         code = run(options)
     except BridgeError as error:
-        print(str(error), file=sys.stderr)
-        _log.error("%s", error)
+        _say(f"{error}")
     except OSError as error:
-        print(f"The daemon cannot run: {error}", file=sys.stderr)
-        _log.error("the daemon cannot run: %s", error)
+        _say(f"The daemon cannot run: {error}")
     finally:
         logging.shutdown()
         _flush()
@@ -80,7 +78,7 @@ def run(options: Options) -> int:
     daemon = Daemon(folder, lock, options, log)
     daemon.open()
     if options.detached:
-        print(READY, file=sys.stderr, flush=True)
+        _tell_starter(READY)
         leave_stderr(log)
     daemon.wait()
     daemon.leave()
@@ -88,7 +86,8 @@ def run(options: Options) -> int:
 
 
 class Daemon:
-    """The parts of a running daemon. Everything belongs to the main thread; signal handlers call `asked_to_leave`."""
+    """The parts of a running daemon. Everything belongs to the main thread; signal handlers call
+    `asked_to_leave`."""
 
     def __init__(self, folder: Path, lock: FolderLock, options: Options, log: Path) -> None:
         from qnnbridge.host import Host
@@ -169,13 +168,34 @@ class Daemon:
 
 def _say_running(folder: Path, options: Options) -> int:
     if options.detached:
-        print(RUNNING, file=sys.stderr, flush=True)
+        _tell_starter(RUNNING)
         return EXIT_RUNNING
     found = read_discovery(folder)
     who = f" (process {found.pid}, qnnbridge {found.qnnbridge})" if found is not None else ""
-    print(f"There is a qnnbridge daemon already{who}; its folder is {folder}.", file=sys.stderr)
-    print("  Fix: use it, or end it first: qnnbridge host stop", file=sys.stderr)
+    _say(f"There is a qnnbridge daemon already{who}; its folder is {folder}.")
+    _say("  Fix: use it, or end it first: qnnbridge host stop")
     return EXIT_RUNNING
+
+
+def _tell_starter(line: str) -> None:
+    """In one piece: whoever reads it goes away at once."""
+    try:
+        os.write(2, f"{line}\n".encode())
+    except OSError:
+        pass  # it did not wait for us
+
+
+def _say(text: str) -> None:
+    """To the log if there is one yet, and to whoever has started us."""
+    handlers = logging.getLogger().handlers
+    if handlers:
+        _log.error("%s", text)
+    if any(type(handler) is logging.StreamHandler for handler in handlers):
+        return  # it went there
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError, AttributeError):
+        pass  # nobody is there to read it
 
 
 def _flush() -> None:

@@ -4,7 +4,8 @@
 
     daemon  CHALLENGE  magic, version of the door, instance, nonce
     client  PROOF      magic, nonce, process id, name, HMAC-SHA256(token, "client" | CHALLENGE | PROOF so far)
-    daemon  ANSWER     magic, verdict, two handles,    HMAC-SHA256(token, "server" | CHALLENGE | PROOF | ANSWER so far)
+    daemon  ANSWER     magic, verdict, two handles,    HMAC-SHA256(token, "server" | CHALLENGE | PROOF | ANSWER so
+    far)
 
 Always holds: no byte of a record can be changed without being refused; a PROOF is good for the one connection whose
 nonce it answers; the token itself never travels. Nothing is said to a client that has not proved itself.

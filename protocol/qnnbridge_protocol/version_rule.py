@@ -1,7 +1,8 @@
 """Which releases of qnnbridge may share a daemon: those at most one minor version apart. Pure functions.
 
-A private host is installed together with its application, as far as anybody cares. A daemon serves applications with
-environments of their own, each upgraded on a day of its own, so the rule has to be a simple one that both sides apply.
+A private host is installed together with its application, as far as anybody cares. A daemon serves applications
+with environments of their own, each upgraded on a day of its own, so the rule has to be simple, and both sides
+apply.
 """
 
 from __future__ import annotations

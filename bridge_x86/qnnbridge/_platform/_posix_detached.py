@@ -33,8 +33,8 @@ class Detached:
 
 
 def start_detached(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Detached:
-    """In a session of its own. The program forks at once and goes on in the child, so that it has no parent here that
-    would have to collect it. Raises `OSError`."""
+    """In a session of its own. The program forks at once and goes on in the child, so that it has no parent here
+    that would have to collect it. Raises `OSError`."""
     fds = OwnedFds()
     ours, theirs = fds.pipe()
     try:

@@ -1,7 +1,7 @@
 """The daemon's door on Linux: a Unix socket, whose other end the kernel names, and which carries descriptors.
 
-Always holds: nothing that is opened here is inherited by programs, and descriptors that are received are closed in a
-fork (`OwnedFds`). A stream belongs to one thread; `drop` may be called by any.
+Always holds: nothing that is opened here is inherited by programs, and descriptors that are received are closed in
+a fork (`OwnedFds`). A stream belongs to one thread; `drop` may be called by any.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ class SocketStream:
     def receive_with_ends(self, count: int, fds: OwnedFds, deadline: float) -> bytes:
         """`receive`; descriptors that come along are adopted by `fds`, see `ends`."""
 
+        data = b""
+
         def receive() -> list[int]:
             nonlocal data
             data, new, _, _ = socket.recv_fds(self._socket, count, _MAX_ENDS, socket.MSG_CMSG_CLOEXEC)
             return new
 
-        data = b""
         if not poll_fd(self._socket.fileno(), select.POLLIN, _left(deadline)):
             raise TimeoutError("the daemon did not answer in time")
         self._received = fds.take(receive)
@@ -100,7 +101,8 @@ class SocketStream:
 
 
 def check_peer(uid: int | None, own: int) -> None:
-    """Raises `PermissionError` unless both ends belong to the same user. uid: ``None`` if the system does not tell."""
+    """Raises `PermissionError` unless both ends belong to the same user. uid: ``None`` if the system does not
+    tell."""
     if uid is not None and uid != own:
         raise PermissionError(f"the other end belongs to user {uid}, not to {own}")
 

@@ -22,7 +22,8 @@ def default_runtime_folder() -> Path:
 
 
 def make_private_folder(path: Path) -> None:
-    """Make the folder for us alone, with those above it. One that exists is left as it is: `why_not_private` judges."""
+    """Make the folder for us alone, with those above it. One that exists is left as it is: `why_not_private`
+    judges."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)

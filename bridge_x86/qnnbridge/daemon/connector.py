@@ -1,8 +1,8 @@
 """The spawner of a `Host` whose process is a daemon: instead of starting one it enters the one that is there.
 
-`reach` does what takes time, within the caller's deadline: find the daemon, start one if that is allowed and there is
-none, prove ourselves. It may be called again after `DeadlineExceeded` and goes on where it was. `spawn` hands out what
-`reach` found.
+`reach` does what takes time, within the caller's deadline: find the daemon, start one if that is allowed and there
+is none, prove ourselves. It may be called again after `DeadlineExceeded` and goes on where it was. `spawn` hands
+out what `reach` found.
 
 Threads: one at a time (the supervisor's start lock).
 """
@@ -10,6 +10,7 @@ Threads: one at a time (the supervisor's start lock).
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -70,7 +71,8 @@ class DaemonConnector:
         start_again_s = _START_AGAIN_S
         while True:
             try:
-                self._ready = enter_daemon(max(until, time.monotonic() + pause_s))
+                # A dialogue has its own limit; one that has begun is not cut short because patience ran out.
+                self._ready = enter_daemon(math.inf if deadline is None else deadline)
                 self._was_there = True
                 self._forget_start()
                 return
@@ -100,7 +102,8 @@ class DaemonConnector:
         self._closed = True
 
     def _await_start(self, until: float) -> bool:
-        """Wait a moment, less if the daemon that was started says something. True if that settles what became of it."""
+        """Wait a moment, less if the daemon that was started says something. True if that settles what became of
+        it."""
         if self._starting is None:
             time.sleep(max(0.0, until - time.monotonic()))
             return False
@@ -152,8 +155,8 @@ class DaemonConnector:
 
 
 class ReconnectPolicy(RestartPolicy):
-    """When a lost daemon is looked for again: soon, and always. A failure costs a daemon nothing, and what is wrong with
-    one (its version, its folder) may be put right while the application runs."""
+    """When a lost daemon is looked for again: soon, and always. A failure costs a daemon nothing, and what is wrong
+    with one (its version, its folder) may be put right while the application runs."""
 
     def __init__(self) -> None:
         super().__init__(first_delay_s=0.05, max_delay_s=1.0, breaker_deaths=1_000_000)

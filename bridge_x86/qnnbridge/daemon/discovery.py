@@ -1,7 +1,8 @@
 """`daemon.json`: what a daemon leaves for its applications so that they find it and can prove themselves.
 
-The file is a hint. Nobody ever acts on the process id in it, and a file that no daemon stands behind does no harm: its
-door cannot be opened, or whoever opens it does not know the token. Written whole, by the daemon that holds the lock.
+The file is a hint. Nobody ever acts on the process id in it, and a file that no daemon stands behind does no harm:
+its door cannot be opened, or whoever opens it does not know the token. Written whole, by the daemon that holds the
+lock.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Discovery:
         """Raises `ValueError` for anything that `to_json` does not make."""
         if type(data) is not dict:
             raise ValueError("not a map")
-        fields = {f.name: data.get(f.name) for f in dataclasses.fields(cls)}
+        fields: dict[str, Any] = {f.name: data.get(f.name) for f in dataclasses.fields(cls)}
         for name, kind in (("endpoint", str), ("qnnbridge", str), ("log_file", str), ("pid", int)):
             if type(fields[name]) is not kind:
                 raise ValueError(f"{name} is no {kind.__name__}")

@@ -1,8 +1,8 @@
 """A connection to the daemon in the place of a child process.
 
-For a `HostProcess` a host is something with two streams that can be asked whether it lives, and be ended. Of a daemon
-only the connection is ours: it "lives" as long as the daemon holds its ends, and to end it is to give up our own.
-There is no exit code and no stderr; the daemon keeps its own log.
+For a `HostProcess` a host is something with two streams that can be asked whether it lives, and be ended. Of a
+daemon only the connection is ours: it "lives" as long as the daemon holds its ends, and to end it is to give up our
+own. There is no exit code and no stderr; the daemon keeps its own log.
 
 Threads: any. In a fork of this process the descriptors are closed, see `ChildProcess`.
 """

@@ -1,7 +1,8 @@
 """What is said when the connection to the daemon is lost, and what is not done: nobody is blamed.
 
-Crashes of the NPU host are the daemon's business: it investigates them, keeps the quarantine and repeats the calls. That
-the daemon itself is gone says nothing about a model. Any thread; one investigation at a time (the supervisor's lock).
+Crashes of the NPU host are the daemon's business: it investigates them, keeps the quarantine and repeats the calls.
+That the daemon itself is gone says nothing about a model. Any thread; one investigation at a time (the supervisor's
+lock).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a session of the daemon is told when it is made, besides what every host is told, and what the daemon says of it.
+"""What a session of the daemon is told when it is made, besides what every host is told, and what the daemon says
+of it.
 
-The daemon keeps the cache of compiled models, the quarantine and the manifest of the session, and repeats calls when its
-NPU host dies. So it has to know what the application wants of these. Any thread.
+The daemon keeps the cache of compiled models, the quarantine and the manifest of the session, and repeats calls
+when its NPU host dies. So it has to know what the application wants of these. Any thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Starts a daemon of its own life: with no terminal, no parent, no descriptor of this process but one pipe.
 
-Over that pipe, its stderr, it says what became of it: a marker line when its door is open, another one when there is a
-daemon already (the lock decides, so ten that are started at once leave one), and plain text if it fails.
+Over that pipe, its stderr, it says what became of it: a marker line when its door is open, another one when there
+is a daemon already (the lock decides, so ten that are started at once leave one), and plain text if it fails.
 
 No thread; a `Starting` belongs to one caller at a time.
 """
@@ -57,9 +57,11 @@ class Starting:
         self._text = b""
 
     def wait(self, deadline: float) -> Outcome | None:
-        """What became of it, ``None`` if it has not said so in time. Raises `HostStartFailed` with its own words."""
+        """What became of it, ``None`` if it has not said so in time. Raises `HostStartFailed` with its own
+        words."""
         while True:
-            lines = self._text.decode("utf-8", "replace").splitlines()
+            whole, _, rest = self._text.decode("utf-8", "replace").rpartition("\n")
+            lines = whole.splitlines()
             if READY in lines or RUNNING in lines:
                 self.close()
                 return "ready" if READY in lines else "running"
@@ -71,7 +73,7 @@ class Starting:
                 data = b""  # how a pipe ends on Windows
             if not data:
                 self.close()
-                raise _did_not_start(lines)
+                raise _did_not_start([*lines, rest])
             self._text = (self._text + data)[-_TEXT_BYTES:]
 
     def close(self) -> None:
@@ -85,7 +87,8 @@ def daemon_command(python: str | None = None) -> list[str]:
         return [python, "-X", "utf8", "-m", MODULE]
     if not sys.executable:
         raise HostNotFound(
-            "The daemon cannot be started: this program does not know its Python interpreter (sys.executable is empty).",
+            "The daemon cannot be started: this program does not know its Python interpreter.",
+            cause="sys.executable is empty.",
             fix="Start it from a terminal: qnnbridge host start",
         )
     roots = _roots()

@@ -43,7 +43,8 @@ class Conclusion:
 
 
 class Inquest(Protocol):
-    """What a supervisor asks about the hosts that it keeps alive. `investigate` is called by one thread at a time."""
+    """What a supervisor asks about the hosts that it keeps alive. `investigate` is called by one thread at a
+    time."""
 
     def on_ready(self, process: HostProcess) -> None: ...
 

@@ -55,7 +55,8 @@ class Supervisor:
         investigator: Inquest,
         reach: Callable[[float | None], None] = lambda deadline: None,
     ) -> None:
-        """reach: what has to be done before a start, within the caller's deadline; may be called again after that."""
+        """reach: what has to be done before a start, within the caller's deadline; may be called again after
+        that."""
         self._make_launch = make_launch
         self._launch: Launch | None = None
         self._spawner = spawner

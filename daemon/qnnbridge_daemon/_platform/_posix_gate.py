@@ -52,7 +52,8 @@ class Gate:
         self._closed = False
 
     def accept(self) -> SocketStream | None:
-        """The next visitor; ``None`` when the gate was closed. Raises `OSError` if there is no descriptor for it."""
+        """The next visitor; ``None`` when the gate was closed. Raises `OSError` if there is no descriptor for
+        it."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.register(self._wake_r, select.POLLIN)
