@@ -137,6 +137,8 @@ class Broker:
                 self.sessions.unload_idle(self.settings.idle_unload_s)
                 next_s = min(next_s or TIDY_INTERVAL_S, self.settings.idle_unload_s)
             wait_s = min(TIDY_INTERVAL_S, max(0.05, next_s or TIDY_INTERVAL_S))
+            for client in self.clients:
+                client.slabs.settle()
             if self._stopped.wait(wait_s):
                 return
 
