@@ -32,7 +32,6 @@ from qnnbridge.supervision.solo import SoloGate
 from qnnbridge.supervision.supervisor import Supervisor
 from qnnbridge_protocol.errors import DeadlineExceeded
 from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.hello import DAEMON_FEATURE
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
@@ -370,7 +369,7 @@ class Host:
             argv = host_command(self.interpreter.path)
         else:
             argv = self._command
-        features = frozenset({DAEMON_FEATURE}) if self.is_daemon else frozenset[str]()
+        features = self._connector.features if self._connector is not None else frozenset[str]()
         env = host_environment(self._env)
         return Launch(argv, env, self._cwd, self._limits, self._start_timeout, self.sharing, features)
 

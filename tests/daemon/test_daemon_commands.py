@@ -329,8 +329,9 @@ def test_a_daemon_of_another_release_is_named_with_what_to_upgrade() -> None:
         assert "9.0.0" in process.stderr.readline()
         code, _, err = run("host", "status")
         facts = look_for_daemon(False)
-        process.terminate()
+        assert f"The daemon, pid {process.pid}, has ended" in told("host", "stop")
         process.communicate(timeout=GRACE_S)
+        assert process.returncode == 0
     assert code == reporting.EXIT_DAEMON_OTHER_VERSION, err
     assert "9.0.0" in err
     assert "more than one minor version apart" in err

@@ -23,6 +23,7 @@ from qnnbridge.daemon.loss import LostDaemon
 from qnnbridge.daemon.start import Starting
 from qnnbridge.supervision.restart_policy import RestartPolicy
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostStartFailed
+from qnnbridge_protocol.hello import DAEMON_FEATURE
 
 if TYPE_CHECKING:
     from qnnbridge.diagnosis.exit_status import ExitStatus
@@ -39,12 +40,14 @@ leaving. Grows with each try."""
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonAccess:
-    """start: whether a daemon may be started. python, arguments: how. start_timeout_s: for all of it."""
+    """start: whether a daemon may be started. python, arguments: how. start_timeout_s: for all of it. any_release:
+    one of a distant release will do; whoever only wants it to end need not understand it."""
 
     start: bool = True
     python: str | None = None
     arguments: tuple[str, ...] = ()
     start_timeout_s: float = START_TIMEOUT_S
+    any_release: bool = False
 
 
 class DaemonConnector:
@@ -58,6 +61,11 @@ class DaemonConnector:
         self._starting: Starting | None = None
         self._was_there = False
         self._closed = False
+
+    @property
+    def features(self) -> frozenset[str]:
+        """For our HELLO. Both sides compare their releases if both name this one."""
+        return frozenset() if self._access.any_release else frozenset({DAEMON_FEATURE})
 
     def reach(self, deadline: float | None) -> None:
         """Have a connection for `spawn`. Raises `HostStartFailed`, `VersionMismatch`, `DeadlineExceeded`."""

@@ -162,7 +162,7 @@ def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
 
 def _stop(drain_s: float) -> dict[str, Any]:
     """What there was. Returns when the daemon has ended; raises `HostError` if it does not."""
-    with link.reach() as daemon:
+    with link.reach(any_release=True) as daemon:
         document = daemon.status()
         daemon.stop(drain_s)
     if not link.wait_for_end(drain_s + END_GRACE_S):

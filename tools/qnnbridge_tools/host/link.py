@@ -62,14 +62,24 @@ class Link:
         self.close()
 
 
-def reach(timeout_s: float = CONNECT_TIMEOUT_S) -> Link:
-    """The daemon of this user. Raises `HostStartFailed` or `VersionMismatch` with a state in its details."""
-    from qnnbridge.daemon.connect import connect
+def reach(timeout_s: float = CONNECT_TIMEOUT_S, *, any_release: bool = False) -> Link:
+    """The daemon of this user. any_release: also one that is too far from ours for anything but to be ended.
 
+    Raises `HostStartFailed` or `VersionMismatch` with a state in its details.
+    """
+    from qnnbridge.daemon.connect import daemon_host
+    from qnnbridge.daemon.connector import DaemonAccess
+
+    access = DaemonAccess(start=False, start_timeout_s=timeout_s, any_release=any_release)
+    host = daemon_host(access)
     try:
-        return Link(connect(start=False, timeout=timeout_s))
-    except (HostStartFailed, VersionMismatch) as error:
-        raise explained(error) from None
+        host.start(timeout_s)
+    except BaseException as error:
+        host.close()
+        if isinstance(error, (HostStartFailed, VersionMismatch)):
+            raise explained(error) from None
+        raise
+    return Link(host)
 
 
 def explained(error: BridgeError) -> BridgeError:
