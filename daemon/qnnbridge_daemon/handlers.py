@@ -293,5 +293,5 @@ def _unknown(operation: object) -> UnknownOperation:
         )
     return UnknownOperation(
         f"This daemon does not know the operation {operation!r}.",
-        fix="Upgrade qnnbridge where the daemon runs, and restart it: `qnnbridge host restart`.",
+        fix="Upgrade qnnbridge where the daemon runs, and restart it: `qnnbridge host restart --daemon`.",
     )

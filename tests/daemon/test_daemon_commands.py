@@ -118,7 +118,7 @@ def test_without_a_daemon_the_document_says_which_error_it_is() -> None:
 
 def test_stopping_what_does_not_run_is_no_failure() -> None:
     assert told("host", "stop") == "No daemon runs.\n"
-    assert document("host", "stop") == {"stopped": False, "daemon": None}
+    assert document("host", "stop") == {"stopped": False, "before": None}
 
 
 # --- start, status, stop ---

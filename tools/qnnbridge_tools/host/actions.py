@@ -54,7 +54,7 @@ def stop(drain_s: float, as_json: bool) -> None:
             raise
         document = None
     if as_json:
-        output.print_json({"stopped": document is not None, "daemon": document})
+        output.print_json({"stopped": document is not None, "before": document})
     elif document is None:
         print("No daemon runs.")
     else:
