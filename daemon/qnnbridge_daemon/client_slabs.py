@@ -1,7 +1,7 @@
 """Memory of a client's calls: what it shares with the daemon, and what its plans have here. All within its limit.
 
-A slab of a client is passed on: the NPU host maps it, too, where the client has it, so that tensors go from one to the
-other without a copy here. To the daemon's own lines it looks like an array of an application of theirs
+A slab of a client is passed on: the NPU host maps it, too, where the client has it, so that tensors go from one to
+the other without a copy here. To the daemon's own lines it looks like an array of an application of theirs
 (`qnnbridge.repeated.arrays`). Where that cannot be had, what lies in it is copied.
 
 Any thread. What is mapped or made counts until nothing refers to it any more, whoever still does; finalizers only

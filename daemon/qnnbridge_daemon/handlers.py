@@ -158,6 +158,8 @@ class BrokerHandlers:
             dynamic = dict(header.get("dynamic") or {})
             seed, budget = header.get("seed"), header.get("budget_s")
             cache, fingerprint = header.get("cache"), header.get("fingerprint")
+            if cache not in (None, True, False):
+                raise ValueError(f"cache is {cache!r}")
             retry = _retries(header.get("retry"), DEFAULT_RETRY)
             timeout_s = None if budget is None else float(budget)
             # A model that travels as bytes is the last buffer, behind the tensors.
@@ -211,7 +213,7 @@ class BrokerHandlers:
                     forwarded,
                     request.buffers,
                     retry=retry,
-                    timeout_s=None if kill_at is None else max(0.0, kill_at - time.monotonic()),
+                    timeout_s=None if kill_at is None else round(max(0.0, kill_at - time.monotonic()), 3),
                     on_deadline="raise" if kill_at is None else "kill",
                     stop=cancellation,
                 )

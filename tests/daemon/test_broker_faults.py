@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.daemon.brokers import GRACE_S, Lab, in_threads, until
-from tests.fakes.hosts import fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge_daemon.settings import BrokerSettings
+from tests.daemon.brokers import GRACE_S, Lab, in_threads, until
+from tests.fakes.hosts import fake_host, script
 
 X = np.arange(5, dtype=np.float32)
 DOUBLE = (X * 2).tolist()
