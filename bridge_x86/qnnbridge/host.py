@@ -32,7 +32,6 @@ from qnnbridge.supervision.solo import SoloGate
 from qnnbridge.supervision.supervisor import Supervisor
 from qnnbridge_protocol.errors import DeadlineExceeded
 from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.hello import DAEMON_FEATURE
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
@@ -313,7 +312,7 @@ class Host:
             from qnnbridge.repeated.arrays import SharedArrays  # imports numpy
 
             with self._arrays_lock:
-                self._arrays = self._arrays or SharedArrays(next_slab_number, self._forget_slab)
+                self._arrays = self._arrays or SharedArrays(next_slab_number, self.forget_slab)
         return self._arrays
 
     def call(self, header: dict[str, Any], timeout: float | None = None) -> Frame:
@@ -340,7 +339,8 @@ class Host:
         """Around a call that enters native code: suspects of a crash are run alone."""
         return self._solo.enter(note, deadline)
 
-    def _forget_slab(self, number: int) -> None:
+    def forget_slab(self, number: int) -> None:
+        """Memory that was shown to the host is of no use any more."""
         process = self.supervisor.running
         if process is not None and process.lines is not None:
             process.lines.forget(number)
@@ -369,7 +369,7 @@ class Host:
             argv = host_command(self.interpreter.path)
         else:
             argv = self._command
-        features = frozenset({DAEMON_FEATURE}) if self.is_daemon else frozenset[str]()
+        features = self._connector.features if self._connector is not None else frozenset[str]()
         env = host_environment(self._env)
         return Launch(argv, env, self._cwd, self._limits, self._start_timeout, self.sharing, features)
 

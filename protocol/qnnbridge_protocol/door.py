@@ -123,7 +123,7 @@ class ClientSide:
             raise VersionMismatch(
                 f"The daemon's door has version {version}, this side knows version {DOOR_VERSION}.",
                 fix="Upgrade the older one (python -m pip install --upgrade qnnbridge), then restart the daemon: "
-                "qnnbridge host restart",
+                "qnnbridge host restart --daemon",
             )
         if not hmac.compare_digest(instance, self._instance):
             raise NotProven("it is another daemon")

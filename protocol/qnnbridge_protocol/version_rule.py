@@ -30,7 +30,8 @@ def check_releases(client: str, daemon: str, daemon_python: str = "") -> None:
         older, fix = "application side", f"Upgrade the application side: python -m {upgrade} (with its own Python)."
     else:
         older = "daemon"
-        fix = f"Upgrade the daemon: {daemon_python or 'python'} -m {upgrade}   Then: qnnbridge host restart"
+        python = daemon_python or "python"
+        fix = f"Upgrade the daemon: {python} -m {upgrade}   Then: qnnbridge host restart --daemon"
     raise VersionMismatch(
         f"The application side has qnnbridge {client}, the daemon has qnnbridge {daemon}: they are more than one "
         "minor version apart.",

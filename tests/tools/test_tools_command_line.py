@@ -35,7 +35,19 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["demo"], ["run"], ["verify"], ["prepare"], ["profile"], ["explain"], ["crashes"], ["quarantine"]],
+    [
+        [],
+        ["demo"],
+        ["run"],
+        ["verify"],
+        ["prepare"],
+        ["profile"],
+        ["explain"],
+        ["crashes"],
+        ["quarantine"],
+        ["host"],
+        ["top"],
+    ],
 )
 def test_every_command_has_help(command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, "--help"])

@@ -10,18 +10,20 @@ Threads: one at a time (the supervisor's start lock).
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge._platform import ChildProcess
-from qnnbridge.daemon.enter import DIALOGUE_TIMEOUT_S, Unreachable, enter_daemon
+from qnnbridge.daemon.enter import Unreachable, enter_daemon
 from qnnbridge.daemon.folder import runtime_folder
 from qnnbridge.daemon.link import DaemonLink
 from qnnbridge.daemon.loss import LostDaemon
 from qnnbridge.daemon.start import Starting
 from qnnbridge.supervision.restart_policy import RestartPolicy
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostStartFailed
+from qnnbridge_protocol.hello import DAEMON_FEATURE
 
 if TYPE_CHECKING:
     from qnnbridge.diagnosis.exit_status import ExitStatus
@@ -38,12 +40,14 @@ leaving. Grows with each try."""
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonAccess:
-    """start: whether a daemon may be started. python, arguments: how. start_timeout_s: for all of it."""
+    """start: whether a daemon may be started. python, arguments: how. start_timeout_s: for all of it. any_release:
+    one of a distant release will do; whoever only wants it to end need not understand it."""
 
     start: bool = True
     python: str | None = None
     arguments: tuple[str, ...] = ()
     start_timeout_s: float = START_TIMEOUT_S
+    any_release: bool = False
 
 
 class DaemonConnector:
@@ -58,6 +62,11 @@ class DaemonConnector:
         self._was_there = False
         self._closed = False
 
+    @property
+    def features(self) -> frozenset[str]:
+        """For our HELLO. Both sides compare their releases if both name this one."""
+        return frozenset() if self._access.any_release else frozenset({DAEMON_FEATURE})
+
     def reach(self, deadline: float | None) -> None:
         """Have a connection for `spawn`. Raises `HostStartFailed`, `VersionMismatch`, `DeadlineExceeded`."""
         if self._ready is not None and self._ready.poll() is None:
@@ -70,9 +79,8 @@ class DaemonConnector:
         start_again_s = _START_AGAIN_S
         while True:
             try:
-                # Whoever is there gets the time that a dialogue has, however little is left for looking again.
-                patient = time.monotonic() + DIALOGUE_TIMEOUT_S
-                self._ready = enter_daemon(patient if deadline is None else min(patient, deadline))
+                # A dialogue has its own limit; one that has begun is not cut short because patience ran out.
+                self._ready = enter_daemon(math.inf if deadline is None else deadline)
                 self._was_there = True
                 self._forget_start()
                 return

@@ -53,7 +53,7 @@ def _error(process: HostProcess, reason: BridgeError | None) -> HostError:
         return HostHung(
             f"The qnnbridge daemon (process {process.real_pid}) does not move.",
             cause=reason.cause or reason.message,
-            fix="The next call connects again. If that fails, too: qnnbridge host restart",
+            fix="The next call connects again. If that fails, too: qnnbridge host restart --daemon",
             details=reason.details,
         )
     if isinstance(reason, HostError):

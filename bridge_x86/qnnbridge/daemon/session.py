@@ -41,7 +41,7 @@ class DaemonSession:
         """For the header of a call. kill_at: when the daemon is to end the NPU host if it still works on the call."""
         told: dict[str, Any] = {"retry": retry}
         if kill_at is not None:
-            told["kill_after_s"] = max(0.0, kill_at - time.monotonic())
+            told["kill_after_s"] = round(max(0.0, kill_at - time.monotonic()), 3)
         return told
 
     def made(self, reply: Mapping[str, Any]) -> None:
