@@ -25,6 +25,7 @@ from qnnbridge_tools.optimize import command as optimize
 from qnnbridge_tools.preparation import command as preparation
 from qnnbridge_tools.profiling import command as profiling
 from qnnbridge_tools.quantize import command as quantize
+from qnnbridge_tools.serve import command as serving
 from qnnbridge_tools.setup_host import command as setup_host
 from qnnbridge_tools.verification import command as verification
 from qnnbridge_tools.versions import command as versions
@@ -55,6 +56,7 @@ app.command("verify")(verification.verify)
 app.command("prepare")(preparation.prepare)
 app.command("profile")(profiling.profile)
 app.command("versions")(versions.versions)
+app.command("serve")(serving.serve)
 app.command("setup-host")(setup_host.setup_host)
 app.add_typer(cache.app, name="cache")
 app.add_typer(crashes.app, name="crashes")

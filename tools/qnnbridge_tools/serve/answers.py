@@ -1,0 +1,46 @@
+"""Answers as HTTP responses. The event loop's thread only."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_tools.serve.refusals import Refused, refusal_of
+from qnnbridge_tools.serve.workers import ClientGone
+
+_log = logging.getLogger("qnnbridge.serve")
+
+_CLIENT_GONE: Final = 499  # what web servers write in their logs for it; nobody receives it
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def json_answer(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(json.dumps(document), status, headers, "application/json")
+
+
+def error_answer(refused: Refused) -> Response:
+    """KServe's form of an error: one object with one text."""
+    return json_answer({"error": refused.text}, refused.status, refused.headers)
+
+
+def answered(endpoint: Endpoint) -> Endpoint:
+    """The endpoint, with an answer for whatever it raises. What nobody expected is logged with its traceback."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ClientGone:
+            return Response(status_code=_CLIENT_GONE)
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+            if not isinstance(error, (Refused, BridgeError)):
+                _log.exception("%s %s", request.method, request.url.path)
+            return error_answer(refusal_of(error))
+
+    return answer
