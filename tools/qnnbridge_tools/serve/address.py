@@ -32,7 +32,7 @@ def read_address(text: str) -> Address:
     if not _PORT.fullmatch(port_text) or int(port_text) > 65535 or (colon and not host):
         raise OptionError(
             f'--http "{text}" is no address.',
-            fix=f"Give HOST:PORT, for example {DEFAULT_ADDRESS}, or 0.0.0.0:8000 for all of the machine's addresses.",
+            fix=f"Give HOST:PORT, for example {DEFAULT_ADDRESS}, or 0.0.0.0:8000 for all addresses.",
         )
     name = host[1:-1] if host.startswith("[") and host.endswith("]") else host or "127.0.0.1"
     try:

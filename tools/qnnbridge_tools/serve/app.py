@@ -136,9 +136,7 @@ class Service:
         wanted = await self._control_body(request)
         parameters = wanted.get("parameters")
         if parameters:
-            raise bad_request(
-                "A model is loaded from its own file, as the server was told at its start; no parameters."
-            )
+            raise bad_request("A model is loaded from the file that the server was started with; no parameters.")
         return await self._change(self._repository.load, request)
 
     async def unload(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Receives a request's body: no larger than allowed, from a client that goes on sending. The event loop's thread."""
+"""Receives a request's body: no larger than allowed, from a client that keeps sending. The event loop's thread."""
 
 from __future__ import annotations
 

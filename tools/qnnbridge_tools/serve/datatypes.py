@@ -68,7 +68,7 @@ class Tensor:
 class Contract:
     """What can be fed to a model and asked of it.
 
-    inputs: required ones first, in the model's order, then initializers that may be fed. required: how many of them.
+    inputs: required ones first, in the model's order, then initializers that may be fed. required: how many are.
     unnamed: outputs that the protocol cannot carry, with their ONNX type.
     """
 
@@ -122,7 +122,7 @@ def _tensor(node: Node) -> Tensor | None:
     except errors.NotImplemented:
         return None
     inner = declared.item if declared.kind == "optional" and declared.item is not None else declared
-    if inner.kind != "tensor" or inner.element not in DATATYPES:
+    if inner.kind != "tensor" or inner.element is None or inner.element not in DATATYPES:
         return None
     shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape or ())
     return Tensor(node.name, inner.element, shape)

@@ -112,7 +112,11 @@ def _reply(
     pieces: list[str] = [json.dumps(head)[:-1], ', "outputs": [']
     binaries: list[bytes | memoryview] = []
     for number, ((tensor, binary), value) in enumerate(zip(wanted, values, strict=True)):
-        fields = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensors.shape_of(value, tensor)}
+        fields: dict[str, Any] = {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": tensors.shape_of(value, tensor),
+        }
         if binary:
             data = tensors.to_bytes(value, tensor)
             binaries.append(data)

@@ -47,7 +47,7 @@ class WantedOutput:
 class InferRequest:
     """id: to be echoed; ``None`` if there was none. outputs: ``None`` for all of the model's.
 
-    binary: how outputs are sent of which nothing else is said. timeout_s: what the client grants; ``None``: all time.
+    binary: how outputs are sent of which nothing else is said. timeout_s: what the client grants; ``None``: any.
     """
 
     id: str | None

@@ -1,4 +1,4 @@
-"""Which models are served, under which names: `--model NAME=PATH` and `--models FOLDER`, read. Nothing is loaded."""
+"""Which models are served, under which names: `--model NAME=PATH` and `--models FOLDER`, read. Loads nothing."""
 
 from __future__ import annotations
 

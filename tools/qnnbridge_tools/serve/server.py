@@ -1,15 +1,18 @@
 """`qnnbridge serve`, from the options to the end: listens, loads, serves, and leaves nothing behind.
 
-The main thread runs the event loop; the models of the command line are loaded by another, so that health is answered
-meanwhile. A signal stops the listening; requests under way have `drain_s` to end, then sessions and host are closed.
+The main thread runs the event loop; the models of the command line are loaded by another, so that health is
+answered meanwhile. A signal stops the listening; requests under way have `drain_s` to end, then sessions and host
+are closed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import logging
 import signal
 import socket
+import sys
 import threading
 import warnings
 from collections.abc import Sequence
@@ -32,14 +35,12 @@ LOADER_END_TIMEOUT_S: Final = 5.0
 KEEP_ALIVE_TIMEOUT_S: Final = 75
 """Longer than load balancers keep idle connections: else they send requests into one that is being closed."""
 
-MISSING: Final = "qnnbridge serve needs packages that are not installed here."
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServeOptions:
     """The command line, read.
 
-    drain_s: how long requests under way may take at the end. keep_going: serve although a model could not be loaded.
+    drain_s: how long requests under way may take at the end. keep_going: serve although a model cannot be loaded.
     """
 
     address: Address
@@ -58,11 +59,13 @@ class ServeOptions:
 def require_packages() -> None:
     """Raises `BridgeError` that names the extra."""
     try:
-        import starlette
-        import uvicorn  # noqa: F401
+        importlib.import_module("starlette.applications")
+        importlib.import_module("uvicorn")
     except ImportError as error:
         raise BridgeError(
-            MISSING, cause=f"{error.name} cannot be imported.", fix='pip install "qnnbridge[serve]"'
+            f"qnnbridge serve needs {error.name}, which this Python does not have: {sys.executable}.",
+            cause="It works with the packages of the extra [serve].",
+            fix=f'{sys.executable} -m pip install "qnnbridge[serve]"',
         ) from None
 
 

@@ -185,8 +185,8 @@ def check_form(tensor: Tensor, binary: bool) -> None:
     """Before the model is run: whether an output can be sent in the form that is asked for."""
     if not binary and tensor.element in BINARY_ONLY:
         raise bad_request(
-            f"Output {tensor.name!r} is {tensor.datatype}, which can only be sent as binary data: give the request the "
-            "parameter binary_data_output, or the output the parameter binary_data."
+            f"Output {tensor.name!r} is {tensor.datatype}, which can only be sent as binary data: give the request "
+            "the parameter binary_data_output, or the output the parameter binary_data."
         )
 
 

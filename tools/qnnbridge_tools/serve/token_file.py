@@ -6,6 +6,7 @@ import hmac
 import os
 import re
 import stat
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -29,8 +30,7 @@ def read_token(path: Path) -> bytes:
         raise NoSuchFile(f"There is no token file {path}.", fix=_HOW) from None
     except OSError as error:
         raise OptionError(f"The token file {path} cannot be read.", cause=error.strerror) from None
-    if os.name == "posix":  # on Windows the file's access list decides; a user's own folders are private there
-        _check_owner(path, status)
+    _check_owner(path, status)
     token = text.strip()
     if not _TOKEN.fullmatch(token):
         raise OptionError(
@@ -40,6 +40,8 @@ def read_token(path: Path) -> bytes:
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
+    if sys.platform == "win32":  # the file's access list decides; a user's own folders are private there
+        return
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
         raise OptionError(

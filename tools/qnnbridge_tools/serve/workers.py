@@ -1,6 +1,7 @@
 """Threads that do what would block the event loop: reading requests, running models, loading them.
 
-They are daemon threads (`qnnbridge.background`): a native call that never returns cannot keep the server from ending.
+They are daemon threads (`qnnbridge.background`): a native call that never returns does not keep the server from
+ending.
 """
 
 from __future__ import annotations
