@@ -44,24 +44,26 @@ class Guard:
                 else "A token is needed: send the header Authorization: Bearer TOKEN.",
                 {"www-authenticate": "Bearer"},
             )
-        for header, host in (("Host", _host(headers, b"host")), ("Origin", _origin(headers))):
+        for header in ("host", "origin"):
+            host = _machine_in(headers.get(header.encode()))
             if host is not None and not _is_local(host):
                 return Refused(
                     403,
-                    f"Without a token only this machine is served, and the header {header} names another: "
+                    f"Without a token only this machine is served, and the header {header.title()} names another: "
                     f"{host[:80]!r}. Start the server with --token-file, or let the proxy in front send its own.",
                 )
         return None
 
 
-def _host(headers: dict[bytes, bytes], name: bytes) -> str | None:
-    value = headers.get(name)
-    return None if value is None else urlsplit(f"//{value.decode('latin-1')}").hostname or ""
-
-
-def _origin(headers: dict[bytes, bytes]) -> str | None:
-    value = headers.get(b"origin")
-    return None if value is None else urlsplit(value.decode("latin-1")).hostname or ""
+def _machine_in(header: bytes | None) -> str | None:
+    """The machine that a Host (``name:port``) or Origin (``scheme://name:port``) header names."""
+    if header is None:
+        return None
+    text = header.decode("latin-1")
+    try:
+        return urlsplit(text if "//" in text else f"//{text}").hostname or text
+    except ValueError:
+        return text
 
 
 def _is_local(host: str) -> bool:
