@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from qnnbridge.cache.status import CacheStatus, CacheWarning
     from qnnbridge.compiling.compile import compile  # noqa: A004 - as in qnnbridge.compile(...)
     from qnnbridge.compiling.result import CompileResult
+    from qnnbridge.daemon.connect import connect
     from qnnbridge.errors import BridgeError
     from qnnbridge.host import Host, HostInfo, HostStats, default_host
     from qnnbridge.io_binding import IOBinding
@@ -74,6 +75,7 @@ _HOMES = {
     "SparseTensor": "qnnbridge.sparse_tensor",
     "Typed": "qnnbridge_protocol.typed",
     "compile": "qnnbridge.compiling.compile",
+    "connect": "qnnbridge.daemon.connect",
     "default_host": "qnnbridge.host",
 }
 
@@ -108,6 +110,7 @@ __all__ = [
     "Typed",
     "__version__",
     "compile",
+    "connect",
     "default_host",
     "errors",
 ]

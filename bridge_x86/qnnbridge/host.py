@@ -32,9 +32,11 @@ from qnnbridge.supervision.solo import SoloGate
 from qnnbridge.supervision.supervisor import Supervisor
 from qnnbridge_protocol.errors import DeadlineExceeded
 from qnnbridge_protocol.frames import Frame
+from qnnbridge_protocol.hello import DAEMON_FEATURE
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
+    from qnnbridge.daemon.connector import DaemonAccess, DaemonConnector
     from qnnbridge.repeated.arrays import SharedArrays
 
 START_TIMEOUT_S = 60.0
@@ -146,6 +148,7 @@ class Host:
         shared_memory: bool | None = None,
         spin: bool = False,
         _command: list[str] | None = None,
+        _daemon: DaemonAccess | None = None,
     ) -> None:
         self._python = python
         self._env = dict(env or {})
@@ -153,14 +156,18 @@ class Host:
         self._start_timeout = start_timeout
         self._limits = limits or Limits()
         self._command = _command
+        self._connector = None if _daemon is None else _connector(_daemon)
         self.interpreter: HostInterpreter | None = None
         """The interpreter that was chosen; ``None`` before the first start."""
         blame = Blame()
         self.supervisor = Supervisor(
             self._launch,
-            default_spawner(),
-            restart or RestartPolicy(),
-            Investigator(blame, Quarantine(), CrashReports()),
+            self._connector or default_spawner(),
+            restart or (RestartPolicy() if self._connector is None else self._connector.policy),
+            Investigator(blame, Quarantine(), CrashReports())
+            if self._connector is None
+            else self._connector.inquest,
+            *(() if self._connector is None else (self._connector.reach,)),
         )
         self.blame = blame
         self._solo = SoloGate(blame)
@@ -180,12 +187,23 @@ class Host:
         self._process(deadline_after(timeout))
 
     def close(self) -> None:
-        """End the process. Sessions in it cannot be used any more. Idempotent; takes at most a few seconds."""
+        """End the process. Sessions in it cannot be used any more. Idempotent; takes at most a few seconds.
+
+        A daemon goes on: only the connection to it is closed.
+        """
+        if self._connector is not None:
+            self._connector.close()
         self.supervisor.close()
         _open_hosts.discard(self)
 
     def restart(self) -> None:
-        """Replace the process by a new one, without losing a call: sessions are made again when they are used."""
+        """Replace the process by a new one, without losing a call: sessions are made again when they are used.
+
+        Of a daemon its NPU host is replaced, for all applications.
+        """
+        if self.is_daemon:
+            self.call({"op": "daemon.restart_host"})
+            return
         process = self.supervisor.running
         if process is not None:
             self.supervisor.retire(process, wait=True)
@@ -199,6 +217,11 @@ class Host:
         self.close()
 
     # --- facts ---
+
+    @property
+    def is_daemon(self) -> bool:
+        """Whether it is the daemon, which several applications share: the cache and the quarantine are its own."""
+        return self._connector is not None
 
     @property
     def info(self) -> HostInfo:
@@ -339,12 +362,16 @@ class Host:
         return self.supervisor.process(deadline)
 
     def _launch(self) -> Launch:
-        if self._command is None:
+        if self._connector is not None:
+            argv: list[str] = []
+        elif self._command is None:
             self.interpreter = find_host(self._python)
             argv = host_command(self.interpreter.path)
         else:
             argv = self._command
-        return Launch(argv, host_environment(self._env), self._cwd, self._limits, self._start_timeout, self.sharing)
+        features = frozenset({DAEMON_FEATURE}) if self.is_daemon else frozenset[str]()
+        env = host_environment(self._env)
+        return Launch(argv, env, self._cwd, self._limits, self._start_timeout, self.sharing, features)
 
 
 _open_hosts: weakref.WeakSet[Host] = weakref.WeakSet()
@@ -357,8 +384,23 @@ def default_host() -> Host:
     global _default
     with _default_lock:
         if _default is None or _default.supervisor.closed or _default.supervisor.foreign:
-            _default = Host()
+            _default = _new_default_host()
         return _default
+
+
+def _new_default_host() -> Host:
+    if not os.environ.get("QNNBRIDGE_HOST"):
+        return Host()
+    from qnnbridge.daemon.connect import daemon_by_default, daemon_host
+    from qnnbridge.daemon.connector import DaemonAccess
+
+    return daemon_host(DaemonAccess()) if daemon_by_default() else Host()
+
+
+def _connector(access: DaemonAccess) -> DaemonConnector:
+    from qnnbridge.daemon.connector import DaemonConnector  # for applications that use the daemon
+
+    return DaemonConnector(access)
 
 
 @atexit.register

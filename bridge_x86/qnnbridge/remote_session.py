@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qnnbridge.cache.status import CacheStatus
+from qnnbridge.daemon.session import DaemonSession
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.epcontext.gate import before_session
 from qnnbridge.errors import as_onnxruntime
@@ -25,7 +26,7 @@ from qnnbridge.session_making import LOG_TIMEOUT_S as LOG_TIMEOUT_S
 from qnnbridge.session_making import Making, make_session
 from qnnbridge.supervision.overdue import OnDeadline as OnDeadline
 from qnnbridge.supervision.overdue import overdue
-from qnnbridge.terminate_relay import TerminateRelay
+from qnnbridge.terminate_relay import Terminable, TerminateRelay
 from qnnbridge_protocol.elements import ValueType
 from qnnbridge_protocol.errors import BridgeError, Closed, ModelQuarantined, StateLost
 from qnnbridge_protocol.frames import Frame
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from qnnbridge.host import Host
     from qnnbridge.process.host_process import HostProcess
     from qnnbridge.repeated.runner import Failure
-    from qnnbridge.run_options import RunOptions
 
 _log = logging.getLogger("qnnbridge.session")
 
@@ -48,6 +48,9 @@ _keys = itertools.count(1)
 T = TypeVar("T")
 
 PROFILING = "enable_profiling"
+
+UNLOADED = -1
+"""In the place of a generation: it was in a host, and is in none."""
 
 
 class _BadEntry(Exception):
@@ -67,7 +70,9 @@ class RemoteSession:
         self._create_note = dataclasses.replace(self._note, op="session.create")
         self._lock = threading.Lock()
         self._key = str(next(_keys))
-        self._cache = _session_cache(host, manifest, retry) if manifest.cache is not False else None
+        use_cache = manifest.cache is not False and not host.is_daemon
+        self._cache = _session_cache(host, manifest, retry) if use_cache else None
+        self._shared = DaemonSession(manifest, retry) if host.is_daemon else None
         self._dynamic: dict[str, str] = {}
         self._moved_because: str | None = None
         self._generation = 0
@@ -108,6 +113,8 @@ class RemoteSession:
     @property
     def cache_status(self) -> CacheStatus:
         """What the cache did for this session."""
+        if self._shared is not None:
+            return self._shared.cache_status
         return self._cache.status if self._cache is not None else CacheStatus("off", "cache=False")
 
     def open(self, timeout_s: float | None, on_deadline: OnDeadline) -> SessionInfo:
@@ -126,7 +133,7 @@ class RemoteSession:
         timeout_s: float | None,
         retry: int,
         on_deadline: OnDeadline,
-        stop: RunOptions | None = None,
+        stop: Terminable | None = None,
         failed: Failure | None = None,
     ) -> list[Any]:
         """Run the model; values in, values out. Setting `stop.terminate` from another thread stops the run.
@@ -138,23 +145,35 @@ class RemoteSession:
         header: dict[str, Any] = {"op": "session.run", "outputs": output_names, "inputs": inputs}
         if options is not None:
             header["options"] = options.to_wire()
-        frame = self._call(header, tuple(encoder.buffers), timeout_s, retry, on_deadline, stop, failed)
+        frame = self.forward(header, tuple(encoder.buffers), timeout_s, retry, on_deadline, stop, failed)
         decoder = Decoder(frame.buffers)
         outputs = [decoder.value(item) for item in frame.header["outputs"]]
         decoder.finish()
         return outputs
+
+    def unload(self) -> None:
+        """Release it in the host and keep what it is made from: the next call makes it again.
+
+        For one that nobody calls at the moment, and that has no state of its own there.
+        """
+        with self._lock:
+            process, number = self.host.supervisor.running, self._id
+            self.live = None
+            if process is not None and process.generation == self._generation:
+                process.channel.post({"op": "session.close", "session": number})
+            self._generation = UNLOADED
 
     def end_profiling(self) -> str:
         """The profile's file, empty if there is no profile. Raises `StateLost`, once, if a host took it along."""
         header = {"op": "session.end_profiling"}
         begun_in = self._profiled_in
         if begun_in is None:
-            return "" if self._profile_ended else str(self._call(header, timeout_s=self.timeout_s).header["file"])
+            return "" if self._profile_ended else str(self.forward(header, timeout_s=self.timeout_s).header["file"])
         try:
             running = self.host.supervisor.running
             if running is None or running.generation != begun_in:
                 raise _profile_lost()
-            reply = self._call(header, timeout_s=self.timeout_s, retry=0, only_in=begun_in)
+            reply = self.forward(header, timeout_s=self.timeout_s, retry=0, only_in=begun_in)
         except StateLost:
             # What has been recorded since, if anything, is for the next call.
             self._profiled_in = self._generation if self._generation > begun_in else None
@@ -164,10 +183,10 @@ class RemoteSession:
 
     def assignment(self) -> list[Any]:
         """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
-        return list(self._call({"op": "session.assignment"}, timeout_s=self.timeout_s).header["subgraphs"])
+        return list(self.forward({"op": "session.assignment"}, timeout_s=self.timeout_s).header["subgraphs"])
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
-        self._call({"op": "session.set_ep_dynamic_options", "options": options}, timeout_s=self.timeout_s)
+        self.forward({"op": "session.set_ep_dynamic_options", "options": options}, timeout_s=self.timeout_s)
         self._dynamic |= options  # for the next host
 
     def close(self) -> None:
@@ -192,18 +211,20 @@ class RemoteSession:
 
     # --- calls ---
 
-    def _call(
+    def forward(
         self,
         header: dict[str, Any],
         buffers: tuple[Any, ...] = (),
         timeout_s: float | None = None,
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
-        stop: RunOptions | None = None,
+        stop: Terminable | None = None,
         failed: Failure | None = None,
         only_in: int | None = None,
     ) -> Frame:
-        """only_in: the generation that has what this is about; `StateLost` if it is gone."""
+        """Do what the header says in a living host, and the answer as it came: no tensor is decoded on the way.
+
+        only_in: the generation that has what this is about; `StateLost` if it is gone."""
         told = bool((header.get("options") or {}).get("terminate"))
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
@@ -279,7 +300,7 @@ class RemoteSession:
             except Deadline as late:
                 raise overdue(process, late, note, timeout_s, on_deadline) from None
             except BridgeError as error:
-                if not error.details.get("host_must_restart"):
+                if self._shared is not None or not error.details.get("host_must_restart"):
                     raise as_onnxruntime(error) from None
                 supervisor.npu_lost(process, error, self._note)
                 if retry <= 0:
@@ -392,14 +413,19 @@ class RemoteSession:
     def _create(self, process: HostProcess, deadline: float | None) -> None:
         manifest = self.manifest
         # A compiled model that is broken, or made for another machine, may kill the host: it never gets there.
-        for warning in before_session(
-            manifest.source, manifest.spec.providers, process.peer, manifest.spec.config_entries
-        ):
-            _log.warning("%s", warning)
+        if self._shared is None:
+            self._look_at_compiled_model(process)
         entry = self._cache.loadable() if self._cache is not None and not manifest.on_cpu else None
         if entry is None:
             self._book_on(manifest.source.fingerprint)
-            making = Making(self._spec(), manifest.initializers, manifest.source.data, self._dynamic, manifest.seed)
+            making = Making(
+                self._spec(),
+                manifest.initializers,
+                manifest.source.data,
+                self._dynamic,
+                manifest.seed,
+                self._shared,
+            )
             number, info = make_session(self.host, process, making, self._create_note, deadline)
         else:
             self._book_on(entry.fingerprint)
@@ -417,6 +443,14 @@ class RemoteSession:
         self.host.supervisor.good_reply(self._create_note, "creating")
         if self._cache is not None and entry is None:
             self._cache.made_without(self.info)
+
+    def _look_at_compiled_model(self, process: HostProcess) -> None:
+        """Raises `ContextUnusable`."""
+        manifest = self.manifest
+        for warning in before_session(
+            manifest.source, manifest.spec.providers, process.peer, manifest.spec.config_entries
+        ):
+            _log.warning("%s", warning)
 
     def _load(self, process: HostProcess, deadline: float | None, entry: Loadable) -> tuple[int, SessionInfo]:
         """Make the session from the compiled model of the cache. Raises `_BadEntry` if that does not work."""

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,12 +20,13 @@ from qnnbridge.background import Background
 from qnnbridge.buckets.api import Bucketable, bucket_arguments
 from qnnbridge.cache.memo import memo_for
 from qnnbridge.cache.status import CacheStatus
+from qnnbridge.daemon.connect import DAEMON, chosen_host
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.epcontext.gate import with_context_folder
 from qnnbridge.epcontext.native_path import path_for_qnn
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge.feeds import FeedChecker
-from qnnbridge.host import Host, default_host
+from qnnbridge.host import Host
 from qnnbridge.io_binding import IOBinding
 from qnnbridge.model_source import ModelSource
 from qnnbridge.node import ModelMetadata, NodeArg
@@ -70,7 +71,8 @@ class InferenceSession(Bucketable):
         providers: execution providers in order of preference, names or (name, options) pairs.
             Default: QNN alone.
         provider_options: options for each of `providers`, if those are names.
-        host: the host process to use; default one that all sessions of this process share.
+        host: the host process to use; default one that all sessions of this process share. "daemon" is the one
+            that applications share (see `qnnbridge.connect`).
         fallback: "error" (default) refuses the session if a node would not run on QNN. "cpu" lets ONNX Runtime
             put such nodes on the CPU; listing ``CPUExecutionProvider`` behind QNN means the same. `placement`
             tells what came of it.
@@ -97,7 +99,7 @@ class InferenceSession(Bucketable):
         providers: Sequence[ProviderArgument] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         *,
-        host: Host | None = None,
+        host: Host | Literal["daemon"] | None = None,
         fallback: Fallback | None = None,
         timeout: float | None = None,
         retry: int = 1,
@@ -116,8 +118,7 @@ class InferenceSession(Bucketable):
             self._bucket_arguments = bucket_arguments(buckets, pad, cut, split, overflow)
             if cache not in (None, True, False):
                 raise OptionError(f"cache={cache!r} is not known.", fix="Give True, False or None.")
-            if host is not None and not isinstance(host, Host):
-                raise OptionError(f"host={host!r} is no qnnbridge.Host.", fix="Give qnnbridge.Host(python=...).")
+            host = chosen_host(host)
             options = coerce_session_options(sess_options, providers_given=providers is not None)
             parts = options.to_spec_parts()
             specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
@@ -140,7 +141,7 @@ class InferenceSession(Bucketable):
         self._background = Background("qnnbridge run_async")
         self._open(
             Manifest(source, spec, tuple(options.initializer_values().values()), cache),
-            host or default_host(),
+            host,
             retry,
             on_deadline,
         )
@@ -515,7 +516,8 @@ class InferenceSession(Bucketable):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, a session is what it was made from; unpickled, it is made again in that process' own host."""
-        return _remake, (self._remote.manifest, self._remote.retry, self._timeout)
+        host = DAEMON if self._remote.host.is_daemon else None
+        return _remake, (self._remote.manifest, self._remote.retry, self._timeout, host)
 
 
 def _check_call(timeout: float | None, retry: int | None, on_deadline: str) -> None:
@@ -538,14 +540,14 @@ def _remake(
     manifest: Manifest,
     retry: int,
     timeout: float | None,
-    host: Host | None = None,
+    host: Host | Literal["daemon"] | None = None,
     on_deadline: OnDeadline = "raise",
 ) -> InferenceSession:
     session = InferenceSession.__new__(InferenceSession)
     session._options = SessionOptions.from_spec(manifest.spec)
     session._timeout = timeout
     session._background = Background("qnnbridge run_async")
-    session._open(manifest, host or default_host(), retry, on_deadline)
+    session._open(manifest, chosen_host(host), retry, on_deadline)
     return session
 
 

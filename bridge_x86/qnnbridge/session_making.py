@@ -16,6 +16,7 @@ from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 from qnnbridge_protocol.values import Encoder
 
 if TYPE_CHECKING:
+    from qnnbridge.daemon.session import DaemonSession
     from qnnbridge.host import Host
     from qnnbridge.process.host_process import HostProcess
 
@@ -28,6 +29,7 @@ class Making:
     """What a host is told.
 
     data: of a model that has no path. dynamic: options to set at once. seed: of random operators, if one was set.
+    shared: what a daemon is told besides, and says.
     """
 
     spec: SessionSpec
@@ -35,6 +37,7 @@ class Making:
     data: bytes | None
     dynamic: Mapping[str, str]
     seed: int | None = None
+    shared: DaemonSession | None = None
 
 
 def make_session(
@@ -54,6 +57,8 @@ def make_session(
         header["dynamic"] = dict(making.dynamic)
     if making.seed is not None:
         header["seed"] = making.seed
+    if making.shared is not None:
+        header |= making.shared.request()
     buffers: tuple[Any, ...] = tuple(encoder.buffers)
     if making.data is not None:
         # Behind the tensors.
@@ -73,6 +78,8 @@ def make_session(
         from qnnbridge.diagnosis.ort_log import enrich_from_stderr
 
         raise enrich_from_stderr(error, process.stderr, request_id, LOG_TIMEOUT_S) from None
+    if making.shared is not None:
+        making.shared.made(frame.header)
     info = SessionInfo.from_wire(frame.header["info"])
     return int(frame.header["session"]), _with_cause(info, process, request_id[-1])
 

@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_protocol.errors import BridgeError
 
 if TYPE_CHECKING:
     from qnnbridge.process.host_process import HostProcess
-    from qnnbridge.run_options import RunOptions
+
+
+class Terminable(Protocol):
+    """Says when a run is to stop; `RunOptions` is one. `terminate`: whether it is."""
+
+    @property
+    def terminate(self) -> bool: ...
+
+    def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
+        """What to call when `terminate` is assigned; returns what takes the listener away again."""
 
 
 class TerminateRelay:
     """A context manager around the call of a run; entered, it is what `Channel.call` takes as ``on_sent``."""
 
-    def __init__(self, options: RunOptions | None, process: HostProcess, told: bool) -> None:
+    def __init__(self, options: Terminable | None, process: HostProcess, told: bool) -> None:
         """told: the request itself says that it is to be stopped at once."""
         self._options = options
         self._told = told

@@ -1,6 +1,6 @@
 """The daemon: one NPU host that several applications share.
 
-A broker between two sides that stay as they are. Towards the NPU it is an ordinary user of `qnnbridge.Host`, towards
-applications it speaks the protocol that a host speaks. It loads no native QNN code, so a death of the NPU host ends
-nobody's connection. Nothing is imported here.
+A broker between two sides that stay as they are: towards the NPU it is an ordinary user of `qnnbridge.Host`, and
+towards applications it speaks the protocol that a host speaks. No native QNN code is loaded here, so a death of the
+NPU host ends nobody's connection. Nothing is imported here.
 """

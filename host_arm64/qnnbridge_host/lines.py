@@ -12,11 +12,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from qnnbridge_host.engine.stop import StopHandle
 from qnnbridge_host.failures import describe
-from qnnbridge_host.plans import Plan, make_plan
+from qnnbridge_host.plans import BoundRuns, Plan, make_plan
 from qnnbridge_host.requests import Request
 from qnnbridge_host.sharing import Slabs, open_stream
 from qnnbridge_protocol.drivers.descriptors import ByteWriter, blocking_write
@@ -39,9 +39,6 @@ from qnnbridge_protocol.lines import (
     tail_of,
 )
 
-if TYPE_CHECKING:
-    from qnnbridge_host.npu_reset import ResettableSession
-
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
 _CALL, _RESULT = int(LineKind.CALL), int(LineKind.RESULT)
 _PING, _PONG = int(LineKind.PING), int(LineKind.PONG)
@@ -54,7 +51,7 @@ class Desk(Protocol):
     def limits(self) -> Limits:
         """What both sides have agreed upon."""
 
-    def find(self, session: int) -> tuple[ResettableSession, str | None]:
+    def find(self, session: int) -> tuple[BoundRuns, str | None]:
         """The session with this number, and the lane that its runs wait in. Raises `Closed`."""
 
     def accept(self, call: LineCall, lane: str | None) -> None:
@@ -64,15 +61,16 @@ class Desk(Protocol):
         """The call is about to enter native code, and nothing but a frame can tell."""
 
     def broken(self, error: ProtocolDesync) -> None:
-        """The client talks nonsense. Ends the process."""
+        """The client talks nonsense. Does not come back."""
 
 
 class Lines:
     """All lines of the client, and the memory that they share with it. Any thread."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, slabs: Slabs) -> None:
         self.desk = desk
-        self.slabs = Slabs()
+        self.slabs = slabs
+        self.closed = False
         self._lock = threading.Lock()
         self._open: set[Line] = set()
         self.operations: dict[str, Callable[[Mapping[str, Any]], None]] = {
@@ -87,6 +85,10 @@ class Lines:
     def ended(self, line: Line) -> None:
         with self._lock:
             self._open.discard(line)
+
+    def close(self) -> None:
+        """Take no call any more. A line ends when its client closes it, or with its next call."""
+        self.closed = True
 
     def _open_line(self, header: Mapping[str, Any]) -> None:
         number, slot, phases = (header.get(key) for key in ("line", "slot", "phases"))
@@ -239,6 +241,8 @@ class Line:
         self._take_carefully(file, raw)
 
     def _begin(self, number: int, plan: Plan) -> None:
+        if self._lines.closed:
+            raise EOFError
         if self._spare:
             call = self._spare.pop()
         else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from qnnbridge_host import parent_watch, sharing
 from qnnbridge_host.handlers import HostHandlers
-from qnnbridge_host.server import EXIT_OK, Server, leave
+from qnnbridge_host.server import EXIT_OK, OwnProcess, Server, leave
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def main(
     options = parser.parse_args(argv)
     parent_watch.error_dialogs_off()
     parent_watch.arm(options.parent, lambda: leave(EXIT_OK))
-    Server(in_fd, out_fd, introduction(), HostHandlers(load_engine or _load_engine)).run()
+    Server(OwnProcess(in_fd, out_fd), introduction(), HostHandlers(load_engine or _load_engine)).run()
 
 
 def introduction() -> Hello:

@@ -7,16 +7,21 @@ memory is taken or pointed to. A plan belongs to one line.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from qnnbridge_host.engine.bound_call import BoundCall, BoundTensor
+from qnnbridge_host.engine.stop import StopHandle
 from qnnbridge_host.sharing import Slabs
 from qnnbridge_protocol.errors import InvalidArgument
 from qnnbridge_protocol.frames import ALIGNMENT, desync
 from qnnbridge_protocol.limits import Limits
 
-if TYPE_CHECKING:
-    from qnnbridge_host.npu_reset import ResettableSession
+
+class BoundRuns(Protocol):
+    """What a plan runs, as a rule a session."""
+
+    def run_bound(self, call: BoundCall, stop: StopHandle, enter: Callable[[str], None]) -> list[Any] | None:
+        """See `EngineSession.run_bound`. enter: called before each native step."""
 
 
 class Plan:
@@ -24,7 +29,7 @@ class Plan:
 
     __slots__ = ("call", "inline", "lane", "session")
 
-    def __init__(self, session: ResettableSession, lane: str | None, call: BoundCall, inline: bool) -> None:
+    def __init__(self, session: BoundRuns, lane: str | None, call: BoundCall, inline: bool) -> None:
         self.session = session
         self.lane = lane
         self.call = call
@@ -33,7 +38,7 @@ class Plan:
 
 def make_plan(
     description: Mapping[str, Any],
-    find: Callable[[int], tuple[ResettableSession, str | None]],
+    find: Callable[[int], tuple[BoundRuns, str | None]],
     slabs: Slabs,
     limits: Limits,
 ) -> Plan:
@@ -84,7 +89,7 @@ def _tensor(item: Any, slabs: Slabs | None, written: bool, budget: list[int]) ->
         raise desync("an input lies in memory that the host writes, or an output in memory that it does not")
     if offset + size > slab.data.nbytes:
         raise desync(f"a tensor of {size} bytes at {offset} lies beyond its slab of {slab.data.nbytes}")
-    return BoundTensor(name, np.ndarray(shape, layout.storage, slab.data, offset))
+    return BoundTensor(name, slab.view(shape, layout.storage, offset))
 
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["BoundRuns", "Plan", "make_plan"]

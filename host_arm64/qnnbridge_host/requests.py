@@ -174,6 +174,16 @@ class InFlight:
         self.finish(request, failed=True)
         return request
 
+    def withdraw_all(self) -> None:
+        """Nobody waits for anything any more. Waits for nothing."""
+        with self._lock:
+            requests = list(self._requests.values())
+            for request in requests:
+                request.withdrawn = True
+        for request in requests:
+            if request.stopper is not None:
+                request.stopper.stop()
+
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight."""
         with self._empty:

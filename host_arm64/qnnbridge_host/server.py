@@ -12,12 +12,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from qnnbridge_host.failures import describe
 from qnnbridge_host.lanes import Lane
 from qnnbridge_host.lines import LineCall, Lines
+from qnnbridge_host.plans import BoundRuns
 from qnnbridge_host.requests import InFlight, Request
+from qnnbridge_host.sharing import Slabs
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import (
@@ -29,9 +31,6 @@ from qnnbridge_protocol.errors import (
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
-
-if TYPE_CHECKING:
-    from qnnbridge_host.npu_reset import ResettableSession
 
 CANCEL_GRACE_S = 0.3
 """How long a cancel waits to see what it achieved."""
@@ -57,19 +56,58 @@ class Handlers(Protocol):
     def handle(self, request: Request, enter: Callable[[str], None]) -> Answer:
         """Do it. `enter` is called before each native step."""
 
-    def find(self, session: int) -> tuple[ResettableSession, str | None]:
+    def find(self, session: int) -> tuple[BoundRuns, str | None]:
         """The session with this number, and the lane that its runs wait in. Raises `Closed`."""
 
     def close(self) -> None:
         """Release all sessions."""
 
 
-class Server:
-    """Serves one client over a pair of descriptors, then ends the process."""
+class Home(Protocol):
+    """What a server lives in: a process of its own, or one that it shares with the servers of other clients."""
 
-    def __init__(self, in_fd: int, out_fd: int, hello: Hello, handlers: Handlers) -> None:
-        self._reader = ByteReader(in_fd)
-        self._writer = ByteWriter(blocking_write(out_fd))
+    @property
+    def slabs(self) -> Slabs:
+        """For the client's shared memory."""
+
+    def read_into(self, buffer: memoryview, use: Callable[[int], None]) -> None:
+        """Wait for bytes of the client, then ``use(count)``; 0 at the end. Raises `OSError`."""
+
+    def write_all(self, chunks: list[memoryview]) -> None:
+        """Send the client everything. Raises `OSError`."""
+
+    def start_thread(self, work: Callable[[], None]) -> None: ...
+
+    def complain(self, text: str) -> None:
+        """Something that the client did wrong."""
+
+    def leave(self, code: int) -> NoReturn:
+        """The client is gone, or is not to be served any more: end, without coming back."""
+
+
+class OwnProcess:
+    """A process that ends with its client."""
+
+    def __init__(self, in_fd: int, out_fd: int) -> None:
+        self.read_into = ByteReader(in_fd).read_into
+        self.write_all = ByteWriter(blocking_write(out_fd)).write_all
+        self.slabs = Slabs()
+
+    def start_thread(self, work: Callable[[], None]) -> None:
+        threading.Thread(target=work, name="qnnbridge worker", daemon=True).start()
+
+    def complain(self, text: str) -> None:
+        print(f"qnnbridge host: {text}", file=sys.stderr, flush=True)
+
+    def leave(self, code: int) -> NoReturn:
+        leave(code)
+
+
+class Server:
+    """Serves one client, then leaves its home, which as a rule ends the process."""
+
+    def __init__(self, home: Home, hello: Hello, handlers: Handlers) -> None:
+        self._home = home
         self._connection = Connection(Role.HOST, hello)
         self._handlers = handlers
         self._write_lock = threading.Lock()
@@ -79,14 +117,20 @@ class Server:
         self._idle_lock = threading.Lock()
         self._lanes: dict[str, Lane[Request]] = {}
         self._in_flight = InFlight(self._tell_phase, hello.limits.max_in_flight)
-        self._line_operations = Lines(_Desk(self, handlers, hello)).operations
+        self._lines = Lines(_Desk(self, handlers, hello), home.slabs)
+        self._line_operations = self._lines.operations
 
     def run(self) -> NoReturn:
-        """Greet, serve until the client leaves, exit the process without running native destructors at exit."""
+        """Greet, serve until the client leaves, leave."""
         self._greet()
         self._handlers.start(lambda phase: self._tell_phase(0, phase))
         self._work()
-        raise AssertionError("unreachable: _work only ends with the process")
+        raise AssertionError("unreachable: _work only ends by leaving")
+
+    def abandon(self) -> None:
+        """The client is gone and the process goes on: withdraw what it asked for, let go of its memory."""
+        self._lines.close()
+        self._in_flight.withdraw_all()
 
     @property
     def agreed_limits(self) -> Limits | None:
@@ -102,7 +146,7 @@ class Server:
             chunks = self._connection.accept_hello()
         except VersionMismatch as error:
             self._write(self._connection.refuse_hello(error.to_wire()))
-            leave(EXIT_PROTOCOL)
+            self._home.leave(EXIT_PROTOCOL)
         self._write(chunks)
 
     def _work(self) -> None:
@@ -114,7 +158,7 @@ class Server:
                 if frame.kind is Kind.GOODBYE:
                     self._say_goodbye()
                 if self._idle <= 0:
-                    threading.Thread(target=self._work, name="qnnbridge worker", daemon=True).start()
+                    self._home.start_thread(self._work)
             # The only reference is handed over: a thread that waits, or works for others, holds no tensors.
             taken = [frame]
             del frame
@@ -127,17 +171,16 @@ class Server:
     def _next_frame(self) -> Frame:
         while not self._frames:
             try:
-                self._reader.read_into(self._connection.get_buffer(), self._received)
+                self._home.read_into(self._connection.get_buffer(), self._received)
             except OSError:
-                leave(EXIT_OK)
+                self._home.leave(EXIT_OK)
             except ProtocolDesync as error:
-                print(f"qnnbridge host: {error}", file=sys.stderr, flush=True)
-                leave(EXIT_PROTOCOL)
+                self.break_off(error)
         return self._frames.pop()
 
     def _received(self, count: int) -> None:
         if not count:
-            leave(EXIT_OK)
+            self._home.leave(EXIT_OK)
         self._frames = self._connection.received(count)[::-1]
 
     def _say_goodbye(self) -> NoReturn:
@@ -145,7 +188,12 @@ class Server:
         self._in_flight.drain(DRAIN_TIMEOUT_S)
         self._send(Frame(Kind.GOODBYE, 0, {}))
         self._handlers.close()
-        leave(EXIT_OK)
+        self._home.leave(EXIT_OK)
+
+    def break_off(self, error: ProtocolDesync) -> NoReturn:
+        """The client talks nonsense."""
+        self._home.complain(str(error))
+        self._home.leave(EXIT_PROTOCOL)
 
     # --- serving ---
 
@@ -246,9 +294,9 @@ class Server:
 
     def _write(self, chunks: list[memoryview]) -> None:
         try:
-            self._writer.write_all(chunks)
+            self._home.write_all(chunks)
         except OSError:
-            leave(EXIT_OK)
+            self._home.leave(EXIT_OK)
 
 
 class _Desk:
@@ -260,17 +308,14 @@ class _Desk:
         self._limits = hello.limits
         self.accept = server.accept_call
         self.declare = server.enter
+        self.broken = server.break_off
 
     @property
     def limits(self) -> Limits:
         return self._server.agreed_limits or self._limits
 
-    def find(self, session: int) -> tuple[ResettableSession, str | None]:
+    def find(self, session: int) -> tuple[BoundRuns, str | None]:
         return self._handlers.find(session)
-
-    def broken(self, error: ProtocolDesync) -> None:
-        print(f"qnnbridge host: {error}", file=sys.stderr, flush=True)
-        leave(EXIT_PROTOCOL)
 
 
 def leave(code: int) -> NoReturn:
@@ -285,4 +330,4 @@ def leave(code: int) -> NoReturn:
         os._exit(code)
 
 
-__all__ = ["EXIT_OK", "EXIT_PROTOCOL", "Answer", "Handlers", "Server", "leave"]
+__all__ = ["EXIT_OK", "EXIT_PROTOCOL", "Answer", "Handlers", "Home", "OwnProcess", "Server", "leave"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_protocol.errors import InvalidArgument
@@ -30,6 +30,13 @@ class Slab:
     data: npt.NDArray[np.uint8]
     host_writes: bool
 
+    def view(self, shape: Sequence[int], dtype: np.dtype[Any], offset: int) -> npt.NDArray[Any]:
+        """The tensor that lies there."""
+        import numpy as np
+
+        view: npt.NDArray[Any] = np.ndarray(tuple(shape), dtype, self.data, offset)
+        return view
+
 
 class Slabs:
     """The pieces that are attached. A plan that uses one keeps it mapped after its release."""
@@ -42,16 +49,19 @@ class Slabs:
         return len(self._slabs)
 
     def attach(self, number: int, where: Mapping[str, Any], size: int, *, host_writes: bool) -> None:
-        import numpy as np
-
         with self._lock:
             full = len(self._slabs) >= MAX_SLABS or number in self._slabs
         if full:
             raise InvalidArgument(f"Slab {number} cannot be attached: it is already, or there are too many.")
-        view = map_memory(where, size, write=host_writes)
-        slab = Slab(np.frombuffer(view, np.uint8), host_writes)
+        slab = self._map(where, size, host_writes)
         with self._lock:
             self._slabs[number] = slab
+
+    def _map(self, where: Mapping[str, Any], size: int, host_writes: bool) -> Slab:
+        """Raises `OSError`, `ValueError`."""
+        import numpy as np
+
+        return Slab(np.frombuffer(map_memory(where, size, write=host_writes), np.uint8), host_writes)
 
     def release(self, number: int) -> None:
         """One that is unknown is no error."""

@@ -13,6 +13,7 @@ from qnnbridge_protocol._version import __version__
 from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.limits import Limits
+from qnnbridge_protocol.version_rule import check_releases
 
 API_VERSIONS = (1, 1)
 """Lowest and highest version of the operations that this build speaks. Only additions inside a version."""
@@ -22,6 +23,9 @@ SHARING_FEATURES: frozenset[str] = frozenset({"line", "shm1"})
 
 FEATURES: frozenset[str] = frozenset({"phase", "cancel"}) | SHARING_FEATURES
 """Named abilities. What both sides have is used; an unknown name is ignored."""
+
+DAEMON_FEATURE = "daemon"
+"""Named by a daemon and by who speaks to one, and by nobody else: releases that are far apart do not meet there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,4 +110,6 @@ def negotiate(client: Hello, host: Hello) -> Agreement:
             fix=f"Upgrade the {older}: python -m pip install --upgrade qnnbridge (with its own Python).",
             details={"client": client.qnnbridge, "host": host.qnnbridge, "older": older},
         )
+    if DAEMON_FEATURE in client.features & host.features:
+        check_releases(client.qnnbridge, host.qnnbridge, host.executable)
     return Agreement(high, client.features & host.features, client.limits.common(host.limits))

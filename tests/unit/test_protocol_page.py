@@ -22,7 +22,7 @@ from qnnbridge_protocol import connection, errors, frames, limits, specs, values
 from qnnbridge_protocol.connection import Role, State
 from qnnbridge_protocol.elements import LAYOUTS, MAX_DEPTH, MAX_RANK, MAX_TENSOR_BYTES, ElementType
 from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.hello import API_VERSIONS, FEATURES, Hello
+from qnnbridge_protocol.hello import API_VERSIONS, DAEMON_FEATURE, FEATURES, Hello
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.reader import FrameReader
 
@@ -192,7 +192,7 @@ def test_the_fields_of_hello_are_those_of_the_code() -> None:
 
 
 def test_the_features_are_those_of_the_code() -> None:
-    assert set(names("HELLO", "feature")) == FEATURES
+    assert set(names("HELLO", "feature")) == FEATURES | {DAEMON_FEATURE}
 
 
 def moves(cell: str, state: State) -> dict[Kind, State]:

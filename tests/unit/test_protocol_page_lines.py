@@ -33,7 +33,7 @@ def test_the_kinds_are_those_of_the_code() -> None:
 
 
 def test_the_operations_on_lines_are_those_of_the_code() -> None:
-    operations = Lines(cast(Any, None)).operations
+    operations = Lines(cast(Any, None), cast(Any, None)).operations
     assert [bare(row[0]) for row in rows("Lines", "`op`", "fields", "meaning")] == list(operations)
     assert [bare(row[0]) for row in rows("Plans", "`op`", "fields")] == ["plan.make", "plan.drop"]
 

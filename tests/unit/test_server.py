@@ -14,7 +14,7 @@ import pytest
 
 from qnnbridge_host import server as server_module
 from qnnbridge_host.requests import Request
-from qnnbridge_host.server import Answer, Server
+from qnnbridge_host.server import Answer, OwnProcess, Server
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Hello
@@ -76,7 +76,7 @@ class Peer:
         self.handlers = Handlers()
         (in_fd, self._to_host), (self._from_host, out_fd) = os.pipe(), os.pipe()
         self._host_fds = (in_fd, out_fd)
-        self.server = EndingServer(in_fd, out_fd, Hello(), self.handlers)
+        self.server = EndingServer(OwnProcess(in_fd, out_fd), Hello(), self.handlers)
         self._connection = Connection(Role.CLIENT, Hello())
         self._before = set(threading.enumerate())
         threading.Thread(target=self.server.run, daemon=True).start()
@@ -161,7 +161,7 @@ def test_a_count_that_went_wrong_stops_nobody(peer: Peer) -> None:
 
 def test_a_thread_that_queued_a_request_does_not_keep_its_tensors() -> None:
     handlers = Handlers()
-    server = Server(0, 1, Hello(), handlers)
+    server = Server(OwnProcess(0, 1), Hello(), handlers)
     server._send = lambda _frame: None  # type: ignore[method-assign]
     first = threading.Thread(target=server._take, args=([Frame(Kind.REQUEST, 1, {"op": "stuck"})],), daemon=True)
     first.start()
@@ -180,7 +180,7 @@ def test_a_thread_that_queued_a_request_does_not_keep_its_tensors() -> None:
 
 def test_a_thread_that_works_for_others_in_a_lane_does_not_keep_its_own_tensors() -> None:
     handlers = Handlers()
-    server = Server(0, 1, Hello(), handlers)
+    server = Server(OwnProcess(0, 1), Hello(), handlers)
     server._send = lambda _frame: None  # type: ignore[method-assign]
     tensor = Tensor()
     gone = weakref.ref(tensor)

@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Iterable
 
 _lock: contextlib.AbstractContextManager[object]
 if sys.platform == "win32":
@@ -57,6 +58,13 @@ class OwnedFds:
         with _lock:
             self._fds.add(fd)
         return fd
+
+    def take(self, receive: Callable[[], Iterable[int]]) -> list[int]:
+        """Adopt the descriptors that `receive` makes. It must not wait: no fork can happen meanwhile."""
+        with _lock:
+            fds = list(receive())
+            self._fds.update(fds)
+        return fds
 
     def close(self, fd: int) -> None:
         """Close one of them; one that is closed already is left alone."""

@@ -78,7 +78,7 @@ class SharedMemory:
     def place(self, pid: int) -> Place:
         """For the host with this process id."""
         assert self._section is not None
-        return {"handle": _give(self._section, pid)}
+        return {"handle": give_handle(self._section, pid)}
 
     def close(self) -> None:
         """Nobody else will be shown it. It stays mapped as long as something refers to `view`."""
@@ -108,7 +108,7 @@ class LineStreams:
 
     def places(self, pid: int) -> tuple[Place, Place]:
         """Of what the host reads from and of what it writes to."""
-        return {"handle": _give(self._theirs[0], pid)}, {"handle": _give(self._theirs[1], pid)}
+        return {"handle": give_handle(self._theirs[0], pid)}, {"handle": give_handle(self._theirs[1], pid)}
 
     def opened(self) -> None:
         """The host has its ends, so that a death on either side is the end of the streams."""
@@ -132,8 +132,8 @@ class LineStreams:
         self._fds.close_all()
 
 
-def _give(handle: int, pid: int) -> int:
-    """The handle in the other process."""
+def give_handle(handle: int, pid: int) -> int:
+    """The handle in the other process, which has to close it."""
     target = _winapi.OpenProcess(_PROCESS_DUP_HANDLE, False, pid)
     try:
         us = _winapi.GetCurrentProcess()
@@ -142,4 +142,4 @@ def _give(handle: int, pid: int) -> int:
         _winapi.CloseHandle(target)
 
 
-__all__ = ["LINES", "MEMORY", "LineStreams", "Place", "SharedMemory"]
+__all__ = ["LINES", "MEMORY", "LineStreams", "Place", "SharedMemory", "give_handle"]

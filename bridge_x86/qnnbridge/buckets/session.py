@@ -35,6 +35,7 @@ from qnnbridge.buckets.symbols import shown_inputs, shown_outputs, wanted_varian
 from qnnbridge.buckets.variants import FREE, Variants
 from qnnbridge.buckets.verifying import TOLERANCE, PaddingReport, verify_padding
 from qnnbridge.buckets.warming import Progress, warm
+from qnnbridge.daemon.connect import DAEMON, chosen_host
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge.feeds import FeedChecker
@@ -380,7 +381,8 @@ class BucketedSession(InferenceSession):
         """Nothing: each variant is released by itself."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remake_bucketed, (self._manifest, self._bucket_arguments, self._remote.retry, self._timeout)
+        host = DAEMON if self.host.is_daemon else None
+        return _remake_bucketed, (self._manifest, self._bucket_arguments, self._remote.retry, self._timeout, host)
 
 
 _classes: dict[type, type] = {InferenceSession: BucketedSession}
@@ -398,17 +400,20 @@ def with_buckets(cls: type) -> Any:
 
 
 def _remake_bucketed(
-    manifest: Manifest, arguments: BucketArguments, retry: int, timeout: float | None
+    manifest: Manifest,
+    arguments: BucketArguments,
+    retry: int,
+    timeout: float | None,
+    host: str | None = None,
 ) -> BucketedSession:
     from qnnbridge.background import Background
-    from qnnbridge.host import default_host
 
     session = BucketedSession.__new__(BucketedSession)
     session._options = SessionOptions.from_spec(manifest.spec)
     session._timeout = timeout
     session._background = Background("qnnbridge run_async")
     session._bucket_arguments = arguments
-    session._open(manifest, default_host(), retry)
+    session._open(manifest, chosen_host(host), retry)
     return session
 
 

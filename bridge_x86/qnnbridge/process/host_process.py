@@ -56,7 +56,8 @@ STDERR_TIMEOUT_S = 1.0
 class Launch:
     """How a host is started.
 
-    timeout_s: until its HELLO, and from there until ONNX Runtime and QNN are loaded.
+    timeout_s: until its HELLO, and from there until ONNX Runtime and QNN are loaded. features: that our HELLO names
+    besides those that every host is offered.
     """
 
     argv: Sequence[str]
@@ -65,6 +66,7 @@ class Launch:
     limits: Limits
     timeout_s: float
     sharing: Sharing | None = None
+    features: frozenset[str] = frozenset()
 
 
 class HostProcess:
@@ -87,7 +89,8 @@ class HostProcess:
         self._seen_loading = 0
         self.load_timeout_s = launch.timeout_s
         hello = Hello(
-            features=FEATURES - SHARING_FEATURES if self.sharing is None else self.sharing.features(),
+            features=launch.features
+            | (FEATURES - SHARING_FEATURES if self.sharing is None else self.sharing.features()),
             limits=launch.limits,
             pid=os.getpid(),
             python="{}.{}.{}".format(*sys.version_info[:3]),

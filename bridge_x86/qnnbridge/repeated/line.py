@@ -101,6 +101,11 @@ class Line:
         return call_id(self.number, self._call_number)
 
     @property
+    def next_call_id(self) -> int:
+        """That of the next call, for the thread that has the line."""
+        return call_id(self.number, next_number(self._call_number))
+
+    @property
     def phase(self) -> str | None:
         """The native step that the host said it entered for the call that is under way."""
         if self._record is None:

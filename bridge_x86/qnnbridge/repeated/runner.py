@@ -8,7 +8,7 @@ if that is safe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.repeated.arrays import shared_block
-from qnnbridge.repeated.line import LineEnded, LineLate
+from qnnbridge.repeated.line import Line, LineEnded, LineLate
 from qnnbridge.repeated.plans import MAX_LENT_SLABS, Blocks, LinePlan, LinePlans
 from qnnbridge.repeated.shapes import CallShape
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
@@ -41,6 +41,13 @@ ALIVE_TIMEOUT_S = 1.0
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+OnLine = Callable[["HostProcess", Line], None]
+
+
+class Offered(list["Array | None"]):
+    """Arrays for the outputs that need not be used: outputs that do not fit are returned as they are."""
+
+
 class Failure(Exception):
     """The call failed in this process; the long way knows what to do about it, in the time that is left."""
 
@@ -58,8 +65,12 @@ def run(
     timeout_s: float | None,
     borrow: bool,
     out: Sequence[Array | None] | None,
+    on_line: OnLine | None = None,
 ) -> list[Any] | None:
-    """The outputs, or ``None`` if the call has to go the long way. Raises `Failure`."""
+    """The outputs, or ``None`` if the call has to go the long way. Raises `Failure`.
+
+    on_line: told the process and the line by which the call is about to go.
+    """
     process = remote.live
     if process is None or process.retiring or process.channel.requests.failure is not None or shape.refused:
         return None
@@ -75,7 +86,7 @@ def run(
         plans = lines.take(deadline)
         if plans is None:
             return None
-        return _run_on(remote, process, plans, shape, feed, deadline, borrow, out)
+        return _run_on(remote, process, plans, shape, feed, deadline, borrow, out, on_line)
     except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
         raise Failure(process, error, deadline) from None
 
@@ -89,6 +100,7 @@ def _run_on(
     deadline: float | None,
     borrow: bool,
     out: Sequence[Array | None] | None,
+    on_line: OnLine | None,
 ) -> list[Any] | None:
     lines, line, sharing = process.lines, plans.line, process.sharing
     assert lines is not None
@@ -106,6 +118,8 @@ def _run_on(
             plan = _plan(remote, plans, shape, inputs, outputs, deadline)
             if plan is None:
                 return None
+        if on_line is not None:
+            on_line(process, line)
         if plan.inline:
             sharing.inline_calls += 1
             return _run_inline(plans, plan, shape, feed, deadline, out)
@@ -237,7 +251,7 @@ def _other_answer(
     decoder = Decoder(frame.buffers)
     values = [decoder.value(item) for item in frame.header["outputs"]]
     decoder.finish()
-    return values if out is None else deliver(values, out)
+    return values if out is None or isinstance(out, Offered) else deliver(values, out)
 
 
 def deliver(values: Sequence[Any], out: Sequence[Array | None]) -> list[Any]:
@@ -289,4 +303,4 @@ def _give_up(process: HostProcess, plans: LinePlans) -> tuple[bool, str]:
     return False, state
 
 
-__all__ = ["Failure", "deliver", "run"]
+__all__ = ["Failure", "Offered", "deliver", "run"]

@@ -6,6 +6,7 @@ import dataclasses
 import platform
 import sys
 import time
+from typing import Protocol
 
 from qnnbridge.diagnosis.crash import CrashRecord, OpenCall, to_error
 from qnnbridge.diagnosis.exit_status import ExitStatus
@@ -39,6 +40,25 @@ class Conclusion:
     error: HostError
     status: ExitStatus | None
     on_purpose: bool = False
+
+
+class Inquest(Protocol):
+    """What a supervisor asks about the hosts that it keeps alive. `investigate` is called by one thread at a
+    time."""
+
+    def on_ready(self, process: HostProcess) -> None: ...
+
+    def check_quarantine(self, note: Note) -> None: ...
+
+    def on_good_reply(self, note: Note, phase: str) -> None: ...
+
+    def investigate(
+        self,
+        process: HostProcess,
+        failure: ChannelFailed,
+        suspect: Note | None = None,
+        patience_s: float = EXIT_WAIT_S,
+    ) -> Conclusion: ...
 
 
 class Investigator:

@@ -18,7 +18,7 @@ from qnnbridge._platform import Spawner
 from qnnbridge._platform._forks import forks
 from qnnbridge.process.channel import ChannelFailed, Deadline, Note
 from qnnbridge.process.host_process import EXIT_WAIT_S, HostProcess, Launch
-from qnnbridge.supervision.investigation import Investigator
+from qnnbridge.supervision.investigation import Inquest
 from qnnbridge.supervision.restart_policy import RestartPolicy
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, ForkedClient, HostCrashed, HostError
 
@@ -52,13 +52,17 @@ class Supervisor:
         make_launch: Callable[[], Launch],
         spawner: Spawner,
         policy: RestartPolicy,
-        investigator: Investigator,
+        investigator: Inquest,
+        reach: Callable[[float | None], None] = lambda deadline: None,
     ) -> None:
+        """reach: what has to be done before a start, within the caller's deadline; may be called again after
+        that."""
         self._make_launch = make_launch
         self._launch: Launch | None = None
         self._spawner = spawner
         self._policy = policy
         self._investigator = investigator
+        self._reach = reach
         self.counters = Counters()
         self._owner_pid = os.getpid()
         self._forks = forks()
@@ -234,6 +238,13 @@ class Supervisor:
                 raise _too_late()
             if self._closed.wait(start.delay_s):
                 raise Closed("The host was closed.")
+        try:
+            self._reach(deadline)
+        except DeadlineExceeded:
+            raise  # the caller's time was up
+        except BridgeError as error:
+            self._note_failed_start(error)
+            raise
         if self._launch is None:
             self._launch = self._make_launch()
         self._policy.on_start()

@@ -1,0 +1,177 @@
+"""The daemon's door on Linux: a Unix socket, whose other end the kernel names, and which carries descriptors.
+
+Always holds: nothing that is opened here is inherited by programs, and descriptors that are received are closed in
+a fork (`OwnedFds`). A stream belongs to one thread; `drop` may be called by any.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from qnnbridge._platform._fds import OwnedFds
+
+assert sys.platform != "win32"
+
+from qnnbridge._platform._posix_pipes import poll_fd  # noqa: E402 - type checkers find it empty on Windows
+
+SOCKET_NAME: Final = "daemon.sock"
+
+_PATH_BYTES: Final = 100
+"""sun_path holds 108, on other systems 104. A longer path is reached through an open descriptor of its folder."""
+_MAX_ENDS: Final = 2
+
+
+class SocketStream:
+    """One connection at the door. peer_pid: as the kernel tells it, 0 if it does not."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self.peer_pid, self.peer_uid = _peer(connection)
+        self._received: list[int] = []
+
+    def check_peer(self) -> None:
+        """Raises `PermissionError` if somebody else is at the other end."""
+        check_peer(self.peer_uid, os.getuid())
+
+    def receive(self, count: int, deadline: float) -> bytes:
+        """So many bytes. Raises `TimeoutError`, `ConnectionError`."""
+        data = b""
+        while len(data) < count:
+            self._socket.settimeout(_left(deadline))
+            data += self._some(self._socket.recv(count - len(data)))
+        return data
+
+    def receive_with_ends(self, count: int, fds: OwnedFds, deadline: float) -> bytes:
+        """`receive`; descriptors that come along are adopted by `fds`, see `ends`."""
+
+        data = b""
+
+        def receive() -> list[int]:
+            nonlocal data
+            data, new, _, _ = socket.recv_fds(self._socket, count, _MAX_ENDS, socket.MSG_CMSG_CLOEXEC)
+            return new
+
+        if not poll_fd(self._socket.fileno(), select.POLLIN, _left(deadline)):
+            raise TimeoutError("the daemon did not answer in time")
+        self._received = fds.take(receive)
+        return self._some(data) + (self.receive(count - len(data), deadline) if len(data) < count else b"")
+
+    def ends(self, handles: tuple[int, int], fds: OwnedFds) -> tuple[int, int]:
+        """The two descriptors that came: to read from, to write to. The latter does not block."""
+        if len(self._received) != _MAX_ENDS:
+            raise ConnectionError("the daemon sent no streams")
+        read_fd, write_fd = self._received
+        os.set_blocking(write_fd, False)
+        return read_fd, write_fd
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """All of it. Raises `TimeoutError`, `ConnectionError`."""
+        self._socket.settimeout(_left(deadline))
+        self._socket.sendall(data)
+
+    def send_with_ends(self, data: bytes, ends: tuple[int, int], deadline: float) -> None:
+        """`send`, and two descriptors along with it."""
+        self._socket.settimeout(_left(deadline))
+        sent = socket.send_fds(self._socket, [data], list(ends))
+        if sent < len(data):
+            self.send(data[sent:], deadline)
+
+    def drop(self) -> None:
+        """Whoever waits in it is sent away. The descriptor stays until `close`."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it has ended by itself
+
+    def close(self) -> None:
+        self._socket.close()
+
+    @staticmethod
+    def _some(data: bytes) -> bytes:
+        if not data:
+            raise ConnectionResetError("the other side closed the door")
+        return data
+
+
+def check_peer(uid: int | None, own: int) -> None:
+    """Raises `PermissionError` unless both ends belong to the same user. uid: ``None`` if the system does not
+    tell."""
+    if uid is not None and uid != own:
+        raise PermissionError(f"the other end belongs to user {uid}, not to {own}")
+
+
+def open_door(endpoint: str, folder: Path, deadline: float) -> SocketStream:
+    """A connection to the daemon of this folder. Raises `OSError` if there is none."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_left(deadline))
+        with SocketPath(folder) as path:
+            connection.connect(path)
+        return SocketStream(connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+class SocketPath:
+    """The socket's path in a form that is short enough for the kernel; good inside of the ``with``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._fd = -1
+
+    def __enter__(self) -> str:
+        path = str(self._folder / SOCKET_NAME)
+        if len(os.fsencode(path)) <= _PATH_BYTES:
+            return path
+        if not os.path.isdir("/proc/self/fd"):
+            raise OSError(
+                f"the path {path} is too long for a socket; set QNNBRIDGE_RUNTIME_DIR to a shorter folder"
+            )
+        self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._fd}/{SOCKET_NAME}"
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _peer(connection: socket.socket) -> tuple[int, int | None]:
+    if sys.platform != "linux":
+        return 0, None
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return pid, uid
+
+
+def _left(deadline: float) -> float:
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("the other side did not answer in time")
+    return left_s
+
+
+def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
+    """Whether nobody holds the other end of this pipe any more. Waits for at most the given time for that."""
+    return poll_fd(read_fd, 0, timeout_s)
+
+
+def abandon_stream(write_fd: int) -> None:
+    """Let the other side see the end, and keep the number: somebody may be about to write to it."""
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.dup2(null, write_fd, inheritable=False)
+    finally:
+        os.close(null)
+
+
+def release_stream(write_fd: int, read_fd: int) -> None:
+    """They are about to be closed, and nobody is in them: nothing to do here."""

@@ -1,0 +1,49 @@
+"""What a session of the daemon is told when it is made, besides what every host is told, and what the daemon says
+of it.
+
+The daemon keeps the cache of compiled models, the quarantine and the manifest of the session, and repeats calls
+when its NPU host dies. So it has to know what the application wants of these. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qnnbridge.cache.status import CacheStatus
+from qnnbridge.manifest import Manifest
+
+_STATES = ("hit", "miss", "off")
+
+
+class DaemonSession:
+    """Belongs to one `RemoteSession`, for all daemons that it lives in.
+
+    cache_status: what the daemon's cache did. is_shared: whether another application has the same session.
+    """
+
+    def __init__(self, manifest: Manifest, retry: int) -> None:
+        self._cache = manifest.cache
+        self._retry = retry
+        self._fingerprint = manifest.source.fingerprint
+        self.cache_status = CacheStatus("off", "the daemon has not made the session yet")
+        self.is_shared = False
+
+    def request(self) -> dict[str, Any]:
+        """For the header of `session.create`."""
+        return {"cache": self._cache, "retry": self._retry, "fingerprint": self._fingerprint}
+
+    def made(self, reply: Mapping[str, Any]) -> None:
+        """The header of its reply. What a newer daemon says differently is no reason to fail."""
+        self.is_shared = reply.get("shared") is True
+        told = reply.get("cache")
+        if not isinstance(told, Mapping) or told.get("state") not in _STATES:
+            self.cache_status = CacheStatus("off", "the daemon says nothing about its cache")
+            return
+        key, seconds = told.get("key"), told.get("compile_seconds")
+        self.cache_status = CacheStatus(
+            told["state"],
+            str(told.get("reason", "")),
+            key if isinstance(key, str) else None,
+            float(seconds) if isinstance(seconds, (int, float)) else None,
+        )

@@ -1,0 +1,1 @@
+"""What differs between operating systems on the daemon's side."""

@@ -1,0 +1,147 @@
+"""The broker: between applications, to which it is a host, and one `qnnbridge.Host`, to which it is an application.
+
+Threads: `serve` is called by a thread for each client and returns when that one is gone; one thread unloads what
+is idle. Everything else may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import sysconfig
+import threading
+import time
+from typing import Any
+
+from qnnbridge.host import Host
+from qnnbridge_daemon.clients import Client, ClientEnds
+from qnnbridge_daemon.fair_share import FairShare
+from qnnbridge_daemon.known_models import KnownModels
+from qnnbridge_daemon.metering import Meter
+from qnnbridge_daemon.settings import BrokerSettings
+from qnnbridge_daemon.shared_sessions import SharedSessions
+from qnnbridge_daemon.status import make_status
+from qnnbridge_host import sharing
+from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
+
+DRAIN_S = 10.0
+"""How long `stop` waits for calls under way."""
+
+TIDY_INTERVAL_S = 15.0
+
+DAEMON = frozenset({"daemon"})
+"""The feature that tells a client what it speaks to."""
+
+
+class Broker:
+    """See the module. Does not own the host: whoever made it closes it, after `stop`."""
+
+    def __init__(self, host: Host, settings: BrokerSettings | None = None) -> None:
+        self.host = host
+        self.settings = settings = settings or BrokerSettings()
+        self.fair_share = FairShare(settings.slots, settings.limits.queued)
+        self.sessions = SharedSessions(settings.keep_unused_s, settings.keep_unused)
+        self.known_models = KnownModels()
+        self.meter = Meter()
+        self.started = time.monotonic()
+        self.stop_requested = threading.Event()
+        """A client has asked for the end of the daemon; whoever runs it waits for this, and calls `stop`."""
+        self.drain_s = DRAIN_S
+        self.clients_served = 0
+        self._numbers = itertools.count(1)
+        self._lock = threading.Condition()
+        self._clients: dict[int, Client] = {}
+        self._last_busy = time.monotonic()
+        self._stopped = threading.Event()
+        self._tidier = threading.Thread(target=self._tidy, name="qnnbridge tidy", daemon=True)
+        self._tidier.start()
+
+    # --- clients ---
+
+    def serve(self, ends: ClientEnds) -> None:
+        """Serve one client until it is gone. Owns the descriptors from here on."""
+        with self._lock:
+            refused = self._stopped.is_set()
+            if not refused:
+                client = Client(self, next(self._numbers), ends)
+                self._clients[client.number] = client
+                self.clients_served += 1
+        if refused:
+            os.close(ends.in_fd)
+            os.close(ends.out_fd)
+            return
+        try:
+            client.serve()
+        finally:
+            with self._lock:
+                del self._clients[client.number]
+                self._last_busy = time.monotonic()
+                self._lock.notify_all()
+
+    @property
+    def clients(self) -> list[Client]:
+        """Those that are connected, in the order they came."""
+        with self._lock:
+            return list(self._clients.values())
+
+    @property
+    def idle_for_s(self) -> float:
+        """For how long nobody has been connected; 0 if somebody is."""
+        with self._lock:
+            return 0.0 if self._clients else time.monotonic() - self._last_busy
+
+    def introduction(self) -> Hello:
+        """What a client is told first: of this process, and the versions of the NPU host if there is one."""
+        process = self.host.supervisor.running
+        peer = process.peer if process is not None else None
+        platform = sysconfig.get_platform()
+        return Hello(
+            features=DAEMON | (FEATURES if sharing.AVAILABLE else FEATURES - SHARING_FEATURES),
+            pid=os.getpid(),
+            machine=peer.machine if peer is not None else platform.rpartition("-")[2],
+            python="{}.{}.{}".format(*sys.version_info[:3]),
+            executable=sys.executable,
+            platform=sys.platform,
+            versions=dict(peer.versions) if peer is not None else {},
+        )
+
+    def status(self) -> dict[str, Any]:
+        """The document of `daemon.status`; see docs/protocol.md."""
+        return make_status(self)
+
+    # --- the end ---
+
+    def request_stop(self, drain_s: float | None) -> None:
+        """A client asks for the end of the daemon."""
+        if drain_s is not None:
+            self.drain_s = max(0.0, drain_s)
+        self.stop_requested.set()
+
+    def stop(self, timeout_s: float | None = None) -> None:
+        """Take no new client, let calls under way finish for so long, let all clients go. Idempotent."""
+        until = time.monotonic() + (self.drain_s if timeout_s is None else timeout_s)
+        with self._lock:
+            self._stopped.set()
+        self.fair_share.wait_idle(until)
+        for client in self.clients:
+            client.end()
+        with self._lock:
+            self._lock.wait_for(lambda: not self._clients, max(1.0, until - time.monotonic()))
+        self.sessions.close()
+        self._tidier.join(1.0)
+
+    # --- idle models ---
+
+    def _tidy(self) -> None:
+        while True:
+            next_s = self.sessions.tidy()
+            if self.settings.idle_unload_s > 0:
+                self.sessions.unload_idle(self.settings.idle_unload_s)
+                next_s = min(next_s or TIDY_INTERVAL_S, self.settings.idle_unload_s)
+            wait_s = min(TIDY_INTERVAL_S, max(0.05, next_s or TIDY_INTERVAL_S))
+            if self._stopped.wait(wait_s):
+                return
+
+
+__all__ = ["Broker", "BrokerSettings", "ClientEnds"]

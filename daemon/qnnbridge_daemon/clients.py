@@ -1,0 +1,163 @@
+"""One client of the daemon: its connection, served like a host serves one, and all that is released with it.
+
+`serve` belongs to the thread that calls it; the server's own threads come from `Tenancy`. What always holds:
+whichever thread notices that the client is gone, its calls are withdrawn and its sessions released at once, and
+`serve` returns when no thread works for it any more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from qnnbridge_daemon.client_slabs import ClientSlabs
+from qnnbridge_daemon.handlers import BrokerHandlers
+from qnnbridge_daemon.limits import Account
+from qnnbridge_daemon.streams import ClientStreams
+from qnnbridge_host.server import Server
+
+if TYPE_CHECKING:
+    from qnnbridge_daemon.broker import Broker
+
+_log = logging.getLogger("qnnbridge.daemon")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClientEnds:
+    """The daemon's ends of a connection, whose owner the broker becomes, and whose it is."""
+
+    in_fd: int
+    out_fd: int
+    pid: int = 0
+    name: str = ""
+
+
+class Left(Exception):
+    """A thread of a server has noticed that its client is gone, and ends."""
+
+
+class Tenancy:
+    """A server's `Home` in a process that it shares."""
+
+    def __init__(self, streams: ClientStreams, slabs: ClientSlabs, name: str, on_left: Callable[[], None]) -> None:
+        self.slabs = slabs
+        self.read_into = streams.read_into
+        self.write_all = streams.write_all
+        self._streams = streams
+        self._name = name
+        self._on_left = on_left
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+        self.left = False
+
+    def start_thread(self, work: Callable[[], None]) -> None:
+        def until_it_leaves() -> None:
+            try:
+                work()
+            except Left:
+                pass
+            finally:
+                with self._lock:
+                    self._threads.discard(threading.current_thread())
+
+        thread = threading.Thread(target=until_it_leaves, name="qnnbridge client", daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+
+    def complain(self, text: str) -> None:
+        _log.warning("%s: %s", self._name, text)
+
+    def leave(self, code: int) -> NoReturn:
+        self.end()
+        raise Left
+
+    def end(self) -> None:
+        """Any thread, any number of times."""
+        with self._lock:
+            first, self.left = not self.left, True
+        if first:
+            self._streams.end()
+            self._on_left()
+
+    def join(self) -> None:
+        """Wait for all threads but this one."""
+        while True:
+            with self._lock:
+                thread = next((t for t in self._threads if t is not threading.current_thread()), None)
+            if thread is None:
+                return
+            thread.join()
+
+
+class Client:
+    """See the module. number: in the daemon, never used again."""
+
+    def __init__(self, broker: Broker, number: int, ends: ClientEnds) -> None:
+        self.number = number
+        self.pid = ends.pid
+        self.name = ends.name
+        self.since = time.monotonic()
+        self.account = Account(broker.settings.limits)
+        self.queue = broker.fair_share.join()
+        self._broker = broker
+        self._streams = ClientStreams(ends.in_fd, ends.out_fd, broker.settings.stall_s)
+        self._slabs = ClientSlabs(self.account)
+        self._home = Tenancy(self._streams, self._slabs, self.label, self._on_left)
+        self.handlers = BrokerHandlers(broker, self)
+        self._server = Server(self._home, broker.introduction(), self.handlers)
+
+    @property
+    def label(self) -> str:
+        return f"client {self.number} ({self.name or 'unnamed'}, pid {self.pid})"
+
+    def serve(self) -> None:
+        """Until the client leaves."""
+        try:
+            self._server.run()
+        except Left:
+            pass
+        except Exception:  # noqa: BLE001 - a defect that concerns one client must not end the others
+            _log.exception("%s is not served any more", self.label)
+        finally:
+            self._home.end()
+            self._home.join()
+            self.handlers.close()
+
+    def end(self) -> None:
+        """Any thread: it is not to be served any more."""
+        self._home.end()
+
+    def status(self) -> dict[str, Any]:
+        self._slabs.settle()
+        account, meter = self.account, self.account.meter
+        return {
+            "id": self.number,
+            "pid": self.pid,
+            "name": self.name,
+            "connected_s": round(time.monotonic() - self.since, 1),
+            "sessions": account.sessions,
+            "calls": meter.calls,
+            "errors": meter.errors,
+            "busy": meter.busy,
+            "in_flight": self.queue.running,
+            "waiting": len(self.queue.waiting),
+            "bytes": meter.bytes,
+            "shared_bytes": account.shared_bytes,
+            "calls_per_s": meter.calls_per_s,
+            "latency_ms": meter.latency_ms(),
+        }
+
+    def _on_left(self) -> None:
+        if self._streams.stalled:
+            _log.warning("%s has taken nothing of its answers for %g s: dropped", self.label, self._streams.stall_s)
+        self._server.abandon()
+        self.handlers.close()
+        self._broker.fair_share.leave(self.queue)
+
+
+__all__ = ["Client", "ClientEnds", "Tenancy"]

@@ -1,0 +1,205 @@
+"""Who may go into the NPU host next.
+
+A few calls are in the host at a time (`slots`), enough that the NPU is never idle between two; all others wait
+here, where they can still be put into a fair order and withdrawn. Clients take turns. A client that sends with
+many threads must not crowd out one with a single thread, which between two calls is nowhere to be seen for a
+moment: so as long as others are active, or were a moment ago, nobody gets more of the slots than they ask for
+themselves, or than its share.
+
+Any thread. A caller that finds a free slot takes it without waking anybody up.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from qnnbridge_daemon.cancelling import Cancellation
+from qnnbridge_daemon.limits import busy
+
+ACTIVE_S = 0.05
+"""A client that was here so long ago will come again: its threads are between two calls."""
+
+
+class _Waiter:
+    __slots__ = ("granted", "wakeup", "withdrawn")
+
+    def __init__(self) -> None:
+        self.wakeup = threading.Lock()
+        self.wakeup.acquire()
+        self.granted = False
+        self.withdrawn = False
+
+
+class Queue:
+    """The calls of one client. Guarded by the lock of its `FairShare`."""
+
+    __slots__ = ("_peak_now", "_peak_until", "_peaks", "last_seen", "running", "waiting")
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.waiting: collections.deque[_Waiter] = collections.deque()
+        self.last_seen = float("-inf")
+        self._peaks = (0, 0)
+        self._peak_until = 0.0
+
+    def seen(self, now: float) -> None:
+        """Calls have come or gone."""
+        asked = self.running + len(self.waiting)
+        if now > self._peak_until:
+            self._peaks = (asked, self._peaks[0] if now < self._peak_until + ACTIVE_S else 0)
+            self._peak_until = now + ACTIVE_S
+        else:
+            self._peaks = (max(asked, self._peaks[0]), self._peaks[1])
+        self.last_seen = now
+
+    @property
+    def asks_for(self) -> int:
+        """How many slots it has use for, as seen in the last moments."""
+        return max(1, self.running + len(self.waiting), *self._peaks)
+
+
+class FairShare:
+    """See the module. clock: for tests."""
+
+    def __init__(self, slots: int, max_queued: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.slots = max(1, slots)
+        self._max_queued = max_queued
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._queues: collections.OrderedDict[Queue, None] = collections.OrderedDict()
+        """Whose turn is next comes first."""
+        self.running = 0
+
+    @property
+    def waiting(self) -> int:
+        with self._lock:
+            return sum(len(queue.waiting) for queue in self._queues)
+
+    def join(self) -> Queue:
+        """A new client."""
+        queue = Queue()
+        with self._lock:
+            self._queues[queue] = None
+        return queue
+
+    def leave(self, queue: Queue) -> None:
+        """The client is gone. Calls of it that run still have their slots."""
+        with self._lock:
+            self._queues.pop(queue, None)
+            granted = self._grant()
+        _wake(granted)
+
+    @contextlib.contextmanager
+    def turn(self, queue: Queue, cancellation: Cancellation) -> Iterator[None]:
+        """Around a call: waits for its turn. Raises `Busy`, `Cancelled`."""
+        cancellation.check()
+        waiter = self._enter(queue)
+        if waiter is not None:
+            self._wait(queue, waiter, cancellation)
+        try:
+            yield
+        finally:
+            self._exit(queue)
+
+    def wait_idle(self, until: float) -> bool:
+        """Wait until no call runs or waits; False if one still does at that time (`time.monotonic`)."""
+        with self._idle:
+            return self._idle.wait_for(
+                lambda: not self.running and not any(q.waiting for q in self._queues),
+                max(0.0, until - time.monotonic()),
+            )
+
+    # --- parts ---
+
+    def _enter(self, queue: Queue) -> _Waiter | None:
+        """``None`` if it may go at once."""
+        with self._lock:
+            now = self._clock()
+            if not queue.waiting and self.running < self.slots and queue.running < self._cap(queue, now):
+                queue.running += 1
+                self.running += 1
+                queue.seen(now)
+                self._to_the_end(queue)
+                return None
+            if len(queue.waiting) >= self._max_queued:
+                raise busy(
+                    "queued",
+                    self._max_queued,
+                    f"{self._max_queued} of its calls wait for their turn",
+                    "Wait for answers before asking for more",
+                )
+            waiter = _Waiter()
+            queue.waiting.append(waiter)
+            queue.seen(now)
+            return waiter
+
+    def _wait(self, queue: Queue, waiter: _Waiter, cancellation: Cancellation) -> None:
+        remove = cancellation.on_stop(lambda: self._withdraw(queue, waiter))
+        try:
+            waiter.wakeup.acquire()
+        finally:
+            remove()
+        if not waiter.granted:
+            cancellation.check()
+            raise AssertionError("unreachable: woken up for nothing")
+
+    def _withdraw(self, queue: Queue, waiter: _Waiter) -> None:
+        with self._lock:
+            if waiter.granted or waiter.withdrawn:
+                return
+            waiter.withdrawn = True
+            with contextlib.suppress(ValueError):
+                queue.waiting.remove(waiter)
+        waiter.wakeup.release()
+
+    def _exit(self, queue: Queue) -> None:
+        with self._lock:
+            queue.running -= 1
+            self.running -= 1
+            queue.seen(self._clock())
+            granted = self._grant()
+            if not self.running:
+                self._idle.notify_all()
+        _wake(granted)
+
+    def _grant(self) -> list[_Waiter]:
+        """Give free slots to those whose turn it is. Under the lock; the caller wakes them up behind it."""
+        granted: list[_Waiter] = []
+        now = self._clock()
+        while self.running < self.slots:
+            queue = next((q for q in self._queues if q.waiting and q.running < self._cap(q, now)), None)
+            if queue is None:
+                break
+            waiter = queue.waiting.popleft()
+            waiter.granted = True
+            queue.running += 1
+            self.running += 1
+            self._to_the_end(queue)
+            granted.append(waiter)
+        return granted
+
+    def _to_the_end(self, queue: Queue) -> None:
+        if queue in self._queues:
+            self._queues.move_to_end(queue)
+
+    def _cap(self, queue: Queue, now: float) -> int:
+        """How many slots the client may have at the moment; at least one."""
+        others = [
+            other
+            for other in self._queues
+            if other is not queue and (other.running or other.waiting or now - other.last_seen < ACTIVE_S)
+        ]
+        if not others:
+            return self.slots
+        share = self.slots // (len(others) + 1)
+        return max(1, min(share, *(other.asks_for for other in others)))
+
+
+def _wake(waiters: list[_Waiter]) -> None:
+    for waiter in waiters:
+        waiter.wakeup.release()

@@ -1,0 +1,281 @@
+"""What the operations of the protocol mean to the daemon. `docs/protocol.md` lists them and their fields.
+
+One `BrokerHandlers` belongs to one client; what it opened is released with it. Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge.manifest import Manifest
+from qnnbridge.remote_session import RemoteSession
+from qnnbridge_daemon.bound_runs import BoundSession
+from qnnbridge_daemon.cancelling import Cancellation
+from qnnbridge_daemon.client_sessions import ClientSession
+from qnnbridge_daemon.known_models import key_of
+from qnnbridge_daemon.shared_sessions import may_be_shared
+from qnnbridge_host.plans import BoundRuns
+from qnnbridge_host.requests import Request
+from qnnbridge_host.server import Answer
+from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, UnknownOperation
+from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.specs import SessionInfo, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge_daemon.broker import Broker
+    from qnnbridge_daemon.clients import Client
+
+DEFAULT_RETRY = 1
+
+
+class BrokerHandlers:
+    """See the module."""
+
+    def __init__(self, broker: Broker, client: Client) -> None:
+        self._broker = broker
+        self._client = client
+        self._lock = threading.Lock()
+        self._sessions: dict[int, ClientSession] = {}
+        self._closed_early: set[int] = set()
+        """Numbers of sessions that were closed before they were made."""
+        self._making: set[int] = set()
+        self._closed = False
+        self._operations: dict[str, Callable[[Request, Cancellation], Answer]] = {
+            "host.info": self._forward_to_host,
+            "host.stats": self._forward_to_host,
+            "session.create": self._create,
+            "session.run": self._run,
+            "session.close": self._close_session,
+            "session.assignment": self._ask_session,
+            "session.end_profiling": self._ask_session,
+            "session.set_ep_dynamic_options": self._set_ep_dynamic_options,
+            "daemon.status": self._status,
+            "daemon.stop": self._stop,
+            "daemon.restart_host": self._restart_host,
+        }
+
+    @property
+    def sessions(self) -> list[ClientSession]:
+        """Those that are open."""
+        with self._lock:
+            return list(self._sessions.values())
+
+    def start(self, tell_phase: Callable[[str], None]) -> None:
+        """Nothing: the NPU host loads what it needs."""
+
+    def lane_of(self, request: Request) -> str | None:
+        """None: who waits for whom is for the NPU host to know, and for the fair share before it."""
+        return None
+
+    def handle(self, request: Request, _enter: Callable[[str], None]) -> Answer:
+        """Never declares a phase: no native code runs here, and a client that does not read must not hold up the
+        thread that has a slot."""
+        operation = self._operations.get(str(request.op))
+        if operation is None:
+            raise _unknown(request.op)
+        request.stopper = cancellation = Cancellation()
+        if request.withdrawn:  # before there was anything to stop it by
+            cancellation.stop()
+        try:
+            return operation(request, cancellation)
+        except BridgeError as error:
+            # About this connection it would say that the daemon has to be restarted.
+            error.details.pop("host_must_restart", None)
+            raise
+
+    def find(self, session: int) -> tuple[BoundRuns, str | None]:
+        """For the client's lines."""
+        return BoundSession(self._session(session)), None
+
+    def close(self) -> None:
+        """The client is gone: release all that it has."""
+        with self._lock:
+            self._closed = True
+            sessions = list(self._sessions.values())
+            self._sessions.clear()
+        for session in sessions:
+            session.close()
+
+    # --- operations on the host and the daemon ---
+
+    def _forward_to_host(self, request: Request, _cancellation: Cancellation) -> Answer:
+        return self._broker.host.call({"op": request.op}).header, ()
+
+    def _status(self, _request: Request, _cancellation: Cancellation) -> Answer:
+        return {"status": self._broker.status()}, ()
+
+    def _stop(self, request: Request, _cancellation: Cancellation) -> Answer:
+        drain = request.header.get("drain_s")
+        self._broker.request_stop(float(drain) if isinstance(drain, (int, float)) else None)
+        return {}, ()
+
+    def _restart_host(self, _request: Request, _cancellation: Cancellation) -> Answer:
+        self._broker.host.restart()
+        return {}, ()
+
+    # --- operations on sessions ---
+
+    def _create(self, request: Request, cancellation: Cancellation) -> Answer:
+        account = self._client.account
+        account.open_session()
+        with self._lock:
+            self._making.add(request.id)
+        try:
+            session, shared = self._open(request)
+        except BaseException:
+            account.close_session()
+            raise
+        finally:
+            with self._lock:
+                self._making.discard(request.id)
+        with self._lock:
+            # Closed by a client that does not wait for the answer, or that is gone.
+            gone = self._closed or request.id in self._closed_early or cancellation.terminate
+            self._closed_early.discard(request.id)
+            if not gone:
+                self._sessions[request.id] = session
+        if gone:
+            session.close()
+            raise Cancelled("The creation of the session was cancelled.")
+        remote = session.model.remote
+        assert remote is not None
+        return {
+            "session": request.id,
+            "info": _info(remote).to_wire(),
+            "cache": dataclasses.asdict(remote.cache_status),
+            "shared": shared,
+        }, ()
+
+    def _open(self, request: Request) -> tuple[ClientSession, bool]:
+        header = request.header
+        try:
+            spec = SessionSpec.from_wire(header["spec"])
+            described = list(header.get("initializers") or [])
+            dynamic = dict(header.get("dynamic") or {})
+            seed, budget, retry = header.get("seed"), header.get("budget_s"), header.get("retry")
+            cache, fingerprint = header.get("cache"), header.get("fingerprint")
+            retry = DEFAULT_RETRY if retry is None else max(0, int(retry))
+            # A model that travels as bytes is the last buffer, behind the tensors.
+            count = len(request.buffers) - (spec.model_path is None)
+            tensors, data = request.buffers[:count], request.buffers[count:]
+            initializers = _decode(described, tensors)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"session.create without a proper description ({error})") from None
+        source, spec = self._broker.known_models.open(spec, data[0] if data else None, fingerprint, cache)
+        manifest = Manifest(source, spec, initializers, cache, seed)
+        timeout_s = None if budget is None else float(budget)
+
+        def make() -> RemoteSession:
+            remote = RemoteSession(self._broker.host, manifest, retry=retry, timeout_s=None)
+            remote.open(timeout_s, "raise")
+            if dynamic:
+                remote.set_ep_dynamic_options(dynamic)
+            return remote
+
+        shareable = may_be_shared(spec) and not dynamic and seed is None
+        key = key_of(source, spec, described, tensors, cache) if shareable else None
+        model, shared = self._broker.sessions.open(self._client, key, source.label, make)
+        session = ClientSession(
+            model,
+            retry,
+            self._client,
+            self._broker.sessions,
+            (self._broker.fair_share, self._client.queue),
+            self._client.account,
+            self._broker.meter,
+        )
+        return session, shared
+
+    def _run(self, request: Request, cancellation: Cancellation) -> Answer:
+        header = request.header
+        session = self._session(header.get("session"))
+        forwarded: dict[str, Any] = {
+            key: header[key] for key in ("op", "outputs", "inputs", "options") if key in header
+        }
+        retry = header.get("retry")
+        account = self._client.account
+        size = sum(memoryview(buffer).nbytes for buffer in request.buffers)
+        account.take(size)
+        try:
+            with session.call(cancellation, size) as remote:
+                frame = remote.forward(
+                    forwarded,
+                    request.buffers,
+                    retry=session.retry if retry is None else max(0, int(retry)),
+                    stop=cancellation,
+                )
+        finally:
+            account.give_back(size)
+        return frame.header, frame.buffers
+
+    def _close_session(self, request: Request, _cancellation: Cancellation) -> Answer:
+        number = request.header.get("session")
+        with self._lock:
+            session = self._sessions.pop(number, None) if type(number) is int else None
+            if session is None and number in self._making:
+                self._closed_early.add(number)
+        if session is not None:
+            session.close()
+        return {}, ()
+
+    def _ask_session(self, request: Request, cancellation: Cancellation) -> Answer:
+        session = self._session(request.header.get("session"))
+        with session.call(cancellation, 0) as remote:
+            if request.op == "session.assignment":
+                return {"subgraphs": remote.assignment()}, ()
+            return {"file": remote.end_profiling()}, ()
+
+    def _set_ep_dynamic_options(self, request: Request, cancellation: Cancellation) -> Answer:
+        session = self._session(request.header.get("session"))
+        options = dict(request.header["options"])
+        before = session.model.remote
+        assert before is not None
+        manifest = before.manifest
+
+        def make() -> RemoteSession:
+            remote = RemoteSession(self._broker.host, manifest, retry=session.retry, timeout_s=None)
+            remote.open(None, "raise")
+            return remote
+
+        session.go_private(make)
+        with session.call(cancellation, 0) as remote:
+            remote.set_ep_dynamic_options(options)
+        return {}, ()
+
+    def _session(self, number: Any) -> ClientSession:
+        with self._lock:
+            session = self._sessions.get(number) if type(number) is int else None
+        if session is None:
+            raise Closed("The session is closed.", fix="Create a new one.")
+        return session
+
+
+def _info(remote: RemoteSession) -> SessionInfo:
+    return remote.info
+
+
+def _decode(described: list[Any], buffers: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not described and not buffers:
+        return ()
+    from qnnbridge_protocol.values import Decoder
+
+    decoder = Decoder(buffers)
+    values = tuple(decoder.value(item) for item in described)
+    decoder.finish()
+    return values
+
+
+def _unknown(operation: object) -> UnknownOperation:
+    if operation == "model.compile":
+        return UnknownOperation(
+            "The daemon does not compile models.",
+            cause="Compiling may end the process that does it, so it is done in one of its own.",
+            fix="Compile with qnnbridge.compile() or `qnnbridge compile`, which start such a process.",
+        )
+    return UnknownOperation(
+        f"This daemon does not know the operation {operation!r}.",
+        fix="Upgrade qnnbridge where the daemon runs, and restart it: `qnnbridge host restart`.",
+    )

@@ -1,0 +1,153 @@
+"""The daemon's door: lets in who proves to be this user, and hands out the two streams of a connection.
+
+Always holds: accepting never waits for anybody; a visitor has five seconds; at most 64 visitors are unproven at a
+time, and the oldest goes when another one comes. So no number of silent or half-open visitors keeps a good one out:
+its own dialogue takes milliseconds.
+
+Threads: one accepts; each visitor gets one, which becomes the thread of its connection.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from qnnbridge_daemon._platform.gate import Gate, Streams
+from qnnbridge_protocol.door import PROOF_BYTES, Answer, DaemonSide, NotProven, Verdict, Visitor
+
+if TYPE_CHECKING:
+    from qnnbridge._platform.door import DoorStream
+
+_log = logging.getLogger("qnnbridge.daemon.door")
+
+DIALOGUE_TIMEOUT_S: Final = 5.0
+UNPROVEN_MAX: Final = 64
+_NO_DESCRIPTORS_PAUSE_S: Final = 0.1
+
+
+class Entered(NamedTuple):
+    """Our ends of a connection, and whose it is. pid: as the system says, else as the client does."""
+
+    in_fd: int
+    out_fd: int
+    pid: int
+    name: str
+
+
+class Listener:
+    """See the module."""
+
+    def __init__(
+        self, folder: Path, endpoint: str, token: bytes, instance: bytes, serve: Callable[[Entered], None]
+    ) -> None:
+        """serve: called in the connection's own thread; owns the descriptors. Raises `OSError`."""
+        self._token = token
+        self._instance = instance
+        self._serve = serve
+        self._gate = Gate(folder, endpoint)
+        self._lock = threading.Lock()
+        self._unproven: collections.OrderedDict[int, DoorStream] = collections.OrderedDict()
+        self._leaving = False
+        self._refused = 0
+        self._thread = threading.Thread(target=self._accept_for_ever, name="qnnbridge door", daemon=True)
+        self._thread.start()
+
+    @property
+    def refused(self) -> int:
+        """Visitors that did not prove themselves, or not in time."""
+        return self._refused
+
+    def close(self) -> None:
+        """Nobody comes in any more; who is in a dialogue is sent away. Connections go on. Idempotent."""
+        self._leaving = True
+        self._gate.close()
+        self._thread.join(DIALOGUE_TIMEOUT_S)
+        with self._lock:
+            for stream in self._unproven.values():
+                stream.drop()
+
+    # --- accepting ---
+
+    def _accept_for_ever(self) -> None:
+        while True:
+            try:
+                stream = self._gate.accept()
+            except OSError as error:
+                # Out of descriptors: the oldest visitors hold some.
+                _log.warning("a visitor could not be let in: %s", error)
+                self._drop_oldest()
+                time.sleep(_NO_DESCRIPTORS_PAUSE_S)
+                continue
+            if stream is None:
+                self._gate.release()
+                return
+            self._receive(stream)
+
+    def _receive(self, stream: DoorStream) -> None:
+        with self._lock:
+            self._unproven[id(stream)] = stream
+        if len(self._unproven) > UNPROVEN_MAX:
+            self._drop_oldest()
+        try:
+            threading.Thread(target=self._attend, args=(stream,), name="qnnbridge visitor", daemon=True).start()
+        except RuntimeError as error:
+            _log.warning("no thread for a visitor: %s", error)
+            self._done_with(stream)
+
+    def _drop_oldest(self) -> None:
+        with self._lock:
+            if self._unproven:
+                _, oldest = self._unproven.popitem(last=False)
+                oldest.drop()
+
+    def _done_with(self, stream: DoorStream) -> None:
+        with self._lock:  # `drop` must not meet a descriptor that has been closed
+            self._unproven.pop(id(stream), None)
+            stream.close()
+
+    # --- one visitor ---
+
+    def _attend(self, stream: DoorStream) -> None:
+        entered = None
+        try:
+            entered = self._let_in(stream)
+        except (OSError, NotProven) as error:
+            self._refused += 1
+            _log.info("a visitor (process %s) was sent away: %s", stream.peer_pid or "unknown", error)
+        finally:
+            self._done_with(stream)
+        if entered is not None:
+            _log.info("%s (process %d) has connected", entered.name, entered.pid)
+            self._serve(entered)
+
+    def _let_in(self, stream: DoorStream) -> Entered | None:
+        deadline = time.monotonic() + DIALOGUE_TIMEOUT_S
+        stream.check_peer()
+        side = DaemonSide(self._token, self._instance)
+        stream.send(side.challenge, deadline)
+        visitor = side.check(stream.receive(PROOF_BYTES, deadline))
+        if self._leaving:
+            stream.send(side.answer(Answer(Verdict.LEAVING)), deadline)
+            return None
+        return self._hand_out(stream, side, visitor, deadline)
+
+    def _hand_out(self, stream: DoorStream, side: DaemonSide, visitor: Visitor, deadline: float) -> Entered | None:
+        try:
+            streams = Streams()
+        except OSError as error:
+            _log.warning("no descriptors for %s: %s", visitor.name, error)
+            stream.send(side.answer(Answer(Verdict.NO_ROOM)), deadline)
+            return None
+        try:
+            streams.hand_over(stream, lambda handles: side.answer(Answer(Verdict.WELCOME, handles)), deadline)
+        except BaseException:
+            streams.close_ours()
+            raise
+        finally:
+            streams.release_theirs()
+        return Entered(streams.in_fd, streams.out_fd, stream.peer_pid or visitor.pid, visitor.name)

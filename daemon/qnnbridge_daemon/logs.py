@@ -1,0 +1,69 @@
+"""The daemon's log: one file that rotates, in the state folder. What the NPU host prints comes there, too.
+
+Set up once, by the main thread, before others exist.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import logging.handlers
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qnnbridge.diagnosis.state_files import state_dir
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+LOG_NAME: Final = "daemon.log"
+STDERR_NAME: Final = "daemon.stderr.log"
+"""What libraries and Python itself print past the log; from the last daemon alone."""
+
+LOG_BYTES: Final = 1 << 20
+OLD_LOGS: Final = 4
+
+_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_log = logging.getLogger("qnnbridge.daemon")
+
+
+def log_file() -> Path:
+    """Where it is, or would be."""
+    return state_dir() / "logs" / LOG_NAME
+
+
+def open_log(*, foreground: bool) -> Path:
+    """Everything that is logged from here on goes to the file. Raises `OSError`."""
+    path = log_file()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handlers: list[logging.Handler] = [
+        logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=OLD_LOGS, encoding="utf-8")
+    ]
+    if foreground:
+        handlers.append(logging.StreamHandler(sys.stderr))
+    logging.basicConfig(level=logging.INFO, format=_FORMAT, handlers=handlers)
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = lambda args: _log_uncaught(args.exc_type, args.exc_value, args.exc_traceback)
+    return path
+
+
+def leave_stderr(log: Path) -> None:
+    """Whoever started the daemon has heard enough: its pipe is given up for a file beside the log."""
+    fd = os.open(log.with_name(STDERR_NAME), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    sys.stderr.flush()
+    os.dup2(fd, 2)
+    os.dup2(fd, 1)
+    os.close(fd)
+    if sys.platform == "win32":
+        from qnnbridge_host._platform._win32_stdio import set_standard_handles
+
+        set_standard_handles()
+    faulthandler.enable()
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    _log.error("uncaught", exc_info=(kind, error if error is not None else kind(), trace))

@@ -1,0 +1,209 @@
+"""Runs a daemon: takes the lock, opens the log and the door, says where it is, waits, and leaves in good order.
+
+Always holds: who has the lock is the only daemon of its folder, however many were started; what is written there is
+written by its holder; a daemon that nobody can find any more leaves. The main thread does nothing but wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from qnnbridge.daemon.discovery import Discovery, read_discovery, remove_discovery, write_discovery
+from qnnbridge.daemon.folder import make_runtime_folder
+from qnnbridge.daemon.start import READY, RUNNING
+from qnnbridge_daemon._platform.gate import let_go_of_terminal, make_endpoint, on_leave
+from qnnbridge_daemon.lock import FolderLock
+from qnnbridge_daemon.options import Options, parse_options
+from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol.door import INSTANCE_BYTES, TOKEN_BYTES
+from qnnbridge_protocol.errors import BridgeError
+
+if TYPE_CHECKING:
+    from qnnbridge_daemon.broker import Broker
+    from qnnbridge_daemon.listener import Listener
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_RUNNING: Final = 4
+"""There is one already."""
+EXIT_AT_ONCE: Final = 5
+"""Asked a second time to leave, while calls were being finished."""
+
+_LOOK_INTERVAL_S: Final = 1.0
+_SIGNALS_FOR_AT_ONCE: Final = 2
+
+_log = logging.getLogger("qnnbridge.daemon")
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run until asked to leave; then the process ends."""
+    options = parse_options(argv)
+    if options.detached:
+        let_go_of_terminal()
+    os.environ.pop("QNNBRIDGE_HOST", None)  # a daemon that asked itself for a host
+    code = EXIT_FAILED
+    try:
+        code = run(options)
+    except BridgeError as error:
+        _say(f"{error}")
+    except OSError as error:
+        _say(f"The daemon cannot run: {error}")
+    finally:
+        logging.shutdown()
+        _flush()
+        # Threads that serve clients may be anywhere; nobody waits for them.
+        os._exit(code)
+
+
+def run(options: Options) -> int:
+    """The exit code. Raises `BridgeError`, `OSError`."""
+    folder = make_runtime_folder()
+    lock = FolderLock(folder)
+    if not lock.take():
+        return _say_running(folder, options)
+    from qnnbridge_daemon.logs import (
+        leave_stderr,
+        open_log,
+    )  # nothing of this before it is clear that we are the one
+
+    log = open_log(foreground=options.foreground)
+    daemon = Daemon(folder, lock, options, log)
+    daemon.open()
+    if options.detached:
+        _tell_starter(READY)
+        leave_stderr(log)
+    daemon.wait()
+    daemon.leave()
+    return EXIT_OK
+
+
+class Daemon:
+    """The parts of a running daemon. Everything belongs to the main thread; signal handlers call
+    `asked_to_leave`."""
+
+    def __init__(self, folder: Path, lock: FolderLock, options: Options, log: Path) -> None:
+        from qnnbridge.host import Host
+        from qnnbridge_daemon.broker import Broker
+
+        self._folder = folder
+        self._lock = lock
+        self._options = options
+        self._asked = 0
+        self._discovery = Discovery(
+            endpoint=make_endpoint(folder),
+            instance=secrets.token_bytes(INSTANCE_BYTES),
+            token=secrets.token_bytes(TOKEN_BYTES),
+            pid=os.getpid(),
+            started=time.time(),
+            qnnbridge=__version__,
+            log_file=str(log),
+        )
+        self._host = Host(options.python, recycle=options.recycle)
+        self._broker: Broker = Broker(self._host, options.settings_of(self._discovery))
+        self._listener: Listener | None = None
+
+    def open(self) -> None:
+        """From here on clients can come. Raises `OSError`."""
+        from qnnbridge_daemon.clients import ClientEnds
+        from qnnbridge_daemon.listener import Listener
+
+        on_leave(self.asked_to_leave)
+        found = self._discovery
+        self._listener = Listener(
+            self._folder,
+            found.endpoint,
+            found.token,
+            found.instance,
+            lambda entered: self._broker.serve(ClientEnds(*entered)),
+        )
+        write_discovery(self._folder, found)
+        _log.info("qnnbridge %s daemon, process %d, at %s", __version__, os.getpid(), found.endpoint)
+
+    def wait(self) -> None:
+        """Until somebody asks for the end, nobody has used it for long enough, or nobody can find it."""
+        idle_exit_s = self._options.idle_exit_s
+        while not self._broker.stop_requested.wait(_LOOK_INTERVAL_S):
+            if idle_exit_s is not None and self._broker.idle_for_s >= idle_exit_s:
+                _log.info("unused for %g s: the daemon ends", idle_exit_s)
+                return
+            if not self._can_be_found():
+                _log.warning("%s is not this daemon's any more: it ends", self._folder)
+                return
+
+    def leave(self) -> None:
+        """Finish the calls under way, let the clients go, end the NPU host."""
+        _log.info("the daemon is leaving")
+        remove_discovery(self._folder, self._discovery.instance)
+        if self._listener is not None:
+            self._listener.close()
+        self._broker.stop()
+        self._host.close()
+        _log.info("the daemon has left")
+
+    def asked_to_leave(self) -> None:
+        """By a signal. The second time there is no waiting for calls."""
+        self._asked += 1
+        if self._asked >= _SIGNALS_FOR_AT_ONCE:
+            os._exit(EXIT_AT_ONCE)
+        # Not from the handler itself: the thread that it interrupts may hold the very lock.
+        threading.Thread(
+            target=self._broker.request_stop, args=(None,), name="qnnbridge leave", daemon=True
+        ).start()
+
+    def _can_be_found(self) -> bool:
+        try:
+            found = read_discovery(self._folder)
+        except BridgeError:
+            return True  # others may read it now: clients refuse it in words, and stopping it would help nobody
+        return self._lock.is_ours and found is not None and found.instance == self._discovery.instance
+
+
+def _say_running(folder: Path, options: Options) -> int:
+    if options.detached:
+        _tell_starter(RUNNING)
+        return EXIT_RUNNING
+    found = read_discovery(folder)
+    who = f" (process {found.pid}, qnnbridge {found.qnnbridge})" if found is not None else ""
+    _say(f"There is a qnnbridge daemon already{who}; its folder is {folder}.")
+    _say("  Fix: use it, or end it first: qnnbridge host stop")
+    return EXIT_RUNNING
+
+
+def _tell_starter(line: str) -> None:
+    """In one piece: whoever reads it goes away at once."""
+    try:
+        os.write(2, f"{line}\n".encode())
+    except OSError:
+        pass  # it did not wait for us
+
+
+def _say(text: str) -> None:
+    """To the log if there is one yet, and to whoever has started us."""
+    handlers = logging.getLogger().handlers
+    if handlers:
+        _log.error("%s", text)
+    if any(type(handler) is logging.StreamHandler for handler in handlers):
+        return  # it went there
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError, AttributeError):
+        pass  # nobody is there to read it
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass  # nobody is there to read it
+
+
+__all__ = ["EXIT_AT_ONCE", "EXIT_FAILED", "EXIT_OK", "EXIT_RUNNING", "Daemon", "main", "run"]

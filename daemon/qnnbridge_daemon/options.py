@@ -1,0 +1,85 @@
+"""The command line of the daemon. The token never comes this way: everybody can read command lines."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+
+from qnnbridge.daemon.discovery import Discovery
+from qnnbridge.supervision.recycling import RecycleAfter
+from qnnbridge_daemon.settings import BrokerSettings, Limits
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """python: of the NPU host. idle_exit_s: ``None`` never. detached, foreground: how it is run."""
+
+    python: str | None
+    idle_exit_s: float | None
+    recycle: RecycleAfter
+    settings: BrokerSettings
+    detached: bool = False
+    foreground: bool = False
+
+    def settings_of(self, discovery: Discovery) -> BrokerSettings:
+        """With what the broker shows of the daemon around it."""
+        return dataclasses.replace(
+            self.settings,
+            endpoint=discovery.endpoint,
+            log_file=discovery.log_file,
+            instance=discovery.instance.hex(),
+            idle_exit_s=self.idle_exit_s,
+        )
+
+
+def parse_options(argv: Sequence[str] | None) -> Options:
+    """Ends the program with a word for options that are not known."""
+    defaults, limits = BrokerSettings(), Limits()
+    parser = argparse.ArgumentParser(
+        prog="qnnbridge_daemon", description="One NPU host that several applications share."
+    )
+    parser.add_argument("--python", help="the interpreter of the NPU host; default as for every application")
+    parser.add_argument(
+        "--idle-exit", type=_seconds, metavar="SECONDS", help="end when unused so long; default never"
+    )
+    parser.add_argument("--idle-unload", type=_seconds, metavar="SECONDS", default=defaults.idle_unload_s,
+                        help="unload models that nobody has called for so long; 0 never")  # fmt: skip
+    parser.add_argument("--slots", type=_count, default=defaults.slots, help="calls in the NPU host at a time")
+    parser.add_argument("--max-sessions", type=_count, default=limits.sessions, help="of one client")
+    parser.add_argument("--max-queued", type=_count, default=limits.queued, help="waiting calls of one client")
+    parser.add_argument(
+        "--max-bytes", type=_count, default=limits.bytes, help="of one client's calls and shared memory"
+    )
+    parser.add_argument("--recycle-bytes", type=_count, help="replace an NPU host of so many bytes")
+    parser.add_argument("--recycle-sessions", type=_count, help="replace an NPU host after so many new sessions")
+    parser.add_argument("--foreground", action="store_true", help="stay in the terminal; the log goes there, too")
+    parser.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args(argv)
+    return Options(
+        given.python,
+        given.idle_exit,
+        RecycleAfter(given.recycle_bytes, given.recycle_sessions),
+        dataclasses.replace(
+            defaults,
+            slots=given.slots,
+            idle_unload_s=given.idle_unload,
+            limits=Limits(given.max_sessions, given.max_queued, given.max_bytes),
+        ),
+        detached=given.detached,
+        foreground=given.foreground,
+    )
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value

@@ -1,0 +1,259 @@
+"""Sessions in the NPU host that several clients share.
+
+Clients that open the same model with the same options get the same session. It is counted who has it open; one
+that nobody has open any more stays loaded for a moment, because the next run of the same program is a new client.
+One that nobody calls is unloaded after a while and comes back with its next call, made again from the same files:
+it is answered with `ModelChanged` if those have changed.
+
+What has a state of its own (a profile, dynamic options, files that it writes) is never shared and never unloaded.
+
+Threads: any. The lock of the table is never held during anything slow; a model that is being made has a lock of
+its own, on which the others who want the same wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from qnnbridge.remote_session import RemoteSession
+from qnnbridge_daemon.metering import Meter
+from qnnbridge_protocol.errors import BridgeError, CallError, Closed
+from qnnbridge_protocol.specs import SessionInfo, SessionSpec
+
+_OWN_STATE = ("enable_profiling", "optimized_model_filepath")
+_OWN_ENTRIES = ("ep.context_enable", "ep.context_file_path", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
+
+Make = Callable[[], RemoteSession]
+
+
+def may_be_shared(spec: SessionSpec) -> bool:
+    """Whether the session has no state, and writes no files, that are one client's alone."""
+    if any(spec.options.get(name) for name in _OWN_STATE):
+        return False
+    if any(spec.config_entries.get(name) for name in _OWN_ENTRIES):
+        return False
+    return all(provider.options.get("profiling_level", "off") == "off" for provider in spec.providers)
+
+
+class SharedModel:
+    """One session, and who uses it. `open` is done by one thread; then any thread."""
+
+    def __init__(self, key: str, label: str, *, shared: bool) -> None:
+        self.key = key
+        self.label = label
+        self.shared = shared
+        self.meter = Meter()
+        self.making = threading.Lock()
+        self.remote: RemoteSession | None = None
+        self.failed: BridgeError | None = None
+        self.opened_ms = 0.0
+        self.owners: dict[object, int] = {}
+        """How many sessions each client has of it. Guarded by the lock of the table."""
+        self.last_used = time.monotonic()
+        self.loaded = False
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._retired = False
+
+    @property
+    def info(self) -> SessionInfo:
+        assert self.remote is not None
+        return self.remote.info
+
+    @property
+    def sessions(self) -> int:
+        return sum(self.owners.values())
+
+    @property
+    def idle_s(self) -> float:
+        """Since the last call; 0 during one."""
+        return 0.0 if self._calls else time.monotonic() - self.last_used
+
+    @contextlib.contextmanager
+    def use(self, on_reload: Callable[[], None]) -> Iterator[RemoteSession]:
+        """Around a call. It is not unloaded meanwhile."""
+        with self._lock:
+            remote = self.remote
+            if remote is None or self._retired:
+                raise Closed("The session is closed.", fix="Create a new one.")
+            self._calls += 1
+            reload = not self.loaded
+            self.loaded = True
+        if reload:
+            on_reload()
+        try:
+            yield remote
+        finally:
+            with self._lock:
+                self._calls -= 1
+                self.last_used = time.monotonic()
+                close = self._retired and not self._calls
+            if close:
+                remote.close()
+
+    def unload_if_idle(self, idle_s: float) -> bool:
+        """Release it in the NPU host if nobody has called it for so long. Whether it was."""
+        with self._lock:
+            if self.remote is None or self._calls or not (self.shared and self.loaded) or self._retired:
+                return False
+            if time.monotonic() - self.last_used < idle_s:
+                return False
+            self.remote.unload()
+            self.loaded = False
+            return True
+
+    def retire(self) -> None:
+        """Nobody will call it any more: release it when the calls under way have come to their end."""
+        with self._lock:
+            if self._retired:
+                return
+            self._retired = True
+            close = not self._calls
+        if close and self.remote is not None:
+            self.remote.close()
+
+
+class SharedSessions:
+    """See the module."""
+
+    def __init__(self, keep_unused_s: float, keep_unused: int) -> None:
+        self._lock = threading.Lock()
+        self._by_key: dict[str, SharedModel] = {}
+        self._private: set[SharedModel] = set()
+        self._keep_unused_s = keep_unused_s
+        self._keep_unused = keep_unused
+        self.created = 0
+        self.joined = 0
+        self.unloads = 0
+        self.reloads = 0
+
+    def count_reload(self) -> None:
+        with self._lock:
+            self.reloads += 1
+
+    def models(self) -> list[SharedModel]:
+        """All that are open."""
+        with self._lock:
+            models = [*self._by_key.values(), *self._private]
+        return [model for model in models if model.remote is not None]
+
+    def open(self, owner: object, key: str | None, label: str, make: Make) -> tuple[SharedModel, bool]:
+        """A session for this client; whether it was there already. key: ``None`` for one that is not shared.
+
+        Raises what `make` raises. Who waits for another's attempt to make it gets that one's error, unless it is
+        about the attempt alone (its time was up): then it makes one itself.
+        """
+        if key is None:
+            return self._open_private(owner, label, make), False
+        while True:
+            with self._lock:
+                model = self._by_key.get(key)
+                if model is None:
+                    model = self._by_key[key] = SharedModel(key, label, shared=True)
+                model.owners[owner] = model.owners.get(owner, 0) + 1
+                ready = model.remote is not None
+                self.joined += ready
+            if ready:
+                return model, True
+            try:
+                found = self._make_or_join(model, make)
+            except BaseException:
+                self.release(owner, model)
+                raise
+            if found is not None:
+                return model, found
+            self.release(owner, model)
+
+    def _make_or_join(self, model: SharedModel, make: Make) -> bool | None:
+        """Whether it was there; ``None`` if another's attempt has failed and says nothing about ours."""
+        with model.making:
+            if model.remote is not None:
+                with self._lock:
+                    self.joined += 1
+                return True
+            if model.failed is not None:
+                if isinstance(model.failed, CallError):
+                    return None
+                raise model.failed.copy()
+            try:
+                self._make(model, make)
+            except BaseException as error:
+                model.failed = error if isinstance(error, BridgeError) else CallError(str(error))
+                with self._lock:
+                    if self._by_key.get(model.key) is model:
+                        del self._by_key[model.key]
+                raise
+            return False
+
+    def _open_private(self, owner: object, label: str, make: Make) -> SharedModel:
+        model = SharedModel(f"own-{id(make):x}", label, shared=False)
+        model.owners[owner] = 1
+        self._make(model, make)
+        with self._lock:
+            self._private.add(model)
+        return model
+
+    def _make(self, model: SharedModel, make: Make) -> None:
+        begin = time.monotonic()
+        remote = make()
+        model.opened_ms = round((time.monotonic() - begin) * 1000, 3)
+        model.last_used = time.monotonic()
+        model.loaded = True
+        model.remote = remote
+        with self._lock:
+            self.created += 1
+
+    def release(self, owner: object, model: SharedModel) -> None:
+        """The client has closed it, or is gone."""
+        with self._lock:
+            left = model.owners.get(owner, 0) - 1
+            if left > 0:
+                model.owners[owner] = left
+            else:
+                model.owners.pop(owner, None)
+            if model.owners or model.remote is None:
+                return
+            self._private.discard(model)
+            if model.shared:
+                model.last_used = time.monotonic()
+        if model.shared:
+            self.tidy()
+        else:
+            model.retire()
+
+    def tidy(self) -> float | None:
+        """Retire what nobody has open for too long, or is too much. Seconds until there is more to do."""
+        now = time.monotonic()
+        with self._lock:
+            unused = [model for model in self._by_key.values() if not model.owners and model.remote is not None]
+            unused.sort(key=lambda model: model.last_used, reverse=True)
+            due = [m for m in unused if now - m.last_used >= self._keep_unused_s]
+            due += [m for m in unused[self._keep_unused :] if m not in due]
+            for model in due:
+                del self._by_key[model.key]
+            left = [model for model in unused if model not in due]
+        for model in due:
+            model.retire()
+        return min((model.last_used + self._keep_unused_s - now for model in left), default=None)
+
+    def unload_idle(self, idle_s: float) -> int:
+        """Unload what nobody has called for so long. How many."""
+        count = sum(model.unload_if_idle(idle_s) for model in self.models())
+        with self._lock:
+            self.unloads += count
+        return count
+
+    def close(self) -> None:
+        """Release everything."""
+        with self._lock:
+            models = [*self._by_key.values(), *self._private]
+            self._by_key.clear()
+            self._private.clear()
+        for model in models:
+            model.retire()
+
+
+__all__ = ["SharedModel", "SharedSessions", "may_be_shared"]

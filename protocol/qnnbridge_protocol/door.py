@@ -1,0 +1,166 @@
+"""The dialogue at the daemon's door, without any I/O: three records of fixed size that prove the token both ways.
+
+::
+
+    daemon  CHALLENGE  magic, version of the door, instance, nonce
+    client  PROOF      magic, nonce, process id, name, HMAC-SHA256(token, "client" | CHALLENGE | PROOF so far)
+    daemon  ANSWER     magic, verdict, two handles,    HMAC-SHA256(token, "server" | CHALLENGE | PROOF | ANSWER so
+    far)
+
+Always holds: no byte of a record can be changed without being refused; a PROOF is good for the one connection whose
+nonce it answers; the token itself never travels. Nothing is said to a client that has not proved itself.
+
+One object belongs to one connection and one thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import hmac
+import secrets
+import struct
+from typing import Final
+
+from qnnbridge_protocol.errors import VersionMismatch
+
+DOOR_VERSION: Final = 1
+TOKEN_BYTES: Final = 32
+INSTANCE_BYTES: Final = 16
+NONCE_BYTES: Final = 32
+NAME_BYTES: Final = 64
+
+_MAC_BYTES: Final = 32
+_CHALLENGE: Final = struct.Struct(f"<8sHH{INSTANCE_BYTES}s{NONCE_BYTES}s")
+_PROOF: Final = struct.Struct(f"<8s{NONCE_BYTES}sIB3s{NAME_BYTES}s")
+_ANSWER: Final = struct.Struct("<8sI4sQQ")
+
+# The first byte is no text, so that nothing that prints or speaks another protocol can be taken for a door.
+_CHALLENGE_MAGIC: Final = b"\x89QNBASK\n"
+_PROOF_MAGIC: Final = b"\x89QNBPRF\n"
+_ANSWER_MAGIC: Final = b"\x89QNBANS\n"
+
+CHALLENGE_BYTES: Final = _CHALLENGE.size
+PROOF_BYTES: Final = _PROOF.size + _MAC_BYTES
+ANSWER_BYTES: Final = _ANSWER.size + _MAC_BYTES
+
+
+class NotProven(Exception):
+    """The other side does not know the token, is another daemon, or does not speak this dialogue."""
+
+
+class Verdict(enum.IntEnum):
+    """What the daemon says to a client that has proved itself."""
+
+    WELCOME = 0
+    LEAVING = 1
+    NO_ROOM = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Visitor:
+    """What a proven client says of itself."""
+
+    pid: int
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """handles: in the client's process, to read from and to write to; 0 where they do not travel as numbers."""
+
+    verdict: Verdict
+    handles: tuple[int, int] = (0, 0)
+
+
+class DaemonSide:
+    """The daemon's part of one dialogue."""
+
+    def __init__(self, token: bytes, instance: bytes) -> None:
+        self._token = token
+        self.challenge = _CHALLENGE.pack(
+            _CHALLENGE_MAGIC, DOOR_VERSION, 0, instance, secrets.token_bytes(NONCE_BYTES)
+        )
+        self._proof = b""
+
+    def check(self, proof: bytes) -> Visitor:
+        """Who is there. Raises `NotProven`."""
+        body, mac = proof[: _PROOF.size], proof[_PROOF.size :]
+        if not hmac.compare_digest(_mac(self._token, b"client", self.challenge, body), mac):
+            raise NotProven("the proof is wrong")
+        magic, _, pid, length, _, name = _PROOF.unpack(body)
+        if magic != _PROOF_MAGIC or length > NAME_BYTES:
+            raise NotProven("not a proof")
+        self._proof = proof
+        return Visitor(pid, _readable(name[:length]))
+
+    def answer(self, answer: Answer) -> bytes:
+        """The record for a client that `check` let in."""
+        assert self._proof
+        body = _ANSWER.pack(_ANSWER_MAGIC, int(answer.verdict), bytes(4), *answer.handles)
+        return body + _mac(self._token, b"server", self.challenge, self._proof, body)
+
+
+class ClientSide:
+    """The application's part of one dialogue."""
+
+    def __init__(self, token: bytes, instance: bytes, visitor: Visitor) -> None:
+        self._token = token
+        self._instance = instance
+        self._visitor = visitor
+        self._challenge = b""
+        self._proof = b""
+
+    def prove(self, challenge: bytes) -> bytes:
+        """The record that answers the challenge. Raises `NotProven`, `VersionMismatch`."""
+        if len(challenge) != CHALLENGE_BYTES:
+            raise NotProven("not a challenge")
+        magic, version, reserved, instance, _ = _CHALLENGE.unpack(challenge)
+        if magic != _CHALLENGE_MAGIC:
+            raise NotProven("not a challenge")
+        if (version, reserved) != (DOOR_VERSION, 0):
+            raise VersionMismatch(
+                f"The daemon's door has version {version}, this side knows version {DOOR_VERSION}.",
+                fix="Upgrade the older one (python -m pip install --upgrade qnnbridge), then restart the daemon: "
+                "qnnbridge host restart",
+            )
+        if not hmac.compare_digest(instance, self._instance):
+            raise NotProven("it is another daemon")
+        name = _cut(self._visitor.name)
+        body = _PROOF.pack(
+            _PROOF_MAGIC,
+            secrets.token_bytes(NONCE_BYTES),
+            self._visitor.pid & 0xFFFFFFFF,
+            len(name),
+            bytes(3),
+            name,
+        )
+        self._challenge = challenge
+        self._proof = body + _mac(self._token, b"client", challenge, body)
+        return self._proof
+
+    def check(self, answer: bytes) -> Answer:
+        """What the daemon says. Raises `NotProven`."""
+        body, mac = answer[: _ANSWER.size], answer[_ANSWER.size :]
+        if not hmac.compare_digest(_mac(self._token, b"server", self._challenge, self._proof, body), mac):
+            raise NotProven("the daemon does not know the token")
+        magic, verdict, _, read_handle, write_handle = _ANSWER.unpack(body)
+        if magic != _ANSWER_MAGIC or verdict not in list(Verdict):
+            raise NotProven("not an answer")
+        return Answer(Verdict(verdict), (read_handle, write_handle))
+
+
+def _mac(token: bytes, side: bytes, *parts: bytes) -> bytes:
+    return hmac.new(token, side + b"".join(parts), hashlib.sha256).digest()
+
+
+def _cut(name: str) -> bytes:
+    """At most `NAME_BYTES`, and no half character at the end."""
+    raw = name.encode("utf-8", "replace")[:NAME_BYTES]
+    return raw.decode("utf-8", "ignore").encode()
+
+
+def _readable(name: bytes) -> str:
+    """It is shown in terminals: nothing in it may steer one."""
+    return "".join(c if c.isprintable() else "?" for c in name.decode("utf-8", "replace"))

@@ -1,0 +1,44 @@
+"""Which releases of qnnbridge may share a daemon: those at most one minor version apart. Pure functions.
+
+A private host is installed together with its application, as far as anybody cares. A daemon serves applications
+with environments of their own, each upgraded on a day of its own, so the rule has to be simple, and both sides
+apply.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from qnnbridge_protocol.errors import VersionMismatch
+
+MINORS_APART: Final = 1
+
+
+def check_releases(client: str, daemon: str, daemon_python: str = "") -> None:
+    """Raises `VersionMismatch` naming both releases and what to upgrade.
+
+    What is no release number is let through: the range of protocol versions decides then.
+    """
+    ours, theirs = _release(client), _release(daemon)
+    if ours is None or theirs is None:
+        return
+    if ours[0] == theirs[0] and abs(ours[1] - theirs[1]) <= MINORS_APART:
+        return
+    upgrade = "pip install --upgrade qnnbridge"
+    if ours < theirs:
+        older, fix = "application side", f"Upgrade the application side: python -m {upgrade} (with its own Python)."
+    else:
+        older = "daemon"
+        fix = f"Upgrade the daemon: {daemon_python or 'python'} -m {upgrade}   Then: qnnbridge host restart"
+    raise VersionMismatch(
+        f"The application side has qnnbridge {client}, the daemon has qnnbridge {daemon}: they are more than one "
+        "minor version apart.",
+        fix=fix,
+        details={"client": client, "daemon": daemon, "older": older},
+    )
+
+
+def _release(version: str) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return None if found is None else (int(found[1]), int(found[2]))

@@ -1,0 +1,108 @@
+"""A broker in threads of the test, and applications' hosts that are connected to it by pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import qnnbridge
+from qnnbridge._platform import enlarge_pipe
+from qnnbridge._platform._fds import OwnedFds
+from qnnbridge_daemon.broker import Broker, ClientEnds
+from qnnbridge_daemon.settings import BrokerSettings
+
+GRACE_S = 20.0
+"""Only a defect waits this long."""
+
+
+def pipes() -> tuple[ClientEnds, int, int]:
+    """The daemon's ends of a new connection, and the client's: to write to, to read from."""
+    in_fd, to_daemon = os.pipe()
+    from_daemon, out_fd = os.pipe()
+    for fd in (to_daemon, from_daemon):
+        enlarge_pipe(fd)
+    return ClientEnds(in_fd, out_fd, os.getpid(), "test"), to_daemon, from_daemon
+
+
+class Connected:
+    """A "process" that is a connection to the broker."""
+
+    def __init__(self, stdin_fd: int, stdout_fd: int, stderr_fd: int, thread: threading.Thread) -> None:
+        self.pid = os.getpid()
+        self._fds = OwnedFds()
+        self.stdin_fd, self.stdout_fd, self.stderr_fd = map(self._fds.adopt, (stdin_fd, stdout_fd, stderr_fd))
+        os.set_blocking(stdin_fd, False)
+        self._thread = thread
+
+    def poll(self) -> int | None:
+        return None if self._thread.is_alive() else 0
+
+    def wait(self, timeout_s: float | None) -> int | None:
+        self._thread.join(timeout_s)
+        return self.poll()
+
+    def terminate(self) -> None:
+        self.close()
+
+    def kill(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.stdin_fd = self.stdout_fd = self.stderr_fd = -1
+        self._fds.close_all()
+
+
+class Lab:
+    """See the module."""
+
+    def __init__(self, npu_host: qnnbridge.Host, settings: BrokerSettings | None = None) -> None:
+        self.npu_host = npu_host
+        self.broker = Broker(npu_host, settings)
+        self._hosts: list[qnnbridge.Host] = []
+
+    def client(self, **options: Any) -> qnnbridge.Host:
+        """The host of one more application."""
+        host = qnnbridge.Host(_command=["daemon"], **options)
+        host.supervisor._spawner = self
+        host.is_daemon = True  # type: ignore[attr-defined]
+        self._hosts.append(host)
+        return host
+
+    def connect(self) -> tuple[int, int, threading.Thread]:
+        """A bare connection: descriptors to write to and to read from, the thread that serves it."""
+        ends, to_daemon, from_daemon = pipes()
+        thread = threading.Thread(target=self.broker.serve, args=(ends,), daemon=True)
+        thread.start()
+        return to_daemon, from_daemon, thread
+
+    def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Connected:
+        to_daemon, from_daemon, thread = self.connect()
+        stderr, stderr_end = os.pipe()
+        os.close(stderr_end)
+        return Connected(to_daemon, from_daemon, stderr, thread)
+
+    def close(self) -> None:
+        for host in self._hosts:
+            host.close()
+        self.broker.stop(GRACE_S)
+        self.npu_host.close()
+
+
+@contextlib.contextmanager
+def lab(npu_host: qnnbridge.Host, settings: BrokerSettings | None = None) -> Iterator[Lab]:
+    made = Lab(npu_host, settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def in_threads(*works: Callable[[], Any]) -> list[Any]:
+    """The results of all, done at once. Raises what the first raised."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [future.result() for future in [pool.submit(work) for work in works]]
