@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import signal
 import socket
@@ -105,6 +104,9 @@ def test_too_many_requests_are_refused_and_waiting_ones_keep_their_time(counter:
         queued = pool.submit(counting, server, 1)
         third = counting(server, 1, parameters=short)
         while third.status == 504:  # it came before the other, and had its place
+            if queued.done():
+                assert queued.result().status == 429
+                queued = pool.submit(counting, server, 1)
             third = counting(server, 1, parameters=short)
         assert (third.status, third.headers["qnnbridge-error"]) == (429, "call.Busy")
         assert third.headers["retry-after"] == "1"
@@ -115,8 +117,7 @@ def test_too_many_requests_are_refused_and_waiting_ones_keep_their_time(counter:
         assert not queued.done()
         server.end()
         for request in (running, queued):
-            with contextlib.suppress(OSError, http.client.HTTPException):  # cut off, or told
-                assert request.result().status >= 500
+            assert request.result().status == 503
 
 
 def test_a_request_survives_the_death_of_the_host(counter: Path) -> None:
@@ -176,10 +177,8 @@ def test_a_request_that_takes_too_long_does_not_keep_it_from_ending(counter: Pat
             request = pool.submit(counting, server, FOREVER)
             until(lambda: _processor_s(host) > before + STARTED_S)
             assert server.end() == 0
-            with contextlib.suppress(
-                OSError, http.client.HTTPException
-            ):  # the connection may be cut off, or say that it is over
-                assert request.result().status >= 500
+            answer = request.result()
+            assert (answer.status, "The server is ending" in answer.error) == (503, True)
         assert not host.is_running()
 
 

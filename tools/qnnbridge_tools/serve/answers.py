@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -38,6 +39,8 @@ def answered(endpoint: Endpoint) -> Endpoint:
             return await endpoint(request)
         except ClientGone:
             return Response(status_code=_CLIENT_GONE)
+        except asyncio.CancelledError:  # by the server, which has waited for it long enough
+            return error_answer(Refused(503, "The server is ending; this request was not finished."))
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
             if not isinstance(error, (Refused, BridgeError)):
                 _log.exception("%s %s", request.method, request.url.path)

@@ -42,10 +42,10 @@ class LoadedModel:
 
 
 def open_host(where: Where, python: str | None) -> Host:
-    """The host of all sessions. Not started yet, if it is a private one."""
-    from qnnbridge import Host
+    """The host of all sessions: the daemon, which is started if there is none, or one that starts at first use."""
+    import qnnbridge
 
-    return Host(python=python)
+    return qnnbridge.connect(python=python) if where == "daemon" else qnnbridge.Host(python)
 
 
 def open_model(file: ModelFile, options: SessionOptions, host: Host) -> LoadedModel:
