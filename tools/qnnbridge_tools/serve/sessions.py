@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
-from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.errors import BridgeError, PlacementRefused
 from qnnbridge_tools import free_dimensions
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.serve.datatypes import make_contract
@@ -52,14 +52,18 @@ def open_model(file: ModelFile, options: SessionOptions, host: Host) -> LoadedMo
     """Load one model and find out what it takes and gives. Raises the errors of `qnnbridge.errors`."""
     from qnnbridge import InferenceSession
 
-    session = InferenceSession(
-        str(file.path),
-        free_dimensions.session_options(options.dimensions),
-        providers=list(options.providers),
-        provider_options=[options.provider_options],
-        host=host,
-        fallback=options.fallback,
-    )
+    try:
+        session = InferenceSession(
+            str(file.path),
+            free_dimensions.session_options(options.dimensions),
+            providers=list(options.providers),
+            provider_options=[options.provider_options],
+            host=host,
+            fallback=options.fallback,
+        )
+    except PlacementRefused as refused:
+        free_dimensions.in_options(refused)
+        raise
     try:
         contract = make_contract(
             session.get_inputs(), session.get_overridable_initializers(), session.get_outputs()
