@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qnnbridge.cache.status import CacheStatus
-from qnnbridge.daemon.session import DaemonSession
+from qnnbridge.daemon.session import KILL_ANSWER_S, DaemonSession
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.epcontext.gate import before_session
 from qnnbridge.errors import as_onnxruntime
@@ -104,6 +104,10 @@ class RemoteSession:
     def generation(self) -> int:
         """Of the host in which the session lives, or last lived."""
         return self._generation
+
+    def may_go_quick(self, retry: int | None, on_deadline: OnDeadline) -> bool:
+        """Whether a call with these may go by a line, where there is no word for them to a daemon."""
+        return self._shared is None or (retry in (None, self.retry) and on_deadline == "raise")
 
     @property
     def moved(self) -> bool:
@@ -224,23 +228,29 @@ class RemoteSession:
     ) -> Frame:
         """Do what the header says in a living host, and the answer as it came: no tensor is decoded on the way.
 
-        only_in: the generation that has what this is about; `StateLost` if it is gone."""
+        only_in: the generation that has what this is about; `StateLost` if it is gone.
+        """
         told = bool((header.get("options") or {}).get("terminate"))
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
             if only_in is not None and process.generation != only_in:
                 raise _profile_lost()
             request = {**header, "session": self._id_in(process, deadline)}
+            if self._shared is not None:
+                request |= self._shared.of_call(retries, deadline if kill else None)
+                deadline = deadline + KILL_ANSWER_S if kill and deadline is not None else deadline
             note = self._note_of(header["op"])  # the session may be another than at the attempt before, on the CPU
             with self.host.gate(note, deadline), TerminateRelay(stop, process, told) as on_sent:
                 return process.call(request, buffers, deadline, note, on_sent)
 
         if self._closed:
             raise Closed("The session is closed.", fix="Create a new one.")
-        retry = self.retry if retry is None else retry
+        retries = self.retry if retry is None else retry
+        # Of what others use as well only the owner may be the end.
+        kill = self._shared is not None and on_deadline == "kill"
         deadline = None if failed is None else failed.deadline
         note = self._note_of(header["op"])
-        result = self._survive(attempt, timeout_s, retry, on_deadline, note, deadline, failed)
+        result = self._survive(attempt, timeout_s, retries, "raise" if kill else on_deadline, note, deadline, failed)
         self.host.supervisor.good_reply(self._note, "running")
         return result
 

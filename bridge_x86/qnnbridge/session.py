@@ -202,9 +202,11 @@ class InferenceSession(Bucketable):
         failed = None
         if run_options is None:
             try:
+                quick = True
                 if timeout is not None or retry is not None or on_deadline != "raise":
                     _check_call(timeout, retry, on_deadline)
-                shape = self._known.find(output_names, input_feed)
+                    quick = self._remote.may_go_quick(retry, on_deadline)
+                shape = self._known.find(output_names, input_feed) if quick else None
                 if shape is not None:
                     if out is not None:
                         out = check_out(out, shape.output_names, shape)

@@ -23,15 +23,12 @@ from qnnbridge_daemon.settings import BrokerSettings
 from qnnbridge_daemon.shared_sessions import SharedSessions
 from qnnbridge_daemon.status import make_status
 from qnnbridge_host import sharing
-from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
+from qnnbridge_protocol.hello import DAEMON_FEATURE, FEATURES, SHARING_FEATURES, Hello
 
 DRAIN_S = 10.0
 """How long `stop` waits for calls under way."""
 
 TIDY_INTERVAL_S = 15.0
-
-DAEMON = frozenset({"daemon"})
-"""The feature that tells a client what it speaks to."""
 
 
 class Broker:
@@ -97,7 +94,7 @@ class Broker:
         peer = process.peer if process is not None else None
         platform = sysconfig.get_platform()
         return Hello(
-            features=DAEMON | (FEATURES if sharing.AVAILABLE else FEATURES - SHARING_FEATURES),
+            features=(FEATURES if sharing.AVAILABLE else FEATURES - SHARING_FEATURES) | {DAEMON_FEATURE},
             pid=os.getpid(),
             machine=peer.machine if peer is not None else platform.rpartition("-")[2],
             python="{}.{}.{}".format(*sys.version_info[:3]),

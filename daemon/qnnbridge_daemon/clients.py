@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("qnnbridge.daemon")
 
+DRAIN_TIMEOUT_S = 2.0
+"""As long as a client that has said goodbye waits for what it asked for."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientEnds:
@@ -45,6 +48,7 @@ class Tenancy:
 
     def __init__(self, streams: ClientStreams, slabs: ClientSlabs, name: str, on_left: Callable[[], None]) -> None:
         self.slabs = slabs
+        self.drain_timeout_s = DRAIN_TIMEOUT_S
         self.read_into = streams.read_into
         self.write_all = streams.write_all
         self._streams = streams

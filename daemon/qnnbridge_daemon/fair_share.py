@@ -73,6 +73,7 @@ class FairShare:
         self._idle = threading.Condition(self._lock)
         self._queues: collections.OrderedDict[Queue, None] = collections.OrderedDict()
         """Whose turn is next comes first."""
+        self._looking_again = False
         self.running = 0
 
     @property
@@ -136,6 +137,8 @@ class FairShare:
             waiter = _Waiter()
             queue.waiting.append(waiter)
             queue.seen(now)
+            if self.running < self.slots:
+                self._look_again()
             return waiter
 
     def _wait(self, queue: Queue, waiter: _Waiter, cancellation: Cancellation) -> None:
@@ -174,6 +177,7 @@ class FairShare:
         while self.running < self.slots:
             queue = next((q for q in self._queues if q.waiting and q.running < self._cap(q, now)), None)
             if queue is None:
+                self._look_again()
                 break
             waiter = queue.waiting.popleft()
             waiter.granted = True
@@ -182,6 +186,21 @@ class FairShare:
             self._to_the_end(queue)
             granted.append(waiter)
         return granted
+
+    def _look_again(self) -> None:
+        """Slots are free and calls wait: those are held back for clients that may not come again."""
+        if self._looking_again or not any(queue.waiting for queue in self._queues):
+            return
+        self._looking_again = True
+        timer = threading.Timer(ACTIVE_S, self._look)
+        timer.name, timer.daemon = "qnnbridge fair share", True
+        timer.start()
+
+    def _look(self) -> None:
+        with self._lock:
+            self._looking_again = False
+            granted = self._grant()
+        _wake(granted)
 
     def _to_the_end(self, queue: Queue) -> None:
         if queue in self._queues:

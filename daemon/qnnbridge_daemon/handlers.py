@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -195,7 +196,8 @@ class BrokerHandlers:
         forwarded: dict[str, Any] = {
             key: header[key] for key in ("op", "outputs", "inputs", "options") if key in header
         }
-        retry = header.get("retry")
+        retry, kill_after_s = header.get("retry"), header.get("kill_after_s")
+        kill_at = None if kill_after_s is None else time.monotonic() + float(kill_after_s)
         account = self._client.account
         size = sum(memoryview(buffer).nbytes for buffer in request.buffers)
         account.take(size)
@@ -205,6 +207,8 @@ class BrokerHandlers:
                     forwarded,
                     request.buffers,
                     retry=session.retry if retry is None else max(0, int(retry)),
+                    timeout_s=None if kill_at is None else max(0.0, kill_at - time.monotonic()),
+                    on_deadline="raise" if kill_at is None else "kill",
                     stop=cancellation,
                 )
         finally:

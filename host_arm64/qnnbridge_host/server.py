@@ -20,7 +20,7 @@ from qnnbridge_host.lines import LineCall, Lines
 from qnnbridge_host.plans import BoundRuns
 from qnnbridge_host.requests import InFlight, Request
 from qnnbridge_host.sharing import Slabs
-from qnnbridge_protocol.connection import Connection, Role
+from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import (
     Busy,
@@ -70,6 +70,10 @@ class Home(Protocol):
     def slabs(self) -> Slabs:
         """For the client's shared memory."""
 
+    @property
+    def drain_timeout_s(self) -> float:
+        """How long calls under way may take when the client says that it leaves."""
+
     def read_into(self, buffer: memoryview, use: Callable[[int], None]) -> None:
         """Wait for bytes of the client, then ``use(count)``; 0 at the end. Raises `OSError`."""
 
@@ -92,6 +96,7 @@ class OwnProcess:
         self.read_into = ByteReader(in_fd).read_into
         self.write_all = ByteWriter(blocking_write(out_fd)).write_all
         self.slabs = Slabs()
+        self.drain_timeout_s = DRAIN_TIMEOUT_S
 
     def start_thread(self, work: Callable[[], None]) -> None:
         threading.Thread(target=work, name="qnnbridge worker", daemon=True).start()
@@ -185,7 +190,7 @@ class Server:
 
     def _say_goodbye(self) -> NoReturn:
         """The client leaves: what is under way is finished and answered first."""
-        self._in_flight.drain(DRAIN_TIMEOUT_S)
+        self._in_flight.drain(self._home.drain_timeout_s)
         self._send(Frame(Kind.GOODBYE, 0, {}))
         self._handlers.close()
         self._home.leave(EXIT_OK)
@@ -290,6 +295,8 @@ class Server:
 
     def _send(self, frame: Frame) -> None:
         with self._write_lock:
+            if self._connection.state is State.CLOSED:  # it has said goodbye meanwhile
+                self._home.leave(EXIT_OK)
             self._write(self._connection.send(frame))
 
     def _write(self, chunks: list[memoryview]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import qnnbridge
 from qnnbridge._platform import enlarge_pipe
 from qnnbridge._platform._fds import OwnedFds
+from qnnbridge.daemon.connector import DaemonAccess
 from qnnbridge_daemon.broker import Broker, ClientEnds
 from qnnbridge_daemon.settings import BrokerSettings
 
@@ -65,9 +67,9 @@ class Lab:
 
     def client(self, **options: Any) -> qnnbridge.Host:
         """The host of one more application."""
-        host = qnnbridge.Host(_command=["daemon"], **options)
+        host = qnnbridge.Host(_daemon=DaemonAccess(start=False), **options)
         host.supervisor._spawner = self
-        host.is_daemon = True  # type: ignore[attr-defined]
+        host.supervisor._reach = lambda _deadline: None
         self._hosts.append(host)
         return host
 
@@ -98,6 +100,14 @@ def lab(npu_host: qnnbridge.Host, settings: BrokerSettings | None = None) -> Ite
         yield made
     finally:
         made.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that happens by itself, soon."""
+    deadline = time.monotonic() + GRACE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        threading.Event().wait(0.005)
 
 
 def in_threads(*works: Callable[[], Any]) -> list[Any]:

@@ -26,7 +26,7 @@ from machines import (
     x64_pc,
 )
 
-from qnnbridge_tools.doctor.facts import Library, ProbeResult
+from qnnbridge_tools.doctor.facts import DaemonFacts, Library, ProbeResult
 from qnnbridge_tools.doctor.machine import CacheContents
 from qnnbridge_tools.doctor.survey import Order
 
@@ -712,6 +712,50 @@ def damaged_entry_of_the_cache() -> SimulatedMachine:
 def entry_of_the_cache_that_is_in_place_and_not_whole() -> SimulatedMachine:
     machine, _, _ = snapdragon()
     machine.cached = CacheContents(3, 5 << 20, ("00ff: it has no manifest",), ("00ff",))
+    return machine
+
+
+# --- the daemon ---
+
+RUN_FOLDER = r"C:\Users\maria\AppData\Local\qnnbridge\run"
+
+
+def _with_daemon(state: str, **facts: object) -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.found_daemon = DaemonFacts(state, RUN_FOLDER, pid=4711, **facts)  # type: ignore[arg-type]
+    return machine
+
+
+@broken("daemon.folder", "others may use it", "icacls")
+def folder_of_the_daemon_that_others_may_use() -> SimulatedMachine:
+    said = f"{RUN_FOLDER} cannot be used for the daemon: others may use it."
+    return _with_daemon("untrusted", said=said, fix=f"icacls {RUN_FOLDER} /reset.")
+
+
+@broken("daemon.silent", "4711", "qnnbridge host logs")
+def daemon_that_hangs() -> SimulatedMachine:
+    return _with_daemon("silent", version="0.1.0", said="It did not answer at its door within 5 s.")
+
+
+@broken("daemon.stale", "4711", "qnnbridge host start")
+def daemon_that_was_killed() -> SimulatedMachine:
+    return _with_daemon("stale", version="0.1.0")
+
+
+@broken("daemon.other-version", "0.0.9", "Upgrade the daemon")
+def daemon_of_long_ago() -> SimulatedMachine:
+    return _with_daemon("runs", version="0.0.9", fits=False, said="They are too far apart.", fix="Upgrade the daemon.")
+
+
+@broken("daemon.other-version", "7.0.0", "qnnbridge host restart --daemon")
+def daemon_from_the_future_that_says_nothing_more() -> SimulatedMachine:
+    return _with_daemon("runs", version="7.0.0", fits=False)
+
+
+@broken("daemon.ends-with-window", "job of Windows", "host service --task-scheduler")
+def terminal_that_takes_the_daemon_with_it() -> SimulatedMachine:
+    machine = _with_daemon("none", dies_with_us=True)
+    machine.environ["QNNBRIDGE_HOST"] = "daemon"
     return machine
 
 

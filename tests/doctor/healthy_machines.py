@@ -17,6 +17,8 @@ from machines import (
     x64_pc,
 )
 
+from qnnbridge_tools.doctor.facts import DaemonFacts
+
 HEALTHY: list[Callable[[], SimulatedMachine]] = []
 
 
@@ -154,4 +156,19 @@ def crash_and_quarantine_of_last_week() -> SimulatedMachine:
     machine, _, _ = snapdragon()
     add_quarantine(machine, "old.onnx", age_s=3 * 24 * 3600)
     add_crash(machine, "2026-11-09T12:00:00.000+00:00")
+    return machine
+
+
+@healthy
+def daemon_that_runs() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.environ["QNNBRIDGE_HOST"] = "daemon"
+    machine.found_daemon = DaemonFacts("runs", r"C:\run", "0.1.0", 4711, dies_with_us=True)
+    return machine
+
+
+@healthy
+def window_that_would_end_a_daemon_that_nobody_wants() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.found_daemon = DaemonFacts(dies_with_us=True)
     return machine

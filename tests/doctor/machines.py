@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_protocol import __version__
-from qnnbridge_tools.doctor.facts import Answer, Death, Library, ProbeResult
+from qnnbridge_tools.doctor.facts import Answer, DaemonFacts, Death, Library, ProbeResult
 from qnnbridge_tools.doctor.machine import CacheContents, Kind, ProbeOrder, Registered, RegistryValue, Root
 
 RECORDS = (Path(__file__).parent / "wheel_records", Path(__file__).parents[1] / "engine" / "wheel_records")
@@ -68,6 +68,7 @@ class SimulatedMachine:
         self.closed_devices: set[str] = set()
         self.free = 100 << 30
         self.cached = CacheContents()
+        self.found_daemon = DaemonFacts()
         self.probed: list[ProbeOrder] = []
         self.probe_result = ProbeResult(skipped="this computer is simulated")
 
@@ -167,6 +168,9 @@ class SimulatedMachine:
 
     def cache(self, folder: str) -> CacheContents:
         return self.cached
+
+    def daemon(self) -> DaemonFacts:
+        return self.found_daemon
 
     def registry(self, root: Root, key: str, name: str) -> RegistryValue | None:
         return self.values.get((root, key.lower(), name.lower()))

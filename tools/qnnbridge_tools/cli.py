@@ -20,6 +20,7 @@ from qnnbridge_tools.demo import command as demo
 from qnnbridge_tools.doctor import command as doctor
 from qnnbridge_tools.exec_program import command as exec_program
 from qnnbridge_tools.fix import command as fixing
+from qnnbridge_tools.host import command as host
 from qnnbridge_tools.inspection import command as inspection
 from qnnbridge_tools.optimize import command as optimize
 from qnnbridge_tools.preparation import command as preparation
@@ -27,6 +28,7 @@ from qnnbridge_tools.profiling import command as profiling
 from qnnbridge_tools.quantize import command as quantize
 from qnnbridge_tools.serve import command as serving
 from qnnbridge_tools.setup_host import command as setup_host
+from qnnbridge_tools.top import command as top
 from qnnbridge_tools.verification import command as verification
 from qnnbridge_tools.versions import command as versions
 
@@ -58,6 +60,8 @@ app.command("profile")(profiling.profile)
 app.command("versions")(versions.versions)
 app.command("serve")(serving.serve)
 app.command("setup-host")(setup_host.setup_host)
+app.command("top")(top.top)
+app.add_typer(host.app, name="host")
 app.add_typer(cache.app, name="cache")
 app.add_typer(crashes.app, name="crashes")
 app.add_typer(quarantine.app, name="quarantine")

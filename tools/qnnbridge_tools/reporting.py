@@ -21,6 +21,9 @@ from qnnbridge_protocol import errors
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
+EXIT_NO_DAEMON = 3
+EXIT_DAEMON_UNREACHABLE = 6
+EXIT_DAEMON_OTHER_VERSION = 7
 EXIT_INTERRUPTED = 130
 
 # What the person who typed the command can put right in the command or its files.
@@ -36,6 +39,13 @@ _BAD_INPUT: tuple[type[errors.BridgeError], ...] = (
     errors.RemoteValueError,
 )
 
+_DAEMON_STATES = {
+    "none": EXIT_NO_DAEMON,
+    "unreachable": EXIT_DAEMON_UNREACHABLE,
+    "other version": EXIT_DAEMON_OTHER_VERSION,
+}
+"""By ``details["daemon_state"]``, which the commands for the daemon set: a script can tell what there is to do."""
+
 
 def make_streams_safe() -> None:
     """Printing must not fail on a terminal that cannot show a character (cp1252, LANG=C)."""
@@ -45,6 +55,8 @@ def make_streams_safe() -> None:
 
 
 def exit_code_of(error: errors.BridgeError) -> int:
+    if (state := error.details.get("daemon_state")) in _DAEMON_STATES:
+        return _DAEMON_STATES[state]
     mistyped = isinstance(error, errors.HostNotFound) and error.details.get("source") == "argument"
     return EXIT_BAD_INPUT if mistyped or isinstance(error, _BAD_INPUT) else EXIT_FAILED
 

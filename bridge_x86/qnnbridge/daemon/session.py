@@ -7,11 +7,15 @@ when its NPU host dies. So it has to know what the application wants of these. A
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from qnnbridge.cache.status import CacheStatus
 from qnnbridge.manifest import Manifest
+
+KILL_ANSWER_S = 0.5
+"""How long the daemon's answer to a call is waited for after the time at which it is to end the NPU host."""
 
 _STATES = ("hit", "miss", "off")
 
@@ -32,6 +36,13 @@ class DaemonSession:
     def request(self) -> dict[str, Any]:
         """For the header of `session.create`."""
         return {"cache": self._cache, "retry": self._retry, "fingerprint": self._fingerprint}
+
+    def of_call(self, retry: int, kill_at: float | None) -> dict[str, Any]:
+        """For the header of a call. kill_at: when the daemon is to end the NPU host if it still works on the call."""
+        told: dict[str, Any] = {"retry": retry}
+        if kill_at is not None:
+            told["kill_after_s"] = max(0.0, kill_at - time.monotonic())
+        return told
 
     def made(self, reply: Mapping[str, Any]) -> None:
         """The header of its reply. What a newer daemon says differently is no reason to fail."""

@@ -16,6 +16,10 @@ _ROOTS = {"HKLM": winreg.HKEY_LOCAL_MACHINE, "HKCU": winreg.HKEY_CURRENT_USER}
 _DRIVE_REMOTE = 4
 _CR_SUCCESS = 0
 _DN_HAS_PROBLEM = 0x400
+_JOB_EXTENDED_LIMITS = 9
+_JOB_EXTENDED_LIMITS_BYTES = 144 if ctypes.sizeof(ctypes.c_void_p) == 8 else 112
+_JOB_FLAGS_OFFSET = 16
+_JOB_BREAKAWAY_OK, _JOB_SILENT_BREAKAWAY_OK, _JOB_KILL_ON_CLOSE = 0x800, 0x1000, 0x2000
 
 
 def build() -> int | None:
@@ -61,3 +65,22 @@ def device_problem(instance: str) -> int | None:
     if asked != _CR_SUCCESS:
         return None
     return int(problem.value) if status.value & _DN_HAS_PROBLEM else 0
+
+
+def dies_with_its_job() -> bool:
+    """Whether this process is in a job that ends its processes when it is closed, and lets none of them leave it.
+
+    Of nested jobs Windows tells the innermost one.
+    """
+    limits = ctypes.create_string_buffer(_JOB_EXTENDED_LIMITS_BYTES)
+    try:
+        asked = ctypes.WinDLL("kernel32").QueryInformationJobObject(
+            None, _JOB_EXTENDED_LIMITS, limits, ctypes.sizeof(limits), None
+        )
+    except (OSError, AttributeError):
+        return False
+    if not asked:  # in no job
+        return False
+    flags = int.from_bytes(limits.raw[_JOB_FLAGS_OFFSET : _JOB_FLAGS_OFFSET + 4], "little")
+    leaves = _JOB_BREAKAWAY_OK | _JOB_SILENT_BREAKAWAY_OK
+    return bool(flags & _JOB_KILL_ON_CLOSE) and not flags & leaves

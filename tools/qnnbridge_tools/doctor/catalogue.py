@@ -289,6 +289,25 @@ CATALOGUE: Final[dict[str, Entry]] = {
         "A host that dies is started again and the call is repeated, which costs time; a model that keeps killing "
         "hosts is refused.",
     ),
+    # --- the daemon ---
+    "daemon.folder": Entry(
+        DEGRADED,
+        "Who can write there could pretend to be the daemon, so it is neither started nor used. Applications with a "
+        "host of their own are not concerned.",
+    ),
+    "daemon.other-version": Entry(
+        DEGRADED,
+        "A daemon and its applications may be one minor version apart; applications of this version are refused.",
+    ),
+    "daemon.silent": Entry(DEGRADED, "Applications that use the daemon wait for it and then fail."),
+    "daemon.stale": Entry(
+        DEGRADED, "It was killed, or the computer went down. The next application that wants a daemon starts one."
+    ),
+    "daemon.ends-with-window": Entry(
+        DEGRADED,
+        "Windows ends all programs of a job when its owner ends. A daemon that is started from within is one of them, "
+        "and takes the connections of all applications with it.",
+    ),
     # --- live probe ---
     "probe.start": Entry(BLOCKED, "A host was started for this and did not come up."),
     "probe.import": Entry(BLOCKED, "onnxruntime could not be imported in the host.", _DEATH),

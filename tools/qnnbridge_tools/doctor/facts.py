@@ -273,6 +273,26 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class DaemonFacts:
+    """The daemon that applications of this user would find.
+
+    state: "none", "runs", "stale" (its file is there, it is not), "silent" (it is there and does not answer),
+    "untrusted" (others could use its folder). said, fix: in words, for all but the first two. version, pid: of one
+    that runs, or of the file. fits: whether applications of this version may use it. dies_with_us: whether a daemon
+    that is started by this process would be ended together with it.
+    """
+
+    state: str = "none"
+    folder: str = ""
+    version: str = ""
+    pid: int = 0
+    said: str = ""
+    fix: str = ""
+    fits: bool = True
+    dies_with_us: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Backend:
     """The file that the user says the application gives as backend_path."""
 
@@ -363,6 +383,7 @@ class Facts:
     foreign: tuple[ForeignQnn, ...] = ()
     places: tuple[Place, ...] = ()
     state: State = State()
+    daemon: DaemonFacts = DaemonFacts()
     missing_vc_runtime: tuple[str, ...] = ()
     backend: Backend | None = None
     probe: ProbeResult | None = None

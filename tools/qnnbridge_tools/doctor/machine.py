@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Literal, Protocol
 
-from qnnbridge_tools.doctor.facts import Answer, Death, Library, ProbeResult
+from qnnbridge_tools.doctor.facts import Answer, DaemonFacts, Death, Library, ProbeResult
 
 Kind = Literal["file", "folder"]
 RegistryValue = str | int | bytes
@@ -102,6 +102,9 @@ class Machine(Protocol):
 
     def cache(self, folder: str) -> CacheContents:
         """What the cache of compiled models in that folder holds."""
+
+    def daemon(self) -> DaemonFacts:
+        """The daemon that applications would use: looked for and asked, never started."""
 
     # --- Windows ---
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge_tools.doctor import tell
-from qnnbridge_tools.doctor.facts import Answer, Death, Library, ProbeResult
+from qnnbridge_tools.doctor.facts import Answer, DaemonFacts, Death, Library, ProbeResult
 from qnnbridge_tools.doctor.machine import CacheContents, Kind, ProbeOrder, Registered, RegistryValue, Root
 
 if TYPE_CHECKING:
@@ -156,6 +156,11 @@ class RealMachine:
         set_aside = tuple(f"{bad.label or bad.key[:12]}: {bad.reason or bad.fault}" for bad in store.bad_entries())
         bad = {key: text for key in keys if (text := _what_is_wrong(store, key))}
         return CacheContents(len(keys), total_bytes(store), (*bad.values(), *set_aside), tuple(bad))
+
+    def daemon(self) -> DaemonFacts:
+        from qnnbridge_tools.doctor.real_daemon import look_for_daemon
+
+        return look_for_daemon(_windows.dies_with_its_job() if _windows else False)
 
     # --- Windows ---
 

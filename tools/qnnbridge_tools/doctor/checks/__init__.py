@@ -34,6 +34,7 @@ NAMES: Final = (
     "paths",
     "environment",
     "memory",
+    "daemon",
     "probe",
     "model",
 )

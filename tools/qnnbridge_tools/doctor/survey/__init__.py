@@ -15,6 +15,7 @@ from qnnbridge_protocol._version import __version__
 from qnnbridge_tools.doctor.facts import (
     Answer,
     Computer,
+    DaemonFacts,
     Driver,
     Facts,
     HostFacts,
@@ -99,6 +100,7 @@ def survey(machine: Machine, order: Order) -> Facts:
         foreign=parts.do("search paths", lambda: sdk.survey_foreign(machine, folders), ()),
         places=parts.do("folders", lambda: surroundings.survey_places(machine, hosted.answer, home), ()),
         state=parts.do("state", lambda: surroundings.survey_state(machine), State()),
+        daemon=parts.do("daemon", machine.daemon, DaemonFacts()),
         missing_vc_runtime=_vc_runtime(parts, machine, hosted),
         backend=parts.do("backend_path", lambda: sdk.survey_backend(machine, order.backend), None),
         complete=complete,

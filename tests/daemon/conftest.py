@@ -1,0 +1,27 @@
+"""Every test leaves no thread, no descriptor and no mapping of shared memory behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.daemon.brokers import Lab
+from tests.fakes.hosts import fake_host
+from tests.fault.conftest import nothing_left_open
+
+from qnnbridge_daemon.settings import BrokerSettings
+
+__all__ = ["nothing_left_open"]
+
+
+@pytest.fixture
+def settings() -> BrokerSettings:
+    return BrokerSettings(keep_unused_s=0.0)
+
+
+@pytest.fixture
+def lab(settings: BrokerSettings) -> Iterator[Lab]:
+    """A broker before a host with the scripted engine."""
+    made = Lab(fake_host(), settings)
+    yield made
+    made.close()

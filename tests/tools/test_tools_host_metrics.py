@@ -1,0 +1,149 @@
+"""`qnnbridge host metrics`: the text, read back by the parser of Prometheus' own library."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from tests.tools.daemon_documents import busy_daemon, idle_daemon
+
+from qnnbridge_tools.host.metrics import metrics_text
+from qnnbridge_tools.host.openmetrics import Family, counter, gauge, histogram, text_of
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """Families by name. The parser refuses what the format does not allow."""
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def value(text: str, sample: str, **labels: str) -> float:
+    (found,) = [
+        one.value
+        for family in parsed(text).values()
+        for one in family.samples
+        if one.name == sample and labels.items() <= one.labels.items()
+    ]
+    return float(found)
+
+
+def test_every_figure_of_the_daemon_is_there() -> None:
+    text = metrics_text(busy_daemon())
+    expected = {
+        "qnnbridge_daemon_uptime_seconds": 11_405.2,
+        "qnnbridge_daemon_resident_memory_bytes": 48 << 20,
+        "qnnbridge_shared_memory_bytes": 12 << 20,
+        "qnnbridge_slots": 4,
+        "qnnbridge_running_calls": 1,
+        "qnnbridge_waiting_calls": 3,
+        "qnnbridge_host_running": 1,
+        "qnnbridge_host_starts_total": 3,
+        "qnnbridge_host_crashes_total": 1,
+        "qnnbridge_host_planned_restarts_total": 1,
+        "qnnbridge_host_resident_memory_bytes": 210 << 20,
+        "qnnbridge_clients": 2,
+        "qnnbridge_connections_total": 9,
+        "qnnbridge_sessions_created_total": 11,
+        "qnnbridge_sessions_shared_total": 6,
+        "qnnbridge_model_unloads_total": 2,
+        "qnnbridge_model_reloads_total": 1,
+        "qnnbridge_calls_total": 120_305,
+        "qnnbridge_call_errors_total": 2,
+        "qnnbridge_refused_calls_total": 7,
+    }
+    assert {name: value(text, name) for name in expected} == expected
+
+
+def test_the_latencies_are_a_histogram_with_bounds_that_rise_to_infinity() -> None:
+    text = metrics_text(busy_daemon())
+    family = parsed(text)["qnnbridge_call_latency_seconds"]
+    assert (family.type, family.unit) == ("histogram", "seconds")
+    buckets = [(one.labels["le"], one.value) for one in family.samples if one.name.endswith("_bucket")]
+    assert buckets == [("0.001", 20000), ("0.0025", 90000), ("0.01", 119000), ("0.05", 120305), ("+Inf", 120305)]
+    assert value(text, "qnnbridge_call_latency_seconds_sum") == 241.7
+    assert value(text, "qnnbridge_call_latency_seconds_count") == 120_305
+
+
+def test_clients_and_models_are_told_apart_by_labels() -> None:
+    text = metrics_text(busy_daemon())
+    assert value(text, "qnnbridge_client_calls_total", pid="5001", name="camera.py", id="1") == 120_000
+    assert value(text, "qnnbridge_client_transferred_bytes_total", id="1") == 9 << 30
+    assert value(text, "qnnbridge_client_waiting_calls", id="1") == 3
+    assert value(text, "qnnbridge_client_call_latency_seconds", id="2", quantile="0.99") == 0.3
+    assert value(text, "qnnbridge_model_nodes", model="detector.onnx", device="CPU") == 2
+    assert value(text, "qnnbridge_model_loaded", model="ocr.onnx") == 0
+    assert value(text, "qnnbridge_model_idle_seconds", model="ocr.onnx") == 754
+
+
+def test_a_name_of_any_characters_is_read_back_as_it_was() -> None:
+    document = busy_daemon()
+    (family,) = [f for f in parsed(metrics_text(document)).values() if f.name == "qnnbridge_client_sessions"]
+    assert {one.labels["name"] for one in family.samples} == {"camera.py", 'we"ird\\na\nme'}
+
+
+@given(st.text())
+def test_no_text_breaks_out_of_a_label(name: str) -> None:
+    text = text_of([gauge("g", name, [({"name": name}, 1)])])
+    family = parsed(text)["g"]
+    assert family.samples[0].labels == {"name": name}
+    assert family.documentation == name
+
+
+def test_half_a_surrogate_pair_is_a_question_mark() -> None:
+    text = text_of([gauge("g", "", [({"name": "a\udc80b"}, 1)])])
+    assert text.encode()
+    assert parsed(text)["g"].samples[0].labels == {"name": "a?b"}
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    text = metrics_text(busy_daemon())
+    summary = parsed(text)["qnnbridge_model_call_latency_seconds"]
+    assert {one.labels["model"] for one in summary.samples} == {"detector.onnx"}
+
+
+def test_a_daemon_that_has_not_worked_yet_has_metrics() -> None:
+    text = metrics_text(idle_daemon())
+    families = parsed(text)
+    assert value(text, "qnnbridge_host_running") == 0
+    assert value(text, "qnnbridge_call_latency_seconds_count") == 0
+    assert "qnnbridge_host" not in families
+    assert not [name for name in families if name.startswith(("qnnbridge_client_", "qnnbridge_model_l"))]
+
+
+def test_a_daemon_that_tells_less_has_metrics() -> None:
+    assert value(metrics_text({}), "qnnbridge_calls_total") == 0
+    odd = {"clients": [{"pid": "x", "latency_ms": 3}, 5], "models": None, "totals": {"latency_s": {"buckets": [1]}}}
+    assert value(metrics_text(odd), "qnnbridge_clients") == 1
+
+
+def test_the_text_ends_as_the_format_wants_with_line_feeds_alone() -> None:
+    text = metrics_text(busy_daemon())
+    assert text.endswith("\n# EOF\n")
+    assert "\r" not in text
+    assert "\n\n" not in text
+    assert len(parsed(text)) == text.count("# TYPE ") == text.count("# HELP ")
+
+
+def test_every_name_with_a_unit_ends_with_it_and_says_so() -> None:
+    units = {family.name: family.unit for family in parsed(metrics_text(busy_daemon())).values()}
+    for name, unit in units.items():
+        assert unit == next((u for u in ("seconds", "bytes") if name.endswith(f"_{u}")), ""), name
+
+
+def test_a_histogram_never_counts_less_than_its_last_bucket() -> None:
+    text = text_of([histogram("h", "", [(0.5, 3), (math.inf, 9)], 1.0, 7)])
+    assert value(text, "h_bucket", le="+Inf") == value(text, "h_count") == 9
+
+
+@pytest.mark.parametrize("name", ["a b", "", "1a", "a-b", "a\nb"])
+def test_a_name_that_the_format_does_not_have_is_a_fault_of_ours(name: str) -> None:
+    with pytest.raises(ValueError, match="unit"):
+        counter(name, "", [])
+
+
+def test_a_unit_that_the_name_does_not_end_with_is_a_fault_of_ours() -> None:
+    with pytest.raises(ValueError, match="seconds"):
+        Family("a_bytes", "gauge", "", (), "seconds")

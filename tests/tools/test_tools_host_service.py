@@ -1,0 +1,199 @@
+"""`qnnbridge host service`: what systemd and Task Scheduler are given, judged by systemd itself where it is there."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from tests import needs
+from typer.testing import CliRunner
+
+from qnnbridge_tools.cli import app
+from qnnbridge_tools.host import scheduled_task, systemd_unit
+from qnnbridge_tools.host.service import Service, this_computer
+
+NAMESPACE = {"t": scheduled_task.NAMESPACE}
+ODD = Service(
+    "/opt/my python/bin/python3",
+    ("-m", "qnnbridge_tools", "host", "run", "--python", '/opt/50% of $HOME/"q"\\x'),
+    {"QNNBRIDGE_STATE_DIR": "/var/tmp/50% of it", "QNNBRIDGE_CACHE_MAX_BYTES": "20G"},
+    "DESKTOP\\Jürgen & Söhne",
+)
+
+
+def service(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["host", "service", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def sections(text: str) -> configparser.RawConfigParser:
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign] # names have capitals
+    parser.read_string(text)
+    return parser
+
+
+def unescaped(words: str) -> list[str]:
+    """As systemd reads a command line: quotes and backslashes as in a shell, %% and $$ for one each."""
+    return [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(words)]
+
+
+def of_the_task(text: str | bytes) -> dict[str, str]:
+    """Every leaf by its name. The parser takes the encoding from the declaration and the byte order mark."""
+    return {leaf.tag.partition("}")[2]: leaf.text or "" for leaf in ET.fromstring(text).iter() if not len(leaf)}
+
+
+# --- systemd ---
+
+
+def test_the_unit_runs_this_very_python_in_the_foreground() -> None:
+    code, text, _ = service("--systemd", "--idle-unload", "60", "--max-bytes", "1G")
+    assert code == 0
+    unit = sections(text)
+    assert unescaped(unit["Service"]["ExecStart"]) == [
+        *(sys.executable, "-m", "qnnbridge_tools", "host", "run"),
+        *("--idle-unload", "60", "--max-bytes", str(1 << 30)),
+    ]
+    assert unit["Install"]["WantedBy"] == "default.target"
+
+
+def test_the_unit_starts_the_daemon_again_but_not_against_another_one() -> None:
+    from qnnbridge_daemon.main import EXIT_RUNNING
+
+    unit = sections(service("--systemd")[1])["Service"]
+    assert unit["Restart"] == "on-failure"
+    assert unit["RestartPreventExitStatus"] == str(EXIT_RUNNING)
+    assert unit["KillMode"] == "mixed"
+
+
+@needs.linux
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+    """With every kind of character that means something to it. Without systemd: by the words alone."""
+    program = tmp_path / "my python"
+    program.symlink_to(sys.executable)
+    odd = Service(str(program), ODD.arguments, ODD.environment, "")
+    text = systemd_unit.unit_text(odd, 4)
+    assert unescaped(sections(text)["Service"]["ExecStart"]) == [str(program), *ODD.arguments]
+    path = tmp_path / systemd_unit.UNIT_NAME
+    path.write_text(text)
+    analyze = shutil.which("systemd-analyze")
+    if analyze is not None:
+        done = subprocess.run(
+            [analyze, "verify", "--user", str(path)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_unit_carries_the_variables_that_decide_where_things_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", "/run/my folder")
+    monkeypatch.setenv("QNNBRIDGE_DEBUG", "1")
+    text = service("--systemd")[1]
+    assert 'Environment="QNNBRIDGE_RUNTIME_DIR=/run/my folder"' in text.splitlines()
+    assert "QNNBRIDGE_DEBUG" not in text
+
+
+# --- Task Scheduler ---
+
+
+def test_the_task_is_well_formed_and_says_what_is_wanted() -> None:
+    told = of_the_task(scheduled_task.task_text(ODD))
+    assert told["Command"] == ODD.program
+    assert told["Arguments"].startswith("-m qnnbridge_tools host run --python ")
+    assert told["UserId"] == ODD.user
+    assert (told["ExecutionTimeLimit"], told["MultipleInstancesPolicy"]) == ("PT0S", "IgnoreNew")
+    assert (told["StopIfGoingOnBatteries"], told["LogonType"]) == ("false", "InteractiveToken")
+
+
+def test_the_task_is_restarted_within_what_its_schema_allows() -> None:
+    root = ET.fromstring(scheduled_task.task_text(ODD))
+    again = root.find("t:Settings/t:RestartOnFailure", NAMESPACE)
+    assert again is not None
+    count, interval = again.findtext("t:Count", "", NAMESPACE), again.findtext("t:Interval", "", NAMESPACE)
+    assert 1 <= int(count) <= 255
+    assert interval == "PT1M"
+
+
+def test_the_printed_task_is_well_formed_in_every_encoding_of_a_shell() -> None:
+    text = scheduled_task.task_text(ODD)
+    assert text.isascii()
+    for data in (text.encode("cp1252"), text.encode("utf-8-sig"), text.encode("utf-16")):
+        assert of_the_task(data)["UserId"] == ODD.user
+
+
+def test_the_file_is_utf_16_with_its_mark_as_task_scheduler_wants_it(tmp_path: Path) -> None:
+    path = tmp_path / "task.xml"
+    code, out, told = service("--task-scheduler", "--output", str(path))
+    assert (code, out) == (0, "")
+    data = path.read_bytes()
+    assert data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    assert 'encoding="UTF-16"' in data.decode("utf-16")
+    assert of_the_task(data)["Arguments"] == "-m qnnbridge_tools host run"
+    assert str(path) in told
+    assert "UTF-16" in told
+
+
+def test_on_windows_the_interpreter_without_a_console_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python.exe"
+    python.write_bytes(b"")
+    monkeypatch.setattr("qnnbridge_tools.host.service.ON_WINDOWS", True)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("USERDOMAIN", "DESKTOP")
+    monkeypatch.setenv("USERNAME", "maria")
+    assert this_computer((), windows=True).program == str(python)
+    python.with_name("pythonw.exe").write_bytes(b"")
+    made = this_computer(("--slots", "2"), windows=True)
+    assert (made.program, made.user) == (str(tmp_path / "pythonw.exe"), "DESKTOP\\maria")
+    assert made.arguments == ("-m", "qnnbridge_tools", "host", "run", "--slots", "2")
+
+
+def test_variables_that_a_task_would_not_get_are_named() -> None:
+    note = scheduled_task.variables_note(ODD)
+    assert 'setx QNNBRIDGE_STATE_DIR "/var/tmp/50% of it"' in note
+    assert scheduled_task.variables_note(Service("", (), {}, "")) == ""
+
+
+# --- the command ---
+
+
+@needs.linux
+def test_without_a_choice_the_file_is_for_this_system_and_stdout_holds_it_alone() -> None:
+    code, text, told = service()
+    assert code == 0
+    assert text == service("--systemd")[1]
+    assert "systemctl --user enable --now qnnbridge.service" in told
+    assert "systemctl" not in text
+
+
+@needs.linux
+def test_a_task_made_on_another_system_says_what_to_fill_in() -> None:
+    _, text, told = service("--task-scheduler")
+    assert of_the_task(text)["Command"] == r"C:\path\to\pythonw.exe"
+    assert "put your interpreter and your user" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--systemd", "--task-scheduler"], "different systems"),
+        (["--max-bytes", "much"], '--max-bytes "much" is no size'),
+        (["--recycle-bytes", "0"], '--recycle-bytes "0" is no size'),
+        (["--output", "/"], "cannot be written"),
+    ],
+)
+def test_what_makes_no_sense_is_bad_input(arguments: list[str], words: str) -> None:
+    code, text, told = service(*arguments)
+    assert (code, text) == (2, "")
+    assert words in told

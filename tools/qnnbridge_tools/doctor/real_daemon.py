@@ -1,0 +1,51 @@
+"""The daemon of this user on this computer, as applications would find it. Connects, never starts one.
+
+What cannot be imported is as good as no daemon: the doctor also works where packages are missing, and says that
+elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qnnbridge_protocol.errors import BridgeError, VersionMismatch
+from qnnbridge_tools.doctor.facts import DaemonFacts
+
+if TYPE_CHECKING:
+    from qnnbridge.daemon.discovery import Discovery
+
+ANSWER_TIMEOUT_S: Final = 5.0
+
+
+def look_for_daemon(dies_with_us: bool) -> DaemonFacts:
+    try:
+        from qnnbridge.daemon.folder import existing_runtime_folder, runtime_folder
+        from qnnbridge_tools.host.link import left_behind
+    except ImportError:
+        return DaemonFacts(dies_with_us=dies_with_us)
+    folder = str(runtime_folder())
+    try:
+        found = left_behind() if existing_runtime_folder() is not None else None
+    except BridgeError as error:
+        return DaemonFacts("untrusted", folder, said=error.message, fix=error.fix or "", dies_with_us=dies_with_us)
+    if found is None:
+        return DaemonFacts(folder=folder, dies_with_us=dies_with_us)
+    return _ask(found, folder, dies_with_us)
+
+
+def _ask(found: Discovery, folder: str, dies_with_us: bool) -> DaemonFacts:
+    """Of a daemon that has left its file: does it answer?"""
+    from qnnbridge_tools.host import link
+
+    def facts(state: str, version: str, said: str = "", fix: str = "", fits: bool = True) -> DaemonFacts:
+        return DaemonFacts(state, folder, version, found.pid, said, fix, fits, dies_with_us)
+
+    try:
+        with link.reach(ANSWER_TIMEOUT_S) as daemon:
+            told = daemon.status().get("daemon")
+    except VersionMismatch as error:
+        return facts("runs", found.qnnbridge, error.message, error.fix or "", fits=False)
+    except BridgeError as error:
+        return facts("stale" if link.is_none(error) else "silent", found.qnnbridge, error.cause or error.message)
+    version = told.get("qnnbridge") if isinstance(told, dict) else None
+    return facts("runs", str(version or found.qnnbridge))

@@ -1,0 +1,1 @@
+"""`qnnbridge host`: the daemon that several applications share, from its start to its end."""

@@ -1,0 +1,195 @@
+"""What the commands of `qnnbridge host` do: through `link` to the daemon, and the result as text or JSON.
+
+Each runs within `reporting.work`, so errors are just raised.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Any, Final, NoReturn
+
+from qnnbridge_protocol.errors import BridgeError, HostError, OptionError
+from qnnbridge_tools import output
+from qnnbridge_tools.host import link
+from qnnbridge_tools.host.figures import Figures, read_figures
+from qnnbridge_tools.host.options import DaemonOptions
+
+START_TIMEOUT_S: Final = 60.0
+END_GRACE_S: Final = 20.0
+"""Beyond the time for calls under way: what the NPU host may take to end, and the daemon itself."""
+
+
+def start(given: DaemonOptions, as_json: bool) -> None:
+    words = given.words()
+    try:
+        with link.reach() as daemon:
+            document = daemon.status()
+    except HostError as error:
+        if not link.is_none(error):
+            raise
+    else:
+        _tell_started(document, False, as_json)
+        if words:
+            print("It keeps its own options; to change them: qnnbridge host restart --daemon", file=sys.stderr)
+        return
+    document, started = _start(words)
+    _tell_started(document, started, as_json)
+
+
+def run(given: DaemonOptions) -> NoReturn:
+    """Be the daemon; this process ends with it."""
+    from qnnbridge_daemon.main import main
+
+    main(["--foreground", *given.words()])
+
+
+def stop(drain_s: float, as_json: bool) -> None:
+    try:
+        document = _stop(drain_s)
+    except HostError as error:
+        if not link.is_none(error):
+            raise
+        document = None
+    if as_json:
+        output.print_json({"stopped": document is not None, "daemon": document})
+    elif document is None:
+        print("No daemon runs.")
+    else:
+        print(_stopped_text(read_figures(document)))
+
+
+def restart_host(given: DaemonOptions, timeout_s: float, as_json: bool) -> None:
+    if given.words():
+        raise OptionError(
+            "These options are of the daemon, and only the NPU host would be restarted.",
+            fix="To start the daemon anew with them: qnnbridge host restart --daemon ...",
+        )
+    with link.reach() as daemon:
+        before = read_figures(daemon.status()).host
+        begin = time.monotonic()
+        if before.running:
+            daemon.restart_host(timeout_s)
+        took_s = time.monotonic() - begin
+        document = daemon.status()
+    after = read_figures(document).host
+    if as_json:
+        output.print_json({"restarted": before.running, "seconds": took_s, "host": document.get("host")})
+    elif not before.running:
+        print("No NPU host runs; the first session starts one.")
+    elif after.running:
+        print(f"The NPU host was replaced: pid {after.pid}, before {before.pid}. {output.seconds(took_s)}.")
+    else:
+        print(f"The NPU host, pid {before.pid}, was ended; the next call starts one. {output.seconds(took_s)}.")
+
+
+def restart_daemon(given: DaemonOptions, drain_s: float, as_json: bool) -> None:
+    words = given.words()
+    try:
+        before: dict[str, Any] | None = _stop(drain_s)
+    except HostError as error:
+        if not link.is_none(error):
+            raise
+        before = None
+    if before is not None and not as_json:
+        print(_stopped_text(read_figures(before)))
+    document, started = _start(words)
+    _tell_started(document, started, as_json)
+
+
+def status(as_json: bool) -> None:
+    from qnnbridge_tools.host.status_text import print_status
+
+    with link.reach() as daemon:
+        document = daemon.status()
+    if as_json:
+        output.print_json(document)
+    else:
+        print_status(read_figures(document).without_client(os.getpid()))
+
+
+def metrics() -> None:
+    from qnnbridge_tools.host.metrics import metrics_text
+
+    with link.reach() as daemon:
+        text = metrics_text(daemon.status())
+    sys.stdout.flush()
+    # Bytes: the format is UTF-8 with line feeds, whatever the system's own are.
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+
+def logs(count: int, follow: bool, path_only: bool) -> None:
+    from qnnbridge_tools.host import logs as log
+
+    path = log.log_path()
+    if path_only:
+        print(path)
+        return
+    if not log.rotated_files(path) and not follow:
+        raise BridgeError(
+            f"There is no log {path}.",
+            cause="No daemon has run yet with this state folder.",
+            fix="Start one: qnnbridge host start",
+        )
+    follower = log.Follower(path) if follow else None
+    for line in log.last_lines(path, count):
+        print(output.visible(line))
+    if follower is not None:
+        log.follow(follower, lambda line: print(output.visible(line), flush=True), threading.Event())
+
+
+# --- steps ---
+
+
+def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
+    """Its status, and whether it was started here and not by somebody else at the same time."""
+    from qnnbridge.daemon.start import Starting
+
+    deadline = time.monotonic() + START_TIMEOUT_S
+    starting = Starting(words)
+    try:
+        outcome = starting.wait(deadline)
+    finally:
+        starting.close()
+    with link.reach(max(1.0, deadline - time.monotonic())) as daemon:
+        return daemon.status(), outcome == "ready"
+
+
+def _stop(drain_s: float) -> dict[str, Any]:
+    """What there was. Returns when the daemon has ended; raises `HostError` if it does not."""
+    with link.reach() as daemon:
+        document = daemon.status()
+        daemon.stop(drain_s)
+    if not link.wait_for_end(drain_s + END_GRACE_S):
+        pid = read_figures(document).daemon.pid
+        raise HostError(
+            f"The daemon (pid {pid}) agreed to stop, and still runs after {drain_s + END_GRACE_S:g} s.",
+            fix="See what it does: qnnbridge host logs. If it hangs, end the process.",
+        )
+    return document
+
+
+def _tell_started(document: dict[str, Any], started: bool, as_json: bool) -> None:
+    figures = read_figures(document)
+    if as_json:
+        output.print_json({"started": started, "daemon": document.get("daemon")})
+        return
+    words = "The daemon runs" if started else "A daemon runs already"
+    print(f"{words}: pid {figures.daemon.pid}, {output.visible(figures.daemon.endpoint)}")
+
+
+def _stopped_text(figures: Figures) -> str:
+    """What ended, in one sentence."""
+    others = figures.without_client(os.getpid())
+    ended = [f"The daemon, pid {figures.daemon.pid}, has ended"]
+    if figures.host.running:
+        ended.append(f"and with it the NPU host, pid {figures.host.pid}")
+    text = " ".join(ended)
+    if others.clients:
+        names = ", ".join(f"{output.visible(client.name)} ({client.pid})" for client in others.clients[:5])
+        more = f" and {len(others.clients) - 5} more" if len(others.clients) > 5 else ""
+        text += f". Clients that were connected: {names}{more}"
+    return text + "."

@@ -1,0 +1,135 @@
+"""`qnnbridge host`: the commands for the daemon that several applications share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qnnbridge_tools import reporting
+from qnnbridge_tools.host.options import DaemonOptions, with_daemon_options
+
+DRAIN_S = 30.0
+RESTART_TIMEOUT_S = 300.0
+LINES = 50
+
+app = typer.Typer(
+    help="Start, stop and watch the daemon: one NPU host that several applications share.", rich_markup_mode=None
+)
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Drain = Annotated[
+    float, typer.Option("--drain", metavar="S", min=0.0, help="Seconds that calls under way get to end.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def host(context: typer.Context) -> None:
+    """Without a subcommand: the status."""
+    if context.invoked_subcommand is None:
+        status()
+
+
+@app.command("start")
+@with_daemon_options
+def start(
+    given: DaemonOptions,
+    as_json: Json = False,
+) -> None:
+    """Start the daemon in the background, and return when it answers. One that runs already stays."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools.host import actions
+
+        actions.start(given, as_json)
+
+
+@app.command("run")
+@with_daemon_options
+def run(given: DaemonOptions) -> None:
+    """Be the daemon, in the foreground: for service managers. Ctrl+C or SIGTERM ends it in good order."""
+    with reporting.work():
+        from qnnbridge_tools.host import actions
+
+        actions.run(given)
+
+
+@app.command("stop")
+def stop(drain: Drain = DRAIN_S, as_json: Json = False) -> None:
+    """End the daemon and its NPU host, and wait for that. Calls under way may end first."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools.host import actions
+
+        actions.stop(drain, as_json)
+
+
+@app.command("restart")
+@with_daemon_options
+def restart(
+    given: DaemonOptions,
+    whole: Annotated[
+        bool, typer.Option("--daemon", help="The daemon, too: for another version or other options.")
+    ] = False,
+    drain: Drain = DRAIN_S,
+    as_json: Json = False,
+) -> None:
+    """Replace the NPU host by a new one; no call is lost. The options go with --daemon."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools.host import actions
+
+        if whole:
+            actions.restart_daemon(given, drain, as_json)
+        else:
+            actions.restart_host(given, RESTART_TIMEOUT_S, as_json)
+
+
+@app.command("status")
+def status(as_json: Json = False) -> None:
+    """Show the daemon, its NPU host, its clients and models. Exit code 3 if no daemon runs."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools.host import actions
+
+        actions.status(as_json)
+
+
+@app.command("metrics")
+def metrics() -> None:
+    """Print the figures as OpenMetrics text, for Prometheus and its like."""
+    with reporting.work():
+        from qnnbridge_tools.host import actions
+
+        actions.metrics()
+
+
+@app.command("logs")
+def logs(
+    count: Annotated[int, typer.Option("-n", "--lines", metavar="N", min=0, help="How many lines.")] = LINES,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is added, until Ctrl+C.")] = False,
+    path: Annotated[bool, typer.Option("--path", help="Print the file's path instead.")] = False,
+) -> None:
+    """Show the last lines of the daemon's log, whether it runs or not."""
+    with reporting.work():
+        from qnnbridge_tools.host import actions
+
+        actions.logs(count, follow, path)
+
+
+@app.command("service")
+@with_daemon_options
+def service(
+    given: DaemonOptions,
+    systemd: Annotated[bool, typer.Option("--systemd", help="A user unit for systemd.")] = False,
+    task_scheduler: Annotated[
+        bool, typer.Option("--task-scheduler", help="A task for Windows Task Scheduler.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there instead of printing it.")
+    ] = None,
+) -> None:
+    """Print a file that lets this system start and watch the daemon. Default: for the system this is."""
+    with reporting.work():
+        from qnnbridge_daemon.main import EXIT_RUNNING as ANOTHER_RUNS
+        from qnnbridge_tools.host import service_command
+
+        service_command.give(
+            given.words(), systemd=systemd, task_scheduler=task_scheduler, output=output, another=ANOTHER_RUNS
+        )

@@ -1,0 +1,287 @@
+"""The daemon's status document as typed values: what the texts, `qnnbridge top` and the metrics are made of.
+
+A daemon of a neighbouring version may tell less or more: what is missing or of another type reads as nothing
+(0, empty), what is unknown is passed over. Frozen data; pure functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DaemonFigures:
+    """idle_exit_s: ``None`` if it never leaves by itself; idle_unload_s: ``None`` if models stay loaded."""
+
+    pid: int
+    qnnbridge: str
+    python: str
+    uptime_s: float
+    instance: str
+    endpoint: str
+    log_file: str
+    idle_exit_s: float | None
+    idle_unload_s: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostFigures:
+    """The NPU host. last_crash: its text, empty if there was none. simulator: ``None`` if that is not known."""
+
+    running: bool
+    pid: int
+    generation: int
+    machine: str
+    versions: Mapping[str, str]
+    simulator: bool | None
+    crashes: int
+    planned_restarts: int
+    rss_bytes: int
+    last_crash: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Latency:
+    """In milliseconds; all ``None`` as long as there was no call."""
+
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClientFigures:
+    """busy: calls that were refused because of a limit."""
+
+    id: str
+    pid: int
+    name: str
+    connected_s: float
+    sessions: int
+    calls: int
+    errors: int
+    busy: int
+    in_flight: int
+    waiting: int
+    bytes: int
+    shared_bytes: int
+    calls_per_s: float
+    latency_ms: Latency
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelFigures:
+    """One shared session. runs_on: "QNN", "CPU", "QNN+CPU". clients, sessions: how many use it."""
+
+    key: str
+    label: str
+    runs_on: str
+    qnn_nodes: int
+    cpu_nodes: int
+    clients: int
+    sessions: int
+    loaded: bool
+    idle_s: float
+    calls: int
+    errors: int
+    calls_per_s: float
+    latency_ms: Latency
+    opened_ms: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Totals:
+    """Since the daemon began, also of clients that are gone. latency_buckets: upper bounds in seconds, rising, and
+    how many calls took at most so long."""
+
+    clients: int
+    sessions_created: int
+    sessions_shared: int
+    calls: int
+    errors: int
+    busy: int
+    unloads: int
+    reloads: int
+    latency_sum_s: float
+    latency_count: int
+    latency_buckets: tuple[tuple[float, int], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figures:
+    """slots, running, waiting: of the calls that are inside the NPU host or on their way."""
+
+    daemon: DaemonFigures
+    host: HostFigures
+    clients: tuple[ClientFigures, ...]
+    models: tuple[ModelFigures, ...]
+    slots: int
+    running: int
+    waiting: int
+    daemon_rss_bytes: int
+    shared_bytes: int
+    totals: Totals
+
+    @property
+    def calls_per_s(self) -> float:
+        return sum(client.calls_per_s for client in self.clients)
+
+    def without_client(self, pid: int) -> Figures:
+        """Without an onlooker: a client of this process that has no session."""
+        kept = tuple(client for client in self.clients if client.pid != pid or client.sessions)
+        return dataclasses.replace(self, clients=kept)
+
+
+def read_figures(document: Mapping[str, Any]) -> Figures:
+    queue, memory = _part(document, "queue"), _part(document, "memory")
+    return Figures(
+        daemon=_daemon(_part(document, "daemon")),
+        host=_host(_part(document, "host")),
+        clients=tuple(_client(told) for told in _list(document, "clients")),
+        models=tuple(_model(told) for told in _list(document, "models")),
+        slots=_int(queue, "slots"),
+        running=_int(queue, "running"),
+        waiting=_int(queue, "waiting"),
+        daemon_rss_bytes=_int(memory, "daemon_rss_bytes"),
+        shared_bytes=_int(memory, "shared_bytes"),
+        totals=_totals(_part(document, "totals")),
+    )
+
+
+def _daemon(told: Mapping[str, Any]) -> DaemonFigures:
+    return DaemonFigures(
+        pid=_int(told, "pid"),
+        qnnbridge=_text(told, "qnnbridge"),
+        python=_text(told, "python"),
+        uptime_s=_float(told, "uptime_s"),
+        instance=_text(told, "instance"),
+        endpoint=_text(told, "endpoint"),
+        log_file=_text(told, "log_file"),
+        idle_exit_s=_number(told, "idle_exit_s"),
+        idle_unload_s=_number(told, "idle_unload_s"),
+    )
+
+
+def _host(told: Mapping[str, Any]) -> HostFigures:
+    simulator = told.get("simulator")
+    return HostFigures(
+        running=told.get("running") is True,
+        pid=_int(told, "pid"),
+        generation=_int(told, "generation"),
+        machine=_text(told, "machine"),
+        versions={str(name): str(version) for name, version in _part(told, "versions").items() if version},
+        simulator=simulator if isinstance(simulator, bool) else None,
+        crashes=_int(told, "crashes"),
+        planned_restarts=_int(told, "planned_restarts"),
+        rss_bytes=_int(told, "rss_bytes"),
+        last_crash=_text(told, "last_crash"),
+    )
+
+
+def _client(told: Mapping[str, Any]) -> ClientFigures:
+    return ClientFigures(
+        id=_text(told, "id"),
+        pid=_int(told, "pid"),
+        name=_text(told, "name"),
+        connected_s=_float(told, "connected_s"),
+        sessions=_int(told, "sessions"),
+        calls=_int(told, "calls"),
+        errors=_int(told, "errors"),
+        busy=_int(told, "busy"),
+        in_flight=_int(told, "in_flight"),
+        waiting=_int(told, "waiting"),
+        bytes=_int(told, "bytes"),
+        shared_bytes=_int(told, "shared_bytes"),
+        calls_per_s=_float(told, "calls_per_s"),
+        latency_ms=_latency(told),
+    )
+
+
+def _model(told: Mapping[str, Any]) -> ModelFigures:
+    return ModelFigures(
+        key=_text(told, "key"),
+        label=_text(told, "label"),
+        runs_on=_text(told, "runs_on"),
+        qnn_nodes=_int(told, "qnn_nodes"),
+        cpu_nodes=_int(told, "cpu_nodes"),
+        clients=_int(told, "clients"),
+        sessions=_int(told, "sessions"),
+        loaded=told.get("loaded") is True,
+        idle_s=_float(told, "idle_s"),
+        calls=_int(told, "calls"),
+        errors=_int(told, "errors"),
+        calls_per_s=_float(told, "calls_per_s"),
+        latency_ms=_latency(told),
+        opened_ms=_float(told, "opened_ms"),
+    )
+
+
+def _latency(told: Mapping[str, Any]) -> Latency:
+    if not _int(told, "calls"):
+        return Latency()
+    part = _part(told, "latency_ms")
+    return Latency(*(_number(part, name) for name in ("p50", "p90", "p99", "max")))
+
+
+def _totals(told: Mapping[str, Any]) -> Totals:
+    latency = _part(told, "latency_s")
+    return Totals(
+        clients=_int(told, "clients"),
+        sessions_created=_int(told, "sessions_created"),
+        sessions_shared=_int(told, "sessions_shared"),
+        calls=_int(told, "calls"),
+        errors=_int(told, "errors"),
+        busy=_int(told, "busy"),
+        unloads=_int(told, "unloads"),
+        reloads=_int(told, "reloads"),
+        latency_sum_s=_float(latency, "sum"),
+        latency_count=_int(latency, "count"),
+        latency_buckets=_buckets(latency.get("buckets")),
+    )
+
+
+def _buckets(told: object) -> tuple[tuple[float, int], ...]:
+    if not isinstance(told, Sequence) or isinstance(told, str):
+        return ()
+    found: list[tuple[float, int]] = []
+    for pair in told:
+        try:
+            bound, count = pair
+            found.append((float("inf") if bound is None else float(bound), int(count)))
+        except (TypeError, ValueError):
+            return ()
+    return tuple(found)
+
+
+# --- one value ---
+
+
+def _part(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = told.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _list(told: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    found = told.get(name)
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, (list, tuple)) else []
+
+
+def _number(told: Mapping[str, Any], name: str) -> float | None:
+    found = told.get(name)
+    return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+
+
+def _float(told: Mapping[str, Any], name: str) -> float:
+    return _number(told, name) or 0.0
+
+
+def _int(told: Mapping[str, Any], name: str) -> int:
+    return int(_float(told, name))
+
+
+def _text(told: Mapping[str, Any], name: str) -> str:
+    found = told.get(name)
+    return "" if found is None else str(found)

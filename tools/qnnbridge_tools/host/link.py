@@ -1,0 +1,143 @@
+"""The way of the commands to a daemon that runs: find it, ask it, and say in words why it cannot be reached.
+
+A link never starts a daemon. What went wrong is also told by ``details["daemon_state"]``, on which the exit code of
+a command rests (`reporting`). One thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge_protocol.errors import BridgeError, HostStartFailed, VersionMismatch
+
+if TYPE_CHECKING:
+    from qnnbridge import Host
+    from qnnbridge.daemon.discovery import Discovery
+
+CONNECT_TIMEOUT_S: Final = 15.0
+ASK_TIMEOUT_S: Final = 15.0
+STATE: Final = "daemon_state"
+NONE, UNREACHABLE, OTHER_VERSION = "none", "unreachable", "other version"
+_LOOK_INTERVAL_S: Final = 0.05
+
+
+class Link:
+    """A connection to the daemon. Every method raises `BridgeError`."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def status(self) -> dict[str, Any]:
+        """The daemon's status document."""
+        document = self._ask({"op": "daemon.status"}, ASK_TIMEOUT_S).get("status")
+        return document if isinstance(document, dict) else {}
+
+    def stop(self, drain_s: float) -> None:
+        """Ask it to end, after calls under way had so long to end. Returns when it has agreed."""
+        self._ask({"op": "daemon.stop", "drain_s": drain_s}, ASK_TIMEOUT_S + drain_s)
+
+    def restart_host(self, timeout_s: float) -> None:
+        """Replace the NPU host by a new one. Returns when that is done."""
+        self._ask({"op": "daemon.restart_host"}, timeout_s)
+
+    def _ask(self, header: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        try:
+            return dict(self._host.call(header, timeout=timeout_s).header)
+        except HostStartFailed as error:
+            raise explained(error) from None
+
+    def close(self) -> None:
+        with contextlib.suppress(BridgeError, OSError):
+            self._host.close()
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def reach(timeout_s: float = CONNECT_TIMEOUT_S) -> Link:
+    """The daemon of this user. Raises `HostStartFailed` or `VersionMismatch` with a state in its details."""
+    from qnnbridge.daemon.connect import connect
+
+    try:
+        return Link(connect(start=False, timeout=timeout_s))
+    except (HostStartFailed, VersionMismatch) as error:
+        raise explained(error) from None
+
+
+def explained(error: BridgeError) -> BridgeError:
+    """The error with the daemon's state: what can be said of a daemon that cannot be entered."""
+    if isinstance(error, VersionMismatch):
+        error.details[STATE] = OTHER_VERSION
+        return error
+    if "path" in error.details:  # the folder is not to be trusted: whether there is one cannot be told
+        error.details[STATE] = UNREACHABLE
+        return error
+    if is_running():
+        error.details[STATE] = UNREACHABLE
+        error.message = "There is a qnnbridge daemon, and it cannot be reached."
+        error.fix = "See what it does: qnnbridge host logs. It may just be starting or leaving: try again."
+        return error
+    return no_daemon(error.cause)
+
+
+def no_daemon(cause: str | None = None) -> HostStartFailed:
+    return HostStartFailed(
+        "No qnnbridge daemon runs.",
+        cause=cause,
+        fix="Start one: qnnbridge host start",
+        details={STATE: NONE},
+    )
+
+
+def is_none(error: BridgeError) -> bool:
+    """Whether it says that there is no daemon."""
+    return error.details.get(STATE) == NONE
+
+
+# --- the daemon from outside ---
+
+
+def is_running() -> bool:
+    """Whether a daemon lives: it holds the lock of the folder for as long. Starts and connects to nothing."""
+    from filelock import FileLock, Timeout
+
+    from qnnbridge.daemon.folder import runtime_folder
+    from qnnbridge_daemon.lock import LOCK_NAME
+
+    path = runtime_folder() / LOCK_NAME
+    if not path.exists():
+        return False
+    lock = FileLock(path, mode=0o600)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def wait_for_end(timeout_s: float) -> bool:
+    """Until no daemon lives any more; False if one still does then."""
+    end = time.monotonic() + timeout_s
+    while is_running():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_LOOK_INTERVAL_S)
+    return True
+
+
+def left_behind() -> Discovery | None:
+    """What a daemon that runs, or that was killed, has written for applications."""
+    from qnnbridge.daemon.discovery import read_discovery
+    from qnnbridge.daemon.folder import existing_runtime_folder
+
+    folder = existing_runtime_folder()
+    return None if folder is None else read_discovery(folder)

@@ -1,0 +1,110 @@
+"""The options of a daemon on our command lines, and as the words that the daemon's own command line takes.
+
+Only what was given is passed on: the defaults are the daemon's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import typer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DaemonOptions:
+    """What was given; ``None``: nothing was. The fields are the options."""
+
+    python: Annotated[
+        str | None, typer.Option(metavar="PYTHON", help="Interpreter of the NPU host that the daemon runs.")
+    ] = None
+    idle_exit: Annotated[
+        float | None,
+        typer.Option(metavar="S", min=0, help="Leave after so many seconds without a client. Default: never."),
+    ] = None
+    idle_unload: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S", min=0, help="Unload a model after so many seconds without a call; 0: never. Default 600."
+        ),
+    ] = None
+    slots: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Calls that may be in the NPU host at once. Default 4.")
+    ] = None
+    max_sessions: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Open sessions of one client. Default 64.")
+    ] = None
+    max_queued: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Waiting calls of one client. Default 256.")
+    ] = None
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory of one client's calls and shared arrays (500M, 4G). Default 2G."),
+    ] = None
+    recycle_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Replace an NPU host that grew so large. Default: never."),
+    ] = None
+    recycle_sessions: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Replace an NPU host after so many new sessions. Default: never."),
+    ] = None
+
+    def words(self) -> list[str]:
+        """For the daemon's command line. Raises `OptionError` for a size that is none."""
+        given: dict[str, Any] = dataclasses.asdict(self)
+        for name in _SIZES:
+            given[name] = _bytes(name, given[name])
+        return [
+            word
+            for name, value in given.items()
+            if value is not None
+            for word in (_option(name), f"{value:g}" if isinstance(value, float) else str(value))
+        ]
+
+
+_GIVEN: Final = "given"
+_SIZES: Final = ("max_bytes", "recycle_bytes")
+
+
+def with_daemon_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes these options behind its own; it gets them together, as its argument `given`."""
+    own = inspect.signature(command, eval_str=True)
+    fields = typing.get_type_hints(DaemonOptions, include_extras=True)
+    parameters = {name: one for name, one in own.parameters.items() if name != _GIVEN}
+    for field in dataclasses.fields(DaemonOptions):
+        parameters[field.name] = inspect.Parameter(
+            field.name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=field.default,
+            annotation=fields[field.name],
+        )
+
+    @functools.wraps(command)
+    def with_options(**values: Any) -> None:
+        given = DaemonOptions(**{name: values.pop(name) for name in fields})
+        command(**values, **{_GIVEN: given})
+
+    with_options.__annotations__ = {name: one.annotation for name, one in parameters.items()}
+    with_options.__dict__["__signature__"] = own.replace(parameters=list(parameters.values()))
+    return with_options
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _bytes(name: str, size: str | None) -> int | None:
+    if size is None:
+        return None
+    from qnnbridge.cache.settings import parse_size
+    from qnnbridge_protocol.errors import OptionError
+
+    number = parse_size(size)
+    if not number:
+        raise OptionError(f'{_option(name)} "{size}" is no size.', fix="Write bytes, or 500M, 4G.")
+    return number

@@ -1,0 +1,1 @@
+"""`qnnbridge top`: a live view of the daemon."""

@@ -1,0 +1,33 @@
+"""`qnnbridge top`: the options, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from qnnbridge_tools import reporting
+from qnnbridge_tools.top.sorting import Order
+
+LEAST_INTERVAL_S = 0.2
+
+
+def top(
+    interval: Annotated[
+        float,
+        typer.Option("--interval", "-i", metavar="S", min=LEAST_INTERVAL_S, help="Seconds between looks."),
+    ] = 1.0,
+    order: Annotated[Order, typer.Option("--sort", help="What stands first. The key s changes it.")] = Order.RATE,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--count", "-n", metavar="N", min=1, help="Look so many times, then end. Default without a terminal: 1."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, once.")] = False,
+) -> None:
+    """Watch the daemon: clients, models, where they run, calls per second, latencies. q ends it."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools.top import watching
+
+        watching.watch(interval, order, rounds, as_json)

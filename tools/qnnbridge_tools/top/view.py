@@ -1,0 +1,116 @@
+"""The daemon's figures as one page of a terminal, drawn by rich. Pure: figures and a size in, a drawing out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from qnnbridge_tools import output
+from qnnbridge_tools.host import figures_text as words
+from qnnbridge_tools.host.figures import Figures
+from qnnbridge_tools.inspection.report import size_text
+from qnnbridge_tools.top.sorting import Order
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_HEAD_LINES: Final = 5
+_TABLE_LINES: Final = 3
+"""Of a table without its rows: title, header, rule."""
+_LEAST_ROWS: Final = 3
+_TEXT_COLUMNS: Final = ("client", "model", "runs on", "state", "now")
+_ESSENTIAL: Final = {
+    "client": ("pid", "client", "calls/s", "p50", "p99", "errors"),
+    "model": ("model", "runs on", "clients", "calls/s", "p50", "p99"),
+}
+"""Columns that stay where the window is narrow."""
+_WIDE: Final = 110
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page:
+    """What is shown. note: instead of fresh figures, why there are none."""
+
+    figures: Figures | None
+    order: Order
+    reverse: bool
+    interval_s: float
+    note: str = ""
+
+
+def draw(page: Page, width: int, height: int) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    if page.note:
+        parts.append(Text(output.visible(page.note), style="bold red", overflow="ellipsis", no_wrap=True))
+    if page.figures is not None:
+        parts += [Text(line, overflow="ellipsis", no_wrap=True) for line in head(page.figures)]
+        parts += _tables(page.figures, width, height - _HEAD_LINES - len(parts))
+    parts.append(Text(_help(page), style="dim", overflow="ellipsis", no_wrap=True))
+    return Group(*parts)
+
+
+def head(figures: Figures) -> list[str]:
+    daemon, totals = figures.daemon, figures.totals
+    restarts = f"crashed {figures.host.crashes}, replaced {figures.host.planned_restarts}"
+    return [
+        f"qnnbridge {daemon.qnnbridge} daemon, pid {daemon.pid}, up {words.duration(daemon.uptime_s)}, "
+        f"memory {size_text(figures.daemon_rss_bytes)}, shared {size_text(figures.shared_bytes)}",
+        output.visible(f"NPU host: {words.host_text(figures.host)}; {restarts}"),
+        f"Calls: {words.rate_text(figures.calls_per_s)}/s now, {words.count_text(totals.calls)} in all, "
+        f"{words.count_text(totals.errors)} errors, {words.count_text(totals.busy)} refused",
+        f"Queue: {words.queue_text(figures)}",
+    ]
+
+
+def _tables(figures: Figures, width: int, height: int) -> list[RenderableType]:
+    clients = [words.client_row(client) for client in figures.clients]
+    models = [words.model_row(model) for model in figures.models]
+    room = max(2 * _LEAST_ROWS, height - 2 * (_TABLE_LINES + 1))
+    first = min(len(models), max(_LEAST_ROWS, room // 2, room - len(clients)))
+    second = max(_LEAST_ROWS, room - first)
+    return [
+        *_table("Models", words.MODEL_HEADERS, models, first, width),
+        *_table("Clients", words.CLIENT_HEADERS, clients, second, width),
+    ]
+
+
+def _table(
+    title: str, headers: Sequence[str], rows: Sequence[Sequence[str]], most: int, width: int
+) -> list[RenderableType]:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        return [Text(f"{title}: none", style="bold")]
+    shown = rows if len(rows) <= most else rows[: max(1, most - 1)]
+    kept = _columns(headers, width)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for column in kept:
+        is_text = headers[column] in _TEXT_COLUMNS
+        table.add_column(
+            Text(headers[column]),
+            justify="left" if is_text else "right",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    for row in shown:
+        table.add_row(*(Text(row[column]) for column in kept))
+    parts: list[RenderableType] = [Text(f"{title}: {len(rows)}", style="bold"), table]
+    if len(shown) < len(rows):
+        parts.append(Text(f"... and {len(rows) - len(shown)} more", style="dim"))
+    return parts
+
+
+def _columns(headers: Sequence[str], width: int) -> list[int]:
+    essential = next(names for key, names in _ESSENTIAL.items() if key in headers)
+    return [index for index, header in enumerate(headers) if width >= _WIDE or header in essential]
+
+
+def _help(page: Page) -> str:
+    reverse = ", reversed" if page.reverse else ""
+    return f"sorted by {page.order.value}{reverse}, every {page.interval_s:g} s    q quit  s sort  r reverse"
