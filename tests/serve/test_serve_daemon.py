@@ -51,6 +51,10 @@ def same(tmp_path: Path) -> Path:
 def test_the_daemon_is_started_used_and_left_running(daemon: None, same: Path) -> None:
     with serving(*SHARED, "--model", f"same={same}") as server:
         assert outputs_of(server.infer("same", X)) == [5, -7]
+        metrics = server.ask("GET", "/metrics")
+        assert metrics.headers["content-type"].startswith("application/openmetrics-text")
+        assert "qnnbridge_host_running 1\n" in metrics.body.decode()
+        assert metrics.body.endswith(b"# EOF\n")
         with qnnbridge.connect(start=False) as host:
             told = status(host)
             assert [client["pid"] for client in told["clients"] if client["sessions"]] == [server.process.pid]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import random
+import socket
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.values import equal_bits
 from qnnbridge_tools.serve import encodings, tensors
-from qnnbridge_tools.serve.address import read_address
+from qnnbridge_tools.serve.address import listen, read_address
 from qnnbridge_tools.serve.admission import Admission
 from qnnbridge_tools.serve.datatypes import DATATYPES, Tensor, make_contract
 from qnnbridge_tools.serve.infer_request import GivenTensor, read_request
@@ -61,6 +63,32 @@ def test_an_address_says_who_can_reach_it(text: str, host: str, port: int, loopb
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(errors.OptionError):
         read_address(text)
+
+
+def test_answers_are_not_held_back_until_there_is_more_to_send() -> None:
+    """Nagle's algorithm costs 40 ms for each answer that is sent in two pieces."""
+
+    async def accepted() -> int:
+        loop = asyncio.get_running_loop()
+        came: asyncio.Future[asyncio.BaseTransport] = loop.create_future()
+
+        class Accepted(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                came.set_result(transport)
+
+        with listen(read_address("127.0.0.1:0")) as listener:
+            server = await loop.create_server(Accepted, sock=listener)
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            transport = await came
+            option = int(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            transport.close()
+            writer.close()
+            await writer.wait_closed()
+            server.close()
+            await server.wait_closed()
+        return option
+
+    assert asyncio.run(accepted()) == 1
 
 
 # --- models ---------------------------------------------------------------------------------------------------

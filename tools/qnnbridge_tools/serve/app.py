@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,9 +20,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from qnnbridge_protocol._version import __version__
+from qnnbridge_tools.host.metrics import metrics_text
+from qnnbridge_tools.host.openmetrics import CONTENT_TYPE
 from qnnbridge_tools.serve import encodings
 from qnnbridge_tools.serve.admission import Admission, Ticket
-from qnnbridge_tools.serve.answers import answered, error_answer, json_answer
+from qnnbridge_tools.serve.answers import PartedResponse, answered, error_answer, json_answer
 from qnnbridge_tools.serve.body import receive_body
 from qnnbridge_tools.serve.guard import Guard
 from qnnbridge_tools.serve.infer_reply import InferReply, infer
@@ -53,17 +56,27 @@ class ServiceLimits:
 
 
 class Service:
-    """control: whether clients may load and unload models."""
+    """control: whether clients may load and unload models. figures: the daemon's, if there is one."""
 
-    def __init__(self, repository: Repository, probe: HostProbe, limits: ServiceLimits, *, control: bool) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        probe: HostProbe,
+        limits: ServiceLimits,
+        *,
+        control: bool,
+        figures: Callable[[], Mapping[str, Any]] | None,
+    ) -> None:
         self._repository = repository
         self._probe = probe
         self._limits = limits
         self._control = control
+        self._figures = figures
         self._admission = Admission(limits.threads + limits.queue, max(4 * limits.most_bytes, 1024**3))
         self._readers = Workers("reader", READERS)
         self._runs = Workers("run", limits.threads)
         self._loaders = Workers("loader", LOADERS)
+        self._meters = Workers("metrics", 1)
 
     # --- health and metadata ---
 
@@ -88,6 +101,12 @@ class Service:
     async def model_metadata(self, request: Request) -> Response:
         return json_answer(self._repository.describe(*_model_of(request)))
 
+    async def metrics(self, request: Request) -> Response:
+        if self._figures is None:
+            raise Refused(404, "A private host has no metrics; with --host daemon they are the daemon's.")
+        figures = await self._meters.do(self._figures)
+        return Response(metrics_text(figures), 200, {"content-type": CONTENT_TYPE})
+
     # --- inference ---
 
     async def infer(self, request: Request) -> Response:
@@ -106,9 +125,9 @@ class Service:
             reply = await self._runs.do_for(run, deadline, request.receive)
         headers = {"content-encoding": packed} if packed else {}
         if reply.json_size is None:
-            return Response(reply.body, 200, headers, "application/json")
+            return PartedResponse(reply.body, 200, headers, "application/json")
         headers[HEADER_LENGTH] = str(reply.json_size)
-        return Response(reply.body, 200, headers, "application/octet-stream")
+        return PartedResponse(reply.body, 200, headers, "application/octet-stream")
 
     def _read(
         self, parts: list[bytes], encoding: str | None, json_size: str | None, ticket: Ticket
@@ -165,6 +184,7 @@ def make_app(service: Service, token: bytes | None) -> ASGIApp:
         ("/v2/health/live", service.live, get),
         ("/v2/health/ready", service.ready, get),
         ("/v2", service.server_metadata, get),
+        ("/metrics", service.metrics, get),
         ("/v2/repository/index", service.index, post),
         ("/v2/repository/models/{name}/load", service.load, post),
         ("/v2/repository/models/{name}/unload", service.unload, post),

@@ -24,7 +24,7 @@ from qnnbridge_tools import free_dimensions
 from qnnbridge_tools.serve.address import Address, listen, url_of
 from qnnbridge_tools.serve.model_files import ModelFile
 from qnnbridge_tools.serve.repository import Repository
-from qnnbridge_tools.serve.sessions import SessionOptions, Where, open_host, open_model
+from qnnbridge_tools.serve.sessions import SessionOptions, Where, daemon_figures, open_host, open_model
 
 if TYPE_CHECKING:
     import uvicorn
@@ -109,7 +109,13 @@ def serve(options: ServeOptions) -> None:
             from qnnbridge_tools.serve.app import Service, make_app
             from qnnbridge_tools.serve.probe import HostProbe
 
-            service = Service(repository, HostProbe(host), options.limits, control=options.control)
+            service = Service(
+                repository,
+                HostProbe(host),
+                options.limits,
+                control=options.control,
+                figures=daemon_figures(host) if host.is_daemon else None,
+            )
             server = _server(make_app(service, options.token), options)
             _run(server, listener, repository, options)
         finally:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qnnbridge_protocol.errors import BridgeError, PlacementRefused
 from qnnbridge_tools import free_dimensions
@@ -15,6 +16,8 @@ from qnnbridge_tools.serve.model_files import ModelFile
 if TYPE_CHECKING:
     from qnnbridge import Host, InferenceSession
     from qnnbridge_protocol.specs import Placement
+
+FIGURES_TIMEOUT_S: Final = 5.0
 
 Where = Literal["daemon", "private"]
 
@@ -46,6 +49,16 @@ def open_host(where: Where, python: str | None) -> Host:
     import qnnbridge
 
     return qnnbridge.connect(python=python) if where == "daemon" else qnnbridge.Host(python)
+
+
+def daemon_figures(host: Host) -> Callable[[], Mapping[str, Any]]:
+    """Asks a host that is the daemon for its status document."""
+
+    def ask() -> Mapping[str, Any]:
+        document: Mapping[str, Any] = host.call({"op": "daemon.status"}, timeout=FIGURES_TIMEOUT_S).header["status"]
+        return document
+
+    return ask
 
 
 def open_model(file: ModelFile, options: SessionOptions, host: Host) -> LoadedModel:
