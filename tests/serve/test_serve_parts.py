@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import random
+import re
 import socket
 import zlib
 from pathlib import Path
@@ -12,15 +13,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click import Context
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.main import get_command
 
 from qnnbridge.node import NodeArg
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.values import equal_bits
-from qnnbridge_tools.serve import encodings, tensors
+from qnnbridge_tools.cli import app
+from qnnbridge_tools.serve import app as app_module
+from qnnbridge_tools.serve import encodings, refusals, tensors
 from qnnbridge_tools.serve.address import listen, read_address
 from qnnbridge_tools.serve.admission import Admission
 from qnnbridge_tools.serve.datatypes import DATATYPES, Tensor, make_contract
@@ -315,6 +320,26 @@ def test_no_request_does_anything_but_be_read_or_refused(body: Any, size: int | 
     except Refused as refused:
         assert refused.status == 400
         assert refused.text
+
+
+# --- the page -------------------------------------------------------------------------------------------------
+
+
+def test_the_page_tells_of_every_option_status_and_type() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    command = get_command(app).get_command(Context(get_command(app)), "serve")  # type: ignore[attr-defined]
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    assert len(options) > 15
+    assert [name for name in sorted(options) if name.startswith("--") and name not in page] == ["--model-control"]
+    sources = "".join(path.read_text(encoding="utf-8") for path in Path(app_module.__file__).parent.glob("*.py"))
+    statuses = (
+        set(re.findall(r"Refused\(\s*(\d{3})", sources)) | {str(status) for _, status in refusals._STATUS} | {"500"}
+    )
+    assert len(statuses) > 10
+    table = page[page.index("| status | when |") :]
+    assert {status for status in statuses if status not in table} == set()
+    for datatype in ("BOOL", "UINT8", "INT64", "FP16", "FP32", "FP64", "BF16", "BYTES"):
+        assert f"`{datatype}`" in page
 
 
 # --- answers --------------------------------------------------------------------------------------------------
