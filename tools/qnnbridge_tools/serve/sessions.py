@@ -91,9 +91,8 @@ def open_model(file: ModelFile, options: SessionOptions, host: Host) -> LoadedMo
 def _summary(placement: Placement) -> str:
     if not placement.known:
         return "ready"
-    parts = []
-    if placement.qnn_nodes:
-        parts.append(f"{placement.qnn_nodes} nodes on QNN")
-    if placement.cpu_nodes:
-        parts.append(f"{placement.cpu_nodes} nodes on the CPU")
+    parts: list[str] = []
+    for count, where in ((placement.qnn_nodes, "QNN"), (placement.cpu_nodes, "the CPU")):
+        if count:
+            parts.append(f"{count} {'node' if count == 1 else 'nodes'} on {where}")
     return ", ".join(parts) or "ready"
