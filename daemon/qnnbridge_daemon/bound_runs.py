@@ -43,7 +43,10 @@ class BoundSession:
         try:
             size = sum(tensor.array.nbytes for tensor in (*call.inputs, *call.outputs))
             with session.call(cancellation, size) as remote:
-                return _run(remote, session.retry, call, cancellation)
+                values = _run(remote, session.retry, call, cancellation)
+            for value in values or ():
+                session.keep(value)
+            return values
         finally:
             stop.detach()
 

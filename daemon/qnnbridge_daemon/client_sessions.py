@@ -62,6 +62,13 @@ class ClientSession:
             for meter in (self._account.meter, self.model.meter, self._total):
                 meter.count(seconds, size, failed=failed)
 
+    def keep(self, value: Any) -> None:
+        """A result that waits here until the client takes it. Raises `Busy`."""
+        size = getattr(value, "nbytes", None)
+        if size is not None and type(value).__module__ == "numpy":
+            self._account.take(size)
+            self._account.give_back_with(value, size)
+
     def go_private(self, make: Callable[[], Any]) -> None:
         """It gets a state of its own: from now on it is nobody else's."""
         with self._lock:

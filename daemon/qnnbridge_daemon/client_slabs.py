@@ -1,17 +1,19 @@
-"""Memory that a client shares with the daemon: attached within its limit, and given back when it is unmapped.
+"""Memory of a client's calls: what it shares with the daemon, and what its plans have here. All within its limit.
 
-Any thread; finalizers only leave a note, and whoever attaches next works through the notes.
+Any thread. What is mapped or made counts until nothing refers to it any more, whoever still does.
 """
 
 from __future__ import annotations
 
-import collections
-import weakref
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge_daemon.limits import Account
 from qnnbridge_host.sharing import Slab, Slabs
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class ClientSlabs(Slabs):
@@ -20,25 +22,25 @@ class ClientSlabs(Slabs):
     def __init__(self, account: Account) -> None:
         super().__init__()
         self._account = account
-        self._unmapped: collections.deque[int] = collections.deque()
 
-    def attach(self, number: int, where: Mapping[str, Any], size: int, *, host_writes: bool) -> None:
-        """Raises `Busy`, and what `Slabs.attach` raises."""
-        self.settle()
+    def own(self, shape: Sequence[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Raises `Busy`."""
+        import math
+
+        size = math.prod(shape) * dtype.itemsize
+        self._account.take(size)
+        array = super().own(shape, dtype)
+        self._account.give_back_with(array, size)
+        return array
+
+    def _map(self, where: Mapping[str, Any], size: int, host_writes: bool) -> Slab:
+        """Raises `Busy`, too."""
         self._account.share(size)
         try:
-            super().attach(number, where, size, host_writes=host_writes)
+            slab = super()._map(where, size, host_writes)
         except BaseException:
             self._account.unshare(size)
             raise
-
-    def settle(self) -> None:
-        """Take off the account what is not mapped any more."""
-        while self._unmapped:
-            self._account.unshare(self._unmapped.popleft())
-
-    def _map(self, where: Mapping[str, Any], size: int, host_writes: bool) -> Slab:
-        slab = super()._map(where, size, host_writes)
         # Plans refer to the memory, not to the slab.
-        weakref.finalize(slab.data, self._unmapped.append, size).atexit = False
+        self._account.unshare_with(slab.data, size)
         return slab

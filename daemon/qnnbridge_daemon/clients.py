@@ -110,8 +110,7 @@ class Client:
         self.queue = broker.fair_share.join()
         self._broker = broker
         self._streams = ClientStreams(ends.in_fd, ends.out_fd, broker.settings.stall_s)
-        self._slabs = ClientSlabs(self.account)
-        self._home = Tenancy(self._streams, self._slabs, self.label, self._on_left)
+        self._home = Tenancy(self._streams, ClientSlabs(self.account), self.label, self._on_left)
         self.handlers = BrokerHandlers(broker, self)
         self._server = Server(self._home, broker.introduction(), self.handlers)
 
@@ -137,8 +136,8 @@ class Client:
         self._home.end()
 
     def status(self) -> dict[str, Any]:
-        self._slabs.settle()
         account, meter = self.account, self.account.meter
+        account.settle()
         return {
             "id": self.number,
             "pid": self.pid,

@@ -23,7 +23,7 @@ from qnnbridge_host.requests import Request
 from qnnbridge_host.server import Answer
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, UnknownOperation
 from qnnbridge_protocol.frames import desync
-from qnnbridge_protocol.specs import SessionInfo, SessionSpec
+from qnnbridge_protocol.specs import SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_daemon.broker import Broker
@@ -145,7 +145,7 @@ class BrokerHandlers:
         assert remote is not None
         return {
             "session": request.id,
-            "info": _info(remote).to_wire(),
+            "info": remote.info.to_wire(),
             "cache": dataclasses.asdict(remote.cache_status),
             "shared": shared,
         }, ()
@@ -156,9 +156,10 @@ class BrokerHandlers:
             spec = SessionSpec.from_wire(header["spec"])
             described = list(header.get("initializers") or [])
             dynamic = dict(header.get("dynamic") or {})
-            seed, budget, retry = header.get("seed"), header.get("budget_s"), header.get("retry")
+            seed, budget = header.get("seed"), header.get("budget_s")
             cache, fingerprint = header.get("cache"), header.get("fingerprint")
-            retry = DEFAULT_RETRY if retry is None else max(0, int(retry))
+            retry = _retries(header.get("retry"), DEFAULT_RETRY)
+            timeout_s = None if budget is None else float(budget)
             # A model that travels as bytes is the last buffer, behind the tensors.
             count = len(request.buffers) - (spec.model_path is None)
             tensors, data = request.buffers[:count], request.buffers[count:]
@@ -167,7 +168,6 @@ class BrokerHandlers:
             raise desync(f"session.create without a proper description ({error})") from None
         source, spec = self._broker.known_models.open(spec, data[0] if data else None, fingerprint, cache)
         manifest = Manifest(source, spec, initializers, cache, seed)
-        timeout_s = None if budget is None else float(budget)
 
         def make() -> RemoteSession:
             remote = RemoteSession(self._broker.host, manifest, retry=retry, timeout_s=None)
@@ -193,26 +193,34 @@ class BrokerHandlers:
     def _run(self, request: Request, cancellation: Cancellation) -> Answer:
         header = request.header
         session = self._session(header.get("session"))
-        forwarded: dict[str, Any] = {
-            key: header[key] for key in ("op", "outputs", "inputs", "options") if key in header
-        }
-        retry, kill_after_s = header.get("retry"), header.get("kill_after_s")
-        kill_at = None if kill_after_s is None else time.monotonic() + float(kill_after_s)
+        try:
+            forwarded = {"op": "session.run", "inputs": header["inputs"], "outputs": header.get("outputs")}
+            if header.get("options") is not None:
+                forwarded["options"] = dict(header["options"])
+            retry = _retries(header.get("retry"), session.retry)
+            kill_after_s = header.get("kill_after_s")
+            kill_at = None if kill_after_s is None else time.monotonic() + float(kill_after_s)
+        except (LookupError, TypeError, ValueError) as error:
+            raise desync(f"session.run without a proper description ({error})") from None
         account = self._client.account
-        size = sum(memoryview(buffer).nbytes for buffer in request.buffers)
+        size = _size(request.buffers)
         account.take(size)
         try:
             with session.call(cancellation, size) as remote:
                 frame = remote.forward(
                     forwarded,
                     request.buffers,
-                    retry=session.retry if retry is None else max(0, int(retry)),
+                    retry=retry,
                     timeout_s=None if kill_at is None else max(0.0, kill_at - time.monotonic()),
                     on_deadline="raise" if kill_at is None else "kill",
                     stop=cancellation,
                 )
         finally:
             account.give_back(size)
+        # A client that does not read holds its answers here until it does.
+        answer = _size(frame.buffers)
+        account.take(answer)
+        request.after = lambda: account.give_back(answer)
         return frame.header, frame.buffers
 
     def _close_session(self, request: Request, _cancellation: Cancellation) -> Answer:
@@ -257,8 +265,12 @@ class BrokerHandlers:
         return session
 
 
-def _info(remote: RemoteSession) -> SessionInfo:
-    return remote.info
+def _size(buffers: tuple[Any, ...]) -> int:
+    return sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+def _retries(told: Any, otherwise: int) -> int:
+    return otherwise if told is None else max(0, int(told))
 
 
 def _decode(described: list[Any], buffers: tuple[Any, ...]) -> tuple[Any, ...]:

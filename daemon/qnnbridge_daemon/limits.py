@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import threading
+import weakref
+from typing import Any
 
 from qnnbridge_daemon.metering import Meter
 from qnnbridge_daemon.settings import Limits
@@ -36,6 +39,8 @@ class Account:
         self.sessions = 0
         self.in_flight_bytes = 0
         self.shared_bytes = 0
+        self._freed: collections.deque[int] = collections.deque()
+        self._unshared: collections.deque[int] = collections.deque()
 
     def open_session(self) -> None:
         """Raises `Busy`."""
@@ -57,6 +62,7 @@ class Account:
 
     def take(self, size: int) -> None:
         """Memory of a call. Raises `Busy`."""
+        self.settle()
         with self._lock:
             full = size > 0 and self.in_flight_bytes + self.shared_bytes + size > self.limits.bytes
             self.in_flight_bytes += 0 if full else size
@@ -69,6 +75,7 @@ class Account:
 
     def share(self, size: int) -> None:
         """Shared memory. Raises `Busy`."""
+        self.settle()
         with self._lock:
             full = self.in_flight_bytes + self.shared_bytes + size > self.limits.bytes
             self.shared_bytes += 0 if full else size
@@ -78,6 +85,21 @@ class Account:
     def unshare(self, size: int) -> None:
         with self._lock:
             self.shared_bytes -= size
+
+    def give_back_with(self, memory: Any, size: int) -> None:
+        """What was taken is given back when this memory is gone."""
+        weakref.finalize(memory, self._freed.append, size).atexit = False
+
+    def unshare_with(self, memory: Any, size: int) -> None:
+        """The same of shared memory."""
+        weakref.finalize(memory, self._unshared.append, size).atexit = False
+
+    def settle(self) -> None:
+        """Work through what finalizers have left, which must not lock."""
+        while self._freed:
+            self.give_back(self._freed.popleft())
+        while self._unshared:
+            self.unshare(self._unshared.popleft())
 
     def _refuse_bytes(self, size: int) -> None:
         self.meter.refused()

@@ -50,18 +50,16 @@ def make_plan(
     session, lane = find(number)
     budget = [limits.max_body]
     call = BoundCall(
-        tuple(_tensor(item, slabs if not inline else None, False, budget) for item in inputs),
-        tuple(_tensor(item, slabs if not inline else None, True, budget) for item in outputs),
+        tuple(_tensor(item, slabs, inline, False, budget) for item in inputs),
+        tuple(_tensor(item, slabs, inline, True, budget) for item in outputs),
     )
     if len(call.feeds) != len(inputs) or len(set(call.output_names)) != len(outputs) or not outputs:
         raise desync("plan.make with a name twice, or without an output")
     return Plan(session, lane, call, inline)
 
 
-def _tensor(item: Any, slabs: Slabs | None, written: bool, budget: list[int]) -> BoundTensor:
-    """slabs: where it lies; without, it gets memory of its own. budget: how much of that there may still be."""
-    import numpy as np
-
+def _tensor(item: Any, slabs: Slabs, inline: bool, written: bool, budget: list[int]) -> BoundTensor:
+    """inline: it gets memory of its own, and does not lie in a slab. budget: how much of that there may still be."""
     from qnnbridge_protocol.elements import LAYOUTS, ElementType, measure
 
     if type(item) is not list or len(item) != 5 or type(item[0]) is not str or type(item[2]) is not list:
@@ -77,11 +75,11 @@ def _tensor(item: Any, slabs: Slabs | None, written: bool, budget: list[int]) ->
     layout = LAYOUTS[element]
     if not layout.named or layout.packed or element is ElementType.STRING:
         raise InvalidArgument(f"A {element.text} tensor cannot be part of a plan.")
-    if slabs is None:
+    if inline:
         budget[0] -= size
         if budget[0] < 0:
             raise InvalidArgument("The tensors of an inline plan are larger than a message may be.")
-        return BoundTensor(name, np.empty(shape, layout.storage))
+        return BoundTensor(name, slabs.own(shape, layout.storage))
     if type(slab_number) is not int or type(offset) is not int or offset < 0 or offset % ALIGNMENT:
         raise desync("a tensor of a plan lies at no proper place")
     slab = slabs.get(slab_number)

@@ -25,6 +25,7 @@ class Request:
     on_line = False
 
     __slots__ = (
+        "after",
         "buffers",
         "declared",
         "done",
@@ -50,6 +51,8 @@ class Request:
         self.failed = False
         self.done: threading.Event | None = None
         self.stopper: Stoppable | None = None
+        self.after: Callable[[], None] | None = None
+        """What is to be done when it has been answered, once."""
 
     def serve(self) -> bool:
         """Do it and answer it; whether it went well. This and what follows: only of one that came by a line."""
@@ -141,6 +144,9 @@ class InFlight:
             if self._draining and not self._requests:
                 self._empty.notify_all()
             done = request.done
+            after, request.after = request.after, None
+        if after is not None:
+            after()
         if done is not None:
             done.set()
 
@@ -177,7 +183,8 @@ class InFlight:
     def withdraw_all(self) -> None:
         """Nobody waits for anything any more. Waits for nothing."""
         with self._lock:
-            requests = list(self._requests.values())
+            # The newest first: they wait for the others, and must not come to their turn when those are stopped.
+            requests = list(self._requests.values())[::-1]
             for request in requests:
                 request.withdrawn = True
         for request in requests:

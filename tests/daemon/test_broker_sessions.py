@@ -56,7 +56,7 @@ def test_two_applications_with_the_same_model_have_one_session(real: Lab, client
         assert (model["label"], model["clients"], model["sessions"]) == ("mul_1.onnx", 2, 2)
         assert model["runs_on"] == "CPU"
         for _ in range(3):
-            results = in_threads(*[lambda s=s: s.run(None, {"X": X})[0] for s in (one, two)])  # type: ignore[misc]
+            results = in_threads(*[lambda s=s: s.run(None, {"X": X})[0] for s in (one, two)])
             assert all(np.array_equal(result, MUL_1) for result in results)
     until(lambda: not host_sessions(real))
 
@@ -221,7 +221,7 @@ def test_several_that_ask_for_the_same_at_once_make_it_once(lab: Lab, tmp_path: 
     note = tmp_path / "created"
     model = script(on_create=[f"note:{note}", "sleep:0.2"])
     hosts = [lab.client() for _ in range(4)]
-    sessions = in_threads(*[lambda h=host: qnnbridge.InferenceSession(model, host=h) for host in hosts])  # type: ignore[misc]
+    sessions = in_threads(*[lambda h=host: qnnbridge.InferenceSession(model, host=h) for host in hosts])
     assert note.read_text() == "."
     assert all(s.run(None, {"x": V})[0].tolist() == (V * 2).tolist() for s in sessions)
 
@@ -242,7 +242,7 @@ def test_an_error_of_making_it_is_told_to_all_who_wait_and_tried_again_by_the_ne
         except errors.Fail as error:
             return error
 
-    results = in_threads(*[lambda h=host: create(h) for host in hosts])  # type: ignore[misc]
+    results = in_threads(*[lambda h=host: create(h) for host in hosts])
     assert any(isinstance(result, errors.Fail) for result in results)
     assert qnnbridge.InferenceSession(model, host=hosts[0]).run(None, {"x": V})[0].tolist() == (V * 2).tolist()
 
@@ -295,7 +295,7 @@ def test_external_data_of_a_model_given_as_bytes_is_found_from_the_applications_
 def test_opening_takes_no_time_worth_mentioning(real: Lab, client: qnnbridge.Host) -> None:
     with mul(client), real.client() as other:
         other.start()
-        times = []
+        times: list[float] = []
         while not times or (min(times) >= 0.05 and len(times) < 20):
             begin = time.perf_counter()
             mul(other).close()

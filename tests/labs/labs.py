@@ -96,7 +96,7 @@ class WindowsLab:
         """Runs a script. Arguments that are `Path`s are turned into Windows paths."""
         native = [windows_path(a) if isinstance(a, Path) else a for a in arguments]
         env = dict(os.environ)
-        for name in ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR"):
+        for name in ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR", "QNNBRIDGE_RUNTIME_DIR"):
             env[name] = windows_path(Path(env[name]))
         return run_program(self.python, windows_path(script), *native, timeout_s=timeout_s, env=env)
 

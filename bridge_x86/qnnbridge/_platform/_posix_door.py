@@ -26,6 +26,7 @@ SOCKET_NAME: Final = "daemon.sock"
 _PATH_BYTES: Final = 100
 """sun_path holds 108, on other systems 104. A longer path is reached through an open descriptor of its folder."""
 _MAX_ENDS: Final = 2
+_CROWD_PAUSE_S: Final = 0.005
 
 
 class SocketStream:
@@ -113,8 +114,13 @@ def open_door(endpoint: str, folder: Path, deadline: float) -> SocketStream:
     try:
         connection.settimeout(_left(deadline))
         with SocketPath(folder) as path:
-            connection.connect(path)
-        return SocketStream(connection)
+            while True:
+                try:
+                    connection.connect(path)
+                    return SocketStream(connection)
+                except BlockingIOError:
+                    # So many others are waiting to be let in that the kernel takes no more. It offers no way to wait.
+                    time.sleep(min(_CROWD_PAUSE_S, _left(deadline)))
     except BaseException:
         connection.close()
         raise

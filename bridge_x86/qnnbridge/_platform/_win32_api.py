@@ -77,6 +77,7 @@ _kernel32.ResumeThread.restype = wintypes.DWORD
 _kernel32.SetErrorMode.argtypes = (wintypes.UINT,)
 _kernel32.SetErrorMode.restype = wintypes.UINT
 _kernel32.CancelIoEx.argtypes = (wintypes.HANDLE, ctypes.c_void_p)
+_kernel32.DisconnectNamedPipe.argtypes = (wintypes.HANDLE,)
 _kernel32.GetCurrentProcess.restype = wintypes.HANDLE
 _ntdll.NtQueryInformationFile.argtypes = (
     wintypes.HANDLE,
@@ -128,6 +129,11 @@ def set_error_mode(mode: int) -> int:
 def cancel_io(file: int) -> None:
     """Make the system calls on this handle that threads of this process are blocked in fail."""
     _kernel32.CancelIoEx(file, None)
+
+
+def disconnect_pipe(pipe: int) -> None:
+    """The client of this end of a named pipe is sent away."""
+    _kernel32.DisconnectNamedPipe(pipe)
 
 
 def write_quota(pipe: int) -> int:

@@ -10,6 +10,7 @@ Threads: one at a time (the supervisor's start lock).
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -70,7 +71,8 @@ class DaemonConnector:
         start_again_s = _START_AGAIN_S
         while True:
             try:
-                self._ready = enter_daemon(max(until, time.monotonic() + pause_s))
+                # A dialogue has its own limit; one that has begun is not cut short because patience ran out.
+                self._ready = enter_daemon(math.inf if deadline is None else deadline)
                 self._was_there = True
                 self._forget_start()
                 return

@@ -72,7 +72,7 @@ def read_discovery(folder: Path) -> Discovery | None:
     try:
         with open(path, "rb") as file:
             return Discovery.from_json(json.loads(file.read(_MAX_BYTES)))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None  # being replaced, or damaged: then the daemon that is about to start writes a new one
 
 

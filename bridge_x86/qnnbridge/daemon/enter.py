@@ -46,7 +46,7 @@ def enter_daemon(deadline: float) -> DaemonLink:
         raise Unreachable("nobody is behind the door that daemon.json names") from None
     except TimeoutError:
         raise Unreachable(
-            f"the daemon (process {discovery.pid}) did not answer at its door within {DIALOGUE_TIMEOUT_S:g} s"
+            f"the daemon (process {discovery.pid}) did not answer at its door in time"
         ) from None
     except NotProven as problem:
         raise Unreachable(f"the door that daemon.json names is not this daemon's: {problem}") from None

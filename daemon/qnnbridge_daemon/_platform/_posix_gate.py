@@ -20,7 +20,7 @@ assert sys.platform != "win32"
 
 from qnnbridge._platform._posix_door import SOCKET_NAME, SocketPath, SocketStream  # noqa: E402 - as in qnnbridge._platform
 
-_BACKLOG: Final = 128
+_BACKLOG: Final = 1024
 
 
 def make_endpoint(folder: Path) -> str:

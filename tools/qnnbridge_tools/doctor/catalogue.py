@@ -292,8 +292,8 @@ CATALOGUE: Final[dict[str, Entry]] = {
     # --- the daemon ---
     "daemon.folder": Entry(
         DEGRADED,
-        "Who can write there could pretend to be the daemon, so it is neither started nor used. Applications with a "
-        "host of their own are not concerned.",
+        "Who can write there could pretend to be the daemon, so it is neither started nor used. Applications with "
+        "a host of their own are not concerned.",
     ),
     "daemon.other-version": Entry(
         DEGRADED,
@@ -305,8 +305,8 @@ CATALOGUE: Final[dict[str, Entry]] = {
     ),
     "daemon.ends-with-window": Entry(
         DEGRADED,
-        "Windows ends all programs of a job when its owner ends. A daemon that is started from within is one of them, "
-        "and takes the connections of all applications with it.",
+        "Windows ends all programs of a job when its owner ends. A daemon that is started from within is one of "
+        "them, and takes the connections of all applications with it.",
     ),
     # --- live probe ---
     "probe.start": Entry(BLOCKED, "A host was started for this and did not come up."),

@@ -82,7 +82,9 @@ def restart_host(given: DaemonOptions, timeout_s: float, as_json: bool) -> None:
     elif after.running:
         print(f"The NPU host was replaced: pid {after.pid}, before {before.pid}. {output.seconds(took_s)}.")
     else:
-        print(f"The NPU host, pid {before.pid}, was ended; the next call starts one. {output.seconds(took_s)}.")
+        print(
+            f"The NPU host, pid {before.pid}, has ended; the next call starts a new one. {output.seconds(took_s)}."
+        )
 
 
 def restart_daemon(given: DaemonOptions, drain_s: float, as_json: bool) -> None:
@@ -114,7 +116,7 @@ def metrics() -> None:
     from qnnbridge_tools.host.metrics import metrics_text
 
     with link.reach() as daemon:
-        text = metrics_text(daemon.status())
+        text = metrics_text(daemon.status(), os.getpid())
     sys.stdout.flush()
     # Bytes: the format is UTF-8 with line feeds, whatever the system's own are.
     sys.stdout.buffer.write(text.encode())

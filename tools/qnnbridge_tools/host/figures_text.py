@@ -81,15 +81,14 @@ def host_text(host: HostFigures) -> str:
     """What the NPU host is and how it fares, in one line."""
     if not host.running:
         return "not running; starts with the first session" if not host.generation else "not running"
-    versions = ", ".join(f"{name} {version}" for name, version in host.versions.items())
-    where = {True: ", QNN's simulator", False: ", NPU", None: ""}[host.simulator]
-    parts = [
-        f"pid {host.pid}",
-        f"{host.machine}{where}".strip(", "),
-        versions,
-        f"memory {size_text(host.rss_bytes)}",
-    ]
-    return ", ".join(part for part in parts if part)
+    return f"pid {host.pid}, memory {size_text(host.rss_bytes)}; {host_kind(host)}"
+
+
+def host_kind(host: HostFigures) -> str:
+    """Machine, what QNN computes on, versions."""
+    where = {True: "QNN's simulator", False: "NPU", None: ""}[host.simulator]
+    versions = (f"{name} {version}" for name, version in host.versions.items())
+    return ", ".join(part for part in (host.machine, where, *versions) if part)
 
 
 def restarts_text(host: HostFigures) -> str:

@@ -51,5 +51,8 @@ def _work_pairs(figures: Figures) -> list[tuple[str, str]]:
         ("calls", words.totals_text(figures)),
         ("queue", words.queue_text(figures)),
         ("sessions", words.sessions_text(figures)),
-        ("clients", f"{len(figures.clients)} connected, {figures.totals.clients} since the beginning"),
+        (
+            "clients",
+            f"{len(figures.clients)} connected now; {words.count_text(figures.totals.clients)} connections so far",
+        ),
     ]

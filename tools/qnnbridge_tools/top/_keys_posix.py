@@ -9,27 +9,32 @@ import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator
+from typing import Final
 
 assert sys.platform != "win32"
+
+TERMINAL_GONE: Final = "q"
+"""Nobody looks any more, so it is as if somebody had left."""
 
 
 @contextlib.contextmanager
 def raw_keys() -> Iterator[Callable[[float], str]]:
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
-    at_end = False
 
     def wait(seconds: float) -> str:
-        nonlocal at_end
-        readable, _, _ = select.select([] if at_end else [fd], [], [], seconds)
+        readable, _, _ = select.select([fd], [], [], seconds)
         if not readable:
             return ""
-        data = os.read(fd, 64)
-        at_end = not data  # the terminal is gone: not asked again, it would always be ready
-        return data.decode("ascii", "replace")[:1].lower()
+        try:
+            data = os.read(fd, 64)
+        except OSError:
+            data = b""
+        return data.decode("ascii", "replace")[:1].lower() if data else TERMINAL_GONE
 
     try:
         tty.setcbreak(fd)
         yield wait
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)

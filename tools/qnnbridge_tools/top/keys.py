@@ -18,7 +18,7 @@ else:
 
 @contextlib.contextmanager
 def keyboard() -> Iterator[WaitForKey]:
-    """Keys come as they are pressed and are not shown. Ctrl+C stays an interrupt. Without a keyboard time passes."""
+    """Keys come as they are pressed and are not shown. Ctrl+C still interrupts. Without a keyboard time passes."""
     if sys.stdin is None or not sys.stdin.isatty():
         yield _only_wait
         return

@@ -8,24 +8,22 @@ from typing import TYPE_CHECKING, Final
 
 from qnnbridge_tools import output
 from qnnbridge_tools.host import figures_text as words
-from qnnbridge_tools.host.figures import Figures
+from qnnbridge_tools.host.figures import Figures, HostFigures
 from qnnbridge_tools.inspection.report import size_text
 from qnnbridge_tools.top.sorting import Order
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_HEAD_LINES: Final = 5
 _TABLE_LINES: Final = 3
 """Of a table without its rows: title, header, rule."""
-_LEAST_ROWS: Final = 3
 _TEXT_COLUMNS: Final = ("client", "model", "runs on", "state", "now")
 _ESSENTIAL: Final = {
     "client": ("pid", "client", "calls/s", "p50", "p99", "errors"),
     "model": ("model", "runs on", "clients", "calls/s", "p50", "p99"),
 }
 """Columns that stay where the window is narrow."""
-_WIDE: Final = 110
+_WIDE: Final = 120
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,30 +46,37 @@ def draw(page: Page, width: int, height: int) -> RenderableType:
         parts.append(Text(output.visible(page.note), style="bold red", overflow="ellipsis", no_wrap=True))
     if page.figures is not None:
         parts += [Text(line, overflow="ellipsis", no_wrap=True) for line in head(page.figures)]
-        parts += _tables(page.figures, width, height - _HEAD_LINES - len(parts))
+        parts += _tables(page.figures, width, height - len(parts) - 1)
     parts.append(Text(_help(page), style="dim", overflow="ellipsis", no_wrap=True))
     return Group(*parts)
 
 
 def head(figures: Figures) -> list[str]:
     daemon, totals = figures.daemon, figures.totals
-    restarts = f"crashed {figures.host.crashes}, replaced {figures.host.planned_restarts}"
     return [
         f"qnnbridge {daemon.qnnbridge} daemon, pid {daemon.pid}, up {words.duration(daemon.uptime_s)}, "
         f"memory {size_text(figures.daemon_rss_bytes)}, shared {size_text(figures.shared_bytes)}",
-        output.visible(f"NPU host: {words.host_text(figures.host)}; {restarts}"),
+        output.visible(f"NPU host: {_host_text(figures.host)}"),
         f"Calls: {words.rate_text(figures.calls_per_s)}/s now, {words.count_text(totals.calls)} in all, "
         f"{words.count_text(totals.errors)} errors, {words.count_text(totals.busy)} refused",
         f"Queue: {words.queue_text(figures)}",
     ]
 
 
+def _host_text(host: HostFigures) -> str:
+    """What changes first: a narrow window cuts off the end."""
+    history = f"crashed {host.crashes}, replaced {host.planned_restarts}"
+    if not host.running:
+        return f"{words.host_text(host)}; {history}"
+    return f"pid {host.pid}, memory {size_text(host.rss_bytes)}, {history}; {words.host_kind(host)}"
+
+
 def _tables(figures: Figures, width: int, height: int) -> list[RenderableType]:
     clients = [words.client_row(client) for client in figures.clients]
     models = [words.model_row(model) for model in figures.models]
-    room = max(2 * _LEAST_ROWS, height - 2 * (_TABLE_LINES + 1))
-    first = min(len(models), max(_LEAST_ROWS, room // 2, room - len(clients)))
-    second = max(_LEAST_ROWS, room - first)
+    room = max(2, height - 2 * _TABLE_LINES)
+    first = min(len(models), max(room // 2, room - len(clients)))
+    second = max(1, room - first)
     return [
         *_table("Models", words.MODEL_HEADERS, models, first, width),
         *_table("Clients", words.CLIENT_HEADERS, clients, second, width),
@@ -87,7 +92,8 @@ def _table(
 
     if not rows:
         return [Text(f"{title}: none", style="bold")]
-    shown = rows if len(rows) <= most else rows[: max(1, most - 1)]
+    says_more = 1 < most < len(rows)  # else the number in the title has to do
+    shown = rows[: most - says_more]
     kept = _columns(headers, width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
     for column in kept:
@@ -101,7 +107,7 @@ def _table(
     for row in shown:
         table.add_row(*(Text(row[column]) for column in kept))
     parts: list[RenderableType] = [Text(f"{title}: {len(rows)}", style="bold"), table]
-    if len(shown) < len(rows):
+    if says_more:
         parts.append(Text(f"... and {len(rows) - len(shown)} more", style="dim"))
     return parts
 

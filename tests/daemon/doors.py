@@ -1,0 +1,154 @@
+"""Doors and daemons for tests: a listener in threads of the test, and daemons that are processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import qnnbridge
+from qnnbridge.daemon.discovery import Discovery, read_discovery, write_discovery
+from qnnbridge.daemon.folder import make_runtime_folder, runtime_folder
+from qnnbridge_daemon._platform.gate import make_endpoint
+from qnnbridge_daemon.listener import Entered, Listener
+from qnnbridge_protocol.connection import Connection, Role
+from qnnbridge_protocol.door import INSTANCE_BYTES, TOKEN_BYTES
+from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
+from qnnbridge_protocol.errors import VersionMismatch
+from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge_protocol.hello import DAEMON_FEATURE, Hello
+
+GRACE_S = 30.0
+"""Only a defect waits this long."""
+
+MODEL = str(Path(__file__).parents[1] / "models" / "mul_1.onnx")
+CPU = ["CPUExecutionProvider"]
+
+
+def new_discovery(folder: Path, **changes: Any) -> Discovery:
+    fields: dict[str, Any] = {
+        "endpoint": make_endpoint(folder),
+        "instance": secrets.token_bytes(INSTANCE_BYTES),
+        "token": secrets.token_bytes(TOKEN_BYTES),
+        "pid": os.getpid(),
+        "qnnbridge": qnnbridge.__version__,
+    }
+    return Discovery(**{**fields, **changes})
+
+
+class StandIn:
+    """What is behind a door where no broker is needed: says HELLO as `qnnbridge`'s daemon, and answers pings.
+
+    It counts who has come; the descriptors of each are closed when it has gone.
+    """
+
+    def __init__(self, version: str = qnnbridge.__version__, features: frozenset[str] = frozenset()) -> None:
+        self.hello = Hello(features=features | {DAEMON_FEATURE}, qnnbridge=version, pid=os.getpid())
+        self.entered: list[Entered] = []
+
+    def serve(self, entered: Entered) -> None:
+        self.entered.append(entered)
+        connection = Connection(Role.HOST, self.hello)
+        reader, writer = ByteReader(entered.in_fd), ByteWriter(blocking_write(entered.out_fd))
+        try:
+            while frames := reader.read_into(
+                connection.get_buffer(), lambda n: connection.received(n) if n else []
+            ) or ([] if connection.mid_frame else None):
+                for frame in frames:
+                    writer.write_all(self._answer(connection, frame))
+                    if frame.kind is Kind.GOODBYE:
+                        return
+        except OSError:
+            pass  # the client is gone
+        finally:
+            os.close(entered.in_fd)
+            os.close(entered.out_fd)
+
+    @staticmethod
+    def _answer(connection: Connection, frame: Frame) -> list[memoryview]:
+        if frame.kind is Kind.HELLO:
+            try:
+                return connection.accept_hello()
+            except VersionMismatch as error:
+                return connection.refuse_hello(error.to_wire())
+        if frame.kind is Kind.PING:
+            return connection.send(Frame(Kind.PONG, frame.request_id, {}))
+        return connection.send(Frame(Kind.GOODBYE, 0, {}))
+
+
+@contextlib.contextmanager
+def open_listener(serve: Callable[[Entered], None]) -> Iterator[tuple[Listener, Discovery, Path]]:
+    """A door in the runtime folder of this test, and what clients find there."""
+    folder = make_runtime_folder()
+    discovery = new_discovery(folder)
+    before = set(threading.enumerate())
+    listener = Listener(folder, discovery.endpoint, discovery.token, discovery.instance, serve)
+    write_discovery(folder, discovery)
+    try:
+        yield listener, discovery, folder
+    finally:
+        listener.close()
+        for thread in set(threading.enumerate()) - before:
+            thread.join(GRACE_S)
+
+
+# --- daemons that are processes ------------------------------------------------------------------------------
+
+
+def daemons_alive() -> list[psutil.Process]:
+    """Those of this test's runtime folder."""
+    return [p for p in psutil.process_iter() if _is_ours(p)]
+
+
+def _is_ours(process: psutil.Process) -> bool:
+    try:
+        ours = process.environ().get("QNNBRIDGE_RUNTIME_DIR") == str(runtime_folder())
+        return ours and "qnnbridge_daemon" in " ".join(process.cmdline()) and process.status() != "zombie"
+    except (psutil.Error, OSError):
+        return False
+
+
+def daemon_process() -> psutil.Process:
+    """The one that the folder names."""
+    found = read_discovery(runtime_folder())
+    assert found is not None
+    return psutil.Process(found.pid)
+
+
+def stop_daemon() -> None:
+    """As a client would, if there is one; waits for its end."""
+    alive = daemons_alive()
+    if alive:
+        with contextlib.suppress(qnnbridge.BridgeError), qnnbridge.connect(start=False) as host:
+            host.call({"op": "daemon.stop", "drain_s": 0.0}, timeout=GRACE_S)
+    _, left = psutil.wait_procs(alive, timeout=GRACE_S)
+    for process in left:
+        process.kill()
+    assert not left, "the daemon did not leave"
+
+
+def program(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """A Python program of its own, with pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def told(process: subprocess.Popen[str]) -> list[str]:
+    """The lines that a program has printed, when it has ended well."""
+    out, err = process.communicate(timeout=2 * GRACE_S)
+    assert process.returncode == 0, f"{out}\n{err}"
+    return out.splitlines()

@@ -1,0 +1,265 @@
+"""What clients of a daemon see when the NPU host, another client, or they themselves go wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.daemon.brokers import GRACE_S, Lab, in_threads, until
+from tests.fakes.hosts import fake_host, script
+
+import qnnbridge
+from qnnbridge import errors
+from qnnbridge_daemon.settings import BrokerSettings
+
+X = np.arange(5, dtype=np.float32)
+DOUBLE = (X * 2).tolist()
+
+
+class Later:
+    """A model that behaves until it is told, and then does what it says, once. A session that runs it is warm."""
+
+    def __init__(self, folder: Path, *actions: str, **more: Any) -> None:
+        self._once, self.path = folder / "once", folder / "later"
+        self._once.touch()
+        self.path.write_bytes(script(on_run=list(actions), once=str(self._once), **more))
+
+    def open(self, host: qnnbridge.Host, **options: Any) -> qnnbridge.InferenceSession:
+        session = qnnbridge.InferenceSession(self.path, host=host, **options)
+        for _ in range(3):
+            session.run(None, {"x": X})
+        return session
+
+    def now(self) -> None:
+        self._once.unlink()
+
+
+def run(session: qnnbridge.InferenceSession, **options: Any) -> Callable[[], Any]:
+    return lambda: session.run(None, {"x": X}, **options)[0].tolist()
+
+
+def in_background(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    out: list[Any] = []
+
+    def work() -> None:
+        try:
+            out.append(call())
+        except BaseException as error:
+            out.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread, out
+
+
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "inline"])
+def test_calls_of_three_clients_survive_the_death_of_the_host(
+    lab: Lab, tmp_path: Path, shared_memory: bool
+) -> None:
+    npu_pid = tmp_path / "go"
+    waits = script(on_run=[f"wait:{npu_pid}"])
+    npu_pid.touch()
+    sessions = [qnnbridge.InferenceSession(waits, host=lab.client(shared_memory=shared_memory)) for _ in range(3)]
+    for session in sessions:
+        for _ in range(2):
+            assert run(session)() == DOUBLE
+    npu_pid.unlink()
+    calls = [in_background(run(session)) for session in sessions]
+    until(lambda: lab.broker.fair_share.running + lab.broker.fair_share.waiting == 3)
+    process = lab.npu_host.supervisor.running
+    assert process is not None
+    os.kill(process.real_pid, signal.SIGKILL)
+    npu_pid.touch()
+    for thread, out in calls:
+        thread.join(GRACE_S)
+        assert out == [DOUBLE]
+    assert lab.npu_host.stats.crashes == 1
+    assert all(session.generation == 1 for session in sessions), "their connection has not even noticed"
+
+
+def test_a_call_without_retry_is_told_of_the_death_in_words(lab: Lab, tmp_path: Path) -> None:
+    later = Later(tmp_path, "segv")
+    session = later.open(lab.client())
+    later.now()
+    with pytest.raises(errors.HostCrashed) as caught:
+        run(session, retry=0)()
+    assert "SIGSEGV" in str(caught.value)
+    assert caught.value.cause
+    assert caught.value.fix
+    assert caught.value.evidence
+    assert caught.value.details["suspects"]
+    assert run(session)() == DOUBLE
+    assert session.host.stats.generation == 1
+
+
+def test_a_session_without_retry_is_told_so_on_the_quick_way_too(lab: Lab, tmp_path: Path) -> None:
+    later = Later(tmp_path, "segv")
+    session = later.open(lab.client(), retry=0)
+    assert session.host.stats.shared_calls
+    later.now()
+    with pytest.raises(errors.HostCrashed):
+        run(session)()
+    assert run(session)() == DOUBLE
+
+
+def test_a_model_that_kills_the_host_is_quarantined_for_all_and_the_others_go_on(lab: Lab) -> None:
+    bad = script(on_run=["segv"])
+    killers = [qnnbridge.InferenceSession(bad, host=lab.client(), retry=0) for _ in range(2)]
+    good = qnnbridge.InferenceSession(script(), host=lab.client())
+    for session in killers:
+        with pytest.raises(errors.HostCrashed):
+            run(session)()
+        assert run(good)() == DOUBLE
+    for session in killers:
+        with pytest.raises(errors.ModelQuarantined) as caught:
+            run(session)()
+        assert "qnnbridge quarantine clear" in (caught.value.fix or "")
+    assert run(good)() == DOUBLE
+    assert lab.broker.status()["host"]["crashes"] == 2
+
+
+@pytest.mark.parametrize(
+    "action", ["raise:ort.InvalidArgument=bad input", "raise:ort.EPFail=it failed", "exception:MemoryError"]
+)
+def test_an_error_is_the_one_that_a_private_host_gives(lab: Lab, action: str) -> None:
+    model = script(on_run=[action])
+    told = []
+    with fake_host() as private:
+        for host in (private, lab.client()):
+            session = qnnbridge.InferenceSession(model, host=host)
+            with pytest.raises(errors.BridgeError) as caught:
+                run(session)()
+            told.append((type(caught.value), caught.value.to_wire()))
+    assert told[0] == told[1]
+
+
+def test_an_error_of_creation_is_the_one_that_a_private_host_gives(lab: Lab, tmp_path: Path) -> None:
+    told = []
+    model = script(on_create=["raise:ort.Fail=no such thing"])
+    with fake_host() as private:
+        for host in (private, lab.client()):
+            with pytest.raises(errors.BridgeError) as caught:
+                qnnbridge.InferenceSession(model, host=host)
+            told.append((type(caught.value), caught.value.to_wire()))
+    assert told[0] == told[1]
+
+
+def test_a_reset_of_the_npu_that_needs_a_new_host_costs_no_client_its_connection(lab: Lab, tmp_path: Path) -> None:
+    lost = "[ONNXRuntimeError] : 11 : EP_FAIL : QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL error 1011"
+    later = Later(tmp_path, f"raise:ort.EngineError={lost}")
+    session = later.open(lab.client())
+    later.now()
+    assert run(session)() == DOUBLE
+    assert session.host.stats.generation == 1
+
+
+@pytest.mark.parametrize("way", ["connection", "line"])
+def test_a_deadline_is_kept_and_the_call_is_stopped(lab: Lab, tmp_path: Path, way: str) -> None:
+    later = Later(tmp_path, "stoppable:60")
+    session = later.open(lab.client())
+    later.now()
+    with pytest.raises(errors.DeadlineExceeded) as caught:
+        run(session, timeout=0.3, retry=0 if way == "connection" else None)()
+    assert caught.value.details["state"] == "stopped"
+    until(lambda: not lab.broker.fair_share.running)
+    assert run(session)() == DOUBLE
+
+
+def test_a_call_that_waits_for_its_turn_is_withdrawn_at_its_deadline(tmp_path: Path) -> None:
+    made = Lab(fake_host(), BrokerSettings(slots=1))
+    go, note = tmp_path / "go", tmp_path / "ran"
+    try:
+        stuck = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=made.client())
+        other = qnnbridge.InferenceSession(script(on_run=[f"note:{note}"]), host=made.client())
+        thread, out = in_background(run(stuck))
+        until(lambda: made.broker.fair_share.running == 1)
+        with pytest.raises(errors.DeadlineExceeded):
+            run(other, timeout=0.2)()
+        until(lambda: not made.broker.fair_share.waiting)
+        go.touch()
+        thread.join(GRACE_S)
+        assert out == [DOUBLE]
+        assert not note.exists()
+        assert run(other)() == DOUBLE
+    finally:
+        made.close()
+
+
+def test_on_deadline_kill_ends_the_host_and_costs_the_others_nothing(lab: Lab, tmp_path: Path) -> None:
+    stuck = qnnbridge.InferenceSession(script(on_run=["sleep:60"], npu=False), host=lab.client())
+    other = qnnbridge.InferenceSession(script(), host=lab.client())
+    assert run(other)() == DOUBLE
+    with pytest.raises(errors.DeadlineExceeded) as caught:
+        run(stuck, timeout=0.3, on_deadline="kill")()
+    assert caught.value.details["state"] == "stopped"
+    assert run(other)() == DOUBLE
+    assert lab.npu_host.stats.generation == 2
+    assert lab.npu_host.stats.crashes == 0
+    assert stuck.host.stats.generation == other.host.stats.generation == 1
+
+
+def test_setting_terminate_stops_a_call_in_the_host(lab: Lab) -> None:
+    session = qnnbridge.InferenceSession(script(on_run=["stoppable:60"]), host=lab.client())
+    options = qnnbridge.RunOptions()
+    thread, out = in_background(lambda: session.run(None, {"x": X}, options))
+    until(lambda: lab.broker.fair_share.running == 1)
+    options.terminate = True
+    thread.join(GRACE_S)
+    assert isinstance(out[0], (errors.Fail, errors.Cancelled))
+
+
+def test_calls_of_a_client_that_is_gone_are_withdrawn_and_stopped(tmp_path: Path) -> None:
+    made = Lab(fake_host(), BrokerSettings(slots=2, keep_unused_s=0.0))
+    note = tmp_path / "ran"
+    try:
+        gone = made.client()
+        session = qnnbridge.InferenceSession(script(on_run=["stoppable:60"]), host=gone)
+        counted = qnnbridge.InferenceSession(script(on_run=[f"note:{note}", "stoppable:60"]), host=gone)
+        running = [in_background(run(session, retry=0)) for _ in range(2)]
+        until(lambda: made.broker.fair_share.running == 2)
+        waiting = [in_background(run(counted, retry=0)) for _ in range(3)]
+        until(lambda: made.broker.fair_share.waiting == 3)
+        process = gone.supervisor.running
+        assert process is not None
+        process.kill("as if the application had died")
+        until(lambda: not made.broker.clients and not made.broker.fair_share.running)
+        assert not note.exists()
+        for thread, out in (*running, *waiting):
+            thread.join(GRACE_S)
+            assert isinstance(out[0], errors.HostCrashed)
+        other = qnnbridge.InferenceSession(script(), host=made.client())
+        assert run(other)() == DOUBLE
+    finally:
+        made.close()
+
+
+def test_a_planned_restart_loses_no_call(lab: Lab) -> None:
+    sessions = [qnnbridge.InferenceSession(script(), host=lab.client()) for _ in range(3)]
+    stop = threading.Event()
+
+    def work(session: qnnbridge.InferenceSession) -> int:
+        count = 0
+        while not stop.is_set():
+            assert run(session)() == DOUBLE
+            count += 1
+        return count
+
+    def restart() -> int:
+        try:
+            for _ in range(3):
+                until(lambda: lab.npu_host.supervisor.running is not None)
+                sessions[0].host.restart()
+        finally:
+            stop.set()
+        return 1
+
+    assert all(in_threads(*[lambda s=session: work(s) for session in sessions], restart))
+    assert lab.npu_host.stats.planned_restarts == 3
+    assert lab.npu_host.stats.crashes == 0
+    assert all(session.host.stats.generation == 1 for session in sessions)

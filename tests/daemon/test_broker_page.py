@@ -1,0 +1,85 @@
+"""What `docs/protocol.md` says of the operations of a daemon is held against the code."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, cast, get_args
+
+import numpy as np
+import pytest
+from tests.daemon.brokers import Lab
+from tests.fakes.hosts import script
+from tests.unit.test_protocol_page import OPERATIONS, bare, fields_read, keys_answered, rows, section
+
+import qnnbridge
+from qnnbridge.cache.status import CacheStatus, State
+from qnnbridge_daemon import clients, handlers, limits
+from qnnbridge_daemon.handlers import BrokerHandlers
+from qnnbridge_daemon.settings import Limits
+
+TITLE = "Operations of a daemon"
+TEXT = " ".join(section(TITLE).split())
+
+HANDLERS = BrokerHandlers(cast(Any, None), cast(Any, None))
+
+
+def test_a_daemon_knows_the_operations_of_a_host_but_one_and_those_of_its_own() -> None:
+    listed = [bare(row[0]) for row in rows(TITLE, "`op`", "fields")]
+    assert [name for name in HANDLERS._operations if name not in OPERATIONS] == listed
+    assert [name for name in OPERATIONS if name not in HANDLERS._operations] == ["model.compile"]
+
+
+def test_the_fields_of_its_own_operations_are_those_that_it_reads() -> None:
+    for row in rows(TITLE, "`op`", "fields"):
+        needed, asked = fields_read(HANDLERS._operations[bare(row[0])])
+        assert not needed
+        assert asked == set(re.findall(r"\[`(\w+)`\]", row[1]))
+        assert keys_answered(HANDLERS._operations[bare(row[0])]) == set(re.findall(r"`(\w+)`", row[2]))
+
+
+@pytest.mark.parametrize(
+    ("operation", "function"), [("session.create", BrokerHandlers._open), ("session.run", BrokerHandlers._run)]
+)
+def test_the_fields_that_it_reads_besides_are_those_of_the_page(operation: str, function: Any) -> None:
+    needed, asked = fields_read(OPERATIONS[operation])
+    read = set.union(*fields_read(function))
+    listed = {bare(row[0]) for row in rows(TITLE, f"field of `{operation}`")}
+    assert listed <= read
+    assert read - needed - asked <= listed
+
+
+def test_the_reply_to_a_creation_says_what_the_page_says() -> None:
+    listed = {bare(row[0]): row[2] for row in rows(TITLE, "more in the reply to `session.create`")}
+    assert set(listed) == keys_answered(BrokerHandlers._create) - keys_answered(OPERATIONS["session.create"])
+    named = re.findall(r"`(\w+)`", listed["cache"])
+    fields = [field.name for field in dataclasses.fields(CacheStatus)]
+    assert set(named) == {*fields, *get_args(State)}
+
+
+def test_numbers_and_limits_are_those_of_the_code() -> None:
+    assert f"After GOODBYE it answers for {clients.DRAIN_TIMEOUT_S:g} seconds at most" in TEXT
+    assert f"under it; {handlers.DEFAULT_RETRY} if missing" in TEXT
+    names = [field.name for field in dataclasses.fields(Limits)]
+    assert f"`limit` ({', '.join(f'`{name}`' for name in names)})" in TEXT
+    assert list(limits.HIGHER) == names
+
+
+def test_the_status_has_the_members_of_the_page(lab: Lab) -> None:
+    session = qnnbridge.InferenceSession(script(), host=lab.client())
+    session.run(None, {"x": np.ones(2, np.float32)})
+    told = lab.broker.status()
+    table = rows("Status of a daemon", "part", "members")
+    assert [bare(row[0]) for row in table] == list(told)
+    for row in table:
+        part = told[bare(row[0])]
+        assert re.findall(r"`(\w+)`", row[1]) == list(part[0] if isinstance(part, list) else part)
+    text = " ".join(section("Status of a daemon").split())
+    assert (
+        f"a map of {', '.join(f'`{name}`' for name in list(told['models'][0]['latency_ms'])[:-1])} and `max`"
+        in text
+    )
+    assert (
+        f"a map of {', '.join(f'`{name}`' for name in list(told['totals']['latency_s'])[:-1])} and `buckets`"
+        in text
+    )

@@ -1,0 +1,474 @@
+"""`qnnbridge host` and `qnnbridge top` against a real daemon with a real NPU host behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from filelock import FileLock
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from tests import needs
+from typer.testing import CliRunner
+
+import qnnbridge
+from qnnbridge_daemon.lock import LOCK_NAME
+from qnnbridge_daemon.main import EXIT_RUNNING
+from qnnbridge_tools import reporting
+from qnnbridge_tools.cli import app
+from qnnbridge_tools.doctor.real_daemon import look_for_daemon
+from qnnbridge_tools.host import link
+
+MODEL = Path(__file__).parents[1] / "models" / "sigmoid.onnx"
+COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
+GRACE_S = 30.0
+"""Only a defect waits this long."""
+
+pytestmark = needs.posix
+
+
+@pytest.fixture(autouse=True)
+def runtime(private_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A runtime folder of the test's own; a daemon in it ends with the test."""
+    folder = private_temporary_folder / "run"
+    monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", str(folder))
+    yield folder
+    folder.chmod(0o700) if folder.exists() else None
+    if link.is_running():
+        told("host", "stop", "--drain", "0")
+    for name in ("daemon.json", "daemon.sock", LOCK_NAME):
+        (folder / name).unlink(missing_ok=True)
+    if folder.exists():
+        folder.rmdir()
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, arguments)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def told(*arguments: str, code: int = 0) -> str:
+    got, out, err = run(*arguments)
+    assert got == code, out + err
+    return out if code in (0, reporting.EXIT_BAD_INPUT) and out else out + err
+
+
+def document(*arguments: str, code: int = 0) -> Any:
+    got, out, err = run(*arguments, "--json")
+    assert got == code, out + err
+    return json.loads(out)
+
+
+def start(*options: str) -> dict[str, Any]:
+    found = document("host", "start", *options)
+    assert found["started"] is True
+    return dict(found["daemon"])
+
+
+def session(host: qnnbridge.Host | None = None) -> qnnbridge.InferenceSession:
+    return qnnbridge.InferenceSession(MODEL, providers=["CPUExecutionProvider"], host=host or connect())
+
+
+def connect() -> qnnbridge.Host:
+    return qnnbridge.connect(start=False)
+
+
+def call(opened: qnnbridge.InferenceSession) -> None:
+    (got,) = opened.run(None, {"x": np.zeros((3, 4, 5), np.float32)})
+    assert np.all(np.asarray(got) == 0.5)
+
+
+def wait_for_end(pid: int) -> None:
+    if psutil.pid_exists(pid):
+        try:
+            psutil.Process(pid).wait(GRACE_S)
+        except psutil.NoSuchProcess:
+            pass
+
+
+# --- no daemon ---
+
+
+@pytest.mark.parametrize("command", [("host", "status"), ("host", "metrics"), ("host", "restart"), ("top",), ("host",)])
+def test_without_a_daemon_a_command_says_so_and_how_to_start_one(command: tuple[str, ...]) -> None:
+    code, out, err = run(*command)
+    assert (code, out) == (reporting.EXIT_NO_DAEMON, "")
+    assert "No qnnbridge daemon runs." in err
+    assert "qnnbridge host start" in err
+    assert "Traceback" not in err
+
+
+def test_without_a_daemon_the_document_says_which_error_it_is() -> None:
+    for command in (("host", "status"), ("top",)):
+        error = document(*command, code=reporting.EXIT_NO_DAEMON)["error"]
+        assert error["details"]["daemon_state"] == "none"
+
+
+def test_stopping_what_does_not_run_is_no_failure() -> None:
+    assert told("host", "stop") == "No daemon runs.\n"
+    assert document("host", "stop") == {"stopped": False, "daemon": None}
+
+
+# --- start, status, stop ---
+
+
+def test_a_daemon_is_started_once_shown_and_stopped() -> None:
+    daemon = start()
+    again = document("host", "start")
+    assert again["started"] is False
+    assert again["daemon"]["pid"] == daemon["pid"]
+    text = told("host", "status")
+    assert f"pid {daemon['pid']}" in text
+    assert daemon["endpoint"] in text
+    assert "not running; starts with the first session" in text
+    assert document("host", "status")["daemon"]["instance"] == daemon["instance"]
+    assert told("host", "stop") == f"The daemon, pid {daemon['pid']}, has ended.\n"
+    wait_for_end(daemon["pid"])
+    assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
+
+
+def test_options_reach_the_daemon_and_later_ones_do_not() -> None:
+    start("--slots", "2", "--idle-unload", "77", "--idle-exit", "1000", "--max-sessions", "1")
+    status = document("host", "status")
+    assert status["queue"]["slots"] == 2
+    assert (status["daemon"]["idle_unload_s"], status["daemon"]["idle_exit_s"]) == (77, 1000)
+    code, _, err = run("host", "start", "--slots", "3")
+    assert code == 0
+    assert "qnnbridge host restart --daemon" in err
+    with connect() as host:
+        first = session(host)
+        with pytest.raises(qnnbridge.errors.Busy, match="--max-sessions"):
+            session(host)
+        first.close()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("start", "--slots", "0"),
+        ("start", "--max-bytes", "lots"),
+        ("start", "--idle-exit", "-1"),
+        ("restart", "--slots", "2"),
+        ("logs", "-n", "-1"),
+        ("stop", "--drain", "soon"),
+    ],
+)
+def test_what_makes_no_sense_is_bad_input_and_starts_nothing(arguments: tuple[str, ...], runtime: Path) -> None:
+    assert run("host", *arguments)[0] == 2
+    assert not runtime.exists()
+
+
+def test_a_daemon_that_cannot_start_says_why(runtime: Path) -> None:
+    runtime.mkdir(mode=0o777)
+    runtime.chmod(0o777)
+    code, _, err = run("host", "start")
+    assert code == reporting.EXIT_DAEMON_UNREACHABLE
+    assert "others may use it" in err
+    assert "chmod" in err
+
+
+def test_stopping_names_what_ended_and_waits_for_all_of_it() -> None:
+    daemon = start()
+    with connect() as host:
+        opened = session(host)
+        call(opened)
+        npu_host = document("host", "status")["host"]["pid"]
+        # The onlooker is this very process, too; as a client with a session it is named.
+        text = told("host", "stop")
+        assert f"pid {daemon['pid']}" in text
+        assert f"NPU host, pid {npu_host}" in text
+        assert f"({os.getpid()})" in text
+        wait_for_end(daemon["pid"])
+        assert not psutil.pid_exists(npu_host)
+
+
+def test_a_killed_daemon_is_none_and_the_next_one_starts() -> None:
+    first = start()
+    os.kill(first["pid"], signal.SIGKILL)
+    wait_for_end(first["pid"])
+    code, _, err = run("host", "status")
+    assert code == reporting.EXIT_NO_DAEMON
+    assert "nobody is behind the door" in err.lower()
+    assert look_for_daemon(False).state == "stale"
+    assert start()["instance"] != first["instance"]
+    assert look_for_daemon(False).state == "runs"
+
+
+# --- with work going on ---
+
+
+def test_clients_and_models_are_shown_counted_and_exported() -> None:
+    start()
+    with connect() as host:
+        opened = session(host)
+        for _ in range(5):
+            call(opened)
+        status = told("host", "status")
+        page = told("top")
+        top = document("top")
+        metrics = told("host", "metrics")
+    for text in (status, page):
+        assert re.search(rf"^\d+ +{os.getpid()} ", text, re.MULTILINE), text
+        assert re.search(r"^sigmoid\.onnx +CPU +(in use|idle \d+ s) +1 +5 ", text, re.MULTILINE), text
+    assert [model["calls"] for model in top["models"]] == [5]
+    samples = {
+        (one.name, one.labels.get("model", "")): one.value
+        for family in text_string_to_metric_families(metrics)
+        for one in family.samples
+    }
+    assert samples["qnnbridge_calls_total", ""] == 5
+    assert samples["qnnbridge_model_calls_total", "sigmoid.onnx"] == 5
+    assert samples["qnnbridge_call_latency_seconds_count", ""] == 5
+    assert samples["qnnbridge_host_running", ""] == 1
+
+
+def test_the_npu_host_is_replaced_without_a_lost_call() -> None:
+    start()
+    failures: list[BaseException] = []
+    stop, called = threading.Event(), threading.Semaphore(0)
+    with connect() as host:
+        opened = session(host)
+
+        def work() -> None:
+            try:
+                while not stop.is_set():
+                    call(opened)
+                    called.release()
+            except BaseException as error:
+                failures.append(error)
+                called.release()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert called.acquire(timeout=GRACE_S)
+        before = document("host", "status")
+        restarted = document("host", "restart")
+        for _ in range(50):
+            assert called.acquire(timeout=GRACE_S)
+        stop.set()
+        thread.join(GRACE_S)
+        call(opened)
+        after = document("host", "status")
+    assert failures == []
+    assert restarted["restarted"] is True
+    assert after["daemon"]["pid"] == before["daemon"]["pid"]
+    assert after["host"]["pid"] != before["host"]["pid"]
+    assert (after["host"]["planned_restarts"], after["host"]["crashes"]) == (1, 0)
+    assert after["totals"]["errors"] == 0
+
+
+def test_the_whole_daemon_is_replaced_and_clients_find_the_new_one() -> None:
+    first = start()
+    with connect() as host:
+        opened = session(host)
+        call(opened)
+        text = told("host", "restart", "--daemon", "--slots", "3")
+        assert f"The daemon, pid {first['pid']}, has ended" in text
+        call(opened)
+        status = document("host", "status")
+    assert status["daemon"]["instance"] != first["instance"]
+    assert status["queue"]["slots"] == 3
+
+
+def test_restarting_a_daemon_that_does_not_run_starts_it() -> None:
+    assert document("host", "restart", "--daemon")["started"] is True
+
+
+def test_restarting_an_npu_host_that_does_not_run_yet_does_nothing() -> None:
+    start()
+    assert "No NPU host runs" in told("host", "restart")
+    assert document("host", "restart")["restarted"] is False
+
+
+# --- a daemon that cannot be used ---
+
+
+def test_a_daemon_that_is_there_and_not_reachable_is_told_from_none(runtime: Path) -> None:
+    runtime.mkdir(mode=0o700)
+    lock = FileLock(runtime / LOCK_NAME)
+    with lock:
+        code, _, err = run("host", "status")
+        assert code == reporting.EXIT_DAEMON_UNREACHABLE
+        assert "There is a qnnbridge daemon, and it cannot be reached." in err
+        assert "qnnbridge host logs" in err
+    assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
+
+
+def test_a_daemon_that_does_not_move_is_not_waited_for_and_the_doctor_says_so() -> None:
+    daemon = start()
+    os.kill(daemon["pid"], signal.SIGSTOP)
+    try:
+        code, _, err = run("host", "status")
+        facts = look_for_daemon(False)
+    finally:
+        os.kill(daemon["pid"], signal.SIGCONT)
+    assert code == reporting.EXIT_DAEMON_UNREACHABLE, err
+    assert "did not answer" in err
+    assert (facts.state, facts.pid) == ("silent", daemon["pid"])
+
+
+def test_a_daemon_of_another_release_is_named_with_what_to_upgrade() -> None:
+    program = (
+        "import qnnbridge_protocol._version as v; v.__version__ = '9.0.0';"
+        "from qnnbridge_daemon.main import main; main(['--foreground'])"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "9.0.0" in process.stderr.readline()
+        code, _, err = run("host", "status")
+        facts = look_for_daemon(False)
+        process.terminate()
+        process.communicate(timeout=GRACE_S)
+    assert code == reporting.EXIT_DAEMON_OTHER_VERSION, err
+    assert "9.0.0" in err
+    assert "more than one minor version apart" in err
+    assert (facts.state, facts.version, facts.fits) == ("runs", "9.0.0", False)
+
+
+def test_a_folder_that_others_may_use_is_untrusted_to_the_doctor(runtime: Path) -> None:
+    start()
+    runtime.chmod(0o755)
+    facts = look_for_daemon(True)
+    assert (facts.state, facts.folder, facts.dies_with_us) == ("untrusted", str(runtime), True)
+    assert "others may use it" in facts.said
+    assert "chmod" in facts.fix
+    runtime.chmod(0o700)
+    assert look_for_daemon(False).state == "runs"
+
+
+def test_the_doctor_finds_no_daemon_where_there_is_none(runtime: Path) -> None:
+    facts = look_for_daemon(False)
+    assert (facts.state, facts.folder, facts.version) == ("none", str(runtime), "")
+    assert not runtime.exists()
+
+
+# --- logs ---
+
+
+def test_the_log_is_shown_whether_the_daemon_runs_or_not() -> None:
+    code, _, err = run("host", "logs")
+    assert (code, "There is no log" in err) == (1, True)
+    daemon = start()
+    path = told("host", "logs", "--path").strip()
+    assert path == daemon["log_file"]
+    assert f"process {daemon['pid']}" in told("host", "logs")
+    told("host", "stop")
+    assert "has left" in told("host", "logs", "-n", "1")
+    assert told("host", "logs", "-n", "0") == ""
+
+
+def test_the_log_is_followed() -> None:
+    start()
+    with subprocess.Popen([*COMMAND, "host", "logs", "-n", "1", "--follow"], stdout=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None
+        tail.stdout.readline()  # what was there: from here on it follows
+        with connect():
+            line = tail.stdout.readline()
+        tail.send_signal(signal.SIGINT)
+        assert tail.wait(GRACE_S) == reporting.EXIT_INTERRUPTED
+    assert f"process {os.getpid()}" in line
+
+
+# --- in the foreground ---
+
+
+def test_in_the_foreground_it_is_the_daemon_until_it_is_told_to_end() -> None:
+    with subprocess.Popen([*COMMAND, "host", "run", "--slots", "3"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert f"process {process.pid}" in line
+        status = document("host", "status")
+        assert (status["daemon"]["pid"], status["queue"]["slots"]) == (process.pid, 3)
+        second = subprocess.run([*COMMAND, "host", "run"], capture_output=True, text=True, timeout=GRACE_S)
+        assert second.returncode == EXIT_RUNNING
+        assert f"process {process.pid}" in second.stderr
+        process.terminate()
+        process.communicate(timeout=GRACE_S)
+        assert process.returncode == 0
+    assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
+
+
+# --- the live view ---
+
+
+class Terminal:
+    """A terminal with `qnnbridge top` on it."""
+
+    def __init__(self, *options: str) -> None:
+        import fcntl
+        import struct
+        import termios
+
+        self._ours, self.theirs = os.openpty()
+        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 130, 0, 0))
+        self.modes = termios.tcgetattr(self.theirs)
+        self.process = subprocess.Popen(
+            [*COMMAND, "top", "--interval", "0.2", *options],
+            stdin=self.theirs,
+            stdout=self.theirs,
+            stderr=self.theirs,
+            env={**os.environ, "TERM": "xterm"},
+        )
+        self.text = ""
+
+    def read_until(self, words: str) -> None:
+        """From here on. A program that never says it is stopped by the test's own time limit."""
+        self.text = ""
+        while words not in self.text:
+            self.text += os.read(self._ours, 65536).decode("utf-8", "replace")
+
+    def press(self, key: str) -> None:
+        os.write(self._ours, key.encode())
+
+    def end(self) -> int:
+        """The exit code. What is still printed is read, else the program would wait for that."""
+        os.close(self.theirs)
+        try:
+            while os.read(self._ours, 65536):
+                pass
+        except OSError:
+            pass  # how a terminal without a program on it reads
+        os.close(self._ours)
+        return self.process.wait(GRACE_S)
+
+
+def test_the_live_view_shows_obeys_keys_and_leaves_the_terminal_as_it_was() -> None:
+    import termios
+
+    start()
+    with connect() as host:
+        opened = session(host)
+        call(opened)
+        terminal = Terminal()
+        terminal.read_until("sigmoid.onnx")
+        terminal.press("s")
+        terminal.read_until("sorted by calls")
+        call(opened)
+        told("host", "restart")
+        terminal.read_until("replaced 1")
+        terminal.press("q")
+        assert terminal.process.wait(GRACE_S) == 0
+        assert termios.tcgetattr(terminal.theirs) == terminal.modes
+        assert terminal.end() == 0
+
+
+def test_the_live_view_waits_for_a_daemon_that_ends_and_ctrl_c_leaves_it() -> None:
+    start()
+    terminal = Terminal("--sort", "name")
+    terminal.read_until("sorted by name")
+    told("host", "stop")
+    terminal.read_until("Waiting for it")
+    daemon = start()
+    terminal.read_until(f"pid {daemon['pid']}")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.end() == 0

@@ -1,0 +1,303 @@
+"""The door itself: who is let in, who is not, and that nobody who knocks can keep the others out."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import qnnbridge
+from qnnbridge.daemon import enter as entering
+from qnnbridge.daemon.discovery import Discovery, write_discovery
+from qnnbridge.daemon.enter import Unreachable, enter, program_name
+from qnnbridge.daemon.folder import make_runtime_folder
+from qnnbridge_daemon.listener import DIALOGUE_TIMEOUT_S, UNPROVEN_MAX, Listener
+from qnnbridge_protocol.door import CHALLENGE_BYTES, PROOF_BYTES, ClientSide, Visitor
+from qnnbridge_protocol.errors import ForkedClient, HostCrashed, HostStartFailed
+from tests import needs
+from tests.daemon.doors import GRACE_S, StandIn, new_discovery, open_listener
+
+pytestmark = needs.posix
+
+HALF_OPEN = 1000
+DESCRIPTORS = 4096
+
+
+@pytest.fixture
+def behind() -> StandIn:
+    return StandIn()
+
+
+@pytest.fixture
+def door(behind: StandIn) -> Iterator[tuple[Listener, Discovery, Path]]:
+    with open_listener(behind.serve) as opened:
+        yield opened
+
+
+def knock(folder: Path) -> socket.socket:
+    """A visitor that has come in and says nothing."""
+    visitor = socket.socket(socket.AF_UNIX)
+    visitor.connect(str(folder / "daemon.sock"))
+    visitor.settimeout(GRACE_S)
+    return visitor
+
+
+def rest_of(visitor: socket.socket) -> bytes:
+    """What it is told until the daemon closes the door."""
+    data = b""
+    try:
+        while piece := visitor.recv(4096):
+            data += piece
+    except ConnectionResetError:
+        pass
+    return data
+
+
+def test_a_client_enters_and_is_known_by_pid_and_name(
+    door: tuple[Listener, Discovery, Path], behind: StandIn
+) -> None:
+    with qnnbridge.connect(start=False) as host:
+        assert host.ping() >= 0
+        assert host.is_daemon
+        (entered,) = behind.entered
+        assert (entered.pid, entered.name) == (os.getpid(), program_name())
+
+
+def test_who_has_the_wrong_token_is_sent_away_without_a_word(door: tuple[Listener, Discovery, Path]) -> None:
+    listener, discovery, folder = door
+    with knock(folder) as visitor:
+        challenge = visitor.recv(CHALLENGE_BYTES)
+        visitor.sendall(ClientSide(bytes(32), discovery.instance, Visitor(1, "thief")).prove(challenge))
+        assert rest_of(visitor) == b""
+    with qnnbridge.connect(start=False) as host:
+        assert host.ping() >= 0
+    assert listener.refused == 1
+
+
+def test_the_application_is_told_that_the_door_is_another_ones(door: tuple[Listener, Discovery, Path]) -> None:
+    _, discovery, folder = door
+    write_discovery(folder, new_discovery(folder, instance=discovery.instance))
+    with pytest.raises(HostStartFailed, match=r"dialogue at its door broke off"):
+        qnnbridge.connect(start=False)
+    write_discovery(folder, new_discovery(folder))
+    with pytest.raises(HostStartFailed, match="it is another daemon"):
+        qnnbridge.connect(start=False)
+
+
+def test_a_proof_that_was_overheard_opens_nothing(door: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
+    _, discovery, folder = door
+    with knock(folder) as visitor:
+        proof = ClientSide(discovery.token, discovery.instance, Visitor(1, "good")).prove(
+            visitor.recv(CHALLENGE_BYTES)
+        )
+        visitor.sendall(proof)
+        assert visitor.recv(1)
+    with knock(folder) as thief:
+        thief.recv(CHALLENGE_BYTES)
+        thief.sendall(proof)
+        assert rest_of(thief) == b""
+    assert [entered.name for entered in behind.entered] == ["good"]
+
+
+@needs.linux
+def test_another_user_with_the_token_is_not_let_in(door: tuple[Listener, Discovery, Path]) -> None:
+    """The kernel says who it is. The folder would keep it out before, so its rights are taken away here."""
+    from qnnbridge._platform._posix_door import check_peer
+
+    check_peer(1000, 1000)
+    with pytest.raises(PermissionError, match="user 1001, not to 1000"):
+        check_peer(1001, 1000)
+    if os.getuid() != 0:
+        return  # a second user needs rights that only root has
+    listener, discovery, folder = door
+    for path in (*list(folder.parents)[:-1], folder):
+        path.chmod(path.stat().st_mode | 0o755)
+    (folder / "daemon.sock").chmod(0o777)
+    program = (
+        "import os, socket, sys\n"
+        "from qnnbridge_protocol.door import CHALLENGE_BYTES, ClientSide, Visitor\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
+        "challenge = s.recv(CHALLENGE_BYTES)\n"
+        "if challenge:\n"
+        "    s.sendall(ClientSide(bytes.fromhex(sys.argv[2]), bytes.fromhex(sys.argv[3]), Visitor(1, 'x')).prove(challenge))\n"
+        "print(len(challenge), len(s.recv(100)) if challenge else 0)\n"
+    )
+    socket_path, token, instance = str(folder / "daemon.sock"), discovery.token.hex(), discovery.instance.hex()
+    done = subprocess.run(
+        [sys.executable, "-c", program, socket_path, token, instance],
+        capture_output=True, text=True, timeout=GRACE_S, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("0 0\n", 0), done.stderr
+    assert listener.refused == 1
+
+
+@needs.linux
+def test_a_daemon_of_another_user_is_not_told_anything(
+    door: tuple[Listener, Discovery, Path], behind: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qnnbridge._platform import _posix_door
+
+    real = _posix_door._peer
+    monkeypatch.setattr(_posix_door, "_peer", lambda connection: (real(connection)[0], os.getuid() + 1))
+    with pytest.raises(HostStartFailed, match="belongs to user"):
+        qnnbridge.connect(start=False)
+    assert behind.entered == []
+
+
+def test_a_thousand_half_open_visitors_keep_nobody_out(door: tuple[Listener, Discovery, Path]) -> None:
+    import resource
+
+    _, discovery, folder = door
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, DESCRIPTORS)), hard))
+    visitors = []
+    try:
+        visitors.extend(knock(folder) for _ in range(HALF_OPEN))
+        begin = time.monotonic()
+        link = enter(discovery, folder, begin + DIALOGUE_TIMEOUT_S)
+        took_s = time.monotonic() - begin
+        link.close()
+        waiting = [t for t in threading.enumerate() if t.name == "qnnbridge visitor"]
+    finally:
+        for visitor in visitors:
+            visitor.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert took_s < DIALOGUE_TIMEOUT_S
+    assert len(waiting) <= UNPROVEN_MAX + HALF_OPEN // 10  # the others are on their way out
+
+
+def test_the_oldest_silent_visitor_goes_first(door: tuple[Listener, Discovery, Path]) -> None:
+    _, _, folder = door
+    visitors = [knock(folder) for _ in range(UNPROVEN_MAX + 1)]
+    try:
+        assert len(rest_of(visitors[0])) in (0, CHALLENGE_BYTES)  # and then the end
+        visitors[-1].settimeout(GRACE_S)
+        assert len(visitors[-1].recv(CHALLENGE_BYTES)) == CHALLENGE_BYTES
+    finally:
+        for visitor in visitors:
+            visitor.close()
+
+
+def test_a_visitor_that_says_half_of_it_has_five_seconds(
+    door: tuple[Listener, Discovery, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qnnbridge_daemon import listener
+
+    monkeypatch.setattr(listener, "DIALOGUE_TIMEOUT_S", 0.2)
+    listening, _, folder = door
+    with knock(folder) as visitor:
+        visitor.recv(CHALLENGE_BYTES)
+        visitor.sendall(bytes(PROOF_BYTES // 2))
+        assert rest_of(visitor) == b""
+    assert listening.refused == 1
+
+
+def test_a_daemon_that_does_not_answer_is_not_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entering, "DIALOGUE_TIMEOUT_S", 0.2)
+    folder = make_runtime_folder()
+    write_discovery(folder, new_discovery(folder))
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(folder / "daemon.sock"))
+        silent.listen()
+        with pytest.raises(HostStartFailed, match="did not answer at its door"):
+            qnnbridge.connect(start=False)
+
+
+def test_one_that_leaves_lets_nobody_in_and_says_so(door: tuple[Listener, Discovery, Path]) -> None:
+    listener, discovery, folder = door
+    listener._leaving = True
+    with pytest.raises(Unreachable, match="leaving"):
+        enter(discovery, folder, time.monotonic() + GRACE_S)
+
+
+def test_a_door_that_closes_sends_visitors_away_and_keeps_clients(
+    door: tuple[Listener, Discovery, Path],
+) -> None:
+    listener, _, folder = door
+    with qnnbridge.connect(start=False) as host, knock(folder) as visitor:
+        visitor.recv(CHALLENGE_BYTES)
+        listener.close()
+        assert rest_of(visitor) == b""
+        assert host.ping() >= 0
+        assert not (folder / "daemon.sock").exists()
+
+
+def test_a_dead_daemons_socket_is_no_hindrance(behind: StandIn) -> None:
+    folder = make_runtime_folder()
+    write_discovery(folder, new_discovery(folder))
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(folder / "daemon.sock"))
+    with pytest.raises(HostStartFailed, match="Nobody is behind the door"):
+        qnnbridge.connect(start=False)
+    with open_listener(behind.serve), qnnbridge.connect(start=False) as host:
+        assert host.ping() >= 0
+
+
+def test_a_fork_has_no_part_in_the_connection_and_can_make_its_own(
+    door: tuple[Listener, Discovery, Path], behind: StandIn
+) -> None:
+    """The child says what it got through its exit code; its copies of the pipes are closed."""
+    host = qnnbridge.connect(start=False)
+    process = host.supervisor.running
+    assert process is not None
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            try:
+                host.ping()
+            except ForkedClient:
+                code = 2
+            with qnnbridge.connect(start=False) as own:
+                own.ping()
+                code += 40
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 42
+    assert host.ping() >= 0
+    host.close()
+    assert len(behind.entered) == 2
+
+
+def test_closing_is_quick_and_leaves_no_descriptor(door: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
+    def once() -> None:
+        with qnnbridge.connect(start=False) as host:
+            host.ping()
+            process = host.supervisor.running
+            assert process is not None
+        assert process.rungs == ["goodbye"]  # no waiting for a process that goes on
+
+    once()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        once()
+    for thread in threading.enumerate():
+        if thread.name in ("qnnbridge visitor", "qnnbridge-stderr"):
+            thread.join(GRACE_S)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_connection_that_is_lost_is_told_and_made_again(
+    door: tuple[Listener, Discovery, Path], behind: StandIn
+) -> None:
+    with qnnbridge.connect(start=False) as host:
+        host.ping()
+        process = host.supervisor.running
+        assert process is not None
+        process.kill("the test")
+        with pytest.raises(HostCrashed, match="qnnbridge daemon") as caught:
+            while True:
+                host.ping()
+        assert "suspects" not in caught.value.details
+        assert caught.value.retry == "safe"
+        assert host.ping() >= 0
+    assert len(behind.entered) == 2

@@ -1,0 +1,135 @@
+"""The runtime folder and the file in it: for this user alone, or refused in words."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import qnnbridge
+from qnnbridge.daemon.discovery import FILE_NAME, read_discovery, remove_discovery, write_discovery
+from qnnbridge.daemon.folder import make_runtime_folder, runtime_folder
+from qnnbridge_protocol.errors import HostStartFailed
+from tests import needs
+from tests.daemon.doors import StandIn, new_discovery, open_listener
+
+
+def test_the_folder_is_made_for_this_user_alone() -> None:
+    folder = make_runtime_folder()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    write_discovery(folder, new_discovery(folder))
+    assert (folder / FILE_NAME).stat().st_mode & 0o777 == 0o600
+
+
+def test_what_was_written_is_read_again_and_shows_no_token() -> None:
+    folder = make_runtime_folder()
+    written = new_discovery(folder, started=12.5, log_file="/somewhere/daemon.log")
+    write_discovery(folder, written)
+    assert read_discovery(folder) == written
+    assert written.token.hex() not in repr(written)
+    assert str(written.token) not in repr(written)
+
+
+@needs.posix
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701, 0o704])
+def test_a_folder_that_others_may_use_is_refused(mode: int) -> None:
+    make_runtime_folder().chmod(mode)
+    with pytest.raises(HostStartFailed, match=f"others may use it.*{mode:o}") as caught:
+        qnnbridge.connect()
+    assert "chmod go-rwx" in str(caught.value.fix)
+    assert "QNNBRIDGE_RUNTIME_DIR" in str(caught.value.fix)
+
+
+@needs.posix
+def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    runtime_folder().parent.mkdir(parents=True, exist_ok=True)
+    runtime_folder().symlink_to(elsewhere)
+    with pytest.raises(HostStartFailed, match="symbolic link"):
+        qnnbridge.connect()
+    assert not list(elsewhere.iterdir())
+
+
+@needs.posix
+def test_a_folder_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_runtime_folder()
+    me = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: me + 1)
+    with pytest.raises(HostStartFailed, match=f"belongs to user {me}, not to you"):
+        make_runtime_folder()
+
+
+@needs.posix
+@pytest.mark.parametrize("mode", [0o644, 0o660])
+def test_a_token_that_others_could_have_read_is_not_used(mode: int) -> None:
+    with open_listener(StandIn().serve) as (_, _, folder):
+        (folder / FILE_NAME).chmod(mode)
+        with pytest.raises(HostStartFailed, match=r"daemon\.json cannot be used"):
+            qnnbridge.connect(start=False)
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused() -> None:
+    runtime_folder().parent.mkdir(parents=True, exist_ok=True)
+    runtime_folder().write_text("")
+    with pytest.raises(HostStartFailed):
+        qnnbridge.connect(start=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"endpoint": 1}', "\xff", "null", "[" * 100_000],
+    ids=["empty", "cut", "list", "nothing", "number", "no text", "null", "deep"],
+)
+def test_a_damaged_file_is_no_daemon(text: str) -> None:
+    folder = make_runtime_folder()
+    (folder / FILE_NAME).write_text(text, "latin-1")
+    (folder / FILE_NAME).chmod(0o600)
+    assert read_discovery(folder) is None
+    with pytest.raises(HostStartFailed, match="No qnnbridge daemon"):
+        qnnbridge.connect(start=False)
+
+
+@pytest.mark.parametrize("name", ["endpoint", "instance", "token", "pid", "started", "qnnbridge", "log_file"])
+def test_a_file_that_lacks_something_is_no_daemon(name: str) -> None:
+    folder = make_runtime_folder()
+    data = new_discovery(folder).to_json()
+    del data[name]
+    (folder / FILE_NAME).write_text(json.dumps(data))
+    (folder / FILE_NAME).chmod(0o600)
+    assert read_discovery(folder) is None
+
+
+def test_a_daemon_removes_its_own_file_only() -> None:
+    folder = make_runtime_folder()
+    ours, others = new_discovery(folder), new_discovery(folder)
+    write_discovery(folder, others)
+    remove_discovery(folder, ours.instance)
+    assert read_discovery(folder) == others
+    remove_discovery(folder, others.instance)
+    assert [entry.name for entry in folder.iterdir()] == []
+
+
+@needs.posix
+@pytest.mark.parametrize("length", [40, 95, 104, 200], ids=lambda n: f"{n} bytes")
+def test_a_path_of_any_length_holds_a_door(
+    length: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's address of a socket holds 108 bytes."""
+    folder = tmp_path_factory.mktemp("f")
+    while len(str(folder)) < length:
+        folder = folder / ("n" * min(60, max(1, length - len(str(folder)) - 1)))
+    monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", str(folder))
+    with open_listener(StandIn().serve), qnnbridge.connect(start=False) as host:
+        assert host.ping() >= 0
+
+
+@needs.posix
+def test_the_default_folder_is_the_users_runtime_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("QNNBRIDGE_RUNTIME_DIR")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert runtime_folder() == tmp_path / "qnnbridge"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
+    assert runtime_folder().name == f"qnnbridge-{os.getuid()}"

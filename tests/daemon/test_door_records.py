@@ -1,0 +1,171 @@
+"""The records of the dialogue at the door: who knows the token gets in, and nobody else, whatever is changed."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import itertools
+import secrets
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qnnbridge_protocol.door import (
+    ANSWER_BYTES,
+    CHALLENGE_BYTES,
+    INSTANCE_BYTES,
+    NAME_BYTES,
+    PROOF_BYTES,
+    TOKEN_BYTES,
+    Answer,
+    ClientSide,
+    DaemonSide,
+    NotProven,
+    Verdict,
+    Visitor,
+)
+from qnnbridge_protocol.errors import VersionMismatch
+
+TOKEN = secrets.token_bytes(TOKEN_BYTES)
+INSTANCE = secrets.token_bytes(INSTANCE_BYTES)
+WELCOME = Answer(Verdict.WELCOME, (7, 9))
+REFUSED = (NotProven, VersionMismatch)
+
+
+def client(token: bytes = TOKEN, instance: bytes = INSTANCE, visitor: Visitor | None = None) -> ClientSide:
+    return ClientSide(token, instance, visitor or Visitor(4711, "app.py"))
+
+
+def flipped(record: bytes, at: int, bit: int) -> bytes:
+    changed = bytearray(record)
+    changed[at] ^= 1 << bit
+    return bytes(changed)
+
+
+@given(
+    st.binary(min_size=TOKEN_BYTES, max_size=TOKEN_BYTES),
+    st.integers(0, 2**32 - 1),
+    st.text(max_size=100),
+    st.sampled_from(Verdict),
+    st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)),
+)
+def test_who_knows_the_token_is_let_in_and_told_the_answer(
+    token: bytes, pid: int, name: str, verdict: Verdict, handles: tuple[int, int]
+) -> None:
+    daemon, visitor = DaemonSide(token, INSTANCE), client(token, visitor=Visitor(pid, name))
+    proof = visitor.prove(daemon.challenge)
+    seen = daemon.check(proof)
+    answer = daemon.answer(Answer(verdict, handles))
+
+    assert (len(daemon.challenge), len(proof), len(answer)) == (CHALLENGE_BYTES, PROOF_BYTES, ANSWER_BYTES)
+    assert seen.pid == pid
+    assert len(seen.name.encode()) <= NAME_BYTES
+    assert seen.name.isprintable()
+    assert visitor.check(answer) == Answer(verdict, handles)
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("app.py", "app.py"),
+        ("ä" * 40, "ä" * 32),
+        ("x" * 63 + "ä", "x" * 63),
+        ("a\x1b[31mb\n", "a?[31mb?"),
+        ("\udc80", "?"),
+    ],
+)
+def test_a_name_is_cut_between_characters_and_steers_no_terminal(name: str, seen: str) -> None:
+    daemon = DaemonSide(TOKEN, INSTANCE)
+    assert daemon.check(client(visitor=Visitor(1, name)).prove(daemon.challenge)).name == seen
+
+
+def test_a_challenge_of_which_a_byte_was_changed_lets_nobody_in() -> None:
+    for at, bit in itertools.product(range(CHALLENGE_BYTES), range(8)):
+        daemon = DaemonSide(TOKEN, INSTANCE)
+        with pytest.raises(REFUSED):
+            daemon.check(client().prove(flipped(daemon.challenge, at, bit)))
+
+
+def test_a_proof_of_which_a_byte_was_changed_is_none() -> None:
+    for at, bit in itertools.product(range(PROOF_BYTES), range(8)):
+        daemon = DaemonSide(TOKEN, INSTANCE)
+        proof = client().prove(daemon.challenge)
+        with pytest.raises(NotProven):
+            daemon.check(flipped(proof, at, bit))
+
+
+def test_an_answer_of_which_a_byte_was_changed_is_not_believed() -> None:
+    for at, bit in itertools.product(range(ANSWER_BYTES), range(8)):
+        daemon, visitor = DaemonSide(TOKEN, INSTANCE), client()
+        daemon.check(visitor.prove(daemon.challenge))
+        with pytest.raises(NotProven):
+            visitor.check(flipped(daemon.answer(WELCOME), at, bit))
+
+
+def test_a_proof_is_good_for_one_challenge() -> None:
+    first, second = DaemonSide(TOKEN, INSTANCE), DaemonSide(TOKEN, INSTANCE)
+    proof = client().prove(first.challenge)
+    first.check(proof)
+    with pytest.raises(NotProven):
+        second.check(proof)
+
+
+def test_an_answer_to_another_visitor_is_not_believed() -> None:
+    daemon, one, other = DaemonSide(TOKEN, INSTANCE), client(), client()
+    daemon.check(one.prove(daemon.challenge))
+    other.prove(daemon.challenge)
+    with pytest.raises(NotProven):
+        other.check(daemon.answer(WELCOME))
+
+
+def test_the_daemons_own_words_prove_nothing_when_sent_back() -> None:
+    """A reflection: both sides sign with the same key, but not the same words."""
+    daemon, visitor = DaemonSide(TOKEN, INSTANCE), client()
+    proof = visitor.prove(daemon.challenge)
+    mac = hmac.new(TOKEN, b"server" + daemon.challenge + proof[:-32], hashlib.sha256).digest()
+    with pytest.raises(NotProven):
+        daemon.check(proof[:-32] + mac)
+
+
+def test_who_has_another_token_is_not_let_in() -> None:
+    daemon = DaemonSide(TOKEN, INSTANCE)
+    with pytest.raises(NotProven):
+        daemon.check(client(token=bytes(TOKEN_BYTES)).prove(daemon.challenge))
+
+
+def test_a_daemon_that_does_not_know_the_token_is_not_believed() -> None:
+    false = DaemonSide(bytes(TOKEN_BYTES), INSTANCE)
+    visitor = client()
+    proof = visitor.prove(false.challenge)
+    with pytest.raises(NotProven):
+        false.check(proof)
+    false._proof = proof  # it answers all the same
+    with pytest.raises(NotProven):
+        visitor.check(false.answer(WELCOME))
+
+
+def test_another_instance_is_told_nothing() -> None:
+    with pytest.raises(NotProven, match="another daemon"):
+        client().prove(DaemonSide(TOKEN, bytes(INSTANCE_BYTES)).challenge)
+
+
+@pytest.mark.parametrize("size", [0, 1, CHALLENGE_BYTES - 1, CHALLENGE_BYTES + 1])
+def test_a_challenge_of_another_size_is_none(size: int) -> None:
+    with pytest.raises(NotProven):
+        client().prove(bytes(size))
+
+
+def test_a_door_of_a_newer_version_is_named() -> None:
+    challenge = bytearray(DaemonSide(TOKEN, INSTANCE).challenge)
+    challenge[8] = 2
+    with pytest.raises(VersionMismatch, match="version 2, this side knows version 1"):
+        client().prove(bytes(challenge))
+
+
+def test_the_token_is_in_no_record() -> None:
+    daemon, visitor = DaemonSide(TOKEN, INSTANCE), client()
+    proof = visitor.prove(daemon.challenge)
+    daemon.check(proof)
+    said = daemon.challenge + proof + daemon.answer(WELCOME)
+    assert not any(TOKEN[i : i + 8] in said for i in range(TOKEN_BYTES - 8))

@@ -1,0 +1,195 @@
+"""Runs in the Windows lab: the daemon's door, its access lists, start and stop; prints one JSON object.
+
+Each function looks at one fact and returns it; `test_windows_daemon.py` says what it has to be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from windows_facts import FACTS, ROOTS, TIMEOUT_S, ended, fact, report
+
+import qnnbridge  # isort: skip
+from qnnbridge._platform import _win32_security as security
+from qnnbridge._platform._win32_door import PipeStream, open_door
+from qnnbridge._platform._win32_folder import make_private_folder, why_not_private
+from qnnbridge.daemon.discovery import read_discovery
+from qnnbridge.daemon.folder import runtime_folder
+from qnnbridge_daemon._platform._win32_gate import Gate, make_endpoint
+
+MODEL = Path(__file__).resolve().parents[1] / "models" / "mul_1.onnx"
+
+
+def users(sddl: str) -> list[str]:
+    """Who may do something, with this user's number replaced by a word."""
+    return sorted("me" if who == security.user_sid() else who for who in security.allowed_in(sddl) or ["everybody"])
+
+
+# --- the door ------------------------------------------------------------------------------------------------
+
+
+@fact
+def access_list_of_the_pipe() -> Any:
+    gate = Gate(Path(), make_endpoint(Path()))
+    sddl = security.access_list(gate.handle)
+    gate.close()
+    gate.release()
+    return users(sddl)
+
+
+@fact
+def name_of_the_pipe() -> Any:
+    first, second = make_endpoint(Path()), make_endpoint(Path())
+    return [bool(re.fullmatch(r"\\\\\.\\pipe\\qnnbridge-[0-9a-f]{32}", first)), first != second]
+
+
+@fact
+def both_ends_know_each_other() -> Any:
+    """Bytes there and back, what a silent other side and one that leaves are, and the process at the other end."""
+    endpoint = make_endpoint(Path())
+    gate = Gate(Path(), endpoint)
+    came: list[PipeStream] = []
+    thread = threading.Thread(target=lambda: came.append(gate.accept()))  # type: ignore[arg-type]
+    thread.start()
+    ours = open_door(endpoint, Path(), time.monotonic() + TIMEOUT_S)
+    thread.join(TIMEOUT_S)
+    (theirs,) = came
+    deadline = time.monotonic() + TIMEOUT_S
+    ours.check_peer()
+    theirs.check_peer()
+    pids = [ours.peer_pid == os.getpid(), theirs.peer_pid == os.getpid()]
+    ours.send(b"abc" * 100, deadline)
+    got = theirs.receive(300, deadline) == b"abc" * 100
+    silent = gone = ""
+    try:
+        ours.receive(1, time.monotonic() + 0.1)
+    except TimeoutError as error:
+        silent = type(error).__name__
+    theirs.close()
+    try:
+        ours.receive(1, deadline)
+    except OSError as error:
+        gone = type(error).__name__
+    ours.close()
+    gate.close()
+    return [pids, got, silent, gone]
+
+
+@fact
+def who_waits_can_be_sent_away() -> Any:
+    endpoint = make_endpoint(Path())
+    gate = Gate(Path(), endpoint)
+    said: list[str] = []
+
+    def attend() -> None:
+        stream = gate.accept()
+        assert stream is not None
+        streams.append(stream)
+        waiting.set()
+        try:
+            stream.receive(1, time.monotonic() + TIMEOUT_S)
+        except OSError as error:
+            said.append(type(error).__name__)
+        stream.close()
+
+    streams: list[PipeStream] = []
+    waiting = threading.Event()
+    thread = threading.Thread(target=attend)
+    thread.start()
+    client = open_door(endpoint, Path(), time.monotonic() + TIMEOUT_S)
+    waiting.wait(TIMEOUT_S)
+    while not said and thread.is_alive():
+        streams[0].drop()  # again if it came before the read
+        thread.join(0.05)
+    client.close()
+    gate.close()
+    return said
+
+
+# --- the folder ----------------------------------------------------------------------------------------------
+
+
+@fact
+def folder_is_private() -> Any:
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent, "run")
+        make_private_folder(folder)
+        return [why_not_private(folder), users(security.access_list(str(folder)))]
+
+
+@fact
+def folder_that_others_may_use() -> Any:
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent, "open")
+        folder.mkdir()
+        subprocess.run(["icacls", str(folder), "/grant", "Everyone:F"], capture_output=True, check=False)
+        return why_not_private(folder) is None
+
+
+# --- a daemon ------------------------------------------------------------------------------------------------
+
+CLIENT = f"""
+import sys, json
+sys.path[:0] = {ROOTS!r}
+import numpy as np, qnnbridge
+host = qnnbridge.connect(start=False)
+session = qnnbridge.InferenceSession(sys.argv[1], host=host, providers=["CPUExecutionProvider"])
+shape = session.get_inputs()[0].shape
+total = sum(float(session.run(None, {{"X": np.full(shape, n, np.float32)}})[0].sum()) for n in range(8))
+print(json.dumps([host.ping() < 5, total, host.info.pid]))
+"""
+
+
+def stop(host: qnnbridge.Host) -> None:
+    host.call({"op": "daemon.stop"}, timeout=TIMEOUT_S)
+
+
+@fact
+def start_use_and_stop() -> Any:
+    """Two client processes and this one, at once, on one daemon, which then leaves nothing behind."""
+    host = qnnbridge.connect()
+    daemon = host.info.pid
+    found = read_discovery(runtime_folder())
+    assert found is not None
+    clients = [
+        subprocess.Popen([sys.executable, "-c", CLIENT, str(MODEL)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    try:
+        told = [json.loads(client.communicate(timeout=60)[0].strip().splitlines()[-1]) for client in clients]
+    finally:
+        stop(host)
+    gone = ended(found.pid)
+    host.close()
+    return {
+        "same daemon": {daemon, found.pid, *(one[2] for one in told)} == {daemon},
+        "not this process": daemon != os.getpid(),
+        "pings": [one[0] for one in told],
+        "results": len({one[1] for one in told}),
+        "gone": gone,
+        "left": sorted(entry.name for entry in runtime_folder().iterdir()),
+    }
+
+
+@fact
+def without_leave_to_start() -> Any:
+    try:
+        qnnbridge.connect(start=False)
+    except qnnbridge.BridgeError as error:
+        return [type(error).__name__, error.message]
+    return "connected"
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: report(name) for name in sys.argv[1:] or FACTS}))

@@ -1,0 +1,171 @@
+"""`qnnbridge top`: orders, pages that fit their window, keys, a daemon that comes and goes. No daemon is needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import pytest
+from tests import needs
+from tests.tools.daemon_documents import busy_daemon, idle_daemon
+
+from qnnbridge_protocol.errors import HostCrashed
+from qnnbridge_tools.host.figures import Figures, read_figures
+from qnnbridge_tools.top.live import after_key, refreshed
+from qnnbridge_tools.top.sorting import Order, in_order
+from qnnbridge_tools.top.view import Page, draw
+
+INTERVAL_S = 1.0
+
+
+def figures(document: dict[str, Any] | None = None) -> Figures:
+    return read_figures(document or busy_daemon())
+
+
+def drawn(page: Page, width: int = 160, height: int = 40) -> list[str]:
+    from rich.console import Console
+
+    console = Console(width=width, height=height, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(draw(page, width, height))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def page(found: Figures | None = None, **changes: Any) -> Page:
+    return dataclasses.replace(Page(found, Order.RATE, False, INTERVAL_S), **changes)
+
+
+def crowd(clients: int, models: int) -> Figures:
+    document = busy_daemon()
+    client, model = document["clients"][0], document["models"][0]
+    document["clients"] = [{**client, "id": n, "pid": 6000 + n, "calls_per_s": float(n)} for n in range(clients)]
+    document["models"] = [{**model, "key": f"{n:064}", "label": f"m{n}.onnx"} for n in range(models)]
+    return figures(document)
+
+
+def test_a_page_has_what_matters() -> None:
+    text = "\n".join(drawn(page(figures())))
+    for words in (
+        "qnnbridge 0.3.0 daemon, pid 4711, up 3 h 10 min",
+        "pid 4720, memory 210.0 MiB, crashed 1, replaced 1; ARM64, NPU, onnxruntime 1.31.1",
+        "33.8/s now, 120,305 in all, 2 errors, 7 refused",
+        "1 of 4 slots in use, 3 waiting",
+        "QNN+CPU (40+2 nodes)",
+        "unloaded",
+        "12.2 ms",
+        "1 run, 3 wait",
+        "camera.py",
+    ):
+        assert words in text, words
+
+
+def test_names_that_a_terminal_would_obey_are_shown_as_text() -> None:
+    document = busy_daemon()
+    document["clients"][1]["name"] = "a\x1b[2Jb"
+    document["models"][1]["label"] = "x\x1b]0;y\x07"
+    text = "\n".join(drawn(page(figures(document))))
+    assert "\x1b" not in text
+    assert r"a\x1b[2Jb" in text
+
+
+@pytest.mark.parametrize("width", [60, 119, 200])
+@pytest.mark.parametrize("height", [13, 24])
+@pytest.mark.parametrize(("clients", "models"), [(0, 0), (1, 1), (30, 2), (2, 30), (40, 40)])
+def test_a_page_fits_its_window_and_ends_with_the_keys(width: int, height: int, clients: int, models: int) -> None:
+    lines = drawn(page(crowd(clients, models)), width, height)
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    assert lines[-1].startswith("sorted by rate")
+    assert any(line == f"Clients: {clients}" or (not clients and line == "Clients: none") for line in lines)
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    lines = drawn(page(crowd(40, 1)), 120, 24)
+    shown = [line for line in lines if "camera.py" in line]
+    assert f"... and {40 - len(shown)} more" in lines
+
+
+@pytest.mark.parametrize(
+    ("order", "clients"),
+    [
+        (Order.RATE, [5001, 5002]),
+        (Order.CALLS, [5001, 5002]),
+        (Order.LATENCY, [5002, 5001]),
+        (Order.ERRORS, [5001, 5002]),
+        (Order.MEMORY, [5001, 5002]),
+        (Order.NAME, [5001, 5002]),
+    ],
+)
+def test_orders(order: Order, clients: list[int]) -> None:
+    document = busy_daemon()
+    document["clients"].reverse()
+    assert [client.pid for client in in_order(figures(document), order).clients] == clients
+    assert [client.pid for client in in_order(figures(document), order, reverse=True).clients] == clients[::-1]
+    assert [model.label for model in in_order(figures(), order).models] == ["detector.onnx", "ocr.onnx"]
+
+
+def test_keys_change_order_and_direction_and_others_nothing() -> None:
+    seen = [page()]
+    for key in ("s", "s", "r", "x", ""):
+        seen.append(after_key(seen[-1], key))
+    assert [(one.order, one.reverse) for one in seen] == [
+        (Order.RATE, False),
+        (Order.CALLS, False),
+        (Order.LATENCY, False),
+        (Order.LATENCY, True),
+        (Order.LATENCY, True),
+        (Order.LATENCY, True),
+    ]
+    assert "sorted by latency, reversed" in drawn(seen[-1])[-1]
+    assert list(Order)[-1].next is Order.RATE
+
+
+def test_a_daemon_that_goes_away_leaves_the_last_figures_with_the_reason() -> None:
+    def gone() -> Figures:
+        raise HostCrashed("The qnnbridge daemon closed the connection.")
+
+    before = refreshed(page(), lambda: figures())
+    after = refreshed(before, gone)
+    lines = drawn(after)
+    assert lines[0] == "The qnnbridge daemon closed the connection. Waiting for it ..."
+    assert "camera.py" in "\n".join(lines)
+    assert refreshed(after, lambda: figures()).note == ""
+
+
+def test_whoever_only_looks_is_no_client_and_whoever_works_is() -> None:
+    document = busy_daemon()
+    document["clients"][0].update(pid=os.getpid(), sessions=0)
+    document["clients"][1].update(pid=os.getpid(), sessions=1)
+    shown = refreshed(page(), lambda: figures(document)).figures
+    assert shown is not None
+    assert [client.id for client in shown.clients] == ["2"]
+
+
+def test_a_daemon_without_work_has_a_page() -> None:
+    lines = drawn(page(figures(idle_daemon())))
+    assert "Clients: none" in lines
+    assert "NPU host: not running; starts with the first session; crashed 0, replaced 0" in lines
+
+
+@needs.posix
+def test_a_terminal_that_goes_away_ends_it_and_the_line_mode_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pty
+    import sys
+    import termios
+
+    from qnnbridge_tools.top.keys import keyboard
+
+    ours, theirs = pty.openpty()
+    with open(theirs, closefd=True) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        before = termios.tcgetattr(theirs)
+        with keyboard() as wait:
+            assert not termios.tcgetattr(theirs)[3] & termios.ICANON
+            assert wait(0.0) == ""
+            os.write(ours, b"S")
+            assert wait(30.0) == "s"
+        assert termios.tcgetattr(theirs) == before
+        with keyboard() as wait:
+            os.close(ours)
+            assert wait(30.0) == "q"
