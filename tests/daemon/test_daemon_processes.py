@@ -1,0 +1,310 @@
+"""Daemons as processes: started by whoever comes first, one at a time, found again when they are lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+import pytest
+
+import qnnbridge
+from qnnbridge.daemon.connect import shared_daemon_host
+from qnnbridge.daemon.discovery import read_discovery, write_discovery
+from qnnbridge.daemon.folder import make_runtime_folder, runtime_folder
+from qnnbridge.daemon.start import Starting
+from qnnbridge_daemon.logs import log_file
+from qnnbridge_daemon.main import EXIT_OK, EXIT_RUNNING
+from qnnbridge_protocol.errors import DeadlineExceeded, HostCrashed, HostStartFailed, OptionError
+from tests import needs
+from tests.daemon.doors import (
+    CPU,
+    GRACE_S,
+    MODEL,
+    daemon_process,
+    daemons_alive,
+    new_discovery,
+    program,
+    stop_daemon,
+    told,
+)
+
+pytestmark = [needs.posix, pytest.mark.timeout(180)]
+
+TOGETHER = 10
+CLIENTS = 4
+
+CONNECTS = """
+import sys, qnnbridge
+sys.stdin.readline()
+with qnnbridge.connect() as host:
+    print(host.supervisor.running.peer.pid, flush=True)
+    sys.stdin.readline()
+"""
+
+WORKS_ON = """
+import sys, json, numpy as np, qnnbridge
+session = qnnbridge.InferenceSession(sys.argv[1], host="daemon", providers=["CPUExecutionProvider"])
+x = np.arange(6, dtype=np.float32).reshape(3, 2)
+first = session.run(None, {"X": x})[0].tolist()
+print("ready", flush=True)
+sys.stdin.readline()
+same = all(session.run(None, {"X": x})[0].tolist() == first for _ in range(5))
+peer = session.host.supervisor.running.peer.pid
+print(json.dumps([same, peer, session.generation, session.host.stats.crashes]), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_daemon_left() -> Iterator[None]:
+    yield
+    stop_daemon()
+
+
+def x_of(session: qnnbridge.InferenceSession) -> dict[str, np.ndarray]:
+    return {"X": np.arange(6, dtype=np.float32).reshape(3, 2)}
+
+
+def test_a_session_of_the_daemon_computes_what_a_private_host_computes() -> None:
+    with qnnbridge.connect() as host, qnnbridge.InferenceSession(MODEL, host=host, providers=CPU) as session:
+        results = [session.run(None, x_of(session))[0] for _ in range(5)]
+        assert host.is_daemon
+        assert host.info.pid == daemon_process().pid != os.getpid()
+        assert session.cache.state == "off"
+        assert "daemon" not in session.cache.reason  # the daemon has said why
+    with qnnbridge.Host() as private, qnnbridge.InferenceSession(MODEL, host=private, providers=CPU) as session:
+        assert not private.is_daemon
+        expected = session.run(None, x_of(session))[0]
+    assert all(result.tobytes() == expected.tobytes() for result in results)
+
+
+def test_two_applications_share_the_session_of_a_model_and_the_second_is_quick() -> None:
+    with qnnbridge.connect() as one, qnnbridge.connect() as other:
+        first = qnnbridge.InferenceSession(MODEL, host=one, providers=CPU)
+        begin = time.perf_counter()
+        second = qnnbridge.InferenceSession(MODEL, host=other, providers=CPU)
+        took_s = time.perf_counter() - begin
+        assert [s._remote._shared.is_shared for s in (first, second)] == [False, True]  # type: ignore[union-attr]
+        assert first.run(None, x_of(first))[0].tolist() == second.run(None, x_of(second))[0].tolist()
+    assert took_s < 1.0  # 2 ms on an idle machine
+
+
+def test_ten_programs_that_start_at_once_get_one_daemon() -> None:
+    programs = [program(CONNECTS) for _ in range(TOGETHER)]
+    for one in programs:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    pids = {int(one.stdout.readline() or 0) for one in programs if one.stdout is not None}
+    alive = {process.pid for process in daemons_alive()}
+    for one in programs:
+        told(one)
+    assert pids == alive == {daemon_process().pid}
+
+
+def test_a_killed_daemon_with_four_clients_is_replaced_by_one_and_every_call_is_answered() -> None:
+    programs = [program(WORKS_ON, MODEL) for _ in range(CLIENTS)]
+    assert [one.stdout.readline() for one in programs if one.stdout is not None] == ["ready\n"] * CLIENTS
+    old = daemon_process()
+    old.kill()
+    for one in programs:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    answers = [json.loads(one.stdout.readline()) for one in programs if one.stdout is not None]
+    alive = {process.pid for process in daemons_alive()} - {old.pid}
+    for one in programs:
+        told(one)
+    assert [answer[0] for answer in answers] == [True] * CLIENTS
+    assert {answer[1] for answer in answers} == alive == {daemon_process().pid}
+    assert [answer[2:] for answer in answers] == [[2, 1]] * CLIENTS
+
+
+def test_a_file_of_a_dead_daemon_with_the_number_of_another_process_harms_nobody() -> None:
+    innocent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    folder = make_runtime_folder()
+    stale = new_discovery(folder, pid=innocent.pid)
+    write_discovery(folder, stale)
+    with qnnbridge.connect() as host:
+        assert host.ping() >= 0
+        found = read_discovery(folder)
+        assert found is not None
+        assert found.instance != stale.instance
+    stop_daemon()
+    assert innocent.poll() is None
+    innocent.communicate(b"\n")
+
+
+def test_without_leave_to_start_one_the_words_say_how_to() -> None:
+    with pytest.raises(HostStartFailed, match="No qnnbridge daemon could be reached") as caught:
+        qnnbridge.connect(start=False)
+    assert "qnnbridge host start" in str(caught.value.fix)
+    assert daemons_alive() == []
+
+
+def test_a_daemon_that_was_stopped_is_not_started_by_who_may_not() -> None:
+    with qnnbridge.connect() as starter, qnnbridge.connect(start=False, timeout=0.5) as guest:
+        guest.ping()
+        starter.close()
+        stop_daemon()
+        with pytest.raises(HostCrashed, match="closed the connection"):
+            guest.ping()
+        with pytest.raises(HostStartFailed, match="No qnnbridge daemon"):
+            guest.ping()
+    assert daemons_alive() == []
+
+
+def test_one_that_is_killed_is_told_with_its_log_and_comes_back() -> None:
+    with qnnbridge.connect() as host:
+        host.ping()
+        daemon_process().kill()
+        with pytest.raises(HostCrashed) as caught:
+            host.ping(GRACE_S)
+        assert caught.value.details["log_file"] == str(log_file())
+        assert any("daemon" in line for line in caught.value.evidence)
+        assert not (log_file().parent.parent / "crashes").exists()  # nobody's model is to blame
+        assert host.ping(GRACE_S) >= 0
+
+
+def test_a_caller_whose_time_is_up_does_not_wait_for_the_start() -> None:
+    from qnnbridge.daemon.connect import daemon_host
+    from qnnbridge.daemon.connector import DaemonAccess
+
+    with daemon_host(DaemonAccess()) as host:
+        begin = time.monotonic()
+        with pytest.raises(DeadlineExceeded):
+            host.start(timeout=0.01)
+        assert time.monotonic() - begin < 1.5  # its deadline, and a second
+        host.start(timeout=GRACE_S)
+        assert len(daemons_alive()) == 1
+
+
+def test_daemon_as_a_word_is_one_host_for_all_sessions_and_survives_pickling() -> None:
+    one = qnnbridge.InferenceSession(MODEL, host="daemon", providers=CPU)
+    other = pickle.loads(pickle.dumps(one))
+    assert one.host is other.host is shared_daemon_host()
+    assert one.run(None, x_of(one))[0].tolist() == other.run(None, x_of(other))[0].tolist()
+    one.host.close()
+
+
+def test_the_environment_makes_the_daemon_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNNBRIDGE_HOST", "daemon")
+    host = qnnbridge.default_host()
+    try:
+        assert host.is_daemon
+        assert host.ping(GRACE_S) >= 0
+    finally:
+        host.close()
+    monkeypatch.setenv("QNNBRIDGE_HOST", "demon")
+    with pytest.raises(OptionError, match="demon"):
+        qnnbridge.default_host()
+    monkeypatch.setenv("QNNBRIDGE_HOST", "private")
+    assert not qnnbridge.default_host().is_daemon
+
+
+def test_another_word_for_the_host_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"is no qnnbridge\.Host"):
+        qnnbridge.InferenceSession(MODEL, host="deamon")  # type: ignore[arg-type]
+
+
+# --- the daemon's own life -----------------------------------------------------------------------------------
+
+
+def foreground(*options: str) -> subprocess.Popen[str]:
+    """A daemon that stays, as a service manager runs it; returns when its door is open."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qnnbridge_daemon", "--foreground", *options],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert " daemon, process " in process.stderr.readline()
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_good_order(number: signal.Signals) -> None:
+    process = foreground()
+    with qnnbridge.connect(start=False) as host:
+        host.ping()
+        process.send_signal(number)
+        _, said = process.communicate(timeout=GRACE_S)
+    assert process.returncode == EXIT_OK
+    assert "has left" in said
+    assert sorted(entry.name for entry in runtime_folder().iterdir()) == ["daemon.lock"]
+
+
+def test_a_second_one_says_that_there_is_one_and_leaves_it_alone() -> None:
+    process = foreground()
+    second = subprocess.run(
+        [sys.executable, "-m", "qnnbridge_daemon", "--foreground"],
+        capture_output=True, text=True, timeout=GRACE_S, check=False,
+    )  # fmt: skip
+    assert second.returncode == EXIT_RUNNING
+    assert f"There is a qnnbridge daemon already (process {process.pid}" in second.stderr
+    assert Starting().wait(time.monotonic() + GRACE_S) == "running"
+    with qnnbridge.connect(start=False) as host:
+        assert host.info.pid == process.pid
+    process.terminate()
+    process.communicate(timeout=GRACE_S)
+
+
+def test_one_that_nobody_uses_ends_if_it_was_told_to() -> None:
+    process = foreground("--idle-exit", "0.5")
+    _, said = process.communicate(timeout=GRACE_S)
+    assert process.returncode == EXIT_OK
+    assert "unused for 0.5 s" in said
+
+
+def test_one_that_nobody_can_find_any_more_leaves() -> None:
+    process = foreground()
+    (runtime_folder() / "daemon.json").unlink()
+    _, said = process.communicate(timeout=GRACE_S)
+    assert process.returncode == EXIT_OK
+    assert "not this daemon's any more" in said
+
+
+def test_why_it_does_not_start_is_said_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    from qnnbridge.daemon import start
+
+    monkeypatch.setattr(start, "DETACHED", "--no-such-option")
+    with pytest.raises(HostStartFailed, match="did not start") as caught:
+        qnnbridge.connect()
+    assert "unrecognized arguments: --no-such-option" in str(caught.value.cause)
+
+
+def test_one_that_was_started_holds_nothing_of_its_starter() -> None:
+    """No terminal, no parent, no working folder, no stream: it goes on when the starter is gone."""
+    read_fd, write_fd = os.pipe()
+    os.set_inheritable(write_fd, True)  # as a careless program would
+    starter = program(CONNECTS)
+    told_pid, _ = starter.communicate("\n\n", timeout=GRACE_S)
+    os.close(write_fd)
+    assert os.read(read_fd, 1) == b""
+    os.close(read_fd)
+    process = daemon_process()
+    assert process.pid == int(told_pid)
+    assert process.ppid() != starter.pid
+    assert process.terminal() is None
+    assert os.getsid(process.pid) != os.getsid(0)
+    targets = {os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in (0, 1, 2)}
+    assert targets == {"/dev/null", str(log_file().with_name("daemon.stderr.log"))}
+    assert {psutil.Process(process.pid).cwd()} == {str(runtime_folder())}
+
+
+def test_the_discovery_file_tells_no_other_secret_than_the_token() -> None:
+    with qnnbridge.connect() as host:
+        host.ping()
+        found = read_discovery(runtime_folder())
+        assert found is not None
+        assert found.token.hex() not in " ".join(daemon_process().cmdline())
+        assert found.token.hex() not in log_file().read_text("utf-8")
+        assert dataclasses.replace(found, token=bytes(32)).pid == daemon_process().pid
