@@ -25,7 +25,7 @@ from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.values import equal_bits
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.serve import app as app_module
-from qnnbridge_tools.serve import encodings, refusals, tensors
+from qnnbridge_tools.serve import packing, refusals, tensors
 from qnnbridge_tools.serve.address import listen, read_address
 from qnnbridge_tools.serve.admission import Admission
 from qnnbridge_tools.serve.datatypes import DATATYPES, Tensor, make_contract
@@ -213,18 +213,18 @@ def test_packed_bodies_are_unpacked_whatever_their_size() -> None:
     for data in (b"", b"x", noise, b"\0" * 5_000_000):
         for packed in (gzip.compress(data), zlib.compress(data), gzip.compress(data[:7]) + gzip.compress(data[7:])):
             taken: list[int] = []
-            assert encodings.unpack(memoryview(packed), len(data), taken.append) == data
+            assert packing.unpack(memoryview(packed), len(data), taken.append) == data
             assert sum(taken) == len(data)
             if data:
                 with pytest.raises(Refused, match="more than"):
-                    encodings.unpack(memoryview(packed), len(data) - 1, taken.append)
+                    packing.unpack(memoryview(packed), len(data) - 1, taken.append)
 
 
 def test_a_bomb_is_noticed_before_it_has_gone_off() -> None:
     bomb = gzip.compress(b"\0" * 200_000_000)
     taken: list[int] = []
     with pytest.raises(Refused, match="more than 5000000 bytes"):
-        encodings.unpack(memoryview(bomb), 5_000_000, taken.append)
+        packing.unpack(memoryview(bomb), 5_000_000, taken.append)
     assert sum(taken) < 8_000_000
 
 

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from qnnbridge_protocol._version import __version__
 from qnnbridge_tools.host.metrics import metrics_text
 from qnnbridge_tools.host.openmetrics import CONTENT_TYPE
-from qnnbridge_tools.serve import encodings
+from qnnbridge_tools.serve import packing
 from qnnbridge_tools.serve.admission import Admission, Ticket
 from qnnbridge_tools.serve.answers import PartedResponse, answered, error_answer, json_answer
 from qnnbridge_tools.serve.body import receive_body
@@ -112,8 +112,8 @@ class Service:
     async def infer(self, request: Request) -> Response:
         name, version = _model_of(request)
         self._repository.check(name, version)
-        encoding = encodings.check_encoding(request.headers.get("content-encoding"))
-        packed = encodings.wanted_encoding(request.headers.get("accept-encoding"))
+        encoding = packing.check_encoding(request.headers.get("content-encoding"))
+        packed = packing.wanted_encoding(request.headers.get("accept-encoding"))
         with self._admission.enter() as ticket:
             parts = await receive_body(request, ticket, self._limits.most_bytes)
             arrived = time.monotonic()
@@ -135,7 +135,7 @@ class Service:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
         if encoding is not None:
-            body = encodings.unpack(memoryview(body), self._limits.most_bytes, ticket.take)
+            body = packing.unpack(memoryview(body), self._limits.most_bytes, ticket.take)
         return read_request(memoryview(body), header_length(json_size, len(body)))
 
     def _run(
@@ -143,7 +143,7 @@ class Service:
     ) -> InferReply:
         with self._repository.lease(name, version) as model:
             reply = infer(model, asked, deadline)
-        return dataclasses.replace(reply, body=encodings.pack(reply.body, packed)) if packed else reply
+        return dataclasses.replace(reply, body=packing.pack(reply.body, packed)) if packed else reply
 
     # --- repository ---
 
