@@ -26,6 +26,7 @@ from qnnbridge_tools.optimize import command as optimize
 from qnnbridge_tools.preparation import command as preparation
 from qnnbridge_tools.profiling import command as profiling
 from qnnbridge_tools.quantize import command as quantize
+from qnnbridge_tools.serve import command as serving
 from qnnbridge_tools.setup_host import command as setup_host
 from qnnbridge_tools.top import command as top
 from qnnbridge_tools.verification import command as verification
@@ -57,6 +58,7 @@ app.command("verify")(verification.verify)
 app.command("prepare")(preparation.prepare)
 app.command("profile")(profiling.profile)
 app.command("versions")(versions.versions)
+app.command("serve")(serving.serve)
 app.command("setup-host")(setup_host.setup_host)
 app.command("top")(top.top)
 app.add_typer(host.app, name="host")

@@ -1,0 +1,151 @@
+"""A real `qnnbridge serve` in a process of its own, for tests, and plain HTTP to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+START_TIMEOUT_S = 90.0
+END_TIMEOUT_S = 60.0
+HTTP_TIMEOUT_S = 90.0
+
+COMMAND = [sys.executable, "-m", "qnnbridge_tools", "serve"]
+PRIVATE = ("--host", "private", "--provider", "cpu", "--http", "127.0.0.1:0")
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        document = self.document
+        assert list(document) == ["error"]
+        assert "Traceback" not in document["error"]
+        return str(document["error"])
+
+
+class Server:
+    """A server that has said where it listens. address: ``127.0.0.1:PORT``."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.said: list[str] = []
+        self.address = ""
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.said.append(line.rstrip())
+            if line.startswith("Listening on http://"):
+                self.address = line.split("http://")[1].split(",")[0]
+                return
+        raise AssertionError(f"it ended with {process.wait(END_TIMEOUT_S)}: {self.errors()}")
+
+    def wait_until_ready(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said.append(line.rstrip())
+            if line == "Ready.\n":
+                return
+        raise AssertionError(f"it ended with {self.process.wait(END_TIMEOUT_S)}: {self.errors()}")
+
+    def ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
+        """One request on a connection of its own. A body that is no bytes is sent as JSON."""
+        if body is not None and not isinstance(body, (bytes, bytearray)):
+            body = json.dumps(body).encode()
+        host, port = self.address.rsplit(":", 1)
+        connection = http.client.HTTPConnection(host, int(port), timeout=HTTP_TIMEOUT_S)
+        try:
+            connection.request(method, path, body, dict(headers or {}))
+            response = connection.getresponse()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, found, response.read())
+        finally:
+            connection.close()
+
+    def infer(self, model: str, *inputs: dict[str, Any], **fields: Any) -> Answer:
+        return self.ask("POST", f"/v2/models/{model}/infer", {"inputs": list(inputs), **fields})
+
+    def host(self) -> psutil.Process:
+        """The process of its private host."""
+        (host,) = psutil.Process(self.process.pid).children()
+        return host
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(END_TIMEOUT_S)
+
+    def errors(self) -> str:
+        """What it wrote to stderr; when it has ended."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+
+@contextmanager
+def starting(*arguments: str | Path, **environment: str) -> Iterator[Server]:
+    """A server that may still be loading its models. Killed in the end, if it still runs."""
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, **environment},
+    )
+    watchdog = threading.Timer(START_TIMEOUT_S + HTTP_TIMEOUT_S, process.kill)
+    watchdog.start()
+    try:
+        yield Server(process)
+    finally:
+        watchdog.cancel()
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for stream in (process.stdout, process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+@contextmanager
+def serving(*arguments: str | Path, **environment: str) -> Iterator[Server]:
+    """A server that has loaded its models."""
+    with starting(*arguments, **environment) as server:
+        server.wait_until_ready()
+        yield server
+
+
+def refused(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """A command that is expected to end by itself."""
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=START_TIMEOUT_S,
+        check=False,
+    )

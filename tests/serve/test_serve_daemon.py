@@ -1,0 +1,92 @@
+"""In front of the daemon that applications share: it survives the server, and the server survives it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import serve_models as models
+from serving import END_TIMEOUT_S, Answer, serving
+from tests import needs
+
+import qnnbridge
+from qnnbridge_protocol.errors import HostError
+
+pytestmark = needs.posix
+
+SHARED = ("--provider", "cpu", "--http", "127.0.0.1:0")
+X = {"name": "x", "datatype": "INT32", "shape": [1, 2], "data": [5, -7]}
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A place for a daemon of the test's own, which is ended with it."""
+    monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", str(tmp_path / "run"))
+    yield
+    with contextlib.suppress(HostError), qnnbridge.connect(start=False) as host:
+        daemon = psutil.Process(status(host)["daemon"]["pid"])
+        host.call({"op": "daemon.stop", "drain_s": 0})
+        daemon.wait(END_TIMEOUT_S)
+
+
+def status(host: qnnbridge.Host) -> dict[str, Any]:
+    return dict(host.call({"op": "daemon.status"}, timeout=30).header["status"])
+
+
+def outputs_of(answer: Answer) -> list[int]:
+    assert answer.status == 200, answer.body
+    return list(answer.document["outputs"][0]["data"])
+
+
+@pytest.fixture
+def same(tmp_path: Path) -> Path:
+    return models.write_identity(tmp_path / "same.onnx", models.ELEMENTS["INT32"])
+
+
+def test_the_daemon_is_started_used_and_left_running(daemon: None, same: Path) -> None:
+    with serving(*SHARED, "--model", f"same={same}") as server:
+        assert outputs_of(server.infer("same", X)) == [5, -7]
+        metrics = server.ask("GET", "/metrics")
+        assert metrics.headers["content-type"].startswith("application/openmetrics-text")
+        assert "qnnbridge_host_running 1\n" in metrics.body.decode()
+        assert metrics.body.endswith(b"# EOF\n")
+        with qnnbridge.connect(start=False) as host:
+            told = status(host)
+            assert [client["pid"] for client in told["clients"] if client["sessions"]] == [server.process.pid]
+            assert told["totals"]["sessions_created"] == 1
+            options: dict[str, Any] = {"providers": ["CPUExecutionProvider"], "fallback": "error"}
+            with qnnbridge.InferenceSession(str(same), **options, host=host):
+                assert status(host)["totals"]["sessions_shared"] == 1
+        assert psutil.Process(server.process.pid).children() == []
+        assert server.end() == 0
+    with qnnbridge.connect(start=False) as host:
+        assert status(host)["daemon"]["pid"] == told["daemon"]["pid"]
+        assert [client for client in status(host)["clients"] if client["sessions"]] == []
+
+
+def test_neither_the_death_of_the_npu_host_nor_of_the_daemon_is_seen(daemon: None, same: Path) -> None:
+    with serving(*SHARED, "--model", f"same={same}") as server:
+        with qnnbridge.connect(start=False) as host:
+            first = status(host)
+            psutil.Process(first["host"]["pid"]).kill()
+            assert outputs_of(server.infer("same", X)) == [5, -7]
+            second = status(host)
+        assert second["host"]["pid"] != first["host"]["pid"]
+        assert second["daemon"]["pid"] == first["daemon"]["pid"]
+
+        killed = psutil.Process(second["daemon"]["pid"])
+        killed.kill()
+        wait_for(killed)
+        assert outputs_of(server.infer("same", X)) == [5, -7]
+        assert server.ask("GET", "/v2/health/ready").status == 200
+        assert server.end(signal.SIGINT) == 0
+
+
+def wait_for(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.wait(END_TIMEOUT_S)

@@ -1,0 +1,364 @@
+"""From start to end: who may ask, what happens while models run and load, when the host dies, and when it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import serve_models as models
+from serving import PRIVATE, Answer, Server, refused, serving, starting
+from tests import needs
+
+WORK = 200_000
+"""Counted, this takes more than a second of processor time."""
+
+STARTED_S = 0.2
+"""Processor time of the host after which a count is certainly under way; nothing else there takes as much."""
+
+FOREVER = 2**40
+WAIT_TIMEOUT_S = 60.0
+
+
+def counting(server: Server, times: int, **fields: Any) -> Answer:
+    return server.infer("counter", {"name": "times", "datatype": "INT64", "shape": [], "data": [times]}, **fields)
+
+
+@contextlib.contextmanager
+def counting_meanwhile(server: Server, times: int, **fields: Any) -> Iterator[Future[Answer]]:
+    """A request that the host is working on within the ``with``."""
+    host = server.host()
+    before = _processor_s(host)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(counting, server, times, **fields)
+        until(lambda: answer.done() or _processor_s(host) > before + STARTED_S)
+        assert not answer.done(), answer.result()
+        yield answer
+
+
+def _processor_s(process: psutil.Process) -> float:
+    return sum(process.cpu_times()[:2])
+
+
+def until(happened: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + WAIT_TIMEOUT_S
+    nothing = threading.Event()
+    while not happened():
+        assert time.monotonic() < give_up
+        nothing.wait(0.01)
+
+
+@pytest.fixture(scope="module")
+def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.write_counter(tmp_path_factory.mktemp("counter") / "counter.onnx")
+
+
+# --- while a model runs ---------------------------------------------------------------------------------------
+
+
+def test_health_and_other_models_are_served_while_a_model_runs(server: Server) -> None:
+    with counting_meanwhile(server, FOREVER, parameters={"timeout": 5_000_000}) as answer:
+        assert server.ask("GET", "/v2/health/live").status == 200
+        assert server.ask("GET", "/v2/health/ready").status == 200
+        assert server.ask("GET", "/v2/models/counter/ready").status == 200
+        x = {"name": "x", "datatype": "INT32", "shape": [1, 1], "data": [5]}
+        assert server.infer("same-INT32", x).document["outputs"][0]["data"] == [5]
+        assert not answer.done()
+    assert answer.result().status == 504
+
+
+def test_the_time_that_a_client_grants_is_kept(server: Server) -> None:
+    begun = time.monotonic()
+    answer = counting(server, FOREVER, parameters={"timeout": 300_000})
+    assert answer.status == 504
+    assert answer.headers["qnnbridge-error"] == "call.DeadlineExceeded"
+    assert answer.error
+    assert time.monotonic() - begun > 0.3
+    # The host has stopped counting: the next one is quick.
+    assert counting(server, 7).document["outputs"][0]["data"] == [21]
+
+
+def test_too_many_requests_are_refused_and_waiting_ones_keep_their_time(counter: Path) -> None:
+    limits = ("--threads", "1", "--queue", "1", "--timeout", "0", "--drain", "1")
+    short = {"timeout": 200_000}
+    with serving(*PRIVATE, "--model", f"counter={counter}", *limits) as server, ThreadPoolExecutor(2) as pool:
+        before = _processor_s(server.host())
+        running = pool.submit(counting, server, FOREVER)
+        until(lambda: _processor_s(server.host()) > before + STARTED_S)
+        waiting = counting(server, 1, parameters=short)
+        assert (waiting.status, waiting.headers["qnnbridge-error"]) == (504, "call.DeadlineExceeded")
+        assert "before its turn came" in waiting.error
+
+        queued = pool.submit(counting, server, 1)
+        third = counting(server, 1, parameters=short)
+        while third.status == 504:  # it came before the other, and had its place
+            if queued.done():
+                assert queued.result().status == 429
+                queued = pool.submit(counting, server, 1)
+            third = counting(server, 1, parameters=short)
+        assert (third.status, third.headers["qnnbridge-error"]) == (429, "call.Busy")
+        assert third.headers["retry-after"] == "1"
+        assert "--queue" in third.error
+        assert server.ask("GET", "/v2/health/ready").status == 200
+        assert server.ask("GET", "/v2/models/counter").status == 200
+        assert not running.done()
+        assert not queued.done()
+        server.end()
+        for request in (running, queued):
+            assert request.result().status == 503
+
+
+def test_a_request_survives_the_death_of_the_host(counter: Path) -> None:
+    with serving(*PRIVATE, "--model", f"counter={counter}") as server:
+        killed = server.host()
+        with counting_meanwhile(server, WORK) as answer:
+            killed.kill()
+            result = answer.result()
+        assert result.status == 200, result.body
+        assert result.document["outputs"][0]["data"] == [3 * WORK]
+        assert server.host().pid != killed.pid
+        assert server.ask("GET", "/v2/health/ready").status == 200
+        assert server.end() == 0
+
+
+@needs.posix
+def test_a_model_that_keeps_killing_the_host_is_refused_with_the_cause(counter: Path, tmp_path: Path) -> None:
+    same = models.write_identity(tmp_path / "same.onnx", models.ELEMENTS["INT32"])
+    x = {"name": "x", "datatype": "INT32", "shape": [1, 1], "data": [5]}
+    with serving(*PRIVATE, "--model", f"counter={counter}", "--model", f"same={same}") as server:
+        for timeout_s in (4, 60):  # it is repeated in the next host, and nobody waits for that forever
+            assert server.infer("same", x).status == 200  # the host is up, with all it needs
+            with counting_meanwhile(server, FOREVER, parameters={"timeout": timeout_s * 1_000_000}) as answer:
+                server.host().send_signal(signal.SIGSEGV)
+                result = answer.result()
+        assert (result.status, result.headers["qnnbridge-error"]) == (503, "model.Quarantined")
+        assert "Cause: " in result.error
+        assert counting(server, 1).headers["qnnbridge-error"] == "model.Quarantined"
+        assert server.infer("same", x).document["outputs"][0]["data"] == [5]
+
+
+# --- the end --------------------------------------------------------------------------------------------------
+
+
+@needs.posix
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_requests_under_way_are_answered_before_it_ends(counter: Path, number: int) -> None:
+    with serving(*PRIVATE, "--model", f"counter={counter}") as server:
+        host = server.host()
+        with counting_meanwhile(server, WORK) as answer:
+            code = server.end(number)
+        assert answer.result().document["outputs"][0]["data"] == [3 * WORK]
+        assert code == 0
+        assert server.errors() == ""
+        assert not host.is_running()
+        host_address, port = server.address.split(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host_address, int(port)), timeout=5)
+
+
+@needs.posix
+def test_a_request_that_takes_too_long_does_not_keep_it_from_ending(counter: Path) -> None:
+    with serving(*PRIVATE, "--model", f"counter={counter}", "--drain", "1", "--timeout", "0") as server:
+        host = server.host()
+        with ThreadPoolExecutor(1) as pool:
+            before = _processor_s(host)
+            request = pool.submit(counting, server, FOREVER)
+            until(lambda: _processor_s(host) > before + STARTED_S)
+            assert server.end() == 0
+            answer = request.result()
+            assert (answer.status, "The server is ending" in answer.error) == (503, True)
+        assert not host.is_running()
+
+
+# --- models that come and go ------------------------------------------------------------------------------------
+
+
+def test_models_are_unloaded_and_loaded_again(counter: Path, tmp_path: Path) -> None:
+    same = models.write_identity(tmp_path / "same.onnx", models.ELEMENTS["INT32"])
+    x = {"name": "x", "datatype": "INT32", "shape": [1, 1], "data": [5]}
+    with serving(*PRIVATE, "--model", f"counter={counter}", "--model", f"same={same}") as server:
+
+        def index(**wanted: Any) -> dict[str, tuple[str, str]]:
+            told = server.ask("POST", "/v2/repository/index", wanted).document
+            return {entry["name"]: (entry["state"], entry["reason"]) for entry in told}
+
+        assert index() == {"counter": ("READY", ""), "same": ("READY", "")}
+        with counting_meanwhile(server, WORK) as answer:
+            assert server.ask("POST", "/v2/repository/models/counter/unload", b"").status == 200
+            assert counting(server, 1).status == 503
+            assert not answer.done()
+        assert answer.result().document["outputs"][0]["data"] == [3 * WORK]
+        assert index()["counter"] == ("UNAVAILABLE", "unloaded")
+        assert index(ready=True) == {"same": ("READY", "")}
+        assert server.ask("GET", "/v2/models/counter/ready").status == 400
+        assert server.ask("GET", "/v2/health/ready").status == 200
+        assert server.infer("same", x).status == 200
+        assert server.ask("POST", "/v2/repository/models/counter/load", {}).status == 200
+        assert counting(server, 4).document["outputs"][0]["data"] == [12]
+
+        # A new file takes the old one's place when it is loaded; a broken one does not.
+        models.write_identity(same, models.ELEMENTS["FP32"])
+        assert server.ask("POST", "/v2/repository/models/same/load", {}).status == 200
+        assert server.ask("GET", "/v2/models/same").document["inputs"][0]["datatype"] == "FP32"
+        same.write_bytes(b"no model")
+        failed = server.ask("POST", "/v2/repository/models/same/load", {})
+        assert failed.status >= 400
+        assert failed.error
+        assert index()["same"][1].startswith("loading it again failed: ")
+        floats = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5]}
+        assert server.infer("same", floats).document["outputs"][0]["data"] == [0.5]
+        inline = {"parameters": {"config": "{}", "file:1/model.onnx": "AAAA"}}
+        assert server.ask("POST", "/v2/repository/models/same/load", inline).status == 400
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_start(counter: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    ended = refused(*PRIVATE, "--model", f"counter={counter}", "--model", f"broken={broken}")
+    assert ended.returncode == 2
+    assert "Model broken: " in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_others_are_served_if_that_is_wanted(counter: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    named = ("--model", f"counter={counter}", "--model", f"broken={broken}")
+    with serving(*PRIVATE, *named, "--keep-going", "--no-model-control") as server:
+        assert counting(server, 2).status == 200
+        assert server.ask("GET", "/v2/health/ready").status == 200
+        answer = server.infer("broken", {"name": "x"})
+        assert answer.status == 503
+        assert "The model broken is not ready" in answer.error
+        forbidden = server.ask("POST", "/v2/repository/models/counter/unload", b"")
+        assert (forbidden.status, "--no-model-control" in forbidden.error) == (403, True)
+        assert counting(server, 2).status == 200
+
+
+def test_it_is_alive_and_not_ready_while_models_are_loaded(counter: Path, tmp_path: Path) -> None:
+    """The interpreter of the host waits for a file before it becomes one."""
+    gate = tmp_path / "gate"
+    program = tmp_path / "slow_python"
+    program.write_text(f'#!/bin/sh\nwhile [ ! -e "{gate}" ]; do sleep 0.05; done\nexec "{sys.executable}" "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    with starting(*PRIVATE, "--model", f"counter={counter}", "--host-python", program) as server:
+        try:
+            assert server.ask("GET", "/v2/health/live").status == 200
+            waiting = server.ask("GET", "/v2/health/ready")
+            assert (waiting.status, "still being loaded" in waiting.error) == (400, True)
+            refusal = counting(server, 1)
+            assert (refusal.status, refusal.headers["retry-after"]) == (503, "1")
+        finally:
+            gate.touch()
+        server.wait_until_ready()
+        assert server.ask("GET", "/v2/health/ready").status == 200
+
+
+# --- who may ask ------------------------------------------------------------------------------------------------
+
+
+def token_file(folder: Path, text: str = "0123456789abcdef0123456789abcdef\n", mode: int = 0o600) -> Path:
+    path = folder / "token"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_with_a_token_only_who_has_it_is_served(counter: Path, tmp_path: Path) -> None:
+    options = ("--model", f"counter={counter}", "--token-file", token_file(tmp_path))
+    with serving(*PRIVATE, *options) as server:
+        for path in ("/v2", "/v2/models/counter", "/v2/models/counter/ready", "/v2/nothing"):
+            without = server.ask("GET", path)
+            assert (without.status, without.headers["www-authenticate"]) == (401, "Bearer")
+            assert "Authorization: Bearer" in without.error
+        for wrong in (
+            "Bearer 0123456789abcdef0123456789abcdeg",
+            "Bearer",
+            "Basic 0123456789abcdef0123456789abcdef",
+            "Bearer ü",
+        ):
+            answer = server.ask("GET", "/v2", None, {"Authorization": wrong})
+            assert (answer.status, answer.error) == (401, "The token is wrong.")
+        right = {"Authorization": "Bearer 0123456789abcdef0123456789abcdef"}
+        assert server.ask("GET", "/v2", None, {**right, "Host": "served.example"}).status == 200
+        body = {"inputs": [{"name": "times", "datatype": "INT64", "shape": [], "data": [2]}]}
+        assert server.ask("POST", "/v2/models/counter/infer", body, right).document["outputs"][0]["data"] == [6]
+        assert server.ask("POST", "/v2/models/counter/infer", body).status == 401
+        # What a load balancer asks.
+        assert server.ask("GET", "/v2/health/live").status == 200
+        assert server.ask("GET", "/v2/health/ready").status == 200
+
+
+def test_triton_s_client_shows_a_token(counter: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tritonclient.http")
+    import numpy as np
+    import tritonclient.http as triton
+    from tritonclient.utils import InferenceServerException
+
+    options = ("--model", f"counter={counter}", "--token-file", token_file(tmp_path))
+    with serving(*PRIVATE, *options) as server, triton.InferenceServerClient(server.address) as client:
+        times = triton.InferInput("times", [], "INT64").set_data_from_numpy(np.array(3, np.int64))
+        with pytest.raises(InferenceServerException, match="A token is needed"):
+            client.infer("counter", [times])
+        headers = {"Authorization": "Bearer 0123456789abcdef0123456789abcdef"}
+        assert int(client.infer("counter", [times], headers=headers).as_numpy("y")) == 9
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0"])
+def test_other_machines_are_served_only_with_a_token(counter: Path, address: str) -> None:
+    ended = refused("--host", "private", "--http", address, "--model", f"counter={counter}")
+    assert ended.returncode == 2
+    assert "can be reached from other machines" in ended.stderr
+    assert "--token-file" in ended.stderr
+
+
+@needs.posix
+def test_a_token_that_others_can_read_is_refused(counter: Path, tmp_path: Path) -> None:
+    options = (*PRIVATE, "--model", f"counter={counter}", "--token-file", token_file(tmp_path, mode=0o640))
+    ended = refused(*options)
+    assert ended.returncode == 2
+    assert "its mode is 0640" in ended.stderr
+    assert "chmod 600" in ended.stderr
+
+
+def test_an_address_that_is_taken_is_said_so(counter: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(1)
+        port = other.getsockname()[1]
+        ended = refused("--host", "private", "--http", f"127.0.0.1:{port}", "--model", f"counter={counter}")
+    assert ended.returncode == 1
+    assert "Another program listens there" in ended.stderr
+
+
+def test_without_its_packages_the_command_names_the_extra(counter: Path) -> None:
+    program = (
+        "import sys; sys.modules['uvicorn'] = None\n"
+        "from qnnbridge_tools.__main__ import main\n"
+        f"sys.argv = ['qnnbridge', 'serve', '--model', {f'counter={counter}'!r}]\n"
+        "sys.exit(main())"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert 'pip install "qnnbridge[serve]"' in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_command_line_loads_neither_the_server_nor_numpy() -> None:
+    program = "import qnnbridge_tools.cli, sys, json; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(json.loads(done.stdout))
+    assert "qnnbridge_tools.serve.command" in loaded
+    assert not loaded & {"uvicorn", "starlette", "numpy", "asyncio", "qnnbridge_tools.serve.server"}

@@ -1,0 +1,375 @@
+"""Pieces of the server by themselves: names and addresses, tokens, bodies, what is held at once."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import random
+import re
+import socket
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click import Context
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.main import get_command
+
+from qnnbridge.node import NodeArg
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.elements import ElementType
+from qnnbridge_protocol.specs import NodeInfo
+from qnnbridge_protocol.values import equal_bits
+from qnnbridge_tools.cli import app
+from qnnbridge_tools.serve import app as app_module
+from qnnbridge_tools.serve import packing, refusals, tensors
+from qnnbridge_tools.serve.address import listen, read_address
+from qnnbridge_tools.serve.admission import Admission
+from qnnbridge_tools.serve.datatypes import DATATYPES, Tensor, make_contract
+from qnnbridge_tools.serve.infer_request import GivenTensor, read_request
+from qnnbridge_tools.serve.model_files import ModelFile, find_models
+from qnnbridge_tools.serve.refusals import Refused, refusal_of
+from qnnbridge_tools.serve.server import check_exposure
+from qnnbridge_tools.serve.token_file import read_token, shows_token
+
+# --- addresses ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "loopback"),
+    [
+        ("127.0.0.1:8000", "127.0.0.1", 8000, True),
+        ("127.8.9.1:1", "127.8.9.1", 1, True),
+        ("8000", "127.0.0.1", 8000, True),
+        ("[::1]:8000", "::1", 8000, True),
+        ("0.0.0.0:8000", "0.0.0.0", 8000, False),
+        ("[::]:8000", "::", 8000, False),
+        ("192.168.1.7:80", "192.168.1.7", 80, False),
+        ("[::ffff:192.168.1.7]:80", "::ffff:192.168.1.7", 80, False),
+    ],
+)
+def test_an_address_says_who_can_reach_it(text: str, host: str, port: int, loopback: bool) -> None:
+    address = read_address(text)
+    assert (address.host, address.port, address.loopback) == (host, port, loopback)
+    if loopback:
+        check_exposure(address, None)
+    else:
+        check_exposure(address, Path("token"))
+        with pytest.raises(errors.OptionError, match="can be reached from other machines"):
+            check_exposure(address, None)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "localhost", ":8000", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:http", "a b:1"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(errors.OptionError):
+        read_address(text)
+
+
+def test_answers_are_not_held_back_until_there_is_more_to_send() -> None:
+    """Nagle's algorithm costs 40 ms for each answer that is sent in two pieces."""
+
+    async def accepted() -> int:
+        loop = asyncio.get_running_loop()
+        came: asyncio.Future[asyncio.BaseTransport] = loop.create_future()
+
+        class Accepted(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                came.set_result(transport)
+
+        with listen(read_address("127.0.0.1:0")) as listener:
+            server = await loop.create_server(Accepted, sock=listener)
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            transport = await came
+            option = int(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            transport.close()
+            writer.close()
+            await writer.wait_closed()
+            server.close()
+            await server.wait_closed()
+        return option
+
+    assert asyncio.run(accepted()) == 1
+
+
+# --- models ---------------------------------------------------------------------------------------------------
+
+
+def test_models_are_found_by_name_by_file_and_by_version(tmp_path: Path) -> None:
+    for name in (
+        "b.onnx",
+        "a.ONNX",
+        "note.txt",
+        "many/2/model.onnx",
+        "many/10/model.onnx",
+        "many/x/model.onnx",
+        "none/1/other.onnx",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = find_models([f"own={tmp_path / 'b.onnx'}"], [tmp_path])
+    assert found == [
+        ModelFile("own", tmp_path / "b.onnx"),
+        ModelFile("a", tmp_path / "a.ONNX"),
+        ModelFile("b", tmp_path / "b.onnx"),
+        ModelFile("many", tmp_path / "many" / "10" / "model.onnx", "10"),
+    ]
+    with pytest.raises(errors.OptionError, match='Two models are called "b"'):
+        find_models([f"b={tmp_path / 'a.ONNX'}"], [tmp_path])
+    with pytest.raises(errors.OptionError, match="cannot be a model's name"):
+        find_models([f"a/b={tmp_path / 'a.ONNX'}"], [])
+    with pytest.raises(errors.OptionError, match="There is no model in"):
+        find_models([], [tmp_path / "none"])
+    with pytest.raises(errors.NoSuchFile, match="no model file"):
+        find_models(["a=nothing.onnx"], [])
+    with pytest.raises(errors.NoSuchFile, match="no folder"):
+        find_models([], [tmp_path / "nothing"])
+    with pytest.raises(errors.OptionError, match="not of the form"):
+        find_models(["nothing.onnx"], [])
+    with pytest.raises(errors.OptionError, match="no model to serve"):
+        find_models([], [])
+
+
+def node(name: str, kind: str, shape: Any = ()) -> NodeArg:
+    return NodeArg(NodeInfo(name=name, type=kind, shape=shape))
+
+
+def test_every_type_of_onnx_has_a_name_or_is_refused() -> None:
+    for element in ElementType:
+        inputs = [node("x", f"tensor({element.text})", (1, "n", None, -1))]
+        if element in DATATYPES:
+            contract = make_contract(inputs, [], inputs)
+            assert contract.described()["inputs"] == [
+                {"name": "x", "datatype": DATATYPES[element], "shape": [1, -1, -1, -1]}
+            ]
+        else:
+            with pytest.raises(errors.OptionError, match=f"its input 'x' is tensor\\({element.text}\\)"):
+                make_contract(inputs, [], inputs)
+
+
+def test_a_model_of_which_nothing_can_be_sent_is_refused() -> None:
+    with pytest.raises(errors.OptionError, match="none of its outputs can be sent"):
+        make_contract([node("x", "tensor(float)")], [], [node("y", "seq(tensor(float))")])
+
+
+def test_initializers_may_be_fed_and_are_no_part_of_the_metadata() -> None:
+    contract = make_contract(
+        [node("x", "tensor(float)")], [node("w", "tensor(int64)", (3,))], [node("y", "tensor(bool)")]
+    )
+    assert list(contract.inputs) == ["x", "w"]
+    assert [entry["name"] for entry in contract.described()["inputs"]] == ["x"]
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_one_line_that_cannot_be_guessed(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    for text, good in (
+        ("x" * 16 + "\n", True),
+        ("x" * 15, False),
+        ("", False),
+        ("x" * 20 + " y", False),
+        ("ü" * 20, False),
+        ("x" * 5000, False),
+    ):
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o600)
+        if good:
+            assert read_token(path) == b"x" * 16
+        else:
+            with pytest.raises(errors.OptionError, match="holds no token"):
+                read_token(path)
+    with pytest.raises(errors.NoSuchFile, match="no token file"):
+        read_token(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("header", "shown"),
+    [
+        (b"Bearer sesame", True),
+        (b"bearer  sesame ", True),
+        (b"Bearer sesam", False),
+        (b"Bearer sesame2", False),
+        (b"Basic sesame", False),
+        (b"sesame", False),
+        (b"", False),
+        (None, False),
+    ],
+)
+def test_a_token_is_shown_as_bearer(header: bytes | None, shown: bool) -> None:
+    assert shows_token(header, b"sesame") is shown
+
+
+# --- bodies ---------------------------------------------------------------------------------------------------
+
+
+def test_packed_bodies_are_unpacked_whatever_their_size() -> None:
+    noise = random.Random(1).randbytes(3 * 1024**2)
+    for data in (b"", b"x", noise, b"\0" * 5_000_000):
+        for packed in (gzip.compress(data), zlib.compress(data), gzip.compress(data[:7]) + gzip.compress(data[7:])):
+            taken: list[int] = []
+            assert packing.unpack(memoryview(packed), len(data), taken.append) == data
+            assert sum(taken) == len(data)
+            if data:
+                with pytest.raises(Refused, match="more than"):
+                    packing.unpack(memoryview(packed), len(data) - 1, taken.append)
+
+
+def test_a_bomb_is_noticed_before_it_has_gone_off() -> None:
+    bomb = gzip.compress(b"\0" * 200_000_000)
+    taken: list[int] = []
+    with pytest.raises(Refused, match="more than 5000000 bytes"):
+        packing.unpack(memoryview(bomb), 5_000_000, taken.append)
+    assert sum(taken) < 8_000_000
+
+
+def test_what_is_held_at_once_is_limited_and_given_back() -> None:
+    admission = Admission(most=2, most_bytes=100)
+    with admission.enter() as first, admission.enter() as second:
+        with pytest.raises(errors.Busy, match="2 requests"):
+            admission.enter()
+        first.take(60)
+        with pytest.raises(errors.Busy, match="60 bytes; 41 more"):
+            second.take(41)
+        second.take(40)
+    with admission.enter() as third:
+        third.take(100)
+
+
+# --- tensors --------------------------------------------------------------------------------------------------
+
+ELEMENTS = st.sampled_from([element for element in DATATYPES if element is not ElementType.STRING])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    element=ELEMENTS,
+    shape=st.lists(st.integers(0, 4), max_size=4),
+    seed=st.integers(0, 2**32 - 1),
+    offset=st.integers(0, 8),
+)
+def test_any_bits_go_through_unchanged(element: ElementType, shape: list[int], seed: int, offset: int) -> None:
+    tensor = Tensor("x", element, (-1,) * len(shape))
+    count = int(np.prod(shape))
+    size = {"BOOL": 1, "BF16": 2, "FP16": 2, "FP32": 4, "FP64": 8}.get(tensor.datatype) or int(
+        "".join(filter(str.isdigit, tensor.datatype))
+    ) // 8
+    data = random.Random(seed).randbytes(count * size)
+    if element is ElementType.BOOL:
+        data = bytes(byte & 1 for byte in data)
+    body = memoryview(b"\0" * offset + data)[offset:]
+    value: Any = tensors.to_value(GivenTensor("x", tensor.datatype, tuple(shape), None, body), tensor)
+    array = value if isinstance(value, np.ndarray) else value.data
+    assert array.flags.aligned
+    assert bytes(tensors.to_bytes(array, tensor)) == data
+    assert tensors.shape_of(array, tensor) == shape
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=6))
+def test_any_texts_go_through_unchanged(texts: list[str]) -> None:
+    tensor = Tensor("x", ElementType.STRING, (-1,))
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    data = tensors.to_bytes(array, tensor)
+    raw = tensors.to_value(GivenTensor("x", "BYTES", (len(texts),), None, memoryview(data)), tensor)
+    assert equal_bits(raw, array)
+    assert equal_bits(tensors.to_value(GivenTensor("x", "BYTES", (len(texts),), texts, None), tensor), array)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    body=st.binary(max_size=60)
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "inputs",
+                        "outputs",
+                        "name",
+                        "shape",
+                        "datatype",
+                        "data",
+                        "parameters",
+                        "binary_data_size",
+                        "id",
+                    ]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=12,
+    ),
+    size=st.none() | st.integers(0, 20),
+)
+def test_no_request_does_anything_but_be_read_or_refused(body: Any, size: int | None) -> None:
+    import json
+
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    try:
+        read_request(memoryview(data), None if size is None else min(size, len(data)))
+    except Refused as refused:
+        assert refused.status == 400
+        assert refused.text
+
+
+# --- the page -------------------------------------------------------------------------------------------------
+
+
+def test_the_page_tells_of_every_option_status_and_type() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    command = get_command(app).get_command(Context(get_command(app)), "serve")  # type: ignore[attr-defined]
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    assert len(options) > 15
+    assert [name for name in sorted(options) if name.startswith("--") and name not in page] == ["--model-control"]
+    sources = "".join(path.read_text(encoding="utf-8") for path in Path(app_module.__file__).parent.glob("*.py"))
+    statuses = (
+        set(re.findall(r"Refused\(\s*(\d{3})", sources)) | {str(status) for _, status in refusals._STATUS} | {"500"}
+    )
+    assert len(statuses) > 10
+    table = page[page.index("| status | when |") :]
+    assert {status for status in statuses if status not in table} == set()
+    for datatype in ("BOOL", "UINT8", "INT64", "FP16", "FP32", "FP64", "BF16", "BYTES"):
+        assert f"`{datatype}`" in page
+
+
+# --- answers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.DeadlineExceeded("m"), 504),
+        (errors.Busy("m"), 429),
+        (errors.TooLarge("m"), 413),
+        (errors.HostCrashed("m"), 503),
+        (errors.HostHung("m"), 503),
+        (errors.BreakerOpen("m"), 503),
+        (errors.ModelQuarantined("m"), 503),
+        (errors.InvalidArgument("m"), 400),
+        (errors.RemoteValueError("m"), 400),
+        (errors.Fail("m"), 500),
+        (errors.RuntimeException("m"), 500),
+        (KeyError("m"), 500),
+    ],
+)
+def test_every_error_has_its_status(error: Exception, status: int) -> None:
+    assert refusal_of(error).status == status
+
+
+def test_the_words_hold_cause_and_fix_and_never_the_evidence() -> None:
+    error = errors.HostCrashed("It died.", cause="A fault.", fix="Update.", evidence=["File x.py, line 7 in f"])
+    refused = refusal_of(error)
+    assert refused.text == "It died.\nCause: A fault.\nFix: Update."
+    assert refused.headers == {"qnnbridge-error": "host.Crashed", "retry-after": "1"}
+    assert "KeyError" in refusal_of(KeyError("secret")).text
+    assert "secret" not in refusal_of(KeyError("secret")).text

@@ -1,0 +1,296 @@
+"""What is wrong is refused with the right status and a sentence, in KServe's form of an error."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import zlib
+from typing import Any
+
+import pytest
+from serving import Answer, Server
+
+X = {"name": "x", "datatype": "INT32", "shape": [2, 2], "data": [1, 2, 3, 4]}
+
+
+def x(**changes: Any) -> dict[str, Any]:
+    return {name: value for name, value in {**X, **changes}.items() if value is not None}
+
+
+def binary(server: Server, head: Any, data: bytes = b"", model: str = "same-INT32", **headers: str) -> Answer:
+    front = json.dumps(head).encode()
+    sent = {"Inference-Header-Content-Length": str(len(front)), **headers}
+    return server.ask("POST", f"/v2/models/{model}/infer", front + data, sent)
+
+
+# --- tensors ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (x(name="z"), "no input 'z'. Its inputs: x."),
+        (x(datatype="FP32"), "is FP32, but the model takes INT32"),
+        (x(datatype="int32"), "is int32, but the model takes INT32"),
+        (x(shape=[4]), "Invalid rank for input: x Got: 1 Expected: 2"),
+        (x(shape=[2, 3]), "shape [2, 3] has 6 elements, and data has 4"),
+        (x(shape=[2, -2]), "shape is [2, -2], not an array of sizes"),
+        (x(shape=[2, True]), "shape is [2, true], not an array of sizes"),
+        (x(shape=[2**40, 2**40]), "2**62"),
+        (x(shape=[1] * 70), "70 dimensions are too many"),
+        (x(shape=None), "shape is null"),
+        (x(name=None), 'has no text "name"'),
+        (x(datatype=None), 'has no text "datatype"'),
+        (x(data=None), "neither data nor the parameter binary_data_size"),
+        (x(data=5), "data is no array"),
+        (x(data=[1, 2, 3, "4"]), "data must be integers; it has texts, too"),
+        (x(data=[1, 2, 3, 4.5]), "data must be integers; it has fractions, too"),
+        (x(data=[1, 2, 3, True]), "data must be integers; it has true or false, too"),
+        (x(data=[1, 2, 3, 2**31]), "not between -2147483648 and 2147483647"),
+        (x(data=[1, 2, 3, [4]]), "data is nested, and not as its shape [2, 2] says"),
+        (x(data=[[1, 2, 3], [4]]), "data is nested, and not as its shape [2, 2] says"),
+        (x(data=[[1, 2], [3, [4]]]), "data is nested deeper than its shape [2, 2] says"),
+        (x(parameters={"binary_data_size": 16}), "data and binary_data_size"),
+        (x(data=None, parameters={"binary_data_size": 16}), "only 0 bytes are left"),
+        (x(data=None, parameters={"binary_data_size": "16"}), "no number of bytes"),
+        (x(data=None, parameters={"shared_memory_region": "r"}), "Shared memory regions are not supported"),
+        (x(parameters=[]), "parameters is no JSON object"),
+        ([], "An input is no JSON object"),
+    ],
+)
+def test_a_bad_input_is_refused_in_words(server: Server, given: Any, words: str) -> None:
+    answer = server.infer("same-INT32", given)
+    assert words in answer.error
+    assert answer.status == 400
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "words"),
+    [
+        ("UINT8", [256], "not between 0 and 255"),
+        ("UINT8", [-1], "not between 0 and 255"),
+        ("UINT64", [2**64], "not between 0 and 18446744073709551615"),
+        ("INT64", [-(2**63) - 1], "not between -9223372036854775808"),
+        ("FP32", [1e39], "too large for FP32"),
+        ("FP64", [10**400], "too large for a floating point number"),
+        ("FP32", ["1"], "data must be numbers; it has texts, too"),
+        ("FP32", [None], "data must be numbers; it has null, too"),
+        ("BOOL", [2], "true or false, or 0 or 1"),
+        ("BYTES", [1], "data must be texts; it has integers, too"),
+        ("BYTES", ["\ud800"], "half a surrogate pair"),
+    ],
+)
+def test_a_number_that_the_type_has_not_is_refused(server: Server, datatype: str, data: Any, words: str) -> None:
+    answer = server.infer(f"same-{datatype}", x(datatype=datatype, shape=[1, 1], data=data))
+    assert words in answer.error
+    assert answer.status == 400
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "BF16"])
+def test_halves_are_never_sent_as_json(server: Server, datatype: str) -> None:
+    in_json = x(datatype=datatype, shape=[1, 1], data=[1.0])
+    answer = server.infer(f"same-{datatype}", in_json, parameters={"binary_data_output": True})
+    assert (answer.status, f"'x': {datatype} can only be sent as binary data" in answer.error) == (400, True)
+    part = {"name": "x", "datatype": datatype, "shape": [1, 1], "parameters": {"binary_data_size": 2}}
+    answer = binary(server, {"inputs": [part]}, b"\0\0", f"same-{datatype}")
+    assert answer.status == 400
+    assert "can only be sent as binary data" in answer.error
+    assert (
+        binary(
+            server, {"inputs": [part], "parameters": {"binary_data_output": True}}, b"\0\0", f"same-{datatype}"
+        ).status
+        == 200
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "data", "words"),
+    [
+        (16, b"\0" * 15, "only 15 bytes are left"),
+        (15, b"\0" * 15, "INT32 of shape [2, 2] is 16 bytes, and binary_data_size is 15"),
+        (16, b"\0" * 17, "1 bytes of the body belong to no input"),
+        (-1, b"\0" * 16, "no number of bytes"),
+        (True, b"\0", "no number of bytes"),
+    ],
+)
+def test_binary_data_of_another_size_is_refused(server: Server, size: int, data: bytes, words: str) -> None:
+    answer = binary(server, {"inputs": [x(data=None, parameters={"binary_data_size": size})]}, data)
+    assert words in answer.error
+    assert answer.status == 400
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (struct.pack("<I", 3) + b"ab", "element 0 of its BYTES data is cut off"),
+        (b"\1\0", "element 0 of its BYTES data is cut off"),
+        (struct.pack("<I", 1) + b"a", "its shape has 2 elements, and its BYTES data 1"),
+        ((struct.pack("<I", 1) + b"\xff") * 2, "ONNX has texts in UTF-8 only"),
+        (struct.pack("<I", 2**32 - 1) + b"a", "cut off"),
+    ],
+)
+def test_broken_bytes_are_refused(server: Server, data: bytes, words: str) -> None:
+    part = {"name": "x", "datatype": "BYTES", "shape": [1, 2], "parameters": {"binary_data_size": len(data)}}
+    answer = binary(server, {"inputs": [part]}, data, "same-BYTES")
+    assert words in answer.error
+    assert answer.status == 400
+
+
+def test_a_bool_is_0_or_1(server: Server) -> None:
+    part = {"name": "x", "datatype": "BOOL", "shape": [1, 2], "parameters": {"binary_data_size": 2}}
+    assert "0 or 1" in binary(server, {"inputs": [part]}, b"\1\2", "same-BOOL").error
+
+
+# --- the request ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "cannot be read"),
+        (b"{", "cannot be read"),
+        (b"\xff\xfe\xfd", "cannot be read"),
+        (b"[]", "The request is no JSON object"),
+        (b"{}", 'The request has no array "inputs"'),
+        (b'{"inputs": 1}', '"inputs" is no array'),
+        (b'{"inputs": []}', "Required inputs (['x']) are missing"),
+        (b'{"inputs": [], "id": 7}', 'has no text "id"'),
+        (b'{"inputs": [], "outputs": [1]}', "An output is no JSON object"),
+        (b"[" * 100000, "nested too deep"),
+        (json.dumps({"inputs": [X, X]}).encode(), "An input is given twice: x, x"),
+        (json.dumps({"inputs": [X], "outputs": [{"name": "z"}]}).encode(), "no output 'z'. Its outputs: y."),
+        (json.dumps({"inputs": [X], "outputs": [{"name": "y"}] * 2}).encode(), "asked for twice"),
+        (json.dumps({"inputs": [X], "parameters": {"binary_data_output": 1}}).encode(), "neither true nor false"),
+        (json.dumps({"inputs": [X], "parameters": {"timeout": "1"}}).encode(), "no number of microseconds"),
+        (
+            json.dumps({"inputs": [X], "outputs": [{"name": "y", "parameters": {"classification": 2}}]}).encode(),
+            "classification extension is not supported",
+        ),
+    ],
+)
+def test_a_bad_request_is_refused_in_words(server: Server, body: bytes, words: str) -> None:
+    answer = server.ask("POST", "/v2/models/same-INT32/infer", body)
+    assert words in answer.error
+    assert answer.status == 400
+    assert answer.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("text", ["-1", "1e3", "999999", "x", "9" * 40])
+def test_a_header_length_that_cannot_be_is_refused(server: Server, text: str) -> None:
+    answer = server.ask(
+        "POST", "/v2/models/same-INT32/infer", {"inputs": [X]}, {"Inference-Header-Content-Length": text}
+    )
+    assert "Inference-Header-Content-Length" in answer.error
+    assert answer.status == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v2/models/none", 404),
+        ("GET", "/v2/models/none/ready", 404),
+        ("POST", "/v2/models/none/infer", 404),
+        ("GET", "/v2/models/pnet/versions/2", 404),
+        ("GET", "/v2/models/pnet/versions/2/ready", 404),
+        ("POST", "/v2/models/pnet/versions/2/infer", 404),
+        ("POST", "/v2/repository/models/none/load", 404),
+        ("POST", "/v2/repository/models/none/unload", 404),
+        ("GET", "/v2/models/..%2f..%2fpasswd", 404),
+        ("GET", "/", 404),
+        ("GET", "/metrics", 404),
+        ("GET", "/v2/", 404),
+        ("GET", "/v1/models/pnet", 404),
+        ("GET", "/v2/models/pnet/infer", 405),
+        ("DELETE", "/v2/models/pnet", 405),
+    ],
+)
+def test_what_is_not_there_is_said_so(server: Server, method: str, path: str, status: int) -> None:
+    answer = server.ask(method, path)
+    assert answer.error
+    assert answer.status == status
+
+
+def test_a_request_that_is_too_large_is_refused_before_it_is_received(server: Server) -> None:
+    """32 MiB are allowed there. The length alone decides: nothing of such a body is ever sent here."""
+    answer = server.ask("POST", "/v2/models/same-INT32/infer", None, {"Content-Length": str(32 * 1024**2 + 1)})
+    assert answer.status == 413
+    assert "more than 33554432 bytes" in answer.error
+
+
+def test_a_request_without_a_length_is_measured_as_it_comes(server: Server) -> None:
+    import http.client
+
+    host, port = server.address.split(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    try:
+        parts = (b" " * 1024**2 for _ in range(34))
+        connection.request("POST", "/v2/models/same-INT32/infer", parts, encode_chunked=True)
+        response = connection.getresponse()
+        assert response.status == 413
+        assert "more than 33554432 bytes" in json.loads(response.read())["error"]
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+def test_a_packed_request_is_measured_unpacked(server: Server, pack: Any) -> None:
+    body = pack(b" " * (33 * 1024**2))
+    encoding = "gzip" if pack is gzip.compress else "deflate"
+    answer = server.ask("POST", "/v2/models/same-INT32/infer", body, {"Content-Encoding": encoding})
+    assert (answer.status, "unpacked, has more than 33554432 bytes" in answer.error) == (413, True)
+
+
+def test_a_packed_request_may_not_be_broken_or_of_another_kind(server: Server) -> None:
+    path = "/v2/models/same-INT32/infer"
+    whole = gzip.compress(json.dumps({"inputs": [X]}).encode())
+    assert server.ask("POST", path, whole, {"Content-Encoding": "gzip"}).status == 200
+    for body, words in ((whole[:-9], "its end is missing"), (b"no zip", "cannot be unpacked")):
+        answer = server.ask("POST", path, body, {"Content-Encoding": "gzip"})
+        assert (answer.status, words in answer.error) == (400, True)
+    answer = server.ask("POST", path, whole, {"Content-Encoding": "br"})
+    assert (answer.status, "gzip and deflate" in answer.error) == (415, True)
+
+
+def test_a_bad_size_that_only_the_model_notices_names_the_dimension(server: Server) -> None:
+    answer = server.infer(
+        "logreg_iris",
+        {"name": "float_input", "datatype": "FP32", "shape": [3, 4], "data": [0] * 12},
+        outputs=[{"name": "label"}],
+    )
+    assert answer.status == 400
+    assert "index: 1 Got: 4 Expected: 2" in answer.error
+    assert answer.headers["qnnbridge-error"] == "ort.InvalidArgument"
+
+
+# --- who asks -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://somewhere.example"},
+        {"Origin": "null"},
+        {"Host": "rebound.example:8000"},
+        {"Host": "[nonsense"},
+        {"Host": "192.168.1.7"},
+    ],
+)
+def test_a_page_in_a_browser_cannot_use_a_server_without_a_token(server: Server, headers: dict[str, str]) -> None:
+    answer = server.ask("POST", "/v2/repository/models/pnet/unload", b"", headers)
+    assert answer.status == 403
+    assert "--token-file" in answer.error
+    assert server.ask("GET", "/v2/models/pnet/ready").status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "localhost:8000"},
+        {"Host": "[::1]"},
+        {"Origin": "http://localhost:3000"},
+        {"Origin": "http://127.0.0.1"},
+    ],
+)
+def test_programs_of_this_machine_can(server: Server, headers: dict[str, str]) -> None:
+    assert server.ask("GET", "/v2", None, headers).status == 200

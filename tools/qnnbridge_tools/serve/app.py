@@ -1,0 +1,212 @@
+"""The endpoints of the Open Inference Protocol v2 over HTTP, with the binary data and repository extensions.
+
+`Service` has the parts; its methods are the endpoints. The event loop's thread: all that takes time is done by
+workers, so that health is answered while models run and load.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from qnnbridge_protocol._version import __version__
+from qnnbridge_tools.host.metrics import metrics_text
+from qnnbridge_tools.host.openmetrics import CONTENT_TYPE
+from qnnbridge_tools.serve import packing
+from qnnbridge_tools.serve.admission import Admission, Ticket
+from qnnbridge_tools.serve.answers import PartedResponse, answered, error_answer, json_answer
+from qnnbridge_tools.serve.body import receive_body
+from qnnbridge_tools.serve.guard import Guard
+from qnnbridge_tools.serve.infer_reply import InferReply, infer
+from qnnbridge_tools.serve.infer_request import InferRequest, header_length, read_json, read_request
+from qnnbridge_tools.serve.probe import HostProbe
+from qnnbridge_tools.serve.refusals import Refused, bad_request
+from qnnbridge_tools.serve.repository import Repository
+from qnnbridge_tools.serve.workers import Workers
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+EXTENSIONS = ("binary_tensor_data", "model_repository")
+READERS = 2
+LOADERS = 2
+CONTROL_BYTES = 1024**2
+"""A request to load a model says next to nothing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServiceLimits:
+    """timeout_s: for one request, from its last byte on; ``None`` for none. most_bytes: of one request.
+
+    threads: requests in the host at once. queue: that wait for them.
+    """
+
+    timeout_s: float | None
+    most_bytes: int
+    threads: int
+    queue: int
+
+
+class Service:
+    """control: whether clients may load and unload models. figures: the daemon's, if there is one."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        probe: HostProbe,
+        limits: ServiceLimits,
+        *,
+        control: bool,
+        figures: Callable[[], Mapping[str, Any]] | None,
+    ) -> None:
+        self._repository = repository
+        self._probe = probe
+        self._limits = limits
+        self._control = control
+        self._figures = figures
+        self._admission = Admission(limits.threads + limits.queue, max(4 * limits.most_bytes, 1024**3))
+        self._readers = Workers("reader", READERS)
+        self._runs = Workers("run", limits.threads)
+        self._loaders = Workers("loader", LOADERS)
+        self._meters = Workers("metrics", 1)
+
+    # --- health and metadata ---
+
+    async def live(self, request: Request) -> Response:
+        return Response(status_code=200)
+
+    async def ready(self, request: Request) -> Response:
+        reason = self._repository.why_not_ready() or await self._probe.why_not_ready()
+        # The protocol wants a status of 4xx for "no".
+        return Response(status_code=200) if reason is None else error_answer(bad_request(f"Not ready: {reason}"))
+
+    async def model_ready(self, request: Request) -> Response:
+        try:
+            self._repository.check(*_model_of(request))
+        except Refused as refused:
+            raise bad_request(refused.text) if refused.status == 503 else refused from None
+        return Response(status_code=200)
+
+    async def server_metadata(self, request: Request) -> Response:
+        return json_answer({"name": "qnnbridge", "version": __version__, "extensions": list(EXTENSIONS)})
+
+    async def model_metadata(self, request: Request) -> Response:
+        return json_answer(self._repository.describe(*_model_of(request)))
+
+    async def metrics(self, request: Request) -> Response:
+        if self._figures is None:
+            raise Refused(404, "A private host has no metrics; with --host daemon they are the daemon's.")
+        figures = await self._meters.do(self._figures)
+        return Response(metrics_text(figures), 200, {"content-type": CONTENT_TYPE})
+
+    # --- inference ---
+
+    async def infer(self, request: Request) -> Response:
+        name, version = _model_of(request)
+        self._repository.check(name, version)
+        encoding = packing.check_encoding(request.headers.get("content-encoding"))
+        packed = packing.wanted_encoding(request.headers.get("accept-encoding"))
+        with self._admission.enter() as ticket:
+            parts = await receive_body(request, ticket, self._limits.most_bytes)
+            arrived = time.monotonic()
+            read = functools.partial(self._read, parts, encoding, request.headers.get(HEADER_LENGTH), ticket)
+            asked = await self._readers.do(read)
+            times_s = [limit for limit in (self._limits.timeout_s, asked.timeout_s) if limit is not None]
+            deadline = arrived + min(times_s) if times_s else None
+            run = functools.partial(self._run, name, version, asked, deadline, packed)
+            reply = await self._runs.do_for(run, deadline, request.receive)
+        headers = {"content-encoding": packed} if packed else {}
+        if reply.json_size is None:
+            return PartedResponse(reply.body, 200, headers, "application/json")
+        headers[HEADER_LENGTH] = str(reply.json_size)
+        return PartedResponse(reply.body, 200, headers, "application/octet-stream")
+
+    def _read(
+        self, parts: list[bytes], encoding: str | None, json_size: str | None, ticket: Ticket
+    ) -> InferRequest:
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        if encoding is not None:
+            body = packing.unpack(memoryview(body), self._limits.most_bytes, ticket.take)
+        return read_request(memoryview(body), header_length(json_size, len(body)))
+
+    def _run(
+        self, name: str, version: str | None, asked: InferRequest, deadline: float | None, packed: str | None
+    ) -> InferReply:
+        with self._repository.lease(name, version) as model:
+            reply = infer(model, asked, deadline)
+        return dataclasses.replace(reply, body=packing.pack(reply.body, packed)) if packed else reply
+
+    # --- repository ---
+
+    async def index(self, request: Request) -> Response:
+        wanted = await self._control_body(request)
+        return json_answer(self._repository.index(ready_only=wanted.get("ready") is True))
+
+    async def load(self, request: Request) -> Response:
+        wanted = await self._control_body(request)
+        parameters = wanted.get("parameters")
+        if parameters:
+            raise bad_request("A model is loaded from the file that the server was started with; no parameters.")
+        return await self._change(self._repository.load, request)
+
+    async def unload(self, request: Request) -> Response:
+        await self._control_body(request)
+        return await self._change(self._repository.unload, request)
+
+    async def _change(self, change: Callable[[str], object], request: Request) -> Response:
+        if not self._control:
+            raise Refused(403, "Loading and unloading by clients is switched off (--no-model-control).")
+        await self._loaders.do(functools.partial(change, request.path_params["name"]))
+        return json_answer({})
+
+    async def _control_body(self, request: Request) -> dict[str, object]:
+        with self._admission.enter() as ticket:
+            body = b"".join(await receive_body(request, ticket, CONTROL_BYTES))
+        document = read_json(memoryview(body)) if body.strip() else {}
+        if not isinstance(document, dict):
+            raise bad_request("The request is no JSON object.")
+        return document
+
+
+def make_app(service: Service, token: bytes | None) -> ASGIApp:
+    """The application for an ASGI server."""
+    get, post = ["GET"], ["POST"]
+    paths: list[tuple[str, Callable[[Request], object], list[str]]] = [
+        ("/v2/health/live", service.live, get),
+        ("/v2/health/ready", service.ready, get),
+        ("/v2", service.server_metadata, get),
+        ("/metrics", service.metrics, get),
+        ("/v2/repository/index", service.index, post),
+        ("/v2/repository/models/{name}/load", service.load, post),
+        ("/v2/repository/models/{name}/unload", service.unload, post),
+    ]
+    for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+        paths += [
+            (model, service.model_metadata, get),
+            (f"{model}/ready", service.model_ready, get),
+            (f"{model}/infer", service.infer, post),
+        ]
+    routes = [Route(path, answered(endpoint), methods=methods) for path, endpoint, methods in paths]  # type: ignore[arg-type]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
+    app.router.redirect_slashes = False
+    return Guard(app, token)
+
+
+async def _no_such_path(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    text = "There is nothing at" if status == 404 else "This method is not possible at"
+    return error_answer(Refused(status, f"{text} {request.url.path[:200]}.", headers))
+
+
+def _model_of(request: Request) -> tuple[str, str | None]:
+    return request.path_params["name"], request.path_params.get("version")

@@ -1,0 +1,101 @@
+"""`qnnbridge serve`: models over HTTP, for any language, load balancers and KServe."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qnnbridge_tools import reporting
+from qnnbridge_tools.run import OnCpu, Provider
+
+
+class Where(str, enum.Enum):
+    DAEMON = "daemon"
+    PRIVATE = "private"
+
+
+def serve(
+    http: Annotated[
+        str, typer.Option(metavar="ADDR", help="HOST:PORT to listen on; other than loopback needs --token-file.")
+    ] = "127.0.0.1:8000",
+    models: Annotated[
+        list[str] | None, typer.Option("--model", metavar="NAME=PATH", help="A model and its name. Repeatable.")
+    ] = None,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Option("--models", metavar="FOLDER", help="All of NAME.onnx and NAME/VERSION/model.onnx in it."),
+    ] = None,
+    where: Annotated[
+        Where, typer.Option("--host", help="The daemon that applications share, or a host of its own.")
+    ] = Where.DAEMON,
+    provider: Annotated[Provider, typer.Option(help="Execution provider.")] = Provider.QNN,
+    provider_options: Annotated[
+        list[str] | None, typer.Option("--provider-option", metavar="KEY=VALUE", help="Option of the provider.")
+    ] = None,
+    fallback: Annotated[
+        OnCpu, typer.Option(help="What becomes of nodes that QNN cannot run: an error, or the CPU.")
+    ] = OnCpu.ERROR,
+    dims: Annotated[
+        list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Fix a free dimension of all models.")
+    ] = None,
+    host_python: Annotated[str | None, typer.Option(metavar="PYTHON", help="Interpreter of the host.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Clients must show the token in it; its mode must be 0600.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="S", help="Seconds for each request; 0 for no limit.")
+    ] = 60,
+    max_request: Annotated[str, typer.Option(metavar="SIZE", help="Largest request: 500M, 2G.")] = "256M",
+    threads: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Requests in the host at once.")] = 8,
+    queue: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that wait; more are refused.")] = 256,
+    drain: Annotated[
+        float, typer.Option(min=0, metavar="S", help="Seconds that requests under way may take at the end.")
+    ] = 30,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Serve the other models if one cannot be loaded at the start.")
+    ] = False,
+    control: Annotated[
+        bool, typer.Option("--model-control/--no-model-control", help="Whether clients may load and unload models.")
+    ] = True,
+    access_log: Annotated[bool, typer.Option("--access-log", help="One line on stderr for each request.")] = False,
+) -> None:
+    """Serve models over HTTP: Open Inference Protocol v2 (KServe, Triton clients)."""
+    with reporting.work():
+        from qnnbridge_tools import arguments
+        from qnnbridge_tools.serve import address, model_files, server, sessions
+        from qnnbridge_tools.serve import token_file as tokens
+
+        server.require_packages()
+        place = address.read_address(http)
+        server.check_exposure(place, token_file)
+        from qnnbridge_tools.serve.app import ServiceLimits
+
+        options = server.ServeOptions(
+            address=place,
+            token=tokens.read_token(token_file) if token_file is not None else None,
+            files=model_files.find_models(models or (), folders or ()),
+            sessions=sessions.SessionOptions(
+                providers=(f"{provider.name}ExecutionProvider",),
+                provider_options=arguments.read_provider_options(provider_options or ()),
+                fallback=fallback.value,
+                dimensions=arguments.read_dimensions(dims or ()),
+            ),
+            where=where.value,
+            host_python=host_python,
+            limits=ServiceLimits(
+                timeout_s=timeout or None,
+                most_bytes=server.read_size(max_request),
+                threads=threads,
+                queue=queue,
+            ),
+            drain_s=drain,
+            keep_going=keep_going,
+            control=control,
+            access_log=access_log,
+        )
+        server.check_dimensions(options)
+        server.quiet_warnings()
+        server.serve(options)

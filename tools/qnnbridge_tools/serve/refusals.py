@@ -1,0 +1,72 @@
+"""What is answered when a request cannot be served: status, words, headers.
+
+`Refused` is what this package raises for faults of the request itself; every other error gets its status here. The
+words never hold a stack trace or the host's output: evidence stays with the crash report on this machine. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qnnbridge_protocol import errors
+
+RETRY_AFTER_S = 1
+"""For Busy, and for a host that is being started again."""
+
+CODE_HEADER = "qnnbridge-error"
+"""Names the error of the tree in docs/errors.md, for programs: the body has KServe's one field only."""
+
+
+class Refused(Exception):
+    """A request that is answered with a status and a sentence."""
+
+    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        self.headers = dict(headers or {})
+
+
+def bad_request(text: str) -> Refused:
+    return Refused(400, text)
+
+
+# The first that fits. What is not here is a fault of this side: 500.
+_STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
+    (errors.DeadlineExceeded, 504),
+    (errors.Busy, 429),
+    (errors.TooLarge, 413),
+    (errors.Cancelled, 503),
+    (errors.HostError, 503),
+    (errors.ProtocolDesync, 503),
+    (errors.ModelError, 503),
+    (errors.DeviceReset, 503),
+    (errors.InvalidArgument, 400),
+    (errors.RemoteValueError, 400),
+    (errors.RemoteTypeError, 400),
+    (errors.OptionError, 400),
+    (errors.NotImplemented, 400),
+)
+
+
+def refusal_of(error: BaseException) -> Refused:
+    """The answer for any error. Unexpected ones are named by their class; whoever calls this logs them."""
+    if isinstance(error, Refused):
+        return error
+    if not isinstance(error, errors.BridgeError):
+        return Refused(500, f"Unexpected {type(error).__name__} in qnnbridge serve; its log has the details.")
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    headers = {CODE_HEADER: error.code}
+    if status == 429 or (status == 503 and error.retry == "safe"):
+        headers["retry-after"] = str(RETRY_AFTER_S)
+    return Refused(status, in_words(error), headers)
+
+
+def in_words(error: errors.BridgeError) -> str:
+    """Message, cause and fix, on one line each; no evidence."""
+    lines = [error.message]
+    if error.cause:
+        lines.append(f"Cause: {error.cause}")
+    if error.fix:
+        lines.append(f"Fix: {error.fix}")
+    return "\n".join(lines)

@@ -1,0 +1,197 @@
+"""`qnnbridge serve`, from the options to the end: listens, loads, serves, and leaves nothing behind.
+
+The main thread runs the event loop; the models of the command line are loaded by another, so that health is
+answered meanwhile. A signal stops the listening; requests under way have `drain_s` to end, then sessions and host
+are closed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import logging
+import signal
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qnnbridge_protocol.errors import BridgeError, Closed, OptionError
+from qnnbridge_tools import free_dimensions
+from qnnbridge_tools.serve.address import Address, listen, url_of
+from qnnbridge_tools.serve.model_files import ModelFile
+from qnnbridge_tools.serve.repository import Repository
+from qnnbridge_tools.serve.sessions import SessionOptions, Where, daemon_figures, open_host, open_model
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from qnnbridge_tools.serve.app import ServiceLimits
+
+LOADER_END_TIMEOUT_S: Final = 5.0
+KEEP_ALIVE_TIMEOUT_S: Final = 75
+"""Longer than load balancers keep idle connections: else they send requests into one that is being closed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The command line, read.
+
+    drain_s: how long requests under way may take at the end. keep_going: serve although a model cannot be loaded.
+    """
+
+    address: Address
+    token: bytes | None
+    files: Sequence[ModelFile]
+    sessions: SessionOptions
+    where: Where
+    host_python: str | None
+    limits: ServiceLimits
+    drain_s: float
+    keep_going: bool
+    control: bool
+    access_log: bool
+
+
+def require_packages() -> None:
+    """Raises `BridgeError` that names the extra."""
+    try:
+        importlib.import_module("starlette.applications")
+        importlib.import_module("uvicorn")
+    except ImportError as error:
+        raise BridgeError(
+            f"qnnbridge serve needs {error.name}, which this Python does not have: {sys.executable}.",
+            cause="It works with the packages of the extra [serve].",
+            fix=f'{sys.executable} -m pip install "qnnbridge[serve]"',
+        ) from None
+
+
+def check_exposure(address: Address, token_file: Path | None) -> None:
+    """Raises `OptionError` for a server that others could use without a token."""
+    if not address.loopback and token_file is None:
+        raise OptionError(
+            f"{address.host} can be reached from other machines, and there is no token.",
+            cause="Everybody in the network could use the models.",
+            fix="Give --token-file FILE, or serve this machine only: --http 127.0.0.1:8000.",
+        )
+
+
+def read_size(text: str) -> int:
+    """`--max-request`. Raises `OptionError`."""
+    from qnnbridge.cache.settings import parse_size
+
+    size = parse_size(text)
+    if not size:
+        raise OptionError(f'--max-request "{text}" is no size.', fix="Give bytes, or for example 500M or 2G.")
+    return size
+
+
+def check_dimensions(options: ServeOptions) -> None:
+    """Raises `OptionError` for a `--dim` that no model has."""
+    if options.sessions.dimensions.by_name:
+        from qnnbridge.epcontext.scan import scan_model
+
+        scans = [scan_model(file.path, count_nodes=False) for file in options.files]
+        free_dimensions.refuse_unknown(scans, options.sessions.dimensions)
+
+
+def serve(options: ServeOptions) -> None:
+    """Returns when a signal has ended it. Raises what kept it from serving."""
+    listener = listen(options.address)
+    try:
+        listener.listen(128)
+        host = open_host(options.where, options.host_python)
+        try:
+            repository = Repository(options.files, lambda file: open_model(file, options.sessions, host))
+            from qnnbridge_tools.serve.app import Service, make_app
+            from qnnbridge_tools.serve.probe import HostProbe
+
+            service = Service(
+                repository,
+                HostProbe(host),
+                options.limits,
+                control=options.control,
+                figures=daemon_figures(host) if host.is_daemon else None,
+            )
+            server = _server(make_app(service, options.token), options)
+            _run(server, listener, repository, options)
+        finally:
+            host.close()
+    finally:
+        listener.close()
+
+
+def _server(app: object, options: ServeOptions) -> uvicorn.Server:
+    import uvicorn
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    if options.access_log:
+        logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=options.access_log,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
+        timeout_graceful_shutdown=max(1, round(options.drain_s)),
+    )
+    return uvicorn.Server(config)
+
+
+def _run(server: uvicorn.Server, listener: socket.socket, repository: Repository, options: ServeOptions) -> None:
+    failed: dict[str, BridgeError] = {}
+
+    def load() -> None:
+        failed.update(repository.load_all(_say))
+        if failed and not options.keep_going:
+            server.should_exit = True
+            return
+        for name, error in failed.items():
+            _say(f"{name}: cannot be loaded. {error}")
+        _say("Ready.")
+
+    _end_on_signals(server)
+    _say(f"Listening on {url_of(listener)}, Open Inference Protocol v2. Ctrl+C ends it.")
+    loader = threading.Thread(target=load, name="qnnbridge serve start", daemon=True)
+    loader.start()
+    try:
+        server.run([listener])
+    finally:
+        repository.close()
+    loader.join(LOADER_END_TIMEOUT_S)
+    if not options.keep_going:
+        for name, error in failed.items():
+            if not isinstance(error, Closed):
+                error.message = f"Model {name}: {error.message}"
+                raise error
+
+
+def _end_on_signals(server: uvicorn.Server) -> None:
+    """The server catches signals while it runs, and raises them again when it has ended: then there is only left to
+    close everything, and no signal is to get in the way."""
+
+    def end(number: int, frame: object) -> None:
+        server.should_exit = True
+
+    for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), end)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def quiet_warnings() -> None:
+    """What sessions warn of is in the line that tells of the model, and in the log."""
+    from qnnbridge import CacheWarning, CpuFallbackWarning
+
+    warnings.simplefilter("ignore", CpuFallbackWarning)
+    warnings.simplefilter("ignore", CacheWarning)
