@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from qnnbridge_daemon.lock import LOCK_NAME
 from qnnbridge_daemon.main import EXIT_RUNNING
 from qnnbridge_tools import reporting
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.doctor.real_daemon import look_for_daemon
+from qnnbridge_tools.doctor.real_daemon import ends_with_job, look_for_daemon
 from qnnbridge_tools.host import link
 from tests import needs
 
@@ -242,9 +243,9 @@ def test_a_killed_daemon_is_none_and_the_next_one_starts() -> None:
     code, _, err = run("host", "status")
     assert code == reporting.EXIT_NO_DAEMON
     assert "nobody is behind the door" in err.lower()
-    assert look_for_daemon(False).state == "stale"
+    assert look_for_daemon(None).state == "stale"
     assert start()["instance"] != first["instance"]
-    assert look_for_daemon(False).state == "runs"
+    assert look_for_daemon(None).state == "runs"
 
 
 # --- with work going on ---
@@ -351,8 +352,10 @@ def test_a_daemon_that_does_not_move_is_not_waited_for_and_the_doctor_says_so() 
     daemon = start()
     os.kill(daemon["pid"], signal.SIGSTOP)
     try:
-        code, _, err = run("host", "status")
-        facts = look_for_daemon(False)
+        with ThreadPoolExecutor() as pool:  # each waits for its five seconds
+            looked = pool.submit(look_for_daemon, None)
+            code, _, err = run("host", "status")
+            facts = looked.result(GRACE_S)
     finally:
         os.kill(daemon["pid"], signal.SIGCONT)
     assert code == reporting.EXIT_DAEMON_UNREACHABLE, err
@@ -369,7 +372,7 @@ def test_a_daemon_of_another_release_is_named_with_what_to_upgrade() -> None:
         assert process.stderr is not None
         assert "9.0.0" in process.stderr.readline()
         code, _, err = run("host", "status")
-        facts = look_for_daemon(False)
+        facts = look_for_daemon(None)
         assert f"The daemon, pid {process.pid}, has ended" in told("host", "stop")
         process.communicate(timeout=GRACE_S)
         assert process.returncode == 0
@@ -382,16 +385,25 @@ def test_a_daemon_of_another_release_is_named_with_what_to_upgrade() -> None:
 def test_a_folder_that_others_may_use_is_untrusted_to_the_doctor(runtime: Path) -> None:
     start()
     runtime.chmod(0o755)
-    facts = look_for_daemon(True)
+    facts = look_for_daemon(0x2000)
     assert (facts.state, facts.folder, facts.dies_with_us) == ("untrusted", str(runtime), True)
     assert "others may use it" in facts.said
     assert "chmod" in facts.fix
     runtime.chmod(0o700)
-    assert look_for_daemon(False).state == "runs"
+    assert look_for_daemon(None).state == "runs"
+
+
+@pytest.mark.parametrize(
+    ("flags", "ends"),
+    [(None, False), (0, False), (0x2000, True), (0x2400, True), (0x2800, False), (0x3000, False), (0x0800, False)],
+)
+def test_a_job_that_kills_and_lets_nothing_out_is_known(flags: int | None, ends: bool) -> None:
+    """KILL_ON_JOB_CLOSE 0x2000, BREAKAWAY_OK 0x800, SILENT_BREAKAWAY_OK 0x1000, others."""
+    assert ends_with_job(flags) is ends
 
 
 def test_the_doctor_finds_no_daemon_where_there_is_none(runtime: Path) -> None:
-    facts = look_for_daemon(False)
+    facts = look_for_daemon(None)
     assert (facts.state, facts.folder, facts.version) == ("none", str(runtime), "")
     assert not runtime.exists()
 
