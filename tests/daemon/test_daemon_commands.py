@@ -456,6 +456,20 @@ def test_in_the_foreground_it_is_the_daemon_until_it_is_told_to_end() -> None:
     assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
 
 
+def test_it_runs_without_standard_streams_as_under_task_scheduler() -> None:
+    program = (
+        "import sys; sys.stdin = sys.stdout = sys.stderr = None; sys.argv = ['qnnbridge', 'host', 'run'];"
+        "from qnnbridge_tools.cli import main; sys.exit(main())"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        while run("host", "status")[0]:
+            assert process.poll() is None
+        with connect() as host:
+            call(session(host))
+        told("host", "stop")
+        assert process.wait(GRACE_S) == 0
+
+
 # --- the live view ---
 
 
