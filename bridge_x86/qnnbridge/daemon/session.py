@@ -41,7 +41,7 @@ class DaemonSession:
         return {**told, "cache": self._cache, "fingerprint": self._fingerprint}
 
     def of_call(self, retry: int, kill_at: float | None) -> dict[str, Any]:
-        """For the header of a call. kill_at: when the daemon is to end the NPU host if it still works on the call."""
+        """For the header of a call. kill_at: when the daemon is to end the NPU host if that still works on it."""
         told: dict[str, Any] = {"retry": retry}
         if kill_at is not None:
             told["kill_after_s"] = round(max(0.0, kill_at - time.monotonic()), 3)
