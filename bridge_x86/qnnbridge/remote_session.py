@@ -121,8 +121,14 @@ class RemoteSession:
     def open(self, timeout_s: float | None, on_deadline: OnDeadline) -> SessionInfo:
         """Make the session. Raises what the host raises, with the cause from its log."""
         deadline = deadline_after(timeout_s)
+        if self._shared is not None and on_deadline == "kill" and deadline is not None:
+            # Of what others use as well only the owner may be the end.
+            self._shared.kill_at, on_deadline = deadline, "raise"
+            deadline += KILL_ANSWER_S
         self._prepare_entry(deadline)
         self._survive(self._id_in, timeout_s, self.retry, on_deadline, self._create_note, deadline)
+        if self._shared is not None:
+            self._shared.kill_at = None
         return self.info
 
     def run(
@@ -236,7 +242,6 @@ class RemoteSession:
         if self._closed:
             raise Closed("The session is closed.", fix="Create a new one.")
         retries = self.retry if retry is None else retry
-        # Of what others use as well only the owner may be the end.
         kill = self._shared is not None and on_deadline == "kill"
         deadline = None if failed is None else failed.deadline
         note = self._note_of(header["op"])

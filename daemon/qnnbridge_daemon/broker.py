@@ -29,6 +29,9 @@ from qnnbridge_protocol.hello import DAEMON_FEATURE, FEATURES, SHARING_FEATURES,
 DRAIN_S = 10.0
 """How long `stop` waits for calls under way."""
 
+ANSWERS_S = 2.0
+"""How long it then waits for their answers to be written."""
+
 TIDY_INTERVAL_S = 15.0
 
 _MACHINES = {"amd64": "x64", "arm64": "ARM64"}
@@ -135,6 +138,10 @@ class Broker:
         with self._lock:
             self._stopped.set()
         self.fair_share.wait_idle(until)
+        # A slot is free before its answer is written. Who goes on calling is not waited for.
+        answered_by = min(until, time.monotonic() + ANSWERS_S)
+        for client in self.clients:
+            client.drain(max(0.0, answered_by - time.monotonic()))
         for client in self.clients:
             client.end()
         with self._lock:

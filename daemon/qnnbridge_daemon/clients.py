@@ -134,6 +134,10 @@ class Client:
             self.slabs.close()
             self.slabs.settle()
 
+    def drain(self, timeout_s: float) -> bool:
+        """Any thread: wait until all its calls are answered; False if one is not by then."""
+        return self._server.drain(timeout_s)
+
     def end(self) -> None:
         """Any thread: it is not to be served any more."""
         self._home.end()

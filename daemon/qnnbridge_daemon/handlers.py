@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge.manifest import Manifest
-from qnnbridge.remote_session import RemoteSession
+from qnnbridge.remote_session import OnDeadline, RemoteSession
 from qnnbridge_daemon.bound_runs import BoundSession
 from qnnbridge_daemon.cancelling import Cancellation
 from qnnbridge_daemon.client_sessions import ClientSession
@@ -162,6 +162,9 @@ class BrokerHandlers:
                 raise ValueError(f"cache is {cache!r}")
             retry = _retries(header.get("retry"), DEFAULT_RETRY)
             timeout_s = None if budget is None else float(budget)
+            kill_after_s = header.get("kill_after_s")
+            on_deadline: OnDeadline = "raise" if kill_after_s is None else "kill"
+            timeout_s = timeout_s if kill_after_s is None else float(kill_after_s)
             # A model that travels as bytes is the last buffer, behind the tensors.
             count = len(request.buffers) - (spec.model_path is None)
             tensors, data = request.buffers[:count], request.buffers[count:]
@@ -173,7 +176,7 @@ class BrokerHandlers:
 
         def make() -> RemoteSession:
             remote = RemoteSession(self._broker.host, manifest, retry=retry, timeout_s=None)
-            remote.open(timeout_s, "raise")
+            remote.open(timeout_s, on_deadline)
             if dynamic:
                 remote.set_ep_dynamic_options(dynamic)
             return remote

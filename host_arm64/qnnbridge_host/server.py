@@ -143,6 +143,10 @@ class Server:
         self._lines.close()
         self._in_flight.withdraw_all()
 
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until everything that was asked for is answered; False if something is not by then. Any thread."""
+        return self._in_flight.drain(timeout_s)
+
     @property
     def agreed_limits(self) -> Limits | None:
         agreement = self._connection.agreement

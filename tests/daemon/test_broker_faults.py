@@ -204,6 +204,20 @@ def test_on_deadline_kill_ends_the_host_and_costs_the_others_nothing(lab: Lab, t
     assert stuck.host.stats.generation == other.host.stats.generation == 1
 
 
+def test_on_deadline_kill_of_a_creation_ends_the_host_and_costs_the_others_nothing(lab: Lab) -> None:
+    other = qnnbridge.InferenceSession(script(), host=lab.client())
+    assert run(other)() == DOUBLE
+    with pytest.raises(errors.DeadlineExceeded) as caught:
+        qnnbridge.InferenceSession(
+            script(on_create=["sleep:60"]), host=lab.client(), timeout=0.5, on_deadline="kill"
+        )
+    assert caught.value.details["state"] == "stopped"
+    assert run(other)() == DOUBLE
+    assert lab.npu_host.stats.generation == 2
+    assert lab.npu_host.stats.crashes == 0
+    assert other.host.stats.generation == 1
+
+
 def test_setting_terminate_stops_a_call_in_the_host(lab: Lab) -> None:
     session = qnnbridge.InferenceSession(script(on_run=["stoppable:60"]), host=lab.client())
     options = qnnbridge.RunOptions()

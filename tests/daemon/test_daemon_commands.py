@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from qnnbridge_daemon.lock import LOCK_NAME
 from qnnbridge_daemon.main import EXIT_RUNNING
 from qnnbridge_tools import reporting
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.doctor.real_daemon import look_for_daemon
+from qnnbridge_tools.doctor.real_daemon import ends_with_job, look_for_daemon
 from qnnbridge_tools.host import link
 from tests import needs
 
@@ -194,6 +195,47 @@ def test_stopping_names_what_ended_and_waits_for_all_of_it() -> None:
         assert not psutil.pid_exists(npu_host)
 
 
+def test_calls_under_way_are_answered_before_the_daemon_ends(tmp_path: Path) -> None:
+    """Without a repetition, which would hide a lost answer."""
+    start()
+    model, size = save_slow_model(tmp_path / "slow.onnx")
+    with connect() as host:
+        opened = qnnbridge.InferenceSession(model, providers=["CPUExecutionProvider"], host=host, retry=0)
+        zeros = np.zeros((size, size), np.float32)
+        results: list[Any] = []
+        thread = threading.Thread(target=lambda: results.append(outcome(opened, zeros)))
+        thread.start()
+        while not document("host", "status")["queue"]["running"]:
+            assert thread.is_alive(), results
+        told("host", "stop")
+        thread.join(GRACE_S)
+    assert results == ["right"]
+
+
+def save_slow_model(path: Path) -> tuple[Path, int]:
+    """Some seconds of work for one core."""
+    from onnx import TensorProto, helper, save
+
+    size, count = 700, 100
+    names = ["x", *(f"t{number}" for number in range(count - 1)), "y"]
+    nodes = [helper.make_node("MatMul", [names[n], "x"], [names[n + 1]]) for n in range(count)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, size]) for name in ("x", "y")]
+    model = helper.make_model(
+        helper.make_graph(nodes, "slow", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    model.ir_version = 9
+    save(model, path)
+    return path, size
+
+
+def outcome(opened: qnnbridge.InferenceSession, zeros: Any) -> str:
+    try:
+        (got,) = opened.run(None, {"x": zeros})
+    except qnnbridge.errors.BridgeError as error:
+        return str(error)
+    return "right" if np.array_equal(np.asarray(got), zeros) else "wrong"
+
+
 def test_a_killed_daemon_is_none_and_the_next_one_starts() -> None:
     first = start()
     os.kill(first["pid"], signal.SIGKILL)
@@ -201,9 +243,9 @@ def test_a_killed_daemon_is_none_and_the_next_one_starts() -> None:
     code, _, err = run("host", "status")
     assert code == reporting.EXIT_NO_DAEMON
     assert "nobody is behind the door" in err.lower()
-    assert look_for_daemon(False).state == "stale"
+    assert look_for_daemon(None).state == "stale"
     assert start()["instance"] != first["instance"]
-    assert look_for_daemon(False).state == "runs"
+    assert look_for_daemon(None).state == "runs"
 
 
 # --- with work going on ---
@@ -310,8 +352,10 @@ def test_a_daemon_that_does_not_move_is_not_waited_for_and_the_doctor_says_so() 
     daemon = start()
     os.kill(daemon["pid"], signal.SIGSTOP)
     try:
-        code, _, err = run("host", "status")
-        facts = look_for_daemon(False)
+        with ThreadPoolExecutor() as pool:  # each waits for its five seconds
+            looked = pool.submit(look_for_daemon, None)
+            code, _, err = run("host", "status")
+            facts = looked.result(GRACE_S)
     finally:
         os.kill(daemon["pid"], signal.SIGCONT)
     assert code == reporting.EXIT_DAEMON_UNREACHABLE, err
@@ -328,7 +372,7 @@ def test_a_daemon_of_another_release_is_named_with_what_to_upgrade() -> None:
         assert process.stderr is not None
         assert "9.0.0" in process.stderr.readline()
         code, _, err = run("host", "status")
-        facts = look_for_daemon(False)
+        facts = look_for_daemon(None)
         assert f"The daemon, pid {process.pid}, has ended" in told("host", "stop")
         process.communicate(timeout=GRACE_S)
         assert process.returncode == 0
@@ -341,16 +385,25 @@ def test_a_daemon_of_another_release_is_named_with_what_to_upgrade() -> None:
 def test_a_folder_that_others_may_use_is_untrusted_to_the_doctor(runtime: Path) -> None:
     start()
     runtime.chmod(0o755)
-    facts = look_for_daemon(True)
+    facts = look_for_daemon(0x2000)
     assert (facts.state, facts.folder, facts.dies_with_us) == ("untrusted", str(runtime), True)
     assert "others may use it" in facts.said
     assert "chmod" in facts.fix
     runtime.chmod(0o700)
-    assert look_for_daemon(False).state == "runs"
+    assert look_for_daemon(None).state == "runs"
+
+
+@pytest.mark.parametrize(
+    ("flags", "ends"),
+    [(None, False), (0, False), (0x2000, True), (0x2400, True), (0x2800, False), (0x3000, False), (0x0800, False)],
+)
+def test_a_job_that_kills_and_lets_nothing_out_is_known(flags: int | None, ends: bool) -> None:
+    """KILL_ON_JOB_CLOSE 0x2000, BREAKAWAY_OK 0x800, SILENT_BREAKAWAY_OK 0x1000, others."""
+    assert ends_with_job(flags) is ends
 
 
 def test_the_doctor_finds_no_daemon_where_there_is_none(runtime: Path) -> None:
-    facts = look_for_daemon(False)
+    facts = look_for_daemon(None)
     assert (facts.state, facts.folder, facts.version) == ("none", str(runtime), "")
     assert not runtime.exists()
 
@@ -401,6 +454,20 @@ def test_in_the_foreground_it_is_the_daemon_until_it_is_told_to_end() -> None:
         process.communicate(timeout=GRACE_S)
         assert process.returncode == 0
     assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
+
+
+def test_it_runs_without_standard_streams_as_under_task_scheduler() -> None:
+    program = (
+        "import sys; sys.stdin = sys.stdout = sys.stderr = None; sys.argv = ['qnnbridge', 'host', 'run'];"
+        "from qnnbridge_tools.cli import main; sys.exit(main())"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        while run("host", "status")[0]:
+            assert process.poll() is None
+        with connect() as host:
+            call(session(host))
+        told("host", "stop")
+        assert process.wait(GRACE_S) == 0
 
 
 # --- the live view ---

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge.daemon.connector import START_TIMEOUT_S, DaemonAccess
+from qnnbridge.daemon.start import from_anywhere
 from qnnbridge_protocol.errors import OptionError
 
 if TYPE_CHECKING:
@@ -108,4 +109,4 @@ if hasattr(os, "register_at_fork"):
 
 
 def _arguments(python: str | os.PathLike[str] | None) -> tuple[str, ...]:
-    return () if python is None else ("--python", os.fspath(python))
+    return () if python is None else ("--python", from_anywhere(os.fspath(python)))

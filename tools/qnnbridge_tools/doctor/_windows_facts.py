@@ -19,7 +19,6 @@ _DN_HAS_PROBLEM = 0x400
 _JOB_EXTENDED_LIMITS = 9
 _JOB_EXTENDED_LIMITS_BYTES = 144 if ctypes.sizeof(ctypes.c_void_p) == 8 else 112
 _JOB_FLAGS_OFFSET = 16
-_JOB_BREAKAWAY_OK, _JOB_SILENT_BREAKAWAY_OK, _JOB_KILL_ON_CLOSE = 0x800, 0x1000, 0x2000
 
 
 def build() -> int | None:
@@ -67,20 +66,13 @@ def device_problem(instance: str) -> int | None:
     return int(problem.value) if status.value & _DN_HAS_PROBLEM else 0
 
 
-def dies_with_its_job() -> bool:
-    """Whether this process is in a job that ends its processes when it is closed, and lets none of them leave it.
-
-    Of nested jobs Windows tells the innermost one.
-    """
+def job_flags() -> int | None:
+    """Limits of the job that this process is in; ``None`` if it is in none. Of nested jobs, the innermost one's."""
     limits = ctypes.create_string_buffer(_JOB_EXTENDED_LIMITS_BYTES)
     try:
         asked = ctypes.WinDLL("kernel32").QueryInformationJobObject(
             None, _JOB_EXTENDED_LIMITS, limits, ctypes.sizeof(limits), None
         )
     except (OSError, AttributeError):
-        return False
-    if not asked:  # in no job
-        return False
-    flags = int.from_bytes(limits.raw[_JOB_FLAGS_OFFSET : _JOB_FLAGS_OFFSET + 4], "little")
-    leaves = _JOB_BREAKAWAY_OK | _JOB_SILENT_BREAKAWAY_OK
-    return bool(flags & _JOB_KILL_ON_CLOSE) and not flags & leaves
+        return None
+    return int.from_bytes(limits.raw[_JOB_FLAGS_OFFSET : _JOB_FLAGS_OFFSET + 4], "little") if asked else None

@@ -15,9 +15,20 @@ if TYPE_CHECKING:
     from qnnbridge.daemon.discovery import Discovery
 
 ANSWER_TIMEOUT_S: Final = 5.0
+_JOB_BREAKAWAY_OK: Final = 0x0800
+_JOB_SILENT_BREAKAWAY_OK: Final = 0x1000
+_JOB_KILL_ON_CLOSE: Final = 0x2000
 
 
-def look_for_daemon(dies_with_us: bool) -> DaemonFacts:
+def ends_with_job(flags: int | None) -> bool:
+    """Whether a job of Windows with these limits ends what is started in it, and lets nothing leave it."""
+    may_leave = _JOB_BREAKAWAY_OK | _JOB_SILENT_BREAKAWAY_OK
+    return flags is not None and bool(flags & _JOB_KILL_ON_CLOSE) and not flags & may_leave
+
+
+def look_for_daemon(job_flags: int | None) -> DaemonFacts:
+    """job_flags: limits of the job that this process is in, ``None`` if it is in none."""
+    dies_with_us = ends_with_job(job_flags)
     try:
         from qnnbridge.daemon.folder import existing_runtime_folder, runtime_folder
         from qnnbridge_tools.host.link import left_behind

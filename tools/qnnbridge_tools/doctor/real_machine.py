@@ -160,7 +160,7 @@ class RealMachine:
     def daemon(self) -> DaemonFacts:
         from qnnbridge_tools.doctor.real_daemon import look_for_daemon
 
-        return look_for_daemon(_windows.dies_with_its_job() if _windows else False)
+        return look_for_daemon(_windows.job_flags() if _windows else None)
 
     # --- Windows ---
 
