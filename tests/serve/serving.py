@@ -49,6 +49,7 @@ class Server:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self._watchdog = threading.Timer(START_TIMEOUT_S, process.kill)  # ends the waiting for its lines
+        self._watchdog.daemon = True
         self._watchdog.start()
         self.said: list[str] = []
         self.address = ""

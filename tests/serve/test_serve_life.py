@@ -262,12 +262,27 @@ def test_the_others_are_served_if_that_is_wanted(counter: Path, tmp_path: Path) 
         assert counting(server, 2).status == 200
 
 
-def test_it_is_alive_and_not_ready_while_models_are_loaded(counter: Path, tmp_path: Path) -> None:
-    """The interpreter of the host waits for a file before it becomes one."""
-    gate = tmp_path / "gate"
-    program = tmp_path / "slow_python"
+def slow_python(folder: Path, gate: Path) -> Path:
+    """An interpreter that waits for a file before it becomes one."""
+    program = folder / "slow_python"
     program.write_text(f'#!/bin/sh\nwhile [ ! -e "{gate}" ]; do sleep 0.05; done\nexec "{sys.executable}" "$@"\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return program
+
+
+@needs.posix
+def test_it_can_be_ended_while_models_are_loaded(counter: Path, tmp_path: Path) -> None:
+    program = slow_python(tmp_path, tmp_path / "never")
+    with starting(*PRIVATE, "--model", f"counter={counter}", "--host-python", program) as server:
+        until(lambda: server.ask("POST", "/v2/repository/index").document[0]["state"] == "LOADING")
+        assert server.end() == 0
+        assert server.errors() == ""
+
+
+@needs.posix
+def test_it_is_alive_and_not_ready_while_models_are_loaded(counter: Path, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    program = slow_python(tmp_path, gate)
     with starting(*PRIVATE, "--model", f"counter={counter}", "--host-python", program) as server:
         try:
             assert server.ask("GET", "/v2/health/live").status == 200
