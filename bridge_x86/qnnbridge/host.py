@@ -313,7 +313,7 @@ class Host:
             from qnnbridge.repeated.arrays import SharedArrays  # imports numpy
 
             with self._arrays_lock:
-                self._arrays = self._arrays or SharedArrays(next_slab_number, self._forget_slab)
+                self._arrays = self._arrays or SharedArrays(next_slab_number, self.forget_slab)
         return self._arrays
 
     def call(self, header: dict[str, Any], timeout: float | None = None) -> Frame:
@@ -340,7 +340,8 @@ class Host:
         """Around a call that enters native code: suspects of a crash are run alone."""
         return self._solo.enter(note, deadline)
 
-    def _forget_slab(self, number: int) -> None:
+    def forget_slab(self, number: int) -> None:
+        """Memory that was shown to the host is of no use any more."""
         process = self.supervisor.running
         if process is not None and process.lines is not None:
             process.lines.forget(number)

@@ -1,13 +1,24 @@
 """Memory of a client's calls: what it shares with the daemon, and what its plans have here. All within its limit.
 
-Any thread. What is mapped or made counts until nothing refers to it any more, whoever still does.
+A slab of a client is passed on: the NPU host maps it, too, where the client has it, so that tensors go from one to
+the other without a copy here. To the daemon's own lines it looks like an array of an application of theirs
+(`qnnbridge.repeated.arrays`). Where that cannot be had, what lies in it is copied.
+
+Any thread. What is mapped or made counts until nothing refers to it any more, whoever still does; finalizers only
+leave a note, and `settle` works through the notes.
 """
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import math
+import sys
+import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from qnnbridge.repeated.sharing import next_slab_number
 from qnnbridge_daemon.limits import Account
 from qnnbridge_host.sharing import Slab, Slabs
 
@@ -15,23 +26,85 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from qnnbridge.host import Host
+    from qnnbridge.repeated.memory import Slab as OwnSlab
+
+PASSED_ON = sys.platform == "linux"
+"""Whether the place of a slab means the same to every process of the user. A handle of Windows does not."""
+
+
+class ForeignSlab:
+    """A client's slab as the daemon's own lines see it: something that the NPU host can be shown."""
+
+    __slots__ = ("_place", "data", "host_writes", "number", "size")
+
+    def __init__(self, place: Mapping[str, Any], data: npt.NDArray[np.uint8], host_writes: bool) -> None:
+        self.number = next_slab_number()
+        self.size = data.nbytes
+        self.host_writes = host_writes
+        self.data = data
+        self._place = dict(place)
+
+    def place(self, _pid: int) -> dict[str, Any]:
+        """The host opens it where the client has it, as the daemon did."""
+        return self._place
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClientSlab(Slab):
+    """See the module."""
+
+    host: Host
+    foreign: ForeignSlab
+
+    def view(self, shape: Sequence[int], dtype: np.dtype[Any], offset: int) -> npt.NDArray[Any]:
+        """An array that the daemon's lines know as one that the NPU host can read or write in place."""
+        import numpy as np
+
+        from qnnbridge.repeated.arrays import SharedBlock
+
+        plain = Slab.view(self, shape, dtype, offset)
+        # Nothing is given back when it is gone: the memory is the client's.
+        nobody: collections.deque[tuple[OwnSlab, int, int]] = collections.deque(maxlen=0)
+        block = SharedBlock(self.host.arrays, cast("OwnSlab", self.foreign), offset, plain.nbytes, nobody)
+        block.__array_interface__ = plain.__array_interface__
+        array: npt.NDArray[Any] = np.asarray(block)
+        block.array = weakref.ref(array)
+        return array
+
 
 class ClientSlabs(Slabs):
     """See the module."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: Account, host: Host) -> None:
         super().__init__()
         self._account = account
+        self._host = host
+        self._gone: collections.deque[int] = collections.deque()
 
     def own(self, shape: Sequence[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Raises `Busy`."""
-        import math
-
         size = math.prod(shape) * dtype.itemsize
         self._account.take(size)
         array = super().own(shape, dtype)
         self._account.give_back_with(array, size)
         return array
+
+    def settle(self) -> None:
+        """The NPU host need not keep what nobody refers to any more. May have to wait for it, not for long."""
+        self._account.settle()
+        if not self._gone:
+            return
+        while self._gone:
+            self._host.forget_slab(self._gone.popleft())
+        process = self._host.supervisor.running
+        if process is not None and process.lines is not None:
+            process.lines.drop_gone()
+
+    def close(self) -> None:
+        """The client is gone."""
+        with self._lock:
+            self._slabs.clear()
 
     def _map(self, where: Mapping[str, Any], size: int, host_writes: bool) -> Slab:
         """Raises `Busy`, too."""
@@ -43,4 +116,8 @@ class ClientSlabs(Slabs):
             raise
         # Plans refer to the memory, not to the slab.
         self._account.unshare_with(slab.data, size)
-        return slab
+        if not PASSED_ON:
+            return slab
+        foreign = ForeignSlab(where, slab.data, host_writes)
+        weakref.finalize(slab.data, self._gone.append, foreign.number).atexit = False
+        return ClientSlab(slab.data, host_writes, self._host, foreign)

@@ -77,10 +77,10 @@ class Tenancy:
         _log.warning("%s: %s", self._name, text)
 
     def leave(self, code: int) -> NoReturn:
-        self.end()
+        self.end(code)
         raise Left
 
-    def end(self) -> None:
+    def end(self, _code: int = 0) -> None:
         """Any thread, any number of times."""
         with self._lock:
             first, self.left = not self.left, True
@@ -110,7 +110,8 @@ class Client:
         self.queue = broker.fair_share.join()
         self._broker = broker
         self._streams = ClientStreams(ends.in_fd, ends.out_fd, broker.settings.stall_s)
-        self._home = Tenancy(self._streams, ClientSlabs(self.account), self.label, self._on_left)
+        self.slabs = ClientSlabs(self.account, broker.host)
+        self._home = Tenancy(self._streams, self.slabs, self.label, self._on_left)
         self.handlers = BrokerHandlers(broker, self)
         self._server = Server(self._home, broker.introduction(), self.handlers)
 
@@ -130,6 +131,8 @@ class Client:
             self._home.end()
             self._home.join()
             self.handlers.close()
+            self.slabs.close()
+            self.slabs.settle()
 
     def end(self) -> None:
         """Any thread: it is not to be served any more."""

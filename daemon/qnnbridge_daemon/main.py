@@ -12,6 +12,7 @@ import secrets
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -56,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         _say(f"{error}")
     except OSError as error:
         _say(f"The daemon cannot run: {error}")
+    except Exception:  # noqa: BLE001 - whoever waits for the daemon is to hear of it
+        _say(traceback.format_exc())
     finally:
         logging.shutdown()
         _flush()

@@ -61,7 +61,7 @@ class Desk(Protocol):
         """The call is about to enter native code, and nothing but a frame can tell."""
 
     def broken(self, error: ProtocolDesync) -> None:
-        """The client talks nonsense. Does not come back."""
+        """The client talks nonsense: nothing of it is served any more."""
 
 
 class Lines:
@@ -89,6 +89,10 @@ class Lines:
     def close(self) -> None:
         """Take no call any more. A line ends when its client closes it, or with its next call."""
         self.closed = True
+        with self._lock:
+            lines = list(self._open)
+        for line in lines:
+            line.let_go()
 
     def _open_line(self, header: Mapping[str, Any]) -> None:
         number, slot, phases = (header.get(key) for key in ("line", "slot", "phases"))
@@ -200,7 +204,13 @@ class Line:
         self._answered = 0
         """The call that was answered last: nothing more is said about it. Under the lock."""
         self._current: LineCall | None = None
-        self._note = self._note_phase
+        self._note: Callable[[str], None] = self._note_phase
+
+    def let_go(self) -> None:
+        """Of the memory of its plans."""
+        self._plans.clear()
+        for call in list(self._spare):
+            call.plan = None
 
     def start(self) -> None:
         threading.Thread(target=self._work, name=f"qnnbridge line {self.number}", daemon=True).start()
@@ -211,7 +221,7 @@ class Line:
         file = io.FileIO(self._in_fd, "rb", closefd=False)
         head = memoryview(bytearray(HEAD_BYTES))
         try:
-            while _fill(file, head):
+            while _fill(file, head) and not self._lines.closed:
                 self._take(file, head)
         except ProtocolDesync as error:
             self._desk.broken(error)
@@ -220,7 +230,7 @@ class Line:
         except OSError as error:
             print(f"qnnbridge host: line {self.number}: {error}", file=sys.stderr, flush=True)
         finally:
-            self._plans.clear()
+            self.let_go()
             self._lines.ended(self)
             os.close(self._in_fd)
             with self._write_lock:
@@ -241,8 +251,6 @@ class Line:
         self._take_carefully(file, raw)
 
     def _begin(self, number: int, plan: Plan) -> None:
-        if self._lines.closed:
-            raise EOFError
         if self._spare:
             call = self._spare.pop()
         else:
@@ -372,6 +380,15 @@ class Line:
         if self._ended and len(self._spare) == self._made and self._out_fd >= 0:
             os.close(self._out_fd)
             self._out_fd = -1
+            # Calls, plans and memory refer to each other: in a process that goes on they would stay for long.
+            self._spare.clear()
+            self._made = 0
+            self._current = self._record = None
+            self._note = _nowhere
+
+
+def _nowhere(_phase: str) -> None:
+    """For a line that has ended."""
 
 
 def _fill(file: io.FileIO, view: memoryview) -> bool:

@@ -85,8 +85,11 @@ class Home(Protocol):
     def complain(self, text: str) -> None:
         """Something that the client did wrong."""
 
+    def end(self, code: int) -> None:
+        """The client is gone, or is not to be served any more. May come back where the process goes on."""
+
     def leave(self, code: int) -> NoReturn:
-        """The client is gone, or is not to be served any more: end, without coming back."""
+        """The same for a thread of the server: does not come back."""
 
 
 class OwnProcess:
@@ -103,6 +106,9 @@ class OwnProcess:
 
     def complain(self, text: str) -> None:
         print(f"qnnbridge host: {text}", file=sys.stderr, flush=True)
+
+    def end(self, code: int) -> None:
+        leave(code)
 
     def leave(self, code: int) -> NoReturn:
         leave(code)
@@ -181,6 +187,7 @@ class Server:
                 self._home.leave(EXIT_OK)
             except ProtocolDesync as error:
                 self.break_off(error)
+                self._home.leave(EXIT_PROTOCOL)
         return self._frames.pop()
 
     def _received(self, count: int) -> None:
@@ -195,10 +202,10 @@ class Server:
         self._handlers.close()
         self._home.leave(EXIT_OK)
 
-    def break_off(self, error: ProtocolDesync) -> NoReturn:
+    def break_off(self, error: ProtocolDesync) -> None:
         """The client talks nonsense."""
         self._home.complain(str(error))
-        self._home.leave(EXIT_PROTOCOL)
+        self._home.end(EXIT_PROTOCOL)
 
     # --- serving ---
 

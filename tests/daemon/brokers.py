@@ -87,8 +87,8 @@ class Lab:
         return Connected(to_daemon, from_daemon, stderr, thread)
 
     def close(self) -> None:
-        for host in self._hosts:
-            host.close()
+        while self._hosts:
+            self._hosts.pop().close()
         self.broker.stop(GRACE_S)
         self.npu_host.close()
 

@@ -163,7 +163,9 @@ def start_use_and_stop() -> Any:
     found = read_discovery(runtime_folder())
     assert found is not None
     clients = [
-        subprocess.Popen([sys.executable, "-c", CLIENT, str(MODEL)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", CLIENT, str(MODEL)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        )
         for _ in range(2)
     ]
     try:

@@ -45,9 +45,7 @@ def enter_daemon(deadline: float) -> DaemonLink:
     except (FileNotFoundError, ConnectionRefusedError):
         raise Unreachable("nobody is behind the door that daemon.json names") from None
     except TimeoutError:
-        raise Unreachable(
-            f"the daemon (process {discovery.pid}) did not answer at its door in time"
-        ) from None
+        raise Unreachable(f"the daemon (process {discovery.pid}) did not answer at its door in time") from None
     except NotProven as problem:
         raise Unreachable(f"the door that daemon.json names is not this daemon's: {problem}") from None
     except OSError as error:

@@ -224,6 +224,25 @@ class Lines:
             self._attached.discard(number)
         if known:
             self._release(number)
+            for plans in list(self._all.values()):
+                plans.gone.append(number)
+
+    def drop_gone(self) -> None:
+        """Have the host forget plans of what is gone, on lines that nobody uses at the moment."""
+        # The last used comes last here, too: it is the first that a caller takes.
+        for _ in range(len(self._idle)):
+            try:
+                plans = self._idle.popleft()
+            except IndexError:
+                return
+            plans.line.note = UNNOTED
+            try:
+                plans.drop_gone(time.monotonic() + DROP_TIMEOUT_S)
+            except (BridgeError, ChannelFailed, LineEnded, LineLate):
+                plans.line.broken = True
+            finally:
+                plans.line.busy = False
+                self.give_back(plans)
 
     def trim(self, seen: dict[int, int]) -> bool:
         """Close what was not used since the last look. seen: calls of each line by then. True if lines are left."""
@@ -310,6 +329,9 @@ class Lines:
                 self._phases = slab
             return self._phases
 
+
+DROP_TIMEOUT_S = 1.0
+"""A line that does not answer a question in this time is closed, which has the same effect."""
 
 ATTACH_TIMEOUT_S = 10.0
 """For a gigabyte of memory that has to be touched."""

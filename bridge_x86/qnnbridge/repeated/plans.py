@@ -7,6 +7,7 @@ come in. Used by the one thread that has the line.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -126,6 +127,8 @@ class LinePlans:
         self._request: Slab | None = None
         self._replies: list[Slab] = []
         self._reply: Slab | None = None
+        self.gone: collections.deque[int] = collections.deque()
+        """Slabs of which nobody has the arrays any more: plans that use them are dropped with the next look."""
 
     @property
     def lent(self) -> int:
@@ -142,7 +145,7 @@ class LinePlans:
     ) -> LinePlan | None:
         """The plan for this call, if it is there and nothing has to be done before it is used."""
         reply = self._reply
-        if reply is None or reply.held:
+        if reply is None or reply.held or self.gone:
             return None
         if inputs is None and outputs is None:
             plan = self._plans.get((shape, reply))
@@ -157,6 +160,7 @@ class LinePlans:
 
         Raises what the host answers to it.
         """
+        self.drop_gone(deadline)
         reply = self._reply
         if reply is not None and reply.held:
             reply = self._reply = self._next_reply(reply)
@@ -167,6 +171,14 @@ class LinePlans:
         if plan is not None and plan.session == session:
             return plan
         return self._make(shape, session, inputs, outputs, deadline)
+
+    def drop_gone(self, deadline: float | None) -> None:
+        """Let the host forget the plans that keep memory of no use any more. Raises what `Line.ask` raises."""
+        numbers = set()
+        while self.gone:
+            numbers.add(self.gone.popleft())
+        if numbers:
+            self._drop([key for key in self._plans if _uses(key, numbers)], deadline)
 
     def close(self) -> None:
         """Give all memory back."""
@@ -318,6 +330,10 @@ def _key(blocks: Blocks | None) -> tuple[tuple[int, int] | None, ...] | None:
         block = blocks[0]
         return (None if block is None else block.place,)
     return tuple([None if block is None else block.place for block in blocks])
+
+
+def _uses(key: Any, slabs: set[int]) -> bool:
+    return any(place is not None and place[0] in slabs for places in key[2:] if places for place in places)
 
 
 def _wire(tensor: TensorShape, slab: int, offset: int) -> list[Any]:

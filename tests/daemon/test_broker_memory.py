@@ -1,0 +1,127 @@
+"""Tensors in shared memory: passed on to the NPU host where they lie, and let go with their client."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from qnnbridge_daemon.client_slabs import PASSED_ON
+from tests.daemon.brokers import Lab, in_threads, until
+from tests.fakes.hosts import script
+
+MIB = 1 << 20
+LARGE = np.arange(8 * MIB // 4, dtype=np.float32)
+SMALL = np.arange(5, dtype=np.float32)
+
+
+def npu_lines(lab: Lab) -> Any:
+    process = lab.npu_host.supervisor.running
+    assert process is not None
+    assert process.lines is not None
+    return process.lines
+
+
+def mapped_by_the_npu_host(lab: Lab) -> int:
+    """Bytes of shared memory."""
+    process = lab.npu_host.supervisor.running
+    assert process is not None
+    total = 0
+    for line in Path(f"/proc/{process.real_pid}/maps").read_text().splitlines():
+        if "memfd:qnnbridge" in line:
+            begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+            total += end - begin
+    return total
+
+
+def test_slabs_are_passed_on_wherever_the_system_can() -> None:
+    assert PASSED_ON is (sys.platform == "linux")
+
+
+def test_large_tensors_are_not_copied_into_memory_of_the_daemon(lab: Lab) -> None:
+    session = qnnbridge.InferenceSession(script(scale=3), host=lab.client())
+    for _ in range(3):
+        assert np.array_equal(session.run(None, {"x": LARGE})[0], LARGE * 3)
+    assert session.host.stats.shared_calls >= 2
+    assert lab.npu_host.stats.shared_calls >= 2
+    shared = lab.broker.status()["clients"][0]["shared_bytes"]
+    assert shared >= 2 * LARGE.nbytes
+    assert (npu_lines(lab).bytes < LARGE.nbytes) is PASSED_ON
+
+
+def test_every_way_to_give_and_take_arrays_gives_the_same(lab: Lab) -> None:
+    session = qnnbridge.InferenceSession(script(scale=3), host=lab.client())
+    for x in (SMALL, LARGE, SMALL + 1):
+        expected = x * 3
+        for _ in range(3):
+            assert np.array_equal(session.run(None, {"x": x})[0], expected)
+            assert np.array_equal(session.run(None, {"x": x}, borrow=True)[0], expected)
+        given, taken = session.empty_input("x", x.shape), session.empty_output("y", x.shape)
+        given[:] = x
+        for _ in range(3):
+            session.run(None, {"x": given}, out=[taken])
+            assert np.array_equal(taken, expected)
+            taken[:] = 0
+
+
+def test_results_that_are_lent_stay_what_they_are(lab: Lab) -> None:
+    session = qnnbridge.InferenceSession(script(scale=3), host=lab.client())
+    kept = [session.run(None, {"x": SMALL + number}, borrow=True)[0] for number in range(12)]
+    assert all(np.array_equal(result, (SMALL + number) * 3) for number, result in enumerate(kept))
+
+
+def test_many_clients_with_many_models_never_see_each_others_tensors(lab: Lab) -> None:
+    def work(number: int) -> bool:
+        host = lab.client()
+        sessions = [qnnbridge.InferenceSession(script(scale=scale), host=host) for scale in (2, 3, 5)]
+        rng = np.random.default_rng(number)
+        for turn in range(20):
+            x = rng.standard_normal(100 * (1 + turn % 3)).astype(np.float32)
+            for scale, session in zip((2, 3, 5), sessions, strict=True):
+                if not np.array_equal(session.run(None, {"x": x})[0], x * np.float32(scale)):
+                    return False
+        return True
+
+    assert all(in_threads(*[lambda n=number: work(n) for number in range(4)]))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc of the host")
+def test_memory_of_a_client_that_is_gone_is_mapped_by_nobody(lab: Lab) -> None:
+    keeper = qnnbridge.InferenceSession(script(scale=3), host=lab.client())
+    for _ in range(3):
+        keeper.run(None, {"x": SMALL})
+    before = mapped_by_the_npu_host(lab)
+    for _ in range(3):
+        host = lab.client()
+        session = qnnbridge.InferenceSession(script(scale=3), host=host)
+        for _ in range(3):
+            session.run(None, {"x": LARGE})
+        process = host.supervisor.running
+        assert process is not None
+        process.kill("as if the application had died")
+        until(lambda: len(lab.broker.clients) == 1)
+        keeper.run(None, {"x": SMALL})
+
+    def is_gone() -> bool:
+        keeper.run(None, {"x": SMALL})
+        return mapped_by_the_npu_host(lab) < before + LARGE.nbytes
+
+    until(is_gone)
+
+
+def test_a_new_host_is_shown_the_memory_of_all_clients(lab: Lab) -> None:
+    sessions = [qnnbridge.InferenceSession(script(scale=3), host=lab.client()) for _ in range(2)]
+    for _ in range(2):
+        for session in sessions:
+            for _ in range(3):
+                assert np.array_equal(session.run(None, {"x": LARGE})[0], LARGE * 3)
+        process = lab.npu_host.supervisor.running
+        assert process is not None
+        os.kill(process.real_pid, signal.SIGKILL)
+    assert (npu_lines(lab).bytes < LARGE.nbytes) is PASSED_ON

@@ -1,0 +1,77 @@
+"""The broker before the real engine with QNN: fair, shared, and the same numbers as alone."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from qnnbridge_daemon.settings import BrokerSettings
+from tests.daemon.brokers import Lab, in_threads
+from tests.fakes.hosts import script
+
+MODELS = Path(__file__).parents[1] / "models"
+X = np.arange(5, dtype=np.float32)
+
+
+def test_a_flood_of_one_client_leaves_another_with_a_single_thread_half_of_the_npu(lab: Lab) -> None:
+    """Each call takes the NPU for longer than a client needs between two calls, as real ones do."""
+    model = script(on_run=["sleep:0.01"])
+    flood = qnnbridge.InferenceSession(model, host=lab.client())
+    single = qnnbridge.InferenceSession(model, host=lab.client())
+    done = threading.Event()
+    counts = [0] * 8
+    served: list[int] = []
+
+    def work(number: int) -> None:
+        while not done.is_set():
+            flood.run(None, {"x": X})
+            counts[number] += 1
+
+    def one_by_one() -> None:
+        try:
+            for _ in range(10):
+                single.run(None, {"x": X})
+            before = sum(counts)
+            for _ in range(40):
+                single.run(None, {"x": X})
+            served.append(sum(counts) - before)
+        finally:
+            done.set()
+
+    in_threads(*[lambda n=number: work(n) for number in range(8)], one_by_one)
+    assert 20 <= served[0] <= 80, f"40 calls of one, {served[0]} of the other"
+
+
+@pytest.mark.simulator
+def test_two_applications_share_a_session_on_the_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    monkeypatch.delenv("QNNBRIDGE_CACHE")
+    x = np.linspace(-3, 3, 60, dtype=np.float32).reshape(3, 4, 5)
+    path = MODELS / "sigmoid.onnx"
+    with qnnbridge.Host(sys.executable) as private:
+        expected = qnnbridge.InferenceSession(path, host=private).run(None, {"x": x})[0]
+    made = Lab(qnnbridge.Host(sys.executable), BrokerSettings(keep_unused_s=0.0))
+    try:
+        one, two = (qnnbridge.InferenceSession(path, host=made.client(), cache=True) for _ in range(2))
+        assert one.cache.state == two.cache.state == "miss"
+        (model,) = made.broker.status()["models"]
+        assert (model["runs_on"], model["sessions"], model["cpu_nodes"]) == ("QNN", 2, 0)
+        assert made.broker.status()["host"]["simulator"]
+        assert one.placement.simulator
+        for _ in range(3):
+            for result in in_threads(*[lambda s=s: s.run(None, {"x": x})[0] for s in (one, two)]):
+                assert np.array_equal(result, expected)
+        made.broker.sessions.unload_idle(0.0)
+        assert np.array_equal(two.run(None, {"x": x})[0], expected)
+        made.npu_host.restart()
+        assert np.array_equal(one.run(None, {"x": x})[0], expected)
+        assert made.broker.status()["totals"]["reloads"] == 1
+        third = qnnbridge.InferenceSession(path, host=made.client())
+        assert (third.cache.state, made.broker.sessions.created) == ("miss", 1)
+    finally:
+        made.close()

@@ -1,0 +1,42 @@
+"""The daemon on Windows: its pipe and who may use it, its folder, two clients, start and stop; `windows_daemon.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from labs import HERE, WindowsLab
+
+EXPECTED: dict[str, Any] = {
+    "access_list_of_the_pipe": ["SY", "me"],
+    "name_of_the_pipe": [True, True],
+    "both_ends_know_each_other": [[True, True], True, "TimeoutError", "BrokenPipeError"],
+    "who_waits_can_be_sent_away": ["ConnectionAbortedError"],
+    "folder_is_private": [None, ["SY", "me"]],
+    "folder_that_others_may_use": False,
+    "without_leave_to_start": ["HostStartFailed", "No qnnbridge daemon could be reached."],
+    "start_use_and_stop": {
+        "same daemon": True,
+        "not this process": True,
+        "pings": [True, True],
+        "results": 1,
+        "gone": True,
+        "left": ["daemon.lock"],
+    },
+}
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def facts(windows_python: WindowsLab) -> dict[str, Any]:
+    return windows_python.run(HERE / "windows_daemon.py", timeout_s=200.0).json()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_fact_of_the_daemon_holds_on_windows(facts: dict[str, Any], name: str) -> None:
+    assert facts[name] == EXPECTED[name]
+
+
+def test_every_fact_of_the_daemon_is_checked(facts: dict[str, Any]) -> None:
+    assert facts.keys() == EXPECTED.keys()
