@@ -24,11 +24,12 @@ from qnnbridge.process.channel import ChannelFailed, ChannelRetired, Deadline, N
 from qnnbridge.providers import CPU
 from qnnbridge.session_making import LOG_TIMEOUT_S as LOG_TIMEOUT_S
 from qnnbridge.session_making import Making, make_session
+from qnnbridge.session_profile import SessionProfile, profile_lost
 from qnnbridge.supervision.overdue import OnDeadline as OnDeadline
 from qnnbridge.supervision.overdue import overdue
 from qnnbridge.terminate_relay import Terminable, TerminateRelay
 from qnnbridge_protocol.elements import ValueType
-from qnnbridge_protocol.errors import BridgeError, Closed, ModelQuarantined, StateLost
+from qnnbridge_protocol.errors import BridgeError, Closed, ModelQuarantined
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.specs import ProviderSpec, RunSpec, SessionInfo, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder
@@ -46,8 +47,6 @@ _keys = itertools.count(1)
 """Tell sessions apart for the counting of creations."""
 
 T = TypeVar("T")
-
-PROFILING = "enable_profiling"
 
 UNLOADED = -1
 """In the place of a generation: it was in a host, and is in none."""
@@ -82,9 +81,7 @@ class RemoteSession:
         """The process in which it was made last, for quick calls. It may have ended."""
         self.next_upkeep = 0.0
         """When a quick call has to look again after what every other call looks after."""
-        self._profiled_in: int | None = None
-        """The generation in which the profile began that `end_profiling` is to end."""
-        self._profile_ended = False
+        self._profile = SessionProfile()
 
     @property
     def closed(self) -> bool:
@@ -124,8 +121,14 @@ class RemoteSession:
     def open(self, timeout_s: float | None, on_deadline: OnDeadline) -> SessionInfo:
         """Make the session. Raises what the host raises, with the cause from its log."""
         deadline = deadline_after(timeout_s)
+        if self._shared is not None and on_deadline == "kill" and deadline is not None:
+            # Of what others use as well only the owner may be the end.
+            self._shared.kill_at, on_deadline = deadline, "raise"
+            deadline += KILL_ANSWER_S
         self._prepare_entry(deadline)
         self._survive(self._id_in, timeout_s, self.retry, on_deadline, self._create_note, deadline)
+        if self._shared is not None:
+            self._shared.kill_at = None
         return self.info
 
     def run(
@@ -169,21 +172,14 @@ class RemoteSession:
 
     def end_profiling(self) -> str:
         """The profile's file, empty if there is no profile. Raises `StateLost`, once, if a host took it along."""
-        header = {"op": "session.end_profiling"}
-        begun_in = self._profiled_in
-        if begun_in is None:
-            return "" if self._profile_ended else str(self.forward(header, timeout_s=self.timeout_s).header["file"])
-        try:
-            running = self.host.supervisor.running
-            if running is None or running.generation != begun_in:
-                raise _profile_lost()
-            reply = self.forward(header, timeout_s=self.timeout_s, retry=0, only_in=begun_in)
-        except StateLost:
-            # What has been recorded since, if anything, is for the next call.
-            self._profiled_in = self._generation if self._generation > begun_in else None
-            raise
-        self._profiled_in, self._profile_ended = None, True
-        return str(reply.header["file"])
+
+        def ask(generation: int | None) -> str:
+            retry = None if generation is None else 0
+            header = {"op": "session.end_profiling"}
+            return str(self.forward(header, (), self.timeout_s, retry, only_in=generation).header["file"])
+
+        running = self.host.supervisor.running
+        return self._profile.end(ask, running.generation if running is not None else None, lambda: self._generation)
 
     def assignment(self) -> list[Any]:
         """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
@@ -234,7 +230,7 @@ class RemoteSession:
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
             if only_in is not None and process.generation != only_in:
-                raise _profile_lost()
+                raise profile_lost()
             request = {**header, "session": self._id_in(process, deadline)}
             if self._shared is not None:
                 request |= self._shared.of_call(retries, deadline if kill else None)
@@ -246,11 +242,12 @@ class RemoteSession:
         if self._closed:
             raise Closed("The session is closed.", fix="Create a new one.")
         retries = self.retry if retry is None else retry
-        # Of what others use as well only the owner may be the end.
         kill = self._shared is not None and on_deadline == "kill"
         deadline = None if failed is None else failed.deadline
         note = self._note_of(header["op"])
-        result = self._survive(attempt, timeout_s, retries, "raise" if kill else on_deadline, note, deadline, failed)
+        result = self._survive(
+            attempt, timeout_s, retries, "raise" if kill else on_deadline, note, deadline, failed
+        )
         self.host.supervisor.good_reply(self._note, "running")
         return result
 
@@ -413,36 +410,23 @@ class RemoteSession:
         finally:
             self._lock.release()
 
-    def _spec(self) -> SessionSpec:
-        """What it is made from this time: a profile that has been ended is not begun again in the next host."""
-        spec = self.manifest.spec
-        if not self._profile_ended:
-            return spec
-        return dataclasses.replace(spec, options={k: v for k, v in spec.options.items() if k != PROFILING})
-
     def _create(self, process: HostProcess, deadline: float | None) -> None:
         manifest = self.manifest
+        spec = self._profile.to_make(manifest.spec)
         # A compiled model that is broken, or made for another machine, may kill the host: it never gets there.
         if self._shared is None:
             self._look_at_compiled_model(process)
         entry = self._cache.loadable() if self._cache is not None and not manifest.on_cpu else None
         if entry is None:
             self._book_on(manifest.source.fingerprint)
-            making = Making(
-                self._spec(),
-                manifest.initializers,
-                manifest.source.data,
-                self._dynamic,
-                manifest.seed,
-                self._shared,
-            )
+            source, seed = manifest.source, manifest.seed
+            making = Making(spec, manifest.initializers, source.data, self._dynamic, seed, self._shared)
             number, info = make_session(self.host, process, making, self._create_note, deadline)
         else:
             self._book_on(entry.fingerprint)
-            number, info = self._load(process, deadline, entry)
+            number, info = self._load(process, deadline, entry, spec)
         self.info, self._id, self._generation = info, number, process.generation
-        if self._profiled_in is None and self._spec().options.get(PROFILING):
-            self._profiled_in = process.generation
+        self._profile.made(spec, process.generation)
         self.live = process
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
@@ -462,10 +446,12 @@ class RemoteSession:
         ):
             _log.warning("%s", warning)
 
-    def _load(self, process: HostProcess, deadline: float | None, entry: Loadable) -> tuple[int, SessionInfo]:
+    def _load(
+        self, process: HostProcess, deadline: float | None, entry: Loadable, spec: SessionSpec
+    ) -> tuple[int, SessionInfo]:
         """Make the session from the compiled model of the cache. Raises `_BadEntry` if that does not work."""
         assert self._cache is not None
-        making = Making(entry.spec(self._spec()), (), None, self._dynamic, self.manifest.seed)
+        making = Making(entry.spec(spec), (), None, self._dynamic, self.manifest.seed)
         try:
             number, loaded = make_session(self.host, process, making, self._create_note, deadline)
         except BridgeError as error:
@@ -483,11 +469,3 @@ def _session_cache(host: Host, manifest: Manifest, retry: int) -> SessionCache:
     from qnnbridge.cache.session_cache import SessionCache
 
     return SessionCache(host, manifest, retry)
-
-
-def _profile_lost() -> StateLost:
-    return StateLost(
-        "The profile is lost: the host in which it was recorded has been replaced.",
-        cause="The host died, or was restarted, between the creation of the session and end_profiling().",
-        fix="Run the session again; the next end_profiling() gives what was recorded since the restart.",
-    )

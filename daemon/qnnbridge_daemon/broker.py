@@ -7,6 +7,7 @@ is idle. Everything else may be called from any thread.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import sys
 import sysconfig
@@ -29,6 +30,11 @@ DRAIN_S = 10.0
 """How long `stop` waits for calls under way."""
 
 TIDY_INTERVAL_S = 15.0
+
+_MACHINES = {"amd64": "x64", "arm64": "ARM64"}
+"""As hosts call them."""
+
+_log = logging.getLogger("qnnbridge.daemon")
 
 
 class Broker:
@@ -58,15 +64,8 @@ class Broker:
 
     def serve(self, ends: ClientEnds) -> None:
         """Serve one client until it is gone. Owns the descriptors from here on."""
-        with self._lock:
-            refused = self._stopped.is_set()
-            if not refused:
-                client = Client(self, next(self._numbers), ends)
-                self._clients[client.number] = client
-                self.clients_served += 1
-        if refused:
-            os.close(ends.in_fd)
-            os.close(ends.out_fd)
+        client = self._admit(ends)
+        if client is None:
             return
         try:
             client.serve()
@@ -75,6 +74,21 @@ class Broker:
                 del self._clients[client.number]
                 self._last_busy = time.monotonic()
                 self._lock.notify_all()
+
+    def _admit(self, ends: ClientEnds) -> Client | None:
+        """``None`` if there is no room for it, or the end is near: then it finds its streams closed."""
+        try:
+            with self._lock:
+                if not self._stopped.is_set():
+                    client = Client(self, next(self._numbers), ends)
+                    self._clients[client.number] = client
+                    self.clients_served += 1
+                    return client
+        except OSError as error:  # no descriptors left
+            _log.warning("%s (pid %d) cannot be served: %s", ends.name or "a client", ends.pid, error)
+        os.close(ends.in_fd)
+        os.close(ends.out_fd)
+        return None
 
     @property
     def clients(self) -> list[Client]:
@@ -92,11 +106,11 @@ class Broker:
         """What a client is told first: of this process, and the versions of the NPU host if there is one."""
         process = self.host.supervisor.running
         peer = process.peer if process is not None else None
-        platform = sysconfig.get_platform()
+        machine = sysconfig.get_platform().rpartition("-")[2]
         return Hello(
             features=(FEATURES if sharing.AVAILABLE else FEATURES - SHARING_FEATURES) | {DAEMON_FEATURE},
             pid=os.getpid(),
-            machine=peer.machine if peer is not None else platform.rpartition("-")[2],
+            machine=peer.machine if peer is not None else _MACHINES.get(machine, machine),
             python="{}.{}.{}".format(*sys.version_info[:3]),
             executable=sys.executable,
             platform=sys.platform,

@@ -1,7 +1,7 @@
 """Memory of a client's calls: what it shares with the daemon, and what its plans have here. All within its limit.
 
-A slab of a client is passed on: the NPU host maps it, too, where the client has it, so that tensors go from one to the
-other without a copy here. To the daemon's own lines it looks like an array of an application of theirs
+A slab of a client is passed on: the NPU host maps it, too, where the client has it, so that tensors go from one to
+the other without a copy here. To the daemon's own lines it looks like an array of an application of theirs
 (`qnnbridge.repeated.arrays`). Where that cannot be had, what lies in it is copied.
 
 Any thread. What is mapped or made counts until nothing refers to it any more, whoever still does; finalizers only
@@ -91,13 +91,13 @@ class ClientSlabs(Slabs):
         return array
 
     def settle(self) -> None:
-        """The NPU host need not keep what nobody refers to any more."""
+        """The NPU host need not keep what nobody refers to any more. May have to wait for it, not for long."""
         self._account.settle()
-        any_gone = False
+        if not self._gone:
+            return
         while self._gone:
             self._host.forget_slab(self._gone.popleft())
-            any_gone = True
-        process = self._host.supervisor.running if any_gone else None
+        process = self._host.supervisor.running
         if process is not None and process.lines is not None:
             process.lines.drop_gone()
 
@@ -106,13 +106,8 @@ class ClientSlabs(Slabs):
         with self._lock:
             self._slabs.clear()
 
-    def release(self, number: int) -> None:
-        super().release(number)
-        self.settle()
-
     def _map(self, where: Mapping[str, Any], size: int, host_writes: bool) -> Slab:
         """Raises `Busy`, too."""
-        self.settle()
         self._account.share(size)
         try:
             slab = super()._map(where, size, host_writes)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge.manifest import Manifest
-from qnnbridge.remote_session import RemoteSession
+from qnnbridge.remote_session import OnDeadline, RemoteSession
 from qnnbridge_daemon.bound_runs import BoundSession
 from qnnbridge_daemon.cancelling import Cancellation
 from qnnbridge_daemon.client_sessions import ClientSession
@@ -158,8 +158,13 @@ class BrokerHandlers:
             dynamic = dict(header.get("dynamic") or {})
             seed, budget = header.get("seed"), header.get("budget_s")
             cache, fingerprint = header.get("cache"), header.get("fingerprint")
+            if cache not in (None, True, False):
+                raise ValueError(f"cache is {cache!r}")
             retry = _retries(header.get("retry"), DEFAULT_RETRY)
             timeout_s = None if budget is None else float(budget)
+            kill_after_s = header.get("kill_after_s")
+            on_deadline: OnDeadline = "raise" if kill_after_s is None else "kill"
+            timeout_s = timeout_s if kill_after_s is None else float(kill_after_s)
             # A model that travels as bytes is the last buffer, behind the tensors.
             count = len(request.buffers) - (spec.model_path is None)
             tensors, data = request.buffers[:count], request.buffers[count:]
@@ -171,7 +176,7 @@ class BrokerHandlers:
 
         def make() -> RemoteSession:
             remote = RemoteSession(self._broker.host, manifest, retry=retry, timeout_s=None)
-            remote.open(timeout_s, "raise")
+            remote.open(timeout_s, on_deadline)
             if dynamic:
                 remote.set_ep_dynamic_options(dynamic)
             return remote
@@ -211,7 +216,7 @@ class BrokerHandlers:
                     forwarded,
                     request.buffers,
                     retry=retry,
-                    timeout_s=None if kill_at is None else max(0.0, kill_at - time.monotonic()),
+                    timeout_s=None if kill_at is None else round(max(0.0, kill_at - time.monotonic()), 3),
                     on_deadline="raise" if kill_at is None else "kill",
                     stop=cancellation,
                 )

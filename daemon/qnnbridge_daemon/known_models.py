@@ -93,14 +93,17 @@ def _open_data(spec: SessionSpec, data: bytes, cache: bool | None) -> tuple[Mode
     return ModelSource.open(data, folder=folder, memo=memo_for(cache)), spec
 
 
-def key_of(source: ModelSource, spec: SessionSpec, described: Any, buffers: tuple[Any, ...], cache: Any) -> str:
+def key_of(
+    source: ModelSource, spec: SessionSpec, described: Any, buffers: tuple[Any, ...], cache: bool | None
+) -> str:
     """Equal for sessions that may be one: same model, same options, same initializers.
 
+    cache: who wants none may want to see what compiling does; else it makes no difference.
     described, buffers: the initializers as they travelled.
     """
     from qnnbridge.manifest import Manifest
 
-    digest = hashlib.sha256(f"{source.fingerprint} {Manifest(source, spec).options_hash} {cache!r}".encode())
+    digest = hashlib.sha256(f"{source.fingerprint} {Manifest(source, spec).options_hash} {cache is False}".encode())
     digest.update(repr(described).encode())
     for buffer in buffers:
         digest.update(buffer)

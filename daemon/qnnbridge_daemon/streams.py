@@ -7,6 +7,7 @@ at a time (the server's locks). The descriptors are closed when the last thread 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -119,6 +120,8 @@ def _ended() -> OSError:
 
 
 if sys.platform == "win32":
+    _STRIKE_INTERVAL_S = 0.02
+
     import msvcrt
 
     from qnnbridge._platform import _win32_api as api
@@ -128,15 +131,23 @@ if sys.platform == "win32":
 
         def __init__(self, fd: int) -> None:
             self._fd = fd
+            self._closed = False
 
         def wait(self) -> None:
             """Nothing: the read itself waits, and can be cancelled."""
 
         def strike(self) -> None:
-            api.cancel_io(msvcrt.get_osfhandle(self._fd))
+            threading.Thread(target=self._strike_on, name="qnnbridge interrupt", daemon=True).start()
 
         def close(self) -> None:
-            pass
+            self._closed = True
+
+        def _strike_on(self) -> None:
+            """Again and again: a thread that is about to read is not in the read yet."""
+            while not self._closed:
+                with contextlib.suppress(OSError):
+                    api.cancel_io(msvcrt.get_osfhandle(self._fd))
+                time.sleep(_STRIKE_INTERVAL_S)
 
 else:
     import select

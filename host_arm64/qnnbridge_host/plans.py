@@ -59,7 +59,7 @@ def make_plan(
 
 
 def _tensor(item: Any, slabs: Slabs, inline: bool, written: bool, budget: list[int]) -> BoundTensor:
-    """inline: it gets memory of its own, and does not lie in a slab. budget: how much of that there may still be."""
+    """inline: it gets memory of its own and lies in no slab. budget: how much of that there may still be."""
     from qnnbridge_protocol.elements import LAYOUTS, ElementType, measure
 
     if type(item) is not list or len(item) != 5 or type(item[0]) is not str or type(item[2]) is not list:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
+from qnnbridge_daemon.settings import BrokerSettings
 from tests.daemon.brokers import Lab
 from tests.fakes.hosts import fake_host
 from tests.fault.conftest import nothing_left_open
-
-from qnnbridge_daemon.settings import BrokerSettings
 
 __all__ = ["nothing_left_open"]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.daemon.brokers import GRACE_S, Lab, in_threads, until
-from tests.fakes.hosts import fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge_daemon.settings import BrokerSettings
+from tests.daemon.brokers import GRACE_S, Lab, in_threads, until
+from tests.fakes.hosts import fake_host, script
 
 X = np.arange(5, dtype=np.float32)
 DOUBLE = (X * 2).tolist()
@@ -202,6 +202,20 @@ def test_on_deadline_kill_ends_the_host_and_costs_the_others_nothing(lab: Lab, t
     assert lab.npu_host.stats.generation == 2
     assert lab.npu_host.stats.crashes == 0
     assert stuck.host.stats.generation == other.host.stats.generation == 1
+
+
+def test_on_deadline_kill_of_a_creation_ends_the_host_and_costs_the_others_nothing(lab: Lab) -> None:
+    other = qnnbridge.InferenceSession(script(), host=lab.client())
+    assert run(other)() == DOUBLE
+    with pytest.raises(errors.DeadlineExceeded) as caught:
+        qnnbridge.InferenceSession(
+            script(on_create=["sleep:60"]), host=lab.client(), timeout=0.5, on_deadline="kill"
+        )
+    assert caught.value.details["state"] == "stopped"
+    assert run(other)() == DOUBLE
+    assert lab.npu_host.stats.generation == 2
+    assert lab.npu_host.stats.crashes == 0
+    assert other.host.stats.generation == 1
 
 
 def test_setting_terminate_stops_a_call_in_the_host(lab: Lab) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.daemon.brokers import Lab, in_threads, until
-from tests.fakes.hosts import script
 
 import qnnbridge
 from qnnbridge_daemon.client_slabs import PASSED_ON
+from tests.daemon.brokers import Lab, in_threads, until
+from tests.fakes.hosts import script
 
 MIB = 1 << 20
 LARGE = np.arange(8 * MIB // 4, dtype=np.float32)

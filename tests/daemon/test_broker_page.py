@@ -8,15 +8,15 @@ from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
-from tests.daemon.brokers import Lab
-from tests.fakes.hosts import script
-from tests.unit.test_protocol_page import OPERATIONS, bare, fields_read, keys_answered, rows, section
 
 import qnnbridge
 from qnnbridge.cache.status import CacheStatus, State
 from qnnbridge_daemon import clients, handlers, limits
 from qnnbridge_daemon.handlers import BrokerHandlers
 from qnnbridge_daemon.settings import Limits
+from tests.daemon.brokers import Lab
+from tests.fakes.hosts import script
+from tests.unit.test_protocol_page import OPERATIONS, bare, fields_read, keys_answered, rows, section
 
 TITLE = "Operations of a daemon"
 TEXT = " ".join(section(TITLE).split())

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.daemon.brokers import Lab, in_threads, until
-from tests.fakes.hosts import script
 
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge_daemon.settings import BrokerSettings
+from tests.daemon.brokers import Lab, in_threads, until
+from tests.fakes.hosts import script
 
 MODELS = Path(__file__).parents[1] / "models"
 CPU = ["CPUExecutionProvider"]

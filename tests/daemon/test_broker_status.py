@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.daemon.brokers import Lab, until
-from tests.fakes.hosts import fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge_daemon.settings import BrokerSettings
 from qnnbridge_protocol.hello import DAEMON_FEATURE
+from tests.daemon.brokers import Lab, until
+from tests.fakes.hosts import fake_host, script
 
 X = np.arange(5, dtype=np.float32)
 

@@ -6,11 +6,11 @@ import threading
 import time
 
 import pytest
-from tests.daemon.brokers import GRACE_S, until
 
 from qnnbridge.errors import Busy, Cancelled
 from qnnbridge_daemon.cancelling import Cancellation
 from qnnbridge_daemon.fair_share import ACTIVE_S, FairShare, Queue
+from tests.daemon.brokers import GRACE_S, until
 
 
 class Clock:

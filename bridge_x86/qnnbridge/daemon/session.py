@@ -32,17 +32,19 @@ class DaemonSession:
         self._fingerprint = manifest.source.fingerprint
         self.cache_status = CacheStatus("off", "the daemon has not made the session yet")
         self.is_shared = False
+        self.kill_at: float | None = None
+        """As for `of_call`, while the session is being opened."""
 
     def request(self) -> dict[str, Any]:
         """For the header of `session.create`."""
-        return {"cache": self._cache, "retry": self._retry, "fingerprint": self._fingerprint}
+        told = self.of_call(self._retry, self.kill_at)
+        return {**told, "cache": self._cache, "fingerprint": self._fingerprint}
 
     def of_call(self, retry: int, kill_at: float | None) -> dict[str, Any]:
-        """For the header of a call. kill_at: when the daemon is to end the NPU host if it still works on the
-        call."""
+        """For the header of a call. kill_at: when the daemon is to end the NPU host if that still works on it."""
         told: dict[str, Any] = {"retry": retry}
         if kill_at is not None:
-            told["kill_after_s"] = max(0.0, kill_at - time.monotonic())
+            told["kill_after_s"] = round(max(0.0, kill_at - time.monotonic()), 3)
         return told
 
     def made(self, reply: Mapping[str, Any]) -> None:

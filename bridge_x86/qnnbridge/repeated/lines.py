@@ -229,6 +229,7 @@ class Lines:
 
     def drop_gone(self) -> None:
         """Have the host forget plans of what is gone, on lines that nobody uses at the moment."""
+        # The last used comes last here, too: it is the first that a caller takes.
         for _ in range(len(self._idle)):
             try:
                 plans = self._idle.popleft()
@@ -236,7 +237,7 @@ class Lines:
                 return
             plans.line.note = UNNOTED
             try:
-                plans.drop_gone(time.monotonic() + ATTACH_TIMEOUT_S)
+                plans.drop_gone(time.monotonic() + DROP_TIMEOUT_S)
             except (BridgeError, ChannelFailed, LineEnded, LineLate):
                 plans.line.broken = True
             finally:
@@ -328,6 +329,9 @@ class Lines:
                 self._phases = slab
             return self._phases
 
+
+DROP_TIMEOUT_S = 1.0
+"""A line that does not answer a question in this time is closed, which has the same effect."""
 
 ATTACH_TIMEOUT_S = 10.0
 """For a gigabyte of memory that has to be touched."""
