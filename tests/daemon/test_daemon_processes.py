@@ -176,8 +176,8 @@ def test_one_that_is_killed_is_told_with_its_log_and_comes_back() -> None:
 
 
 def test_a_caller_whose_time_is_up_does_not_wait_for_the_start() -> None:
+    from qnnbridge.daemon.access import DaemonAccess
     from qnnbridge.daemon.connect import daemon_host
-    from qnnbridge.daemon.connector import DaemonAccess
 
     with daemon_host(DaemonAccess()) as host:
         begin = time.monotonic()

@@ -48,6 +48,9 @@ class Server:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
+        self._watchdog = threading.Timer(START_TIMEOUT_S, process.kill)  # ends the waiting for its lines
+        self._watchdog.daemon = True
+        self._watchdog.start()
         self.said: list[str] = []
         self.address = ""
         assert process.stdout is not None
@@ -58,11 +61,15 @@ class Server:
                 return
         raise AssertionError(f"it ended with {process.wait(END_TIMEOUT_S)}: {self.errors()}")
 
+    def stop_watching(self) -> None:
+        self._watchdog.cancel()
+
     def wait_until_ready(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.said.append(line.rstrip())
             if line == "Ready.\n":
+                self._watchdog.cancel()
                 return
         raise AssertionError(f"it ended with {self.process.wait(END_TIMEOUT_S)}: {self.errors()}")
 
@@ -111,12 +118,13 @@ def starting(*arguments: str | Path, **environment: str) -> Iterator[Server]:
         errors="replace",
         env={**os.environ, **environment},
     )
-    watchdog = threading.Timer(START_TIMEOUT_S + HTTP_TIMEOUT_S, process.kill)
-    watchdog.start()
     try:
-        yield Server(process)
+        server = Server(process)
+        try:
+            yield server
+        finally:
+            server.stop_watching()
     finally:
-        watchdog.cancel()
         if process.poll() is None:
             process.terminate()
             try:

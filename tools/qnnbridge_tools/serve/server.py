@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qnnbridge_protocol.errors import BridgeError, Closed, OptionError
+from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_tools import free_dimensions
 from qnnbridge_tools.serve.address import Address, listen, url_of
 from qnnbridge_tools.serve.model_files import ModelFile
@@ -29,6 +29,7 @@ from qnnbridge_tools.serve.sessions import SessionOptions, Where, daemon_figures
 if TYPE_CHECKING:
     import uvicorn
 
+    from qnnbridge import Host
     from qnnbridge_tools.serve.app import ServiceLimits
 
 LOADER_END_TIMEOUT_S: Final = 5.0
@@ -117,7 +118,7 @@ def serve(options: ServeOptions) -> None:
                 figures=daemon_figures(host) if host.is_daemon else None,
             )
             server = _server(make_app(service, options.token), options)
-            _run(server, listener, repository, options)
+            _run(server, listener, repository, host, options)
         finally:
             host.close()
     finally:
@@ -145,7 +146,9 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def _run(server: uvicorn.Server, listener: socket.socket, repository: Repository, options: ServeOptions) -> None:
+def _run(
+    server: uvicorn.Server, listener: socket.socket, repository: Repository, host: Host, options: ServeOptions
+) -> None:
     failed: dict[str, BridgeError] = {}
 
     def load() -> None:
@@ -157,7 +160,7 @@ def _run(server: uvicorn.Server, listener: socket.socket, repository: Repository
             _say(f"{name}: cannot be loaded. {error}")
         _say("Ready.")
 
-    _end_on_signals(server)
+    told_to_end = _end_on_signals(server)
     _say(f"Listening on {url_of(listener)}, Open Inference Protocol v2. Ctrl+C ends it.")
     loader = threading.Thread(target=load, name="qnnbridge serve start", daemon=True)
     loader.start()
@@ -165,24 +168,27 @@ def _run(server: uvicorn.Server, listener: socket.socket, repository: Repository
         server.run([listener])
     finally:
         repository.close()
-    loader.join(LOADER_END_TIMEOUT_S)
-    if not options.keep_going:
+        host.close()  # a model that is being loaded is not waited for
+        loader.join(LOADER_END_TIMEOUT_S)
+    if not options.keep_going and not told_to_end.is_set():
         for name, error in failed.items():
-            if not isinstance(error, Closed):
-                error.message = f"Model {name}: {error.message}"
-                raise error
+            error.message = f"Model {name}: {error.message}"
+            raise error
 
 
-def _end_on_signals(server: uvicorn.Server) -> None:
+def _end_on_signals(server: uvicorn.Server) -> threading.Event:
     """The server catches signals while it runs, and raises them again when it has ended: then there is only left to
-    close everything, and no signal is to get in the way."""
+    close everything, and no signal is to get in the way. The event is set when one has come."""
+    told = threading.Event()
 
     def end(number: int, frame: object) -> None:
         server.should_exit = True
+        told.set()
 
     for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), end)
+    return told
 
 
 def _say(text: str) -> None:
