@@ -206,7 +206,7 @@ class InferenceSession(OtherRuns):
                     if results is not None:
                         return read_only(results) if borrow and out is None else results
             except Failure as failure:
-                failed = failure
+                failed = failure.alone()
             except BridgeError as error:
                 raise as_onnxruntime(error) from None
         return self._run_the_long_way(

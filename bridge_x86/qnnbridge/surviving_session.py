@@ -110,8 +110,8 @@ class SurvivingSession:
             on_cpu = self.manifest.on_cpu
             try:
                 if failed is not None:
-                    error_before, failed = failed.error, None
-                    raise error_before
+                    before, failed = failed, None
+                    raise before.take()
                 return attempt(process, deadline)
             except ChannelRetired:
                 continue
@@ -120,14 +120,18 @@ class SurvivingSession:
             except ChannelFailed as failure:
                 if process.retiring:
                     continue  # it did not finish in time, by our own plan
-                error = supervisor.lost(process, failure, deadline)
-                if self._is_the_entrys_fault(error) and note.op == self._create_note.op:
+                death: BridgeError | None = supervisor.lost(process, failure, deadline)
+                assert death is not None
+                if self._is_the_entrys_fault(death) and note.op == self._create_note.op:
                     # Nobody asked for this entry; the model itself has not been tried yet.
                     self._after_bad_entry(note, deadline)
                     continue
-                if retry <= 0 or (error.retry == "pointless" and self._concerns_me(error)):
+                if retry <= 0 or (death.retry == "pointless" and self._concerns_me(death)):
                     if not may_repeat or on_cpu or not self._went_to_cpu():
-                        raise as_onnxruntime(error) from None
+                        try:
+                            raise as_onnxruntime(death) from None
+                        finally:
+                            death = None  # else it and this frame would keep each other, and the call's arrays
                     continue
                 retry -= 1
                 supervisor.counters.retried_calls += 1
