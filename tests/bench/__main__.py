@@ -20,6 +20,8 @@ from typing import Any
 from tests.bench.figures import Bench
 from tests.bench.targets import TARGETS
 
+assert sys.platform != "win32"  # pinned, and with system calls that only POSIX has
+
 PACKAGES = ("numpy", "onnxruntime", "onnxruntime-qnn", "msgpack", "pyzmq", "grpcio", "Pyro5")
 
 

@@ -18,7 +18,8 @@ from qnnbridge.deadlines import deadline_after
 from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.repeated.arrays import shared_block
 from qnnbridge.repeated.line import LineEnded, LineLate
-from qnnbridge.repeated.plans import MAX_LENT_SLABS, Blocks, LinePlan, LinePlans
+from qnnbridge.repeated.line_plan import LinePlan
+from qnnbridge.repeated.plans import MAX_LENT_SLABS, Blocks, LinePlans
 from qnnbridge.repeated.shapes import CallShape
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
 from qnnbridge_protocol.frames import desync
