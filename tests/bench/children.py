@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-assert sys.platform != "win32"  # pinned, and with system calls that only POSIX has
-
 
 def raw(address: str, size: int) -> None:
     """Plain os.read and os.write."""
+    assert sys.platform != "win32"  # which has no readv
     array = np.empty(size, np.uint8)
     view = array.data
     while True:

@@ -18,8 +18,6 @@ from qnnbridge_tools.bench import moments, subjects, threads
 from qnnbridge_tools.bench.hosts import CPU, DIRECT, PLAIN, Rig, Subject, open_session
 from qnnbridge_tools.bench.measuring import Contender, Timing, pinned, race, timed
 from tests.bench.peers import open_floor, open_peers
-
-assert sys.platform != "win32"  # as `peers`
 from tests.fakes.hosts import fake_host, script
 
 QNN_MODEL = next((Path(demo.__file__).parent / "assets").glob("*.onnx"))
