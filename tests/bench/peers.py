@@ -79,7 +79,8 @@ def _child(stack: contextlib.ExitStack, kind: str, address: str, size: int) -> s
 
 
 def _raw(stack: contextlib.ExitStack, folder: Path, sent: Any) -> Peer:
-    assert sys.platform != "win32"  # which has neither fcntl nor readv
+    if sys.platform == "win32":
+        raise OSError("Windows has neither fcntl nor readv")
     child = _child(stack, "raw", "-", sent.nbytes)
     assert child.stdin is not None
     assert child.stdout is not None
