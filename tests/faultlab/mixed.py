@@ -35,8 +35,9 @@ RETRIES = 4
 HELD = 3
 """Lent results that each thread keeps, to look at again."""
 
-GROWTH_BYTES = 24 * 1024 * 1024
-"""Of heaps: what a lap may leave in them. Shared memory is told apart, and may not grow at all."""
+GROWTH_BYTES = (16 * 1024 * 1024, 48 * 1024 * 1024)
+"""Of heaps: what a lap may leave in the application's and in the host's. ONNX Runtime keeps the largest output that it
+has made itself; a host that was started in the middle may not have met that. Shared memory may not grow at all."""
 
 GROWTH_FDS = 2
 REST_TIMEOUT_S = 10.0
@@ -95,7 +96,7 @@ class MixedResult:
                 before, behind = rests[:half], rests[half:]
                 if max(rest.fds for rest in behind) > max(rest.fds for rest in before) + GROWTH_FDS:
                     return False
-                if max(rest.own for rest in behind) > max(rest.own for rest in before) + GROWTH_BYTES:
+                if max(rest.own for rest in behind) > max(rest.own for rest in before) + GROWTH_BYTES[side]:
                     return False
             if any(rest.shared > PHASES_BYTES for rest in rests):
                 return False
