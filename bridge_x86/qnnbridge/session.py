@@ -260,7 +260,10 @@ class InferenceSession(OtherRuns):
             raise as_onnxruntime(error) from None
 
     def empty_output(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
-        """An array for ``run(..., out=...)`` that the host writes to where it is. See `empty_input`."""
+        """An array for ``run(..., out=...)`` that the host writes to where it is. See `empty_input`.
+
+        After a `DeadlineExceeded` that says "still-running" the host may write to it until that run has ended.
+        """
         try:
             return empty(self._remote.host, name, shape, self._outputs, host_writes=True)
         except BridgeError as error:

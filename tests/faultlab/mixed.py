@@ -254,7 +254,7 @@ class _Lap:
             except Exception as caught:
                 right, error = True, f"{type(caught).__name__}: {str(caught).splitlines()[0]}"
             with self._lock:
-                self._result.peak = max(self._result.peak, self._host.stats.shared_bytes)
+                self._result.peak = max(self._result.peak, self._host.sharing.budget.bytes)
                 self._result.calls += 1
                 self._result.ways[way] += 1
                 self._result.wrong += not right

@@ -1,7 +1,7 @@
 """The lines of one host process: opened when a call finds none free, closed when nobody needs them for a while.
 
 The line used last is used first, so a single caller always has the same one, and what a burst of callers needed can
-be seen to be idle. Without lines, or without shared memory, `Sharing.why_not` says why; calls then go another way.
+be seen to be idle. Without lines, or without shared memory, `Sharing` says why; calls then go another way.
 
 Threads: any. Taking and giving back a line are single operations on a deque; everything rare is under a lock.
 """
