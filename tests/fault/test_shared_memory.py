@@ -265,9 +265,9 @@ def test_calls_of_all_sizes_and_ways_leave_both_sides_as_they_were(shared_memory
     from qnnbridge_tools.bench.subjects import ASSETS
 
     host = qnnbridge.Host(shared_memory=shared_memory, env=HEAP_SETTING)
-    result = mixed_soak(host, ASSETS / "add.onnx", calls=320, kills=0, seed=5)
+    result = mixed_soak(host, ASSETS / "add.onnx", calls=320, kills=0, seed=5, laps=4)
     assert result.good, str(result)
-    assert (result.shared_calls if shared_memory else result.inline_calls) > 200
+    assert (result.shared_calls if shared_memory else result.inline_calls) > 100
 
 
 def test_the_soak_sees_growth() -> None:

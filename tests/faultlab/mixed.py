@@ -130,6 +130,7 @@ def mixed_soak(
     calls: int,
     kills: int,
     seed: int,
+    laps: int = LAPS,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> MixedResult:
     """model: adds 1 to a vector of any length. on_progress: told in words after each lap."""
@@ -137,8 +138,8 @@ def mixed_soak(
     begin = time.monotonic()
     give_large_arrays_back()
     with host, qnnbridge.InferenceSession(str(model), providers=["CPUExecutionProvider"], host=host) as session:
-        for lap in range(LAPS):
-            _Lap(host, session, result, calls // LAPS, kills // LAPS, f"{seed} {lap}").run()
+        for lap in range(laps):
+            _Lap(host, session, result, calls // laps, kills // laps, f"{seed} {lap}").run()
             if result.stuck:
                 break
             # The last kill may have left a host that has done nothing yet: before they are measured, all do the same.
@@ -149,7 +150,7 @@ def mixed_soak(
             result.laps.append(_come_to_rest(host, result.laps[0][1].fds if result.laps else None))
             application, other = result.laps[-1]
             on_progress(
-                f"lap {lap + 1} of {LAPS}, {time.monotonic() - begin:.0f} s: {result.calls} calls, "
+                f"lap {lap + 1} of {laps}, {time.monotonic() - begin:.0f} s: {result.calls} calls, "
                 f"{result.kills} kills, {result.wrong} wrong, {result.errors.total()} errors | {application} | {other}"
             )
         stats = host.stats
