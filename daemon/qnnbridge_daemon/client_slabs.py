@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import math
+import os
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from qnnbridge.repeated.sharing import next_slab_number
 from qnnbridge_daemon.limits import Account
-from qnnbridge_host.sharing import Slab, Slabs
+from qnnbridge_host.sharing import Slab, Slabs, open_stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,19 +34,22 @@ PASSED_ON = sys.platform == "linux"
 
 
 class ForeignSlab:
-    """A client's slab as the daemon's own lines see it: something that the NPU host can be shown."""
+    """A client's slab as the daemon's own lines see it: something that the NPU host can be shown.
+
+    The client closes its descriptor as soon as the slab is mapped here, so the host is shown one of ours.
+    """
 
     __slots__ = ("_place", "data", "host_writes", "number", "size")
 
-    def __init__(self, place: Mapping[str, Any], data: npt.NDArray[np.uint8], host_writes: bool) -> None:
+    def __init__(self, fd: int, place: Mapping[str, Any], data: npt.NDArray[np.uint8], host_writes: bool) -> None:
         self.number = next_slab_number()
         self.size = data.nbytes
         self.host_writes = host_writes
         self.data = data
-        self._place = dict(place)
+        self._place = {**place, "pid": os.getpid(), "fd": fd}
 
     def place(self, _pid: int) -> dict[str, Any]:
-        """The host opens it where the client has it, as the daemon did."""
+        """The host opens it here, as the daemon did at the client."""
         return self._place
 
 
@@ -61,11 +64,11 @@ class ClientSlab(Slab):
         """An array that the daemon's lines know as one that the NPU host can read or write in place."""
         import numpy as np
 
-        from qnnbridge.repeated.arrays import SharedBlock
+        from qnnbridge.repeated.arrays import Freed, SharedBlock
 
         plain = Slab.view(self, shape, dtype, offset)
         # Nothing is given back when it is gone: the memory is the client's.
-        nobody: collections.deque[tuple[OwnSlab, int, int]] = collections.deque(maxlen=0)
+        nobody: collections.deque[Freed] = collections.deque(maxlen=0)
         block = SharedBlock(self.host.arrays, cast("OwnSlab", self.foreign), offset, plain.nbytes, nobody)
         block.__array_interface__ = plain.__array_interface__
         array: npt.NDArray[Any] = np.asarray(block)
@@ -82,24 +85,18 @@ class ClientSlabs(Slabs):
         self._host = host
         self._gone: collections.deque[int] = collections.deque()
 
-    def own(self, shape: Sequence[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def own(self, size: int) -> npt.NDArray[np.uint8]:
         """Raises `Busy`."""
-        size = math.prod(shape) * dtype.itemsize
         self._account.take(size)
-        array = super().own(shape, dtype)
+        array = super().own(size)
         self._account.give_back_with(array, size)
         return array
 
     def settle(self) -> None:
         """The NPU host need not keep what nobody refers to any more. May have to wait for it, not for long."""
         self._account.settle()
-        if not self._gone:
-            return
         while self._gone:
             self._host.forget_slab(self._gone.popleft())
-        process = self._host.supervisor.running
-        if process is not None and process.lines is not None:
-            process.lines.drop_gone()
 
     def close(self) -> None:
         """The client is gone."""
@@ -118,6 +115,15 @@ class ClientSlabs(Slabs):
         self._account.unshare_with(slab.data, size)
         if not PASSED_ON:
             return slab
-        foreign = ForeignSlab(where, slab.data, host_writes)
-        weakref.finalize(slab.data, self._gone.append, foreign.number).atexit = False
+        try:
+            fd = open_stream(where, write=False)
+        except (OSError, ValueError):
+            return slab  # no descriptor for it: what lies in it is copied
+        foreign = ForeignSlab(fd, where, slab.data, host_writes)
+        weakref.finalize(slab.data, _let_go, fd, foreign.number, self._gone).atexit = False
         return ClientSlab(slab.data, host_writes, self._host, foreign)
+
+
+def _let_go(fd: int, number: int, gone: collections.deque[int]) -> None:
+    os.close(fd)
+    gone.append(number)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from qnnbridge_host.engine.stop import StopHandle
 from qnnbridge_host.failures import describe
-from qnnbridge_host.plans import BoundRuns, Plan, make_plan
+from qnnbridge_host.plans import BoundRuns, InlineMemory, Plan, make_plan
 from qnnbridge_host.requests import Request
 from qnnbridge_host.sharing import Slabs, open_stream
 from qnnbridge_protocol.drivers.descriptors import ByteWriter, blocking_write
@@ -130,6 +130,10 @@ class Lines:
         number = header.get("slab")
         if type(number) is int:
             self.slabs.release(number)
+            with self._lock:
+                lines = list(self._open)
+            for line in lines:
+                line.forget_slab(number)
 
 
 class LineCall(Request):
@@ -194,6 +198,7 @@ class Line:
         self._record = record
         self.records = record is not None
         self._plans: dict[int, Plan] = {}
+        self._inline_memory: InlineMemory | None = None
         self._spare: list[LineCall] = []
         self._write_lock = threading.Lock()
         self._writer = ByteWriter(blocking_write(self._out_fd))
@@ -215,6 +220,12 @@ class Line:
     def start(self) -> None:
         threading.Thread(target=self._work, name=f"qnnbridge line {self.number}", daemon=True).start()
 
+    def forget_slab(self, number: int) -> None:
+        """The application has nothing there any more: plans must not keep it mapped. Any thread."""
+        for plan_number, plan in self._plans.copy().items():
+            if number in plan.slabs:
+                self._plans.pop(plan_number, None)
+
     # --- reading; the line's own thread ---
 
     def _work(self) -> None:
@@ -231,6 +242,7 @@ class Line:
             print(f"qnnbridge host: line {self.number}: {error}", file=sys.stderr, flush=True)
         finally:
             self.let_go()
+            self._inline_memory = None
             self._lines.ended(self)
             os.close(self._in_fd)
             with self._write_lock:
@@ -291,7 +303,7 @@ class Line:
                     raise desync("a plan without a proper number")
                 if len(self._plans) >= MAX_PLANS or plan_number in self._plans:
                     raise InvalidArgument(f"Plan {plan_number} is there already, or there are too many.")
-                self._plans[plan_number] = make_plan(header, self._desk.find, self._lines.slabs, self._desk.limits)
+                self._plans[plan_number] = self._make_plan(header)
             elif op == "plan.drop":
                 for plan_number in header.get("plans") or ():
                     self._plans.pop(plan_number, None)
@@ -301,6 +313,11 @@ class Line:
             self._send_frame(LineKind.ERROR, number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
             return
         self._send_frame(LineKind.ANSWER, number, Frame(Kind.REPLY, 1, {}))
+
+    def _make_plan(self, header: Mapping[str, Any]) -> Plan:
+        if self._inline_memory is None:
+            self._inline_memory = InlineMemory(self._lines.slabs.own)
+        return make_plan(header, self._desk.find, self._lines.slabs, self._inline_memory, self._desk.limits)
 
     # --- answering; whoever serves the call ---
 
@@ -340,6 +357,7 @@ class Line:
         self._send(LineKind.PHASE, call.number, phase=_PHASE_NUMBERS.get(phase, 1))
 
     def take_back(self, call: LineCall) -> None:
+        call.plan = None  # or it would keep the plan's memory until the next call
         self._spare.append(call)
         if self._ended:
             with self._write_lock:

@@ -7,7 +7,7 @@ memory is taken or pointed to. A plan belongs to one line.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from qnnbridge_host.engine.bound_call import BoundCall, BoundTensor
 from qnnbridge_host.engine.stop import StopHandle
@@ -15,6 +15,11 @@ from qnnbridge_host.sharing import Slabs
 from qnnbridge_protocol.errors import InvalidArgument
 from qnnbridge_protocol.frames import ALIGNMENT, desync
 from qnnbridge_protocol.limits import Limits
+from qnnbridge_protocol.lines import layout
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class BoundRuns(Protocol):
@@ -24,22 +29,48 @@ class BoundRuns(Protocol):
         """See `EngineSession.run_bound`. enter: called before each native step."""
 
 
+class InlineMemory:
+    """What the tensors of a line's inline plans lie in, all in the same place: a line carries one call at a time.
+
+    Used by the line's own thread.
+    """
+
+    def __init__(self, own: Callable[[int], npt.NDArray[np.uint8]]) -> None:
+        """own: gives so many bytes."""
+        self._own = own
+        self._data = own(0)
+
+    def provide(self, size: int) -> npt.NDArray[np.uint8]:
+        """At least so much. Each time at least twice as much as before, so that plans that were made before, and
+        keep what they have, need no more than this one."""
+        if self._data.nbytes < size:
+            self._data = self._own(max(size, 2 * self._data.nbytes))
+        return self._data
+
+
 class Plan:
-    """session: that it runs. lane: in which its calls wait, if in any. inline: tensors travel on the line."""
+    """session: that it runs. lane: in which its calls wait, if in any. inline: tensors travel on the line.
 
-    __slots__ = ("call", "inline", "lane", "session")
+    slabs: numbers of those that its tensors lie in.
+    """
 
-    def __init__(self, session: BoundRuns, lane: str | None, call: BoundCall, inline: bool) -> None:
+    __slots__ = ("call", "inline", "lane", "session", "slabs")
+
+    def __init__(
+        self, session: BoundRuns, lane: str | None, call: BoundCall, inline: bool, slabs: frozenset[int]
+    ) -> None:
         self.session = session
         self.lane = lane
         self.call = call
         self.inline = inline
+        self.slabs = slabs
 
 
 def make_plan(
     description: Mapping[str, Any],
     find: Callable[[int], tuple[BoundRuns, str | None]],
     slabs: Slabs,
+    inline_memory: InlineMemory,
     limits: Limits,
 ) -> Plan:
     """Raises `ProtocolDesync` for what no client would say, `InvalidArgument` and `Closed` for the rest."""
@@ -48,23 +79,34 @@ def make_plan(
     if type(inline) is not bool or type(number) is not int or type(inputs) is not list or type(outputs) is not list:
         raise desync("plan.make without a proper description")
     session, lane = find(number)
-    budget = [limits.max_body]
-    call = BoundCall(
-        tuple(_tensor(item, slabs, inline, False, budget) for item in inputs),
-        tuple(_tensor(item, slabs, inline, True, budget) for item in outputs),
-    )
+    tensors = [_read(item) for item in (*inputs, *outputs)]
+    if inline:
+        bound = _inline(tensors, inline_memory, limits.max_body)
+    else:
+        bound = [_shared(tensor, slabs, written=at >= len(inputs)) for at, tensor in enumerate(tensors)]
+    call = BoundCall(tuple(bound[: len(inputs)]), tuple(bound[len(inputs) :]))
     if len(call.feeds) != len(inputs) or len(set(call.output_names)) != len(outputs) or not outputs:
         raise desync("plan.make with a name twice, or without an output")
-    return Plan(session, lane, call, inline)
+    return Plan(session, lane, call, inline, frozenset(() if inline else [tensor.slab for tensor in tensors]))
 
 
-def _tensor(item: Any, slabs: Slabs, inline: bool, written: bool, budget: list[int]) -> BoundTensor:
-    """inline: it gets memory of its own and lies in no slab. budget: how much of that there may still be."""
+class _Tensor(NamedTuple):
+    """One tensor of a plan, as far as it can be judged by itself. slab, offset: where it lies, unless inline."""
+
+    name: str
+    shape: list[int]
+    dtype: np.dtype[Any]
+    nbytes: int
+    slab: int
+    offset: int
+
+
+def _read(item: Any) -> _Tensor:
     from qnnbridge_protocol.elements import LAYOUTS, ElementType, measure
 
     if type(item) is not list or len(item) != 5 or type(item[0]) is not str or type(item[2]) is not list:
         raise desync("a tensor of a plan is [name, element, shape, slab, offset]")
-    name, number, shape, slab_number, offset = item
+    name, number, shape, slab, offset = item
     try:
         if any(type(dim) is not int for dim in shape):
             raise ValueError("a dimension is no integer")
@@ -72,22 +114,36 @@ def _tensor(item: Any, slabs: Slabs, inline: bool, written: bool, budget: list[i
         size = measure(LAYOUTS[element].bits, shape)[1]
     except (ValueError, TypeError, KeyError) as error:
         raise desync(f"a tensor of a plan has no proper type or shape ({error})") from None
-    layout = LAYOUTS[element]
-    if not layout.named or layout.packed or element is ElementType.STRING:
+    kind = LAYOUTS[element]
+    if not kind.named or kind.packed or element is ElementType.STRING:
         raise InvalidArgument(f"A {element.text} tensor cannot be part of a plan.")
-    if inline:
-        budget[0] -= size
-        if budget[0] < 0:
-            raise InvalidArgument("The tensors of an inline plan are larger than a message may be.")
-        return BoundTensor(name, slabs.own(shape, layout.storage))
-    if type(slab_number) is not int or type(offset) is not int or offset < 0 or offset % ALIGNMENT:
+    if type(slab) is not int or type(offset) is not int or offset < 0 or offset % ALIGNMENT:
         raise desync("a tensor of a plan lies at no proper place")
-    slab = slabs.get(slab_number)
+    return _Tensor(name, shape, kind.storage, size, slab, offset)
+
+
+def _inline(tensors: list[_Tensor], memory: InlineMemory, most: int) -> list[BoundTensor]:
+    import numpy as np
+
+    offsets, size = layout([tensor.nbytes for tensor in tensors])
+    if size > most:
+        raise InvalidArgument("The tensors of an inline plan are larger than a message may be.")
+    data = memory.provide(size)
+    return [
+        BoundTensor(tensor.name, np.ndarray(tensor.shape, tensor.dtype, data, offset))
+        for tensor, offset in zip(tensors, offsets, strict=True)
+    ]
+
+
+def _shared(tensor: _Tensor, slabs: Slabs, *, written: bool) -> BoundTensor:
+    slab = slabs.get(tensor.slab)
     if slab.host_writes is not written:
         raise desync("an input lies in memory that the host writes, or an output in memory that it does not")
-    if offset + size > slab.data.nbytes:
-        raise desync(f"a tensor of {size} bytes at {offset} lies beyond its slab of {slab.data.nbytes}")
-    return BoundTensor(name, slab.view(shape, layout.storage, offset))
+    if tensor.offset + tensor.nbytes > slab.data.nbytes:
+        raise desync(
+            f"a tensor of {tensor.nbytes} bytes at {tensor.offset} lies beyond its slab of {slab.data.nbytes}"
+        )
+    return BoundTensor(tensor.name, slab.view(tensor.shape, tensor.dtype, tensor.offset))
 
 
-__all__ = ["BoundRuns", "Plan", "make_plan"]
+__all__ = ["BoundRuns", "InlineMemory", "Plan", "make_plan"]

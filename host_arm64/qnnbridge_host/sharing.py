@@ -63,11 +63,11 @@ class Slabs:
 
         return Slab(np.frombuffer(map_memory(where, size, write=host_writes), np.uint8), host_writes)
 
-    def own(self, shape: Sequence[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Memory for a tensor that is not shared."""
+    def own(self, size: int) -> npt.NDArray[np.uint8]:
+        """Memory for tensors that are not shared."""
         import numpy as np
 
-        return np.empty(tuple(shape), dtype)
+        return np.empty(size, np.uint8)
 
     def release(self, number: int) -> None:
         """One that is unknown is no error."""

@@ -17,6 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.bench.figures import Bench
 from tests.bench.targets import TARGETS
 
@@ -37,12 +39,12 @@ def main() -> int:
         parser.error(f"there is no group {', '.join(sorted(unknown))}")
     warnings.simplefilter("ignore")  # sessions on the CPU say so
     begin = time.monotonic()
-    load = [os.getloadavg()[0]]
+    load = [psutil.getloadavg()[0]]
     for name, measure in bench.groups.items():
         if not options.only or name in options.only:
             print(f"... {name}", file=sys.stderr, flush=True)
             measure()
-    load.append(os.getloadavg()[0])
+    load.append(psutil.getloadavg()[0])
     document = result(bench, load, time.monotonic() - begin)
     print_table(document)
     if options.json is not None:

@@ -16,8 +16,10 @@ import numpy as np
 
 def raw(address: str, size: int) -> None:
     """Plain os.read and os.write."""
+    if sys.platform == "win32":
+        raise OSError("Windows has no readv")
     array = np.empty(size, np.uint8)
-    view = memoryview(array)
+    view = array.data
     while True:
         got = 0
         while got < size:

@@ -79,6 +79,8 @@ def _child(stack: contextlib.ExitStack, kind: str, address: str, size: int) -> s
 
 
 def _raw(stack: contextlib.ExitStack, folder: Path, sent: Any) -> Peer:
+    if sys.platform == "win32":
+        raise OSError("Windows has neither fcntl nor readv")
     child = _child(stack, "raw", "-", sent.nbytes)
     assert child.stdin is not None
     assert child.stdout is not None
@@ -93,7 +95,7 @@ def _raw(stack: contextlib.ExitStack, folder: Path, sent: Any) -> Peer:
         while done < size:
             done += os.write(to, view[done:])
         result = np.empty(size, np.uint8)
-        target = memoryview(result)
+        target = result.data
         got = 0
         while got < size:
             got += os.readv(come, [target[got:]])

@@ -57,6 +57,10 @@ def _bandwidth(size: str) -> Callable[[Figures], float]:
     return lambda f: 2 * f[f"copy {size}"] / (f[f"bridge {size}"] - f[f"direct {size}"] - f["ping"])
 
 
+def _waiting(threads: int) -> Callable[[Figures], float]:
+    return lambda f: f[f"waiting calls/s {threads}"] / f["waiting calls/s 1"]
+
+
 TARGETS = (
     Target("ping", "x raw pipe", 2.0, 1.25, lambda f: f["ping"] / f["raw ping"]),
     Target(
@@ -95,7 +99,7 @@ TARGETS = (
             "x calls/s of one",
             must,
             aim,
-            lambda f, size=size: f[f"waiting calls/s {size}"] / f["waiting calls/s 1"],
+            _waiting(size),
             more=True,
         )
         for size, must, aim in ((4, 2.5, 3.5), (8, 3.5, 6.5))

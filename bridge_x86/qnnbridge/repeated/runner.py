@@ -18,7 +18,8 @@ from qnnbridge.deadlines import deadline_after
 from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.repeated.arrays import shared_block
 from qnnbridge.repeated.line import Line, LineEnded, LineLate
-from qnnbridge.repeated.plans import MAX_LENT_SLABS, Blocks, LinePlan, LinePlans
+from qnnbridge.repeated.line_plan import LinePlan
+from qnnbridge.repeated.plans import MAX_LENT_SLABS, Blocks, LinePlans
 from qnnbridge.repeated.shapes import CallShape
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
 from qnnbridge_protocol.frames import desync
@@ -49,13 +50,37 @@ class Offered(list["Array | None"]):
 
 
 class Failure(Exception):
-    """The call failed in this process; the long way knows what to do about it, in the time that is left."""
+    """The call failed in this process; the long way knows what to do about it, in the time that is left.
+
+    It is kept while the call is repeated (`alone`). Tracebacks would keep the call's frames meanwhile, in a circle,
+    so that the application's arrays would not be freed before the garbage collector comes by.
+    """
 
     def __init__(self, process: HostProcess, error: Exception, deadline: float | None) -> None:
         super().__init__(str(error))
         self.process = process
-        self.error = error
         self.deadline = deadline
+        self._error: Exception | None = bare(error)
+
+    def alone(self) -> Failure:
+        """Without traceback and context."""
+        self.__traceback__ = self.__context__ = None
+        return self
+
+    def take(self) -> Exception:
+        """What it is, once, to be raised again."""
+        error, self._error = self._error, None
+        assert error is not None
+        return error
+
+
+def bare(error: Exception) -> Exception:
+    """The error without frames: not its own, nor those of what it came from."""
+    part: BaseException | None = error
+    while part is not None:
+        part.__traceback__ = None
+        part = part.__context__
+    return error
 
 
 def run(
@@ -107,17 +132,19 @@ def _run_on(
     assert sharing is not None
     line.note = remote.note
     kept = False
+    inputs = outputs = None
+    lend = borrow and out is None
     try:
-        inputs = outputs = None
         if remote.host.has_arrays:
             inputs = _blocks([feed[name] for name in shape.input_names], remote, host_writes=False)
             if out is not None:
                 outputs = _blocks(out, remote, host_writes=True)
         plan = plans.ready(shape, remote.session_id, inputs, outputs)
-        if plan is None:
-            plan = _plan(remote, plans, shape, inputs, outputs, deadline)
+        if plan is None or (lend and not plan.tight):
+            plan = _plan(remote, plans, shape, inputs, outputs, deadline, lend)
             if plan is None:
                 return None
+        plan.used = True
         if on_line is not None:
             on_line(process, line)
         if plan.inline:
@@ -128,8 +155,8 @@ def _run_on(
         head = line.call(plan.number, deadline)
         if head is not None:
             return _other_answer(plans, head, deadline, out)
-        if borrow and out is None:
-            if plans.lent < MAX_LENT_SLABS:
+        if lend:
+            if plans.lent < MAX_LENT_SLABS and sharing.budget.may_lend:
                 return plan.lend_out()
             sharing.lent_refused += 1
         return plan.take_out(out)
@@ -137,14 +164,14 @@ def _run_on(
         _host_gone(process)
         raise ChannelRetired from None
     except LineLate:
-        kept, state = _give_up(process, plans)
+        kept, state = _give_up(process, plans, (inputs, outputs))
         raise Deadline(state) from None
     except ProtocolDesync as error:
         raise process.channel.fail(error) from None
     except BaseException as error:
         # Ctrl+C, for one: the host is told, and the line is not used again.
         if line.broken and line.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
-            kept, _ = _give_up(process, plans)
+            kept, _ = _give_up(process, plans, (inputs, outputs))
         raise
     finally:
         if not kept:
@@ -176,10 +203,11 @@ def _plan(
     inputs: Blocks | None,
     outputs: Blocks | None,
     deadline: float | None,
+    lend: bool,
 ) -> LinePlan | None:
     """The plan for this call, made if need be; ``None`` if the host will not have it."""
     try:
-        return plans.plan(shape, remote.session_id, inputs, outputs, deadline)
+        return plans.plan(shape, remote.session_id, inputs, outputs, deadline, lend)
     except LineLate:
         raise Deadline("not-started") from None
     except ProtocolDesync:
@@ -284,8 +312,11 @@ def _host_gone(process: HostProcess) -> None:
         raise process.channel.fail(None) from None
 
 
-def _give_up(process: HostProcess, plans: LinePlans) -> tuple[bool, str]:
-    """Cancel the call. Whether the line is kept aside until its answer comes, and what became of the work."""
+def _give_up(process: HostProcess, plans: LinePlans, blocks: object) -> tuple[bool, str]:
+    """Cancel the call. Whether the line is kept aside until its answer comes, and what became of the work.
+
+    blocks: of the application's arrays. As long as the host may write to them they are nobody else's.
+    """
     line, lines = plans.line, process.lines
     assert lines is not None
     state = "not-started"
@@ -298,9 +329,10 @@ def _give_up(process: HostProcess, plans: LinePlans) -> tuple[bool, str]:
             if line.settle(SETTLE_TIMEOUT_S):
                 return False, state
             state = "still-running"
+        plans.pinned = blocks
         lines.abandon(plans)
         return True, state
     return False, state
 
 
-__all__ = ["Failure", "Offered", "deliver", "run"]
+__all__ = ["Failure", "Offered", "bare", "deliver", "run"]

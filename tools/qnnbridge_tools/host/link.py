@@ -67,8 +67,8 @@ def reach(timeout_s: float = CONNECT_TIMEOUT_S, *, any_release: bool = False) ->
 
     Raises `HostStartFailed` or `VersionMismatch` with a state in its details.
     """
+    from qnnbridge.daemon.access import DaemonAccess
     from qnnbridge.daemon.connect import daemon_host
-    from qnnbridge.daemon.connector import DaemonAccess
 
     access = DaemonAccess(start=False, start_timeout_s=timeout_s, any_release=any_release)
     host = daemon_host(access)
