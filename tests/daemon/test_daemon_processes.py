@@ -211,6 +211,21 @@ def test_the_environment_makes_the_daemon_the_default(monkeypatch: pytest.Monkey
     assert not qnnbridge.default_host().is_daemon
 
 
+def test_a_restart_replaces_the_npu_host_and_not_the_daemon() -> None:
+    def pids() -> tuple[int, int]:
+        status = host.call({"op": "daemon.status"}).header["status"]
+        return status["daemon"]["pid"], status["host"]["pid"]
+
+    with qnnbridge.connect() as host, qnnbridge.InferenceSession(MODEL, host=host, providers=CPU) as session:
+        before = session.run(None, x_of(session))[0].tolist()
+        daemon, old = pids()
+        host.restart()
+        assert session.run(None, x_of(session))[0].tolist() == before
+        same, new = pids()
+        assert (same, session.generation) == (daemon, 1)
+        assert new != old
+
+
 def test_another_word_for_the_host_is_refused() -> None:
     with pytest.raises(OptionError, match=r"is no qnnbridge\.Host"):
         qnnbridge.InferenceSession(MODEL, host="deamon")  # type: ignore[arg-type]
