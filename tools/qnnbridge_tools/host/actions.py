@@ -28,7 +28,7 @@ def start(given: DaemonOptions, as_json: bool) -> None:
         with link.reach() as daemon:
             document = daemon.status()
     except HostError as error:
-        if not link.is_none(error):
+        if not link.may_change(error):
             raise
     else:
         _tell_started(document, False, as_json)
@@ -156,7 +156,7 @@ def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
         outcome = starting.wait(deadline)
     finally:
         starting.close()
-    with link.reach(max(1.0, deadline - time.monotonic())) as daemon:
+    with link.reach(max(1.0, deadline - time.monotonic()), start_with=words) as daemon:
         return daemon.status(), outcome == "ready"
 
 

@@ -1,6 +1,6 @@
 """The way of the commands to a daemon that runs: find it, ask it, and say in words why it cannot be reached.
 
-A link never starts a daemon. What went wrong is also told by ``details["daemon_state"]``, on which the exit code of
+What went wrong is also told by ``details["daemon_state"]``, on which the exit code of
 a command rests (`reporting`). One thread.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,15 +63,23 @@ class Link:
         self.close()
 
 
-def reach(timeout_s: float = CONNECT_TIMEOUT_S, *, any_release: bool = False) -> Link:
+def reach(
+    timeout_s: float = CONNECT_TIMEOUT_S, *, any_release: bool = False, start_with: Sequence[str] | None = None
+) -> Link:
     """The daemon of this user. any_release: also one that is too far from ours for anything but to be ended.
+    start_with: start one with these options where there is none, and wait for one that is just starting or leaving.
 
     Raises `HostStartFailed` or `VersionMismatch` with a state in its details.
     """
     from qnnbridge.daemon.connect import daemon_host
     from qnnbridge.daemon.connector import DaemonAccess
 
-    access = DaemonAccess(start=False, start_timeout_s=timeout_s, any_release=any_release)
+    access = DaemonAccess(
+        start=start_with is not None,
+        arguments=tuple(start_with or ()),
+        start_timeout_s=timeout_s,
+        any_release=any_release,
+    )
     host = daemon_host(access)
     try:
         host.start(timeout_s)
@@ -110,6 +119,11 @@ def no_daemon(cause: str | None = None) -> HostStartFailed:
 def is_none(error: BridgeError) -> bool:
     """Whether it says that there is no daemon."""
     return error.details.get(STATE) == NONE
+
+
+def may_change(error: BridgeError) -> bool:
+    """Whether there is no daemon, or one that may be just starting or leaving."""
+    return is_none(error) or (error.details.get(STATE) == UNREACHABLE and "path" not in error.details)
 
 
 # --- the daemon from outside ---
