@@ -7,12 +7,13 @@ a command rests (`reporting`). One thread.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_protocol.errors import BridgeError, HostStartFailed, VersionMismatch
+from qnnbridge_protocol.errors import BridgeError, HostCrashed, HostError, HostStartFailed, VersionMismatch
 
 if TYPE_CHECKING:
     from qnnbridge import Host
@@ -47,7 +48,7 @@ class Link:
     def _ask(self, header: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         try:
             return dict(self._host.call(header, timeout=timeout_s).header)
-        except HostStartFailed as error:
+        except (HostStartFailed, HostCrashed) as error:
             raise explained(error) from None
 
     def close(self) -> None:
@@ -74,6 +75,7 @@ def reach(
     from qnnbridge.daemon.connect import daemon_host
     from qnnbridge.daemon.connector import DaemonAccess
 
+    _be_quiet()
     access = DaemonAccess(
         start=start_with is not None,
         arguments=tuple(start_with or ()),
@@ -89,6 +91,25 @@ def reach(
             raise explained(error) from None
         raise
     return Link(host)
+
+
+def reach_soon(patience_s: float, *, any_release: bool = False) -> Link:
+    """`reach`, where a daemon that is just starting is waited for, and one that is leaving until there is none."""
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            return reach(any_release=any_release)
+        except HostError as error:
+            if is_none(error) or not may_change(error) or time.monotonic() >= end:
+                raise
+        time.sleep(_LOOK_INTERVAL_S)
+
+
+def _be_quiet() -> None:
+    """A lost connection is an error that the command tells, not a warning of the log on top of that."""
+    logger = logging.getLogger("qnnbridge")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
 
 
 def explained(error: BridgeError) -> BridgeError:
