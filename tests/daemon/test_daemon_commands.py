@@ -140,6 +140,25 @@ def test_a_daemon_is_started_once_shown_and_stopped() -> None:
     assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
 
 
+def test_of_many_that_start_it_at_once_each_finds_the_one_that_results() -> None:
+    command = [*COMMAND, "host", "start", "--json"]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    answers = [json.loads(process.communicate(timeout=2 * GRACE_S)[0]) for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes)
+    assert len({answer["daemon"]["instance"] for answer in answers}) == 1
+    assert sum(answer["started"] for answer in answers) == 1
+
+
+def test_of_many_that_stop_it_at_once_none_fails() -> None:
+    start()
+    command = [*COMMAND, "host", "stop", "--json"]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    answers = [json.loads(process.communicate(timeout=2 * GRACE_S)[0]) for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), answers
+    assert any(answer["stopped"] for answer in answers)
+    assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
+
+
 def test_options_reach_the_daemon_and_later_ones_do_not() -> None:
     start("--slots", "2", "--idle-unload", "77", "--idle-exit", "1000", "--max-sessions", "1")
     status = document("host", "status")

@@ -113,6 +113,14 @@ def test_a_daemon_that_has_not_worked_yet_has_metrics() -> None:
     assert not [name for name in families if name.startswith(("qnnbridge_client_", "qnnbridge_model_l"))]
 
 
+def test_whoever_only_asks_is_not_counted() -> None:
+    document = busy_daemon()
+    document["clients"][1]["sessions"] = 0
+    assert value(metrics_text(document), "qnnbridge_clients") == 2
+    assert value(metrics_text(document, onlooker=5002), "qnnbridge_clients") == 1
+    assert value(metrics_text(document, onlooker=5001), "qnnbridge_clients") == 2
+
+
 def test_a_daemon_that_tells_less_has_metrics() -> None:
     assert value(metrics_text({}), "qnnbridge_calls_total") == 0
     odd = {"clients": [{"pid": "x", "latency_ms": 3}, 5], "models": None, "totals": {"latency_s": {"buckets": [1]}}}

@@ -17,7 +17,11 @@ from qnnbridge_tools.host import link
 from qnnbridge_tools.host.figures import Figures, read_figures
 from qnnbridge_tools.host.options import DaemonOptions
 
+NAMED_CLIENTS: Final = 5
 START_TIMEOUT_S: Final = 60.0
+PATIENCE_S: Final = 5.0
+"""With a daemon that holds the lock and does not answer: it may be just starting or leaving."""
+
 END_GRACE_S: Final = 20.0
 """Beyond the time for calls under way: what the NPU host may take to end, and the daemon itself."""
 
@@ -28,7 +32,7 @@ def start(given: DaemonOptions, as_json: bool) -> None:
         with link.reach() as daemon:
             document = daemon.status()
     except HostError as error:
-        if not link.is_none(error):
+        if not link.may_change(error):
             raise
     else:
         _tell_started(document, False, as_json)
@@ -156,13 +160,13 @@ def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
         outcome = starting.wait(deadline)
     finally:
         starting.close()
-    with link.reach(max(1.0, deadline - time.monotonic())) as daemon:
+    with link.reach(max(1.0, deadline - time.monotonic()), start_with=words) as daemon:
         return daemon.status(), outcome == "ready"
 
 
 def _stop(drain_s: float) -> dict[str, Any]:
     """What there was. Returns when the daemon has ended; raises `HostError` if it does not."""
-    with link.reach(any_release=True) as daemon:
+    with link.reach_soon(PATIENCE_S, any_release=True) as daemon:
         document = daemon.status()
         daemon.stop(drain_s)
     if not link.wait_for_end(drain_s + END_GRACE_S):
@@ -185,13 +189,13 @@ def _tell_started(document: dict[str, Any], started: bool, as_json: bool) -> Non
 
 def _stopped_text(figures: Figures) -> str:
     """What ended, in one sentence."""
-    others = figures.without_client(os.getpid())
+    others = [client for client in figures.clients if client.sessions]  # not those that only ask
     ended = [f"The daemon, pid {figures.daemon.pid}, has ended"]
     if figures.host.running:
         ended.append(f"and with it the NPU host, pid {figures.host.pid}")
     text = " ".join(ended)
-    if others.clients:
-        names = ", ".join(f"{output.visible(client.name)} ({client.pid})" for client in others.clients[:5])
-        more = f" and {len(others.clients) - 5} more" if len(others.clients) > 5 else ""
+    if others:
+        names = ", ".join(f"{output.visible(client.name)} ({client.pid})" for client in others[:NAMED_CLIENTS])
+        more = f" and {len(others) - NAMED_CLIENTS} more" if len(others) > NAMED_CLIENTS else ""
         text += f". Clients that were connected: {names}{more}"
     return text + "."

@@ -1,17 +1,19 @@
 """The way of the commands to a daemon that runs: find it, ask it, and say in words why it cannot be reached.
 
-A link never starts a daemon. What went wrong is also told by ``details["daemon_state"]``, on which the exit code of
+What went wrong is also told by ``details["daemon_state"]``, on which the exit code of
 a command rests (`reporting`). One thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_protocol.errors import BridgeError, HostStartFailed, VersionMismatch
+from qnnbridge_protocol.errors import BridgeError, HostCrashed, HostError, HostStartFailed, VersionMismatch
 
 if TYPE_CHECKING:
     from qnnbridge import Host
@@ -46,7 +48,7 @@ class Link:
     def _ask(self, header: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         try:
             return dict(self._host.call(header, timeout=timeout_s).header)
-        except HostStartFailed as error:
+        except (HostStartFailed, HostCrashed) as error:
             raise explained(error) from None
 
     def close(self) -> None:
@@ -62,15 +64,24 @@ class Link:
         self.close()
 
 
-def reach(timeout_s: float = CONNECT_TIMEOUT_S, *, any_release: bool = False) -> Link:
+def reach(
+    timeout_s: float = CONNECT_TIMEOUT_S, *, any_release: bool = False, start_with: Sequence[str] | None = None
+) -> Link:
     """The daemon of this user. any_release: also one that is too far from ours for anything but to be ended.
+    start_with: start one with these options where there is none, and wait for one that is just starting or leaving.
 
     Raises `HostStartFailed` or `VersionMismatch` with a state in its details.
     """
     from qnnbridge.daemon.access import DaemonAccess
     from qnnbridge.daemon.connect import daemon_host
 
-    access = DaemonAccess(start=False, start_timeout_s=timeout_s, any_release=any_release)
+    _be_quiet()
+    access = DaemonAccess(
+        start=start_with is not None,
+        arguments=tuple(start_with or ()),
+        start_timeout_s=timeout_s,
+        any_release=any_release,
+    )
     host = daemon_host(access)
     try:
         host.start(timeout_s)
@@ -80,6 +91,25 @@ def reach(timeout_s: float = CONNECT_TIMEOUT_S, *, any_release: bool = False) ->
             raise explained(error) from None
         raise
     return Link(host)
+
+
+def reach_soon(patience_s: float, *, any_release: bool = False) -> Link:
+    """`reach`, where a daemon that is just starting is waited for, and one that is leaving until there is none."""
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            return reach(any_release=any_release)
+        except HostError as error:
+            if is_none(error) or not may_change(error) or time.monotonic() >= end:
+                raise
+        time.sleep(_LOOK_INTERVAL_S)
+
+
+def _be_quiet() -> None:
+    """A lost connection is an error that the command tells, not a warning of the log on top of that."""
+    logger = logging.getLogger("qnnbridge")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
 
 
 def explained(error: BridgeError) -> BridgeError:
@@ -110,6 +140,11 @@ def no_daemon(cause: str | None = None) -> HostStartFailed:
 def is_none(error: BridgeError) -> bool:
     """Whether it says that there is no daemon."""
     return error.details.get(STATE) == NONE
+
+
+def may_change(error: BridgeError) -> bool:
+    """Whether there is no daemon, or one that may be just starting or leaving."""
+    return is_none(error) or (error.details.get(STATE) == UNREACHABLE and "path" not in error.details)
 
 
 # --- the daemon from outside ---

@@ -15,9 +15,11 @@ from qnnbridge_tools.host.openmetrics import Family, Labels, counter, gauge, his
 _ALONE: Labels = {}
 
 
-def metrics_text(document: Mapping[str, Any], onlooker: int = 0) -> str:
+def metrics_text(document: Mapping[str, Any], onlooker: int | None = None) -> str:
     """The whole text for a status document, with the line that ends it. onlooker: the process that only asks."""
-    figures = read_figures(document).without_client(onlooker)
+    figures = read_figures(document)
+    if onlooker is not None:
+        figures = figures.without_client(onlooker)
     return text_of((*_daemon(figures), *_host(figures), *_totals(figures), *_clients(figures), *_models(figures)))
 
 
