@@ -67,10 +67,13 @@ class Handlers(Protocol):
 class Server:
     """Serves one client over a pair of descriptors, then ends the process."""
 
-    def __init__(self, in_fd: int, out_fd: int, hello: Hello, handlers: Handlers) -> None:
+    def __init__(
+        self, in_fd: int, out_fd: int, hello: Hello, handlers: Handlers, connection: Connection | None = None
+    ) -> None:
+        """connection: on which HELLOs were exchanged already, if they were."""
         self._reader = ByteReader(in_fd)
         self._writer = ByteWriter(blocking_write(out_fd))
-        self._connection = Connection(Role.HOST, hello)
+        self._connection = connection or Connection(Role.HOST, hello)
         self._handlers = handlers
         self._write_lock = threading.Lock()
         self._lead = threading.Lock()
@@ -83,7 +86,8 @@ class Server:
 
     def run(self) -> NoReturn:
         """Greet, serve until the client leaves, exit the process without running native destructors at exit."""
-        self._greet()
+        if self._connection.agreement is None:
+            self._greet()
         self._handlers.start(lambda phase: self._tell_phase(0, phase))
         self._work()
         raise AssertionError("unreachable: _work only ends with the process")
