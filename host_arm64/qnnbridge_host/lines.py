@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -35,6 +36,7 @@ from qnnbridge_protocol.lines import (
     LineKind,
     TailReader,
     call_id,
+    pack_head,
     parse_head,
     tail_of,
 )
@@ -43,8 +45,10 @@ if TYPE_CHECKING:
     from qnnbridge_host.npu_reset import ResettableSession
 
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
-_CALL, _RESULT = int(LineKind.CALL), int(LineKind.RESULT)
-_PING, _PONG = int(LineKind.PING), int(LineKind.PONG)
+_CALL, _PING = int(LineKind.CALL), int(LineKind.PING)
+_NUMBER_AT = 8
+_NUMBER = struct.Struct("<I")
+"""Of a head that says nothing but its kind, what differs from call to call."""
 
 
 class Desk(Protocol):
@@ -191,7 +195,8 @@ class Line:
         self._spare: list[LineCall] = []
         self._write_lock = threading.Lock()
         self._writer = ByteWriter(blocking_write(self._out_fd))
-        self._head = bytearray(HEAD_BYTES)
+        self._result = bytearray(pack_head(LineKind.RESULT, 0))
+        self._pong = bytearray(pack_head(LineKind.PONG, 0))
         self._made = 0
         """Calls that there are. One that is not spare is in somebody's hands."""
         self._ended = False
@@ -208,9 +213,13 @@ class Line:
     def _work(self) -> None:
         file = io.FileIO(self._in_fd, "rb", closefd=False)
         head = memoryview(bytearray(HEAD_BYTES))
+        readinto, take = file.readinto, self._take
         try:
-            while _fill(file, head):
-                self._take(file, head)
+            while True:
+                count = readinto(head)
+                if count != HEAD_BYTES and not _fill_rest(file, head, count or 0):
+                    break
+                take(file, head)
         except ProtocolDesync as error:
             self._desk.broken(error)
         except EOFError:
@@ -234,7 +243,7 @@ class Line:
                 self._begin(number, quick)
                 return
             if kind == _PING:
-                self._send_head(_PONG, number)
+                self._send_head(self._pong, number)
                 return
         self._take_carefully(file, raw)
 
@@ -316,7 +325,7 @@ class Line:
             self._send_frame(LineKind.VALUES, call.number, frame)
             return
         if not plan.inline:
-            self._send_head(_RESULT, call.number)
+            self._send_head(self._result, call.number)
             return
         chunks = [tensor.array.data.cast("B") for tensor in plan.call.outputs if tensor.array.nbytes]
         self._send(LineKind.RESULT, call.number, chunks, sum(chunk.nbytes for chunk in chunks))
@@ -333,14 +342,14 @@ class Line:
             with self._write_lock:
                 self._close_if_unused()
 
-    def _send_head(self, kind: int, number: int) -> None:
+    def _send_head(self, head: bytearray, number: int) -> None:
         with self._write_lock:
             if self._ended:
                 return
             self._answered = number
-            HEAD.pack_into(self._head, 0, LINE_MAGIC, kind, 0, 0, number, 0, 0, 0)
+            _NUMBER.pack_into(head, _NUMBER_AT, number)
             try:
-                os.write(self._out_fd, self._head)
+                os.write(self._out_fd, head)
             except OSError:  # the caller has given the line up
                 self._ended = True
 
@@ -372,7 +381,11 @@ class Line:
 
 def _fill(file: io.FileIO, view: memoryview) -> bool:
     """Read until the view is full. False at the end of the stream."""
-    count = file.readinto(view) or 0
+    return _fill_rest(file, view, file.readinto(view) or 0)
+
+
+def _fill_rest(file: io.FileIO, view: memoryview, count: int) -> bool:
+    """As `_fill`, behind a first read of `count` bytes."""
     while count < view.nbytes:
         more = file.readinto(view[count:]) if count else 0
         if not more:

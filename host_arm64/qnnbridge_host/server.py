@@ -179,8 +179,14 @@ class Server:
     def accept_call(self, call: LineCall, lane: str | None) -> None:
         """A call that came by a line: counted with the others, in the same lanes."""
         if lane is None:
+            # `_finish_call`, without a further step: this is the whole of a repeated call.
             self._in_flight.begin(call)
-            self._finish_call(call)
+            well = False
+            try:
+                well = call.serve()
+            finally:
+                self._in_flight.finish(call, failed=not well)
+                call.served()
         else:
             self._in_flight.add(call)
             self._enter_lane(call, lane)

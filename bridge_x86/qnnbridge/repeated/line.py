@@ -10,6 +10,7 @@ While a call is under way (`busy`) the line stands for it in the table of open r
 from __future__ import annotations
 
 import io
+import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.lines import (
     HEAD,
     HEAD_BYTES,
+    LAST_NUMBER,
     LINE_MAGIC,
     PHASE_RECORD,
     PHASES,
@@ -32,6 +34,7 @@ from qnnbridge_protocol.lines import (
     TailReader,
     call_id,
     next_number,
+    pack_head,
     parse_head,
     tail_of,
 )
@@ -40,8 +43,11 @@ LOOK_INTERVAL_S = 5.0
 """How often a caller that waits looks whether the host can answer at all."""
 
 _LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
-_CALL, _RESULT = int(LineKind.CALL), int(LineKind.RESULT)
-_PING, _PONG = int(LineKind.PING), int(LineKind.PONG)
+_KIND_AT = 4
+_NUMBER_AT = 8
+_NUMBER = struct.Struct("<I")
+_NUMBER_AND_PLAN = struct.Struct("<II")
+"""Of a head, what differs from call to call."""
 
 SPIN_S = 25e-6
 """How long an eager caller asks again and again before it sleeps; a wake-up on another core costs as much."""
@@ -87,9 +93,9 @@ class Line:
         self._call_number = 0
         self._eager = eager
         self._back_off = self._skip = 0
-        self._out = bytearray(HEAD_BYTES)
+        self._out = bytearray(pack_head(LineKind.CALL, 0))
         self._in = bytearray(HEAD_BYTES)
-        self._expected = bytearray(LINE_MAGIC.ljust(HEAD_BYTES, b"\0"))
+        self._expected = bytearray(pack_head(LineKind.RESULT, 0))
         self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
         self._readinto = self._file.readinto
         self._write = streams.write
@@ -112,16 +118,16 @@ class Line:
 
     def call(self, plan: int, deadline: float | None) -> Head | None:
         """Make a call whose tensors are in shared memory. ``None`` if its outputs are there, else what came."""
-        return self._round(_CALL, _RESULT, plan, deadline)
-
-    def ping(self, deadline: float | None) -> None:
-        head = self._round(_PING, _PONG, 0, deadline)
-        if head is not None:
-            raise desync(f"{head.kind.name} to a PING")
-
-    def _round(self, kind: int, answer: int, plan: int, deadline: float | None) -> Head | None:
-        self._begin()
-        HEAD.pack_into(self._out, 0, LINE_MAGIC, kind, 0, 0, self._call_number, plan, 0, 0)
+        # `_begin` and `_end` are written out here: this is the whole of what a repeated call does with its line.
+        self.broken = True
+        self.sent = False
+        self._declared = None
+        number = self._call_number + 1
+        if number > LAST_NUMBER:
+            number = 1
+        self._call_number = number
+        self.busy = True
+        _NUMBER_AND_PLAN.pack_into(self._out, _NUMBER_AT, number, plan)
         try:
             self._write(self._out)
         except OSError:
@@ -130,14 +136,23 @@ class Line:
         if deadline is not None or self._eager or not self._poll(_LOOK_INTERVAL_MS):
             self._wait(deadline)
         count = self._readinto(self._in)
-        expected = self._expected
-        expected[4], expected[8:12] = answer, self._out[8:12]
-        if count == HEAD_BYTES and self._in == expected:
-            self._end()
+        _NUMBER.pack_into(self._expected, _NUMBER_AT, number)
+        if count == HEAD_BYTES and self._in == self._expected:
+            self.busy = self.broken = False
+            self.calls += 1
             return None
         if not count:
             raise LineEnded
         return self._head(deadline, count)
+
+    def ping(self, deadline: float | None) -> None:
+        self._out[_KIND_AT], self._expected[_KIND_AT] = LineKind.PING, LineKind.PONG
+        try:
+            head = self.call(0, deadline)
+        finally:
+            self._out[_KIND_AT], self._expected[_KIND_AT] = LineKind.CALL, LineKind.RESULT
+        if head is not None:
+            raise desync(f"{head.kind.name} to a PING")
 
     def call_inline(self, plan: int, inputs: Sequence[memoryview], size: int, deadline: float | None) -> Head:
         """Make a call whose tensors travel here. What came: RESULT with the outputs' bytes, or something else."""

@@ -16,9 +16,9 @@ import numpy as np
 
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
-from qnnbridge.repeated.arrays import shared_block
+from qnnbridge.repeated.arrays import Blocks, shared_blocks
 from qnnbridge.repeated.line import LineEnded, LineLate
-from qnnbridge.repeated.plans import MAX_LENT_SLABS, Blocks, LinePlan, LinePlans
+from qnnbridge.repeated.plans import MAX_LENT_SLABS, LinePlan, LinePlans
 from qnnbridge.repeated.shapes import CallShape
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
 from qnnbridge_protocol.frames import desync
@@ -28,6 +28,7 @@ from qnnbridge_protocol.values import Decoder
 if TYPE_CHECKING:
     from qnnbridge.process.host_process import HostProcess
     from qnnbridge.remote_session import RemoteSession
+    from qnnbridge.repeated.lines import Lines
 
 SETTLE_TIMEOUT_S = 0.2
 """How long the answer of a call that was stopped is waited for, so that the line can be used again."""
@@ -63,11 +64,13 @@ def run(
     process = remote.live
     if process is None or process.retiring or process.channel.requests.failure is not None or shape.refused:
         return None
-    host = remote.host
-    if host.upkeep_waits or not host.blame.quiet or monotonic() >= remote.next_upkeep:  # noqa: SIM102
+    left, solo, kills = remote.host.obstacles
+    if left or solo or kills or monotonic() >= remote.next_upkeep:  # noqa: SIM102
         if not _upkeep(remote, process):
             return None
-    lines = process.lines
+    lines = process.open_lines
+    if lines is None:
+        lines = process.lines
     if lines is None:
         return None
     deadline = None if timeout_s is None else deadline_after(timeout_s)
@@ -75,7 +78,7 @@ def run(
         plans = lines.take(deadline)
         if plans is None:
             return None
-        return _run_on(remote, process, plans, shape, feed, deadline, borrow, out)
+        return _run_on(remote, process, lines, plans, shape, feed, deadline, borrow, out)
     except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
         raise Failure(process, error, deadline) from None
 
@@ -83,6 +86,7 @@ def run(
 def _run_on(
     remote: RemoteSession,
     process: HostProcess,
+    lines: Lines,
     plans: LinePlans,
     shape: CallShape,
     feed: Mapping[str, Any],
@@ -90,17 +94,17 @@ def _run_on(
     borrow: bool,
     out: Sequence[Array | None] | None,
 ) -> list[Any] | None:
-    lines, line, sharing = process.lines, plans.line, process.sharing
-    assert lines is not None
+    line, sharing = plans.line, process.sharing
     assert sharing is not None
     line.note = remote.note
     kept = False
     try:
         inputs = outputs = None
-        if remote.host.has_arrays:
-            inputs = _blocks([feed[name] for name in shape.input_names], remote, host_writes=False)
+        own = remote.host.own_arrays
+        if own is not None:
+            inputs = shared_blocks(map(feed.__getitem__, shape.input_names), own, False)
             if out is not None:
-                outputs = _blocks(out, remote, host_writes=True)
+                outputs = shared_blocks(out, own, True)
         plan = plans.ready(shape, remote.session_id, inputs, outputs)
         if plan is None:
             plan = _plan(remote, plans, shape, inputs, outputs, deadline)
@@ -173,18 +177,6 @@ def _plan(
     except BridgeError:
         shape.refused = True  # the long way says what is wrong, if anything is
         return None
-
-
-def _blocks(arrays: Sequence[Any], remote: RemoteSession, *, host_writes: bool) -> Blocks | None:
-    """The application's blocks among them, for which nothing is copied; ``None`` if there is none."""
-    own = remote.host.arrays
-    blocks = []
-    found = False
-    for array in arrays:
-        block = shared_block(array, own, host_writes=host_writes)
-        blocks.append(block)
-        found = found or block is not None
-    return tuple(blocks) if found else None
 
 
 def _run_inline(
