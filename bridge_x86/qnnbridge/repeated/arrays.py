@@ -49,7 +49,7 @@ class SharedBlock:
         self.size = size
         self.place = (slab.number, offset)
         self.host_writes = slab.host_writes
-        self.array: Callable[[], Array | None] = _no_array
+        self.array: Callable[[], Array | None] = no_array
         self._freed = freed
         self.__array_interface__: dict[str, Any] = {}
 
@@ -60,9 +60,9 @@ class SharedBlock:
 Blocks = tuple["SharedBlock | None", ...]
 
 
-def shared_blocks(arrays: Iterable[Array | None], owner: SharedArrays, host_writes: bool) -> Blocks | None:
+def shared_blocks(arrays: Iterable[Array | None], owner: SharedArrays, *, host_writes: bool) -> Blocks | None:
     """For each array its block, if the array is the whole of it: not a view of a part, nor of other layout, nor of
-    others. ``None`` if there is no block among them. This is part of every call."""
+    others. ``None`` if there is no block among them."""
     blocks: list[SharedBlock | None] = []
     found = False
     for array in arrays:
@@ -80,8 +80,8 @@ def shared_blocks(arrays: Iterable[Array | None], owner: SharedArrays, host_writ
     return tuple(blocks) if found else None
 
 
-def _no_array() -> None:
-    return None
+def no_array() -> None:
+    """In the place of a reference to an array, where there is none."""
 
 
 class SharedArrays:

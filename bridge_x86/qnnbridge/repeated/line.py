@@ -84,7 +84,6 @@ class Line:
         self.abandoned = False
         self.broken = False
         self.note: Note = UNNOTED
-        self.calls = 0
         self._streams = streams
         self._limits = limits
         self._on_look = on_look
@@ -100,6 +99,11 @@ class Line:
         self._readinto = self._file.readinto
         self._write = streams.write
         self._poll = streams.poll
+
+    @property
+    def calls(self) -> int:
+        """Changes with every call."""
+        return self._call_number
 
     @property
     def call_id(self) -> int:
@@ -121,7 +125,6 @@ class Line:
         # `_begin` and `_end` are written out here: this is the whole of what a repeated call does with its line.
         self.broken = True
         self.sent = False
-        self._declared = None
         number = self._call_number + 1
         if number > LAST_NUMBER:
             number = 1
@@ -139,7 +142,6 @@ class Line:
         _NUMBER.pack_into(self._expected, _NUMBER_AT, number)
         if count == HEAD_BYTES and self._in == self._expected:
             self.busy = self.broken = False
-            self.calls += 1
             return None
         if not count:
             raise LineEnded
@@ -238,14 +240,13 @@ class Line:
         # half an answer in it.
         self.broken = True
         self.sent = False
-        self._declared = None
         self._call_number = next_number(self._call_number)
         self.busy = True
 
     def _end(self) -> None:
         self.busy = False
         self.broken = False
-        self.calls += 1
+        self._declared = None
 
     def _send(
         self, kind: LineKind, plan: int, chunks: Sequence[memoryview], size: int, deadline: float | None

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qnnbridge.repeated.arrays import Blocks, SharedBlock
+from qnnbridge.repeated.arrays import Blocks, SharedBlock, no_array
 from qnnbridge.repeated.line import Line
 from qnnbridge.repeated.memory import Slab, lend
 from qnnbridge.repeated.shapes import CallShape, TensorShape
@@ -25,6 +25,7 @@ MAX_LENT_SLABS = 8
 """Of one line; beyond that, results are copied."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Whole = Callable[[], "Array | None"]
 _BOOL = np.dtype(np.bool_)
 
 
@@ -48,12 +49,25 @@ class LinePlan:
     """A call that both sides know. number: its name. session: of the host, that it runs.
 
     copies: inputs that are to be copied in, with where to. results: what the outputs are read from; ``None`` for
-    one that lies in a block of the application's own.
+    one that lies in a block of the application's own. given, taken: for each input and output the application's
+    array that lies in such a block, or what gives ``None``.
     """
 
     __slots__ = (
-        *("copies", "filled", "inline", "interfaces", "number", "outputs", "plain", "reply", "results", "session"),
-        "size",
+        *(
+            "copies",
+            "filled",
+            "fills",
+            "given",
+            "inline",
+            "interfaces",
+            "number",
+            "outputs",
+            "plain",
+            "reply",
+            "results",
+        ),
+        *("session", "size", "taken"),
     )
 
     def __init__(self, number: int, session: int, *, inline: bool) -> None:
@@ -65,6 +79,10 @@ class LinePlan:
         self.interfaces: list[dict[str, Any]] = []
         self.reply: Slab | None = None
         self.outputs: tuple[TensorShape, ...] = ()
+        self.given: tuple[tuple[str, Whole], ...] = ()
+        self.taken: tuple[Whole, ...] = ()
+        self.fills = False
+        """Whether any output lies in such a block."""
         self.size = 0
         self.plain = False
         """Whether inputs and outputs are neither bool nor in blocks of the application's: the usual case."""
@@ -126,6 +144,7 @@ class LinePlans:
         self._request: Slab | None = None
         self._replies: list[Slab] = []
         self._reply: Slab | None = None
+        self._latest: dict[CallShape, LinePlan] = {}
 
     @property
     def lent(self) -> int:
@@ -137,18 +156,29 @@ class LinePlans:
         slabs = [*self._replies, self._request] if self._request else self._replies
         return sum(slab.size for slab in slabs if slab is not None)
 
-    def ready(
-        self, shape: CallShape, session: int, inputs: Blocks | None, outputs: Blocks | None
+    def again(
+        self, shape: CallShape, session: int, feed: Mapping[str, Any], out: Sequence[Array | None] | None
     ) -> LinePlan | None:
-        """The plan for this call, if it is there and nothing has to be done before it is used."""
-        reply = self._reply
-        if reply is None or reply.held:
+        """The plan of the last call of this shape, if this is the same one in all that a plan consists of.
+
+        That is, as a rule, all that a call needs to look at: no key is made and no block is looked for.
+        """
+        plan = self._latest.get(shape)
+        if plan is None or plan.session != session:
             return None
-        if inputs is None and outputs is None:
-            plan = self._plans.get((shape, reply))
-        else:
-            plan = self._plans.get((shape, reply, _key(inputs), _key(outputs)))
-        return plan if plan is not None and plan.session == session else None
+        reply = self._reply
+        if plan.reply is not reply or reply is None or reply.held:
+            return None
+        for name, whole in plan.given:
+            array = feed[name]
+            if whole() is not array and (whole is not no_array or array.base.__class__ is SharedBlock):
+                return None
+        if out is None:
+            return None if plan.fills else plan
+        for target, whole in zip(out, plan.taken):  # noqa: B905 - as many as there are outputs
+            if whole() is not target and (whole is not no_array or target.base.__class__ is SharedBlock):  # type: ignore[union-attr]
+                return None
+        return plan
 
     def plan(
         self, shape: CallShape, session: int, inputs: Blocks | None, outputs: Blocks | None, deadline: float | None
@@ -164,13 +194,20 @@ class LinePlans:
         if inputs is not None or outputs is not None:
             key = (shape, reply, _key(inputs), _key(outputs))
         plan = self._plans.get(key)
-        if plan is not None and plan.session == session:
-            return plan
-        return self._make(shape, session, inputs, outputs, deadline)
+        if plan is None or plan.session != session:
+            plan = self._make(shape, session, inputs, outputs, deadline)
+        if not plan.inline:
+            wholes = _wholes(inputs, len(shape.inputs))
+            plan.given = tuple(zip(shape.input_names, wholes, strict=True))
+            plan.taken = _wholes(outputs, len(shape.outputs))
+            plan.fills = outputs is not None
+            self._latest[shape] = plan
+        return plan
 
     def close(self) -> None:
         """Give all memory back."""
         self._plans.clear()
+        self._latest.clear()
         for slab in (*self._replies, *((self._request,) if self._request is not None else ())):
             self._slabs.drop_slab(slab)
         self._replies = []
@@ -269,6 +306,7 @@ class LinePlans:
             self._drop(list(self._plans)[: MAX_PLANS // 2], deadline)
 
     def _drop(self, keys: Sequence[Any], deadline: float | None) -> None:
+        self._latest.clear()
         dropped = {plan.number for plan in map(self._plans.pop, keys)}
         dropped -= {plan.number for plan in self._plans.values()}
         if dropped:
@@ -318,6 +356,10 @@ def _key(blocks: Blocks | None) -> tuple[tuple[int, int] | None, ...] | None:
         block = blocks[0]
         return (None if block is None else block.place,)
     return tuple([None if block is None else block.place for block in blocks])
+
+
+def _wholes(blocks: Blocks | None, count: int) -> tuple[Whole, ...]:
+    return tuple(no_array if block is None else block.array for block in blocks or (None,) * count)
 
 
 def _wire(tensor: TensorShape, slab: int, offset: int) -> list[Any]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
-from qnnbridge.repeated.arrays import Blocks, shared_blocks
+from qnnbridge.repeated.arrays import shared_blocks
 from qnnbridge.repeated.line import LineEnded, LineLate
 from qnnbridge.repeated.plans import MAX_LENT_SLABS, LinePlan, LinePlans
 from qnnbridge.repeated.shapes import CallShape
@@ -99,15 +99,9 @@ def _run_on(
     line.note = remote.note
     kept = False
     try:
-        inputs = outputs = None
-        own = remote.host.own_arrays
-        if own is not None:
-            inputs = shared_blocks(map(feed.__getitem__, shape.input_names), own, False)
-            if out is not None:
-                outputs = shared_blocks(out, own, True)
-        plan = plans.ready(shape, remote.session_id, inputs, outputs)
+        plan = plans.again(shape, remote.session_id, feed, out)
         if plan is None:
-            plan = _plan(remote, plans, shape, inputs, outputs, deadline)
+            plan = _plan(remote, plans, shape, feed, out, deadline)
             if plan is None:
                 return None
         if plan.inline:
@@ -163,11 +157,17 @@ def _plan(
     remote: RemoteSession,
     plans: LinePlans,
     shape: CallShape,
-    inputs: Blocks | None,
-    outputs: Blocks | None,
+    feed: Mapping[str, Any],
+    out: Sequence[Array | None] | None,
     deadline: float | None,
 ) -> LinePlan | None:
     """The plan for this call, made if need be; ``None`` if the host will not have it."""
+    inputs = outputs = None
+    own = remote.host.own_arrays
+    if own is not None:
+        inputs = shared_blocks(map(feed.__getitem__, shape.input_names), own, host_writes=False)
+        if out is not None:
+            outputs = shared_blocks(out, own, host_writes=True)
     try:
         return plans.plan(shape, remote.session_id, inputs, outputs, deadline)
     except LineLate:
