@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from qnnbridge_host.npu_reset import ResettableSession
 
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
-_CALL, _PING = int(LineKind.CALL), int(LineKind.PING)
+_IN_SHORT = struct.Struct("<8sIIQQ")
+"""A head of which magic, kind and zeros are one field."""
+_CALL_BEGINS, _PING_BEGINS = pack_head(LineKind.CALL, 0)[:8], pack_head(LineKind.PING, 0)[:8]
 _NUMBER_AT = 8
 _NUMBER = struct.Struct("<I")
 """Of a head that says nothing but its kind, what differs from call to call."""
@@ -133,7 +135,7 @@ class Lines:
 class LineCall(Request):
     """A call on a line. Used again for a later call when it has been answered and is out of everybody's hands."""
 
-    __slots__ = ("line", "number", "plan", "stop")
+    __slots__ = ("_first_id", "line", "number", "plan", "stop")
 
     on_line = True
 
@@ -142,18 +144,20 @@ class LineCall(Request):
         self.line = line
         self.number = 0
         self.plan: Plan | None = None
-        self.stop: StopHandle | None = None
+        self.stopper = self.stop = StopHandle()
+        self._first_id = call_id(line.number, 0)
 
     def renew(self, number: int, plan: Plan) -> None:
-        self.id = call_id(self.line.number, number)
+        self.id = self._first_id + number
         self.number = number
         self.plan = plan
-        self.phase = None
-        self.started = self.withdrawn = self.failed = False
+        self.started = False
         self.declared = self.line.records  # where there is no record a frame has to tell
-        self.done = None
-        if self.stop is None or self.stop.stopped:
-            self.stopper = self.stop = StopHandle()
+        if self.withdrawn or self.failed or self.done is not None:
+            if self.withdrawn:  # whoever stops it may do so only now, and means the call before
+                self.stopper = self.stop = StopHandle()
+            self.withdrawn = self.failed = False
+            self.done = None
 
     def let_go(self) -> None:
         pass
@@ -162,10 +166,13 @@ class LineCall(Request):
         """Whether it went well. Never raises what a handler raises: that is the answer."""
         plan, stop = self.plan, self.stop
         assert plan is not None
-        assert stop is not None
         try:
-            values = plan.session.run_bound(plan.call, stop, self.line.recorder(self))
-            self.line.answer(self, plan, values)
+            line = self.line
+            values = plan.session.run_bound(plan.call, stop, line.recorder(self))
+            if values is None and not plan.inline:
+                line.answer_shortly(self.number)
+            else:
+                line.answer(self, plan, values)
             return True
         except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the caller
             self.line.answer_error(self, error)
@@ -235,14 +242,15 @@ class Line:
                 self._close_if_unused()
 
     def _take(self, file: io.FileIO, raw: memoryview) -> None:
-        magic, kind, phase, zero, number, plan_number, tail, zeros = HEAD.unpack_from(raw)
-        if magic == LINE_MAGIC and number and not (phase or zero or tail or zeros):
+        begins, number, plan_number, tail, zeros = _IN_SHORT.unpack_from(raw)
+        if number and not (tail or zeros):
             # The usual cases, without the objects that the careful way makes.
-            quick = self._plans.get(plan_number)
-            if kind == _CALL and quick is not None and not quick.inline:
-                self._begin(number, quick)
-                return
-            if kind == _PING:
+            if begins == _CALL_BEGINS:
+                plan = self._plans.get(plan_number)
+                if plan is not None and not plan.inline:
+                    self._begin(number, plan)
+                    return
+            elif begins == _PING_BEGINS:
                 self._send_head(self._pong, number)
                 return
         self._take_carefully(file, raw)
@@ -315,6 +323,10 @@ class Line:
             call.phase = phase
             PHASE_RECORD.pack_into(self._record, 0, call.number, _PHASE_NUMBERS.get(phase, 1))
 
+    def answer_shortly(self, number: int) -> None:
+        """The outputs are where the plan says."""
+        self._send_head(self._result, number)
+
     def answer(self, call: LineCall, plan: Plan, values: list[Any] | None) -> None:
         if values is not None:
             from qnnbridge_protocol.values import Encoder
@@ -323,9 +335,6 @@ class Line:
             header = {"outputs": [encoder.add(value) for value in values]}
             frame = Frame(Kind.REPLY, 1, header, tuple(encoder.buffers))
             self._send_frame(LineKind.VALUES, call.number, frame)
-            return
-        if not plan.inline:
-            self._send_head(self._result, call.number)
             return
         chunks = [tensor.array.data.cast("B") for tensor in plan.call.outputs if tensor.array.nbytes]
         self._send(LineKind.RESULT, call.number, chunks, sum(chunk.nbytes for chunk in chunks))
