@@ -243,14 +243,17 @@ class Line:
 
     def _take(self, file: io.FileIO, raw: memoryview) -> None:
         begins, number, plan_number, tail, zeros = _IN_SHORT.unpack_from(raw)
-        if number and not (tail or zeros):
+        if number and not zeros:
             # The usual cases, without the objects that the careful way makes.
             if begins == _CALL_BEGINS:
                 plan = self._plans.get(plan_number)
-                if plan is not None and not plan.inline:
+                if plan is not None and plan.input_bytes == tail:
+                    for view in plan.inputs:
+                        if not _fill(file, view):
+                            raise EOFError
                     self._begin(number, plan)
                     return
-            elif begins == _PING_BEGINS:
+            elif begins == _PING_BEGINS and not tail:
                 self._send_head(self._pong, number)
                 return
         self._take_carefully(file, raw)
@@ -270,18 +273,8 @@ class Line:
             plan = self._plans.get(head.plan)
             if plan is None:
                 raise desync(f"call of plan {head.plan}, which is not there", raw)
-            expected = 0
-            if plan.inline:
-                for tensor in plan.call.inputs:
-                    expected += tensor.array.nbytes
-            if head.tail_bytes != expected:
-                raise desync(f"call with {head.tail_bytes} bytes, its plan says {expected}", raw)
-            if expected:
-                for tensor in plan.call.inputs:
-                    if tensor.array.nbytes and not _fill(file, tensor.array.data.cast("B")):
-                        raise EOFError
-            self._begin(head.number, plan)
-        elif head.kind is LineKind.PING:
+            raise desync(f"call with {head.tail_bytes} bytes, its plan says {plan.input_bytes}", raw)
+        if head.kind is LineKind.PING:
             self._send(LineKind.PONG, head.number)
         else:
             self._answer_question(head.number, _read_tail(file, head.tail_bytes, self._desk.limits))
@@ -336,8 +329,7 @@ class Line:
             frame = Frame(Kind.REPLY, 1, header, tuple(encoder.buffers))
             self._send_frame(LineKind.VALUES, call.number, frame)
             return
-        chunks = [tensor.array.data.cast("B") for tensor in plan.call.outputs if tensor.array.nbytes]
-        self._send(LineKind.RESULT, call.number, chunks, sum(chunk.nbytes for chunk in chunks))
+        self._send(LineKind.RESULT, call.number, plan.outputs, plan.output_bytes)
 
     def answer_error(self, call: LineCall, error: BaseException) -> None:
         self._send_frame(LineKind.ERROR, call.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))

@@ -6,7 +6,7 @@ memory is taken or pointed to. A plan belongs to one line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.engine.bound_call import BoundCall, BoundTensor
@@ -20,15 +20,22 @@ if TYPE_CHECKING:
 
 
 class Plan:
-    """session: that it runs. lane: in which its calls wait, if in any. inline: tensors travel on the line."""
+    """session: that it runs. lane: in which its calls wait, if in any. inline: tensors travel on the line.
 
-    __slots__ = ("call", "inline", "lane", "session")
+    inputs, outputs: the bytes of the tensors that travel, and how many they are.
+    """
+
+    __slots__ = ("call", "inline", "input_bytes", "inputs", "lane", "output_bytes", "outputs", "session")
 
     def __init__(self, session: ResettableSession, lane: str | None, call: BoundCall, inline: bool) -> None:
         self.session = session
         self.lane = lane
         self.call = call
         self.inline = inline
+        self.inputs = _bytes_of(call.inputs) if inline else []
+        self.outputs = _bytes_of(call.outputs) if inline else []
+        self.input_bytes = sum(view.nbytes for view in self.inputs)
+        self.output_bytes = sum(view.nbytes for view in self.outputs)
 
 
 def make_plan(
@@ -85,6 +92,10 @@ def _tensor(item: Any, slabs: Slabs | None, written: bool, budget: list[int]) ->
     if offset + size > slab.data.nbytes:
         raise desync(f"a tensor of {size} bytes at {offset} lies beyond its slab of {slab.data.nbytes}")
     return BoundTensor(name, np.ndarray(shape, layout.storage, slab.data, offset))
+
+
+def _bytes_of(tensors: Sequence[BoundTensor]) -> list[memoryview]:
+    return [tensor.array.data.cast("B") for tensor in tensors if tensor.array.nbytes]
 
 
 __all__ = ["Plan", "make_plan"]

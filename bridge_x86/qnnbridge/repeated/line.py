@@ -18,7 +18,6 @@ from typing import Any
 from qnnbridge._platform import wait_writable, writer
 from qnnbridge._platform.sharing import LineStreams
 from qnnbridge.process.open_requests import UNNOTED, ChannelFailed, Note
-from qnnbridge_protocol.drivers.descriptors import ByteWriter
 from qnnbridge_protocol.errors import ProtocolDesync, from_wire
 from qnnbridge_protocol.frames import Frame, Kind, desync
 from qnnbridge_protocol.limits import Limits
@@ -43,6 +42,7 @@ LOOK_INTERVAL_S = 5.0
 """How often a caller that waits looks whether the host can answer at all."""
 
 _LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
+_RESULT = int(LineKind.RESULT)
 _KIND_AT = 4
 _NUMBER_AT = 8
 _NUMBER = struct.Struct("<I")
@@ -53,6 +53,9 @@ SPIN_S = 25e-6
 """How long an eager caller asks again and again before it sleeps; a wake-up on another core costs as much."""
 
 _MAX_BACK_OFF = 64
+
+MAX_GATHERED = 512
+"""Pieces in one gathering write; Linux takes 1024."""
 
 
 class LineEnded(Exception):
@@ -95,6 +98,7 @@ class Line:
         self._out = bytearray(pack_head(LineKind.CALL, 0))
         self._in = bytearray(HEAD_BYTES)
         self._expected = bytearray(pack_head(LineKind.RESULT, 0))
+        self._expected_tail = bytearray(HEAD_BYTES)
         self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
         self._readinto = self._file.readinto
         self._write = streams.write
@@ -156,11 +160,29 @@ class Line:
         if head is not None:
             raise desync(f"{head.kind.name} to a PING")
 
-    def call_inline(self, plan: int, inputs: Sequence[memoryview], size: int, deadline: float | None) -> Head:
-        """Make a call whose tensors travel here. What came: RESULT with the outputs' bytes, or something else."""
+    def call_inline(
+        self, plan: int, inputs: Sequence[memoryview], outputs: Sequence[memoryview], deadline: float | None
+    ) -> Head | None:
+        """Make a call whose tensors travel here. ``None`` if the outputs have been filled, else what came."""
         self._begin()
-        self._send(LineKind.CALL, plan, inputs, size, deadline)
-        return self._head(deadline, 0)
+        self._send(LineKind.CALL, plan, inputs, _bytes_in(inputs), deadline)
+        self._wait(deadline)
+        count = self._readinto(self._in)
+        HEAD.pack_into(
+            self._expected_tail, 0, LINE_MAGIC, _RESULT, 0, 0, self._call_number, 0, _bytes_in(outputs), 0
+        )
+        if count != HEAD_BYTES or self._in != self._expected_tail:
+            if not count:
+                raise LineEnded
+            head = self._head(deadline, count)
+            if head.kind is not LineKind.RESULT:
+                return head
+            if head.tail_bytes != _bytes_in(outputs):
+                raise desync(f"result of {head.tail_bytes} bytes, its plan says otherwise")
+        for target in outputs:
+            self._fill(target, deadline)
+        self._end()
+        return None
 
     def ask(self, header: dict[str, Any], deadline: float | None) -> None:
         """A question about plans. Raises what the host answers with."""
@@ -189,20 +211,6 @@ class Line:
         if head.kind is LineKind.ERROR:
             raise from_wire(tail.frame.header.get("error") or {})
         return tail.frame
-
-    def read_tensors(self, head: Head, targets: Sequence[memoryview], deadline: float | None) -> None:
-        """The tail of a RESULT, into these."""
-        if head.tail_bytes != sum(target.nbytes for target in targets):
-            raise desync(f"result of {head.tail_bytes} bytes, its plan says otherwise")
-        for target in targets:
-            filled = 0
-            while filled < target.nbytes:
-                self._wait(deadline)
-                count = self._readinto(target[filled:])
-                if not count:
-                    raise LineEnded
-                filled += count
-        self._end()
 
     # --- after a call that went wrong ---
 
@@ -252,18 +260,23 @@ class Line:
         self, kind: LineKind, plan: int, chunks: Sequence[memoryview], size: int, deadline: float | None
     ) -> None:
         head = HEAD.pack(LINE_MAGIC, kind, 0, 0, self._call_number, plan, size, 0)
+        rest = [memoryview(head), *chunks]
+        left = HEAD_BYTES + size
         fd = self._streams.write_fd
-        pipe = ByteWriter(writer(fd))
-        pipe.add([memoryview(head), *chunks])
-        while pipe.pending:
+        while True:
             try:
-                pipe.write_some()
+                count = writer(fd)(rest[:MAX_GATHERED])
             except BlockingIOError:
-                left = LOOK_INTERVAL_S if deadline is None else min(LOOK_INTERVAL_S, deadline - time.monotonic())
-                if not wait_writable(fd, max(0.0, left)):
+                count = 0
+                left_s = LOOK_INTERVAL_S if deadline is None else min(LOOK_INTERVAL_S, deadline - time.monotonic())
+                if not wait_writable(fd, max(0.0, left_s)):
                     self._look(deadline)
             except OSError:
                 raise LineEnded from None
+            left -= count
+            if not left:
+                break
+            rest = _behind(rest, count)
         self.sent = True
 
     def _head(self, deadline: float | None, filled: int) -> Head:
@@ -284,9 +297,19 @@ class Line:
             self._declared = PHASES[head.phase] or None
             filled = 0
 
+    def _fill(self, target: memoryview, deadline: float | None) -> None:
+        while target.nbytes:
+            self._wait(deadline)
+            count = self._readinto(target)
+            if not count:
+                raise LineEnded
+            target = target[count:]
+
     def _wait(self, deadline: float | None) -> None:
         """Until there is something to read."""
         if self._eager and self._spin():
+            return
+        if deadline is None and self._poll(_LOOK_INTERVAL_MS):
             return
         while True:
             left_ms = _LOOK_INTERVAL_MS
@@ -318,6 +341,21 @@ class Line:
                 return False
         self._back_off = 0
         return True
+
+
+def _bytes_in(chunks: Sequence[memoryview]) -> int:
+    if len(chunks) == 1:
+        return chunks[0].nbytes
+    return sum([chunk.nbytes for chunk in chunks])
+
+
+def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of them behind the first `count` bytes."""
+    for index, chunk in enumerate(chunks):
+        if count < chunk.nbytes:
+            return [chunk[count:], *chunks[index + 1 :]]
+        count -= chunk.nbytes
+    return []
 
 
 __all__ = ["SPIN_S", "Line", "LineEnded", "LineLate"]

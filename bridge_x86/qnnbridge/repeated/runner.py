@@ -40,6 +40,7 @@ ALIVE_TIMEOUT_S = 1.0
 """A line has ended: how long the host may take to show that it has not."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_BOOL = np.dtype(np.bool_)
 
 
 class Failure(Exception):
@@ -188,10 +189,7 @@ def _run_inline(
     out: Sequence[Array | None] | None,
 ) -> list[Any]:
     line = plans.line
-    chunks = [_bytes(feed[tensor.name]) for tensor in shape.inputs]
-    head = line.call_inline(plan.number, chunks, plan.size, deadline)
-    if head.kind is not LineKind.RESULT:
-        return _other_answer(plans, head, deadline, out)
+    chunks = [_bytes(feed[name]) for name in shape.input_names]
     results: list[Array] = []
     targets: list[memoryview] = []
     for index, tensor in enumerate(shape.outputs):
@@ -200,9 +198,11 @@ def _run_inline(
         result = given if direct and given is not None else np.empty(tensor.shape, tensor.dtype)
         results.append(result)
         targets.append(result.data.cast("B"))
-    line.read_tensors(head, targets, deadline)
+    head = line.call_inline(plan.number, chunks, targets, deadline)
+    if head is not None:
+        return _other_answer(plans, head, deadline, out)
     for index, result in enumerate(results):
-        if result.dtype == np.bool_:
+        if result.dtype is _BOOL:
             np.copyto(result, result.view(np.uint8) != 0)
         given = None if out is None else out[index]
         if given is not None and given is not result:
@@ -212,9 +212,11 @@ def _run_inline(
 
 
 def _bytes(array: Array) -> memoryview:
-    if array.dtype == np.bool_:
+    if array.dtype is _BOOL:
         array = array.view(np.uint8) != 0
-    return np.ascontiguousarray(array).data.cast("B")
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    return array.data.cast("B")
 
 
 def _other_answer(
