@@ -170,7 +170,7 @@ class LineCall(Request):
             line = self.line
             values = plan.session.run_bound(plan.call, stop, line.recorder(self))
             if values is None and not plan.inline:
-                line.answer_shortly(self.number)
+                line.answer_shortly(line.result, self.number)
             else:
                 line.answer(self, plan, values)
             return True
@@ -185,7 +185,10 @@ class LineCall(Request):
         self.line.answer_error(self, error)
 
     def served(self) -> None:
-        self.line.take_back(self)
+        line = self.line
+        line.spare.append(self)
+        if line.ended:
+            line.close_if_unused()
 
 
 class Line:
@@ -195,18 +198,21 @@ class Line:
         self.number = number
         self._lines = lines
         self._desk = lines.desk
+        self._accept = lines.desk.accept
         self._in_fd, self._out_fd = ends
         self._record = record
         self.records = record is not None
         self._plans: dict[int, Plan] = {}
-        self._spare: list[LineCall] = []
+        self.spare: list[LineCall] = []
+        """To be used again."""
         self._write_lock = threading.Lock()
         self._writer = ByteWriter(blocking_write(self._out_fd))
-        self._result = bytearray(pack_head(LineKind.RESULT, 0))
+        self.result = bytearray(pack_head(LineKind.RESULT, 0))
         self._pong = bytearray(pack_head(LineKind.PONG, 0))
         self._made = 0
         """Calls that there are. One that is not spare is in somebody's hands."""
-        self._ended = False
+        self.ended = False
+        """The client is gone from it: nothing is written any more."""
         self._answered = 0
         """The call that was answered last: nothing more is said about it. Under the lock."""
         self._current: LineCall | None = None
@@ -237,9 +243,8 @@ class Line:
             self._plans.clear()
             self._lines.ended(self)
             os.close(self._in_fd)
-            with self._write_lock:
-                self._ended = True
-                self._close_if_unused()
+            self.ended = True
+            self.close_if_unused()
 
     def _take(self, file: io.FileIO, raw: memoryview) -> None:
         begins, number, plan_number, tail, zeros = _IN_SHORT.unpack_from(raw)
@@ -254,18 +259,18 @@ class Line:
                     self._begin(number, plan)
                     return
             elif begins == _PING_BEGINS and not tail:
-                self._send_head(self._pong, number)
+                self.answer_shortly(self._pong, number)
                 return
         self._take_carefully(file, raw)
 
     def _begin(self, number: int, plan: Plan) -> None:
-        if self._spare:
-            call = self._spare.pop()
+        if self.spare:
+            call = self.spare.pop()
         else:
             call = LineCall(self)
             self._made += 1
         call.renew(number, plan)
-        self._desk.accept(call, plan.lane)
+        self._accept(call, plan.lane)
 
     def _take_carefully(self, file: io.FileIO, raw: memoryview) -> None:
         head = parse_head(raw, self._desk.limits, from_client=True)
@@ -316,10 +321,6 @@ class Line:
             call.phase = phase
             PHASE_RECORD.pack_into(self._record, 0, call.number, _PHASE_NUMBERS.get(phase, 1))
 
-    def answer_shortly(self, number: int) -> None:
-        """The outputs are where the plan says."""
-        self._send_head(self._result, number)
-
     def answer(self, call: LineCall, plan: Plan, values: list[Any] | None) -> None:
         if values is not None:
             from qnnbridge_protocol.values import Encoder
@@ -337,22 +338,17 @@ class Line:
     def tell_phase(self, call: LineCall, phase: str) -> None:
         self._send(LineKind.PHASE, call.number, phase=_PHASE_NUMBERS.get(phase, 1))
 
-    def take_back(self, call: LineCall) -> None:
-        self._spare.append(call)
-        if self._ended:
-            with self._write_lock:
-                self._close_if_unused()
-
-    def _send_head(self, head: bytearray, number: int) -> None:
+    def answer_shortly(self, head: bytearray, number: int) -> None:
+        """With `result`: the outputs are where the plan says. Or with a PONG."""
         with self._write_lock:
-            if self._ended:
+            if self.ended:
                 return
             self._answered = number
             _NUMBER.pack_into(head, _NUMBER_AT, number)
             try:
                 os.write(self._out_fd, head)
             except OSError:  # the caller has given the line up
-                self._ended = True
+                self.ended = True
 
     def _send_frame(self, kind: LineKind, number: int, frame: Frame) -> None:
         chunks, size = tail_of(frame, self._desk.limits)
@@ -364,7 +360,7 @@ class Line:
         head = memoryview(HEAD.pack(LINE_MAGIC, kind, phase, 0, number, 0, size, 0))
         with self._write_lock:
             # Another thread may want to tell a phase while the call is being answered: the client is further on.
-            if self._ended or (kind is LineKind.PHASE and number == self._answered):
+            if self.ended or (kind is LineKind.PHASE and number == self._answered):
                 return
             if kind is not LineKind.PHASE:
                 self._answered = number
@@ -372,12 +368,14 @@ class Line:
                 self._writer.write_all([head, *(chunks or ())])
             except OSError:  # the caller has given the line up
                 self._writer.discard()
-                self._ended = True
+                self.ended = True
 
-    def _close_if_unused(self) -> None:
-        if self._ended and len(self._spare) == self._made and self._out_fd >= 0:
-            os.close(self._out_fd)
-            self._out_fd = -1
+    def close_if_unused(self) -> None:
+        """The line has ended: nobody will write when all its calls are spare."""
+        with self._write_lock:
+            if len(self.spare) == self._made and self._out_fd >= 0:
+                os.close(self._out_fd)
+                self._out_fd = -1
 
 
 def _fill(file: io.FileIO, view: memoryview) -> bool:

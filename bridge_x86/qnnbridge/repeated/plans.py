@@ -110,8 +110,6 @@ class LinePlan:
                 return [result.copy() for result in self.results]  # type: ignore[union-attr]
             return [_owned(result) for result in self.results if result is not None]
         given: list[Array | None] = []
-        if self.filled:
-            return list(out)  # type: ignore[arg-type]
         for result, target in zip(self.results, out, strict=True):
             if result is None:
                 assert target is not None

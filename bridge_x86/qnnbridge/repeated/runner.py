@@ -108,11 +108,14 @@ def _run_on(
         if plan.inline:
             sharing.inline_calls += 1
             return _run_inline(plans, plan, shape, feed, deadline, out)
-        plan.put_in(feed)
+        if plan.copies:
+            plan.put_in(feed)
         sharing.shared_calls += 1
         head = line.call(plan.number, deadline)
         if head is not None:
             return _other_answer(plans, head, deadline, out)
+        if plan.filled and out is not None:
+            return list(out)
         if borrow and out is None:
             if plans.lent < MAX_LENT_SLABS:
                 return plan.lend_out()
