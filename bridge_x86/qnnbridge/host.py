@@ -89,6 +89,8 @@ class HostStats:
     ``fallback`` allows. last_crash: text of the last crash. shared_calls, inline_calls: repeated calls that went
     the quick way, with their tensors in shared memory or in the pipes (all others go by the connection). lines:
     that are open for them. shared_bytes: memory shared with the host. shared_memory: "available", or why it is not.
+    results_copied: results of ``borrow=True`` that were copied, because the application holds too many already.
+    arrays_copied: arrays of ``empty_input`` and ``empty_output`` that are ordinary ones, for want of memory.
     cache_hits: sessions made from a compiled model of the cache. cache_misses: sessions whose model was compiled
     into it first. cache_set_aside: entries that were damaged or killed the host. cache_problem: why the cache
     cannot be used, in words.
@@ -107,6 +109,8 @@ class HostStats:
     lines: int = 0
     shared_bytes: int = 0
     shared_memory: str = ""
+    results_copied: int = 0
+    arrays_copied: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
     cache_set_aside: int = 0
@@ -185,6 +189,8 @@ class Host:
     def close(self) -> None:
         """End the process. Sessions in it cannot be used any more. Idempotent; takes at most a few seconds."""
         self.supervisor.close()
+        if self._arrays is not None:
+            self._arrays.close()
         _open_hosts.discard(self)
 
     def restart(self) -> None:
@@ -253,7 +259,9 @@ class Host:
             shared_calls=self.sharing.shared_calls,
             inline_calls=self.sharing.inline_calls,
             lines=len(lines) if lines is not None else 0,
-            shared_bytes=(lines.bytes if lines is not None else 0) + (self._arrays.bytes if self._arrays else 0),
+            shared_bytes=self.sharing.budget.bytes,
+            results_copied=self.sharing.lent_refused,
+            arrays_copied=self.sharing.arrays_refused,
             shared_memory=self.sharing.memory_in_words,
             cache_hits=self.cache_counters.hits,
             cache_misses=self.cache_counters.misses,
@@ -288,7 +296,9 @@ class Host:
             from qnnbridge.repeated.arrays import SharedArrays  # imports numpy
 
             with self._arrays_lock:
-                self._arrays = self._arrays or SharedArrays(next_slab_number, self._forget_slab)
+                if self._arrays is None:
+                    self._arrays = SharedArrays(self.sharing.budget, next_slab_number, self._forget_slab)
+                    self.sharing.collect = self._arrays.collect
         return self._arrays
 
     def call(self, header: dict[str, Any], timeout: float | None = None) -> Frame:
@@ -324,8 +334,10 @@ class Host:
         """Between calls: release what finalizers left behind, replace a host that has grown too large."""
         while self._unreleased:
             generation, session_id = self._unreleased.popleft()
-            if generation == process.generation:
-                process.channel.post({"op": "session.close", "session": session_id})
+            close = {"op": "session.close", "session": session_id}
+            if generation == process.generation and not process.channel.post(close):
+                self._unreleased.append((generation, session_id))
+                break
         if self.recycler.is_due(process.generation, process.real_pid):
             self.supervisor.retire(process, wait=False)
 

@@ -9,32 +9,27 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from qnnbridge.cache.status import CacheStatus
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.epcontext.gate import before_session
-from qnnbridge.errors import as_onnxruntime
 from qnnbridge.manifest import Manifest as Manifest
 from qnnbridge.process.channel import ChannelFailed, ChannelRetired, Deadline, Note
-from qnnbridge.providers import CPU
 from qnnbridge.session_making import LOG_TIMEOUT_S as LOG_TIMEOUT_S
 from qnnbridge.session_making import Making, make_session
 from qnnbridge.supervision.overdue import OnDeadline as OnDeadline
-from qnnbridge.supervision.overdue import overdue
+from qnnbridge.surviving_session import BadEntry, SurvivingSession
 from qnnbridge.terminate_relay import TerminateRelay
 from qnnbridge_protocol.elements import ValueType
-from qnnbridge_protocol.errors import BridgeError, Closed, ModelQuarantined, StateLost
+from qnnbridge_protocol.errors import BridgeError, Closed, StateLost
 from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.specs import ProviderSpec, RunSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder
 
 if TYPE_CHECKING:
     from qnnbridge.cache.loadable import Loadable
-    from qnnbridge.cache.session_cache import SessionCache
     from qnnbridge.host import Host
     from qnnbridge.process.host_process import HostProcess
     from qnnbridge.repeated.runner import Failure
@@ -45,70 +40,27 @@ _log = logging.getLogger("qnnbridge.session")
 _keys = itertools.count(1)
 """Tell sessions apart for the counting of creations."""
 
-T = TypeVar("T")
-
 PROFILING = "enable_profiling"
 
 
-class _BadEntry(Exception):
-    """The compiled model of the cache could not be used, and was set aside: make the session another way."""
-
-
-class RemoteSession:
+class RemoteSession(SurvivingSession):
     """See the module. Any thread may call."""
 
     def __init__(self, host: Host, manifest: Manifest, *, retry: int, timeout_s: float | None) -> None:
-        self.host = host
-        self.manifest = manifest
-        self.retry = retry
+        super().__init__(host, manifest, retry=retry)
         self.timeout_s = timeout_s
         self.info: SessionInfo
-        self._note = Note("session.run", manifest.source.label, manifest.source.fingerprint, manifest.options_hash)
-        self._create_note = dataclasses.replace(self._note, op="session.create")
-        self._lock = threading.Lock()
         self._key = str(next(_keys))
-        self._cache = _session_cache(host, manifest, retry) if manifest.cache is not False else None
         self._dynamic: dict[str, str] = {}
-        self._moved_because: str | None = None
-        self._generation = 0
         self._id = 0
-        self._closed = False
-        self.live: HostProcess | None = None
-        """The process in which it was made last, for quick calls. It may have ended."""
-        self.next_upkeep = 0.0
-        """When a quick call has to look again after what every other call looks after."""
         self._profiled_in: int | None = None
         """The generation in which the profile began that `end_profiling` is to end."""
         self._profile_ended = False
 
     @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
-    def note(self) -> Note:
-        """What its runs are about."""
-        return self._note
-
-    @property
     def session_id(self) -> int:
         """Its number in the host of `generation`."""
         return self._id
-
-    @property
-    def generation(self) -> int:
-        """Of the host in which the session lives, or last lived."""
-        return self._generation
-
-    @property
-    def moved(self) -> bool:
-        """Whether it went to the CPU because its model is in quarantine."""
-        return self._moved_because is not None
-
-    @property
-    def cache_status(self) -> CacheStatus:
-        """What the cache did for this session."""
-        return self._cache.status if self._cache is not None else CacheStatus("off", "cache=False")
 
     def open(self, timeout_s: float | None, on_deadline: OnDeadline) -> SessionInfo:
         """Make the session. Raises what the host raises, with the cause from its log."""
@@ -226,145 +178,6 @@ class RemoteSession:
     def _note_of(self, op: str) -> Note:
         return self._note if op == self._note.op else dataclasses.replace(self._note, op=op)
 
-    def _survive(
-        self,
-        attempt: Callable[[HostProcess, float | None], T],
-        timeout_s: float | None,
-        retry: int,
-        on_deadline: OnDeadline,
-        note: Note,
-        deadline: float | None = None,
-        failed: Failure | None = None,
-    ) -> T:
-        """Do `attempt` in a living host; again in the next one if that dies meanwhile, `retry` times.
-
-        deadline: if the time began before this.
-        """
-        supervisor = self.host.supervisor
-        deadline = deadline_after(timeout_s) if deadline is None else deadline
-        may_repeat = retry > 0
-        while True:
-            # Before: a known poison must not cost a start of the host. Behind: the first HELLO tells the versions.
-            if failed is None:
-                self._check_quarantine()
-                process = supervisor.process(deadline)
-                self._check_quarantine()
-                self.host.before_call(process)
-            else:
-                process = failed.process
-            on_cpu = self.manifest.on_cpu
-            try:
-                if failed is not None:
-                    error_before, failed = failed.error, None
-                    raise error_before
-                return attempt(process, deadline)
-            except ChannelRetired:
-                continue
-            except _BadEntry:
-                self._after_bad_entry(note, deadline)
-            except ChannelFailed as failure:
-                if process.retiring:
-                    continue  # it did not finish in time, by our own plan
-                error = supervisor.lost(process, failure, deadline)
-                if self._is_the_entrys_fault(error) and note.op == self._create_note.op:
-                    # Nobody asked for this entry; the model itself has not been tried yet.
-                    self._after_bad_entry(note, deadline)
-                    continue
-                if retry <= 0 or (error.retry == "pointless" and self._concerns_me(error)):
-                    if not may_repeat or on_cpu or not self._went_to_cpu():
-                        raise as_onnxruntime(error) from None
-                    continue
-                retry -= 1
-                supervisor.counters.retried_calls += 1
-            except Deadline as late:
-                raise overdue(process, late, note, timeout_s, on_deadline) from None
-            except BridgeError as error:
-                if not error.details.get("host_must_restart"):
-                    raise as_onnxruntime(error) from None
-                supervisor.npu_lost(process, error, self._note)
-                if retry <= 0:
-                    raise as_onnxruntime(error) from None
-                retry -= 1
-                supervisor.counters.retried_calls += 1
-
-    # --- the cache ---
-
-    def _prepare_entry(self, deadline: float | None) -> None:
-        """Find or make the compiled model to load. Raises what the model raises when it is compiled."""
-        if self._cache is None:
-            return
-        self._check_quarantine()
-        if not self.moved:
-            try:
-                self._cache.prepare(deadline)
-            except ModelQuarantined as error:
-                self._bear(error)
-            except BridgeError as error:
-                raise as_onnxruntime(error) from None
-        if self.manifest.on_cpu:
-            self._cache.close()
-
-    def _after_bad_entry(self, note: Note, deadline: float | None) -> None:
-        """A session that is being opened has its entry made anew; one that exists goes back to its model."""
-        if note.op == "session.create":
-            self._prepare_entry(deadline)
-
-    def _is_the_entrys_fault(self, error: BridgeError) -> bool:
-        """Whether a host was killed by the compiled model of the cache alone; then that is set aside."""
-        suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
-        return self._cache is not None and self._cache.host_died(error, suspects)
-
-    def _book_on(self, fingerprint: str) -> None:
-        """Who is to blame if the host dies: the model, or the entry of the cache that stands for it."""
-        if fingerprint != self._note.fingerprint:
-            self._note = dataclasses.replace(self._note, fingerprint=fingerprint)
-            self._create_note = dataclasses.replace(self._create_note, fingerprint=fingerprint)
-
-    # --- quarantine ---
-
-    def _concerns_me(self, error: BridgeError) -> bool:
-        """Whether a death that a restart does not cure says anything about this model: not if another may be it."""
-        suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
-        return not suspects or suspects == {self._note.fingerprint}
-
-    def _check_quarantine(self) -> None:
-        """Raises `ModelQuarantined`, or goes on with the CPU if the session allows that."""
-        try:
-            self.host.supervisor.check_quarantine(self._note)
-        except ModelQuarantined as error:
-            self._bear(error)
-
-    def _bear(self, error: ModelQuarantined) -> None:
-        """Go on with the CPU if the session allows that, else raise."""
-        scan = self.manifest.source.scan
-        compiled = scan is not None and scan.is_compiled  # for QNN: no other provider can read it
-        if self.manifest.spec.fallback != "cpu" or self.manifest.on_cpu or compiled:
-            raise error
-        self._move_to_cpu(error)
-
-    def _went_to_cpu(self) -> bool:
-        """After a death: whether the model is in quarantine now, and goes on with the CPU."""
-        try:
-            self._check_quarantine()
-        except ModelQuarantined:
-            return False
-        return self.manifest.on_cpu
-
-    def _move_to_cpu(self, error: ModelQuarantined) -> None:
-        """The model keeps killing hosts on QNN; there it is refused from now on, not here."""
-        with self._lock:
-            if self.manifest.on_cpu:
-                return
-            spec = dataclasses.replace(self.manifest.spec, providers=(ProviderSpec(CPU),))
-            self.manifest = dataclasses.replace(self.manifest, spec=spec)
-            self._note = dataclasses.replace(self._note, options_hash=self.manifest.options_hash)
-            self._create_note = dataclasses.replace(self._note, op="session.create")
-            self._moved_because = error.message
-            self._generation = 0
-            self.live = None
-        self.host.supervisor.counters.cpu_fallbacks += 1
-        _log.warning("%s It runs on the CPU from now on, as fallback='cpu' allows.", error.message)
-
     # --- making the session ---
 
     def _id_in(self, process: HostProcess, deadline: float | None) -> int:
@@ -419,7 +232,7 @@ class RemoteSession:
             self._cache.made_without(self.info)
 
     def _load(self, process: HostProcess, deadline: float | None, entry: Loadable) -> tuple[int, SessionInfo]:
-        """Make the session from the compiled model of the cache. Raises `_BadEntry` if that does not work."""
+        """Make the session from the compiled model of the cache. Raises `BadEntry` if that does not work."""
         assert self._cache is not None
         making = Making(entry.spec(self._spec()), (), None, self._dynamic, self.manifest.seed)
         try:
@@ -427,18 +240,12 @@ class RemoteSession:
         except BridgeError as error:
             if not self._cache.load_failed(error):
                 raise
-            raise _BadEntry from error
+            raise BadEntry from error
         info = self._cache.loaded(entry, loaded)
         if info is None:
             self.host.release_later(process.generation, number)
-            raise _BadEntry
+            raise BadEntry
         return number, info
-
-
-def _session_cache(host: Host, manifest: Manifest, retry: int) -> SessionCache:
-    from qnnbridge.cache.session_cache import SessionCache
-
-    return SessionCache(host, manifest, retry)
 
 
 def _profile_lost() -> StateLost:

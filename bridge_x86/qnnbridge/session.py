@@ -8,29 +8,25 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from qnnbridge.background import Background
-from qnnbridge.buckets.api import Bucketable, bucket_arguments
+from qnnbridge.buckets.api import bucket_arguments
 from qnnbridge.cache.memo import memo_for
-from qnnbridge.cache.status import CacheStatus
-from qnnbridge.deadlines import deadline_after
 from qnnbridge.epcontext.gate import with_context_folder
 from qnnbridge.epcontext.native_path import path_for_qnn
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge.feeds import FeedChecker
 from qnnbridge.host import Host, default_host
-from qnnbridge.io_binding import IOBinding
 from qnnbridge.model_source import ModelSource
-from qnnbridge.node import ModelMetadata, NodeArg
+from qnnbridge.node import NodeArg
 from qnnbridge.options import RunOptions, SessionOptions, coerce_run_options, coerce_session_options
-from qnnbridge.ort_value import OrtValue
+from qnnbridge.other_runs import OtherRuns, check_call, read_only
 from qnnbridge.outputs import to_application
 from qnnbridge.providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge.remote_session import Manifest, OnDeadline, RemoteSession
@@ -43,10 +39,8 @@ from qnnbridge_protocol.errors import (
     BridgeError,
     InvalidArgument,
     OptionError,
-    RemoteError,
-    RemoteValueError,
 )
-from qnnbridge_protocol.specs import Fallback, Placement, RunSpec, SessionSpec
+from qnnbridge_protocol.specs import Fallback, RunSpec, SessionSpec
 
 _log = logging.getLogger("qnnbridge.session")
 
@@ -61,7 +55,7 @@ class CpuFallbackWarning(UserWarning):
     """A session that asked for QNN runs on the CPU, as its ``fallback`` allows."""
 
 
-class InferenceSession(Bucketable):
+class InferenceSession(OtherRuns):
     """A model, ready to run in the host process.
 
     Args:
@@ -112,7 +106,7 @@ class InferenceSession(Bucketable):
         disabled_optimizers: Sequence[str] | None = None,
     ) -> None:
         try:
-            _check_call(timeout, retry, on_deadline)
+            check_call(timeout, retry, on_deadline)
             self._bucket_arguments = bucket_arguments(buckets, pad, cut, split, overflow)
             if cache not in (None, True, False):
                 raise OptionError(f"cache={cache!r} is not known.", fix="Give True, False or None.")
@@ -202,7 +196,7 @@ class InferenceSession(Bucketable):
         if run_options is None:
             try:
                 if timeout is not None or retry is not None or on_deadline != "raise":
-                    _check_call(timeout, retry, on_deadline)
+                    check_call(timeout, retry, on_deadline)
                 shape = self._known.find(output_names, input_feed)
                 if shape is not None:
                     if out is not None:
@@ -210,9 +204,9 @@ class InferenceSession(Bucketable):
                     limit = self._timeout if timeout is None else timeout
                     results = run_repeated(self._remote, shape, input_feed, limit, borrow, out)
                     if results is not None:
-                        return _read_only(results) if borrow and out is None else results
+                        return read_only(results) if borrow and out is None else results
             except Failure as failure:
-                failed = failure
+                failed = failure.alone()
             except BridgeError as error:
                 raise as_onnxruntime(error) from None
         return self._run_the_long_way(
@@ -249,7 +243,7 @@ class InferenceSession(Bucketable):
                 return deliver(results, arrays)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-        return _read_only(results) if borrow else results
+        return read_only(results) if borrow else results
 
     def empty_input(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
         """An array for an input, without content, that the host reads where it is: fill it, and feed it to `run`.
@@ -285,7 +279,7 @@ class InferenceSession(Bucketable):
     ) -> list[Any]:
         """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
         try:
-            _check_call(timeout, retry, on_deadline)
+            check_call(timeout, retry, on_deadline)
             feeds = self._checker.check(input_feed)
             names = self._check_outputs(output_names)
             spec, options = self._run_spec(run_options)
@@ -301,85 +295,6 @@ class InferenceSession(Bucketable):
             )
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-
-    def run_async(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        callback: Callable[[list[Any], Any, str], None],
-        user_data: Any,
-        run_options: RunOptions | Any = None,
-        *,
-        timeout: float | None = None,
-        retry: int | None = None,
-        on_deadline: OnDeadline = "raise",
-    ) -> None:
-        """Run in the background and call ``callback(results, user_data, error_text)`` from another thread.
-
-        As in ONNX Runtime, what is no value for an input at all is raised here, and the rest told to the callback.
-        The time of `timeout` begins here, not when the run comes to its turn.
-        """
-        _check_call(timeout, retry, on_deadline)
-        deadline = deadline_after(self._timeout if timeout is None else timeout)
-        try:
-            self._checker.check(input_feed)
-        except RemoteError:
-            raise
-        except BridgeError:
-            pass  # the run finds it again
-
-        def work() -> None:
-            try:
-                left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-                results = self.run(
-                    output_names, input_feed, run_options, timeout=left_s, retry=retry, on_deadline=on_deadline
-                )
-                error = ""
-            except Exception as failure:  # noqa: BLE001 - the callback is told
-                results, error = [], str(failure)
-            try:
-                callback(results, user_data, error)
-            except Exception:  # noqa: BLE001 - nobody else would hear of it
-                _log.exception("The callback of run_async failed.")
-
-        self._background.submit(work)
-
-    def run_with_ort_values(
-        self,
-        output_names: Sequence[str] | None,
-        input_dict_ort_values: Mapping[str, OrtValue],
-        run_options: RunOptions | Any = None,
-        *,
-        timeout: float | None = None,
-        retry: int | None = None,
-        on_deadline: OnDeadline = "raise",
-    ) -> list[OrtValue]:
-        """Like `run`, with `OrtValue` in and out."""
-        feed = {name: value.value for name, value in input_dict_ort_values.items()}
-        types = {node.name: node.type for node in self._outputs}
-        values = self.run_values(
-            output_names, feed, run_options, timeout=timeout, retry=retry, on_deadline=on_deadline
-        )
-        return [OrtValue(v, types[n]) for n, v in zip(output_names or self._output_names, values, strict=True)]
-
-    def io_binding(self) -> IOBinding:
-        """An empty binding for `run_with_iobinding`."""
-        return IOBinding(self)
-
-    def run_with_iobinding(
-        self,
-        iobinding: IOBinding,
-        run_options: RunOptions | Any = None,
-        *,
-        timeout: float | None = None,
-        retry: int | None = None,
-        on_deadline: OnDeadline = "raise",
-    ) -> None:
-        """Run with bound inputs; results go into the bound outputs. Keywords as for `run`."""
-        if iobinding.session is not self:
-            # ONNX Runtime's own words.
-            raise RemoteValueError("IOBinding must be used with the session that created it.")
-        iobinding.run(run_options, timeout=timeout, retry=retry, on_deadline=on_deadline)
 
     def _check_outputs(self, output_names: Sequence[str] | None) -> list[str] | None:
         if not output_names:
@@ -399,54 +314,6 @@ class InferenceSession(Bucketable):
             return None, None
         options = coerce_run_options(run_options)
         return options.to_spec(), options
-
-    # --- facts ---
-
-    def get_inputs(self) -> list[NodeArg]:
-        """Name, type and shape of each input."""
-        return list(self._inputs)
-
-    def get_outputs(self) -> list[NodeArg]:
-        """Name, type and shape of each output."""
-        return list(self._outputs)
-
-    def get_overridable_initializers(self) -> list[NodeArg]:
-        """Initializers that may be given as inputs."""
-        return list(self._overridable)
-
-    def get_modelmeta(self) -> ModelMetadata:
-        """What the model file says of itself."""
-        return ModelMetadata(self._remote.info.modelmeta)
-
-    def get_providers(self) -> list[str]:
-        """The session's execution providers. Which of them has the nodes: see `placement`."""
-        return list(self._remote.info.providers)
-
-    def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """The options of each provider, with the defaults that the host filled in."""
-        return {name: dict(options) for name, options in self._remote.info.provider_options.items()}
-
-    def get_session_options(self) -> SessionOptions:
-        return self._options
-
-    @property
-    def placement(self) -> Placement:
-        """How many nodes run on QNN and how many on the CPU, and why."""
-        return self._remote.info.placement
-
-    @property
-    def cache(self) -> CacheStatus:
-        """Whether the session was made from a compiled model of the cache, and why not."""
-        return self._remote.cache_status
-
-    @property
-    def generation(self) -> int:
-        """How many host processes it took to keep this session alive."""
-        return self._remote.generation
-
-    @property
-    def host(self) -> Host:
-        return self._remote.host
 
     # --- settings and life ---
 
@@ -490,10 +357,6 @@ class InferenceSession(Bucketable):
         except BridgeError as error:
             raise as_onnxruntime(error) from None
 
-    def get_profiling_start_time_ns(self) -> int:
-        """Nanoseconds, on the host's clock."""
-        return self._remote.info.profiling_start_time_ns
-
     def close(self) -> None:
         """Release the session in the host. Idempotent."""
         self._background.wait(CLOSE_TIMEOUT_S)
@@ -516,22 +379,6 @@ class InferenceSession(Bucketable):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, a session is what it was made from; unpickled, it is made again in that process' own host."""
         return _remake, (self._remote.manifest, self._remote.retry, self._timeout)
-
-
-def _check_call(timeout: float | None, retry: int | None, on_deadline: str) -> None:
-    """Raises `OptionError` for what would otherwise be noticed too late."""
-    deadline_after(timeout)
-    if retry is not None and (isinstance(retry, bool) or not isinstance(retry, int) or retry < 0):
-        raise OptionError(f"retry={retry!r} is no number of repetitions.", fix="Give 0, 1 or more.")
-    if on_deadline not in ("raise", "kill"):
-        raise OptionError(f"on_deadline={on_deadline!r} is not known.", fix="Give 'raise' or 'kill'.")
-
-
-def _read_only(results: list[Any]) -> list[Any]:
-    for result in results:
-        if isinstance(result, np.ndarray):
-            result.flags.writeable = False
-    return results
 
 
 def _remake(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from qnnbridge_host.engine.stop import StopHandle
 from qnnbridge_host.failures import describe
-from qnnbridge_host.plans import Plan, make_plan
+from qnnbridge_host.plans import InlineMemory, Plan, make_plan
 from qnnbridge_host.requests import Request
 from qnnbridge_host.sharing import Slabs, open_stream
 from qnnbridge_protocol.drivers.descriptors import ByteWriter, blocking_write
@@ -130,6 +130,10 @@ class Lines:
         number = header.get("slab")
         if type(number) is int:
             self.slabs.release(number)
+            with self._lock:
+                lines = list(self._open)
+            for line in lines:
+                line.forget_slab(number)
 
 
 class LineCall(Request):
@@ -186,6 +190,7 @@ class LineCall(Request):
 
     def served(self) -> None:
         line = self.line
+        self.plan = None  # or it would keep the plan's memory until the next call
         line.spare.append(self)
         if line.ended:
             line.close_if_unused()
@@ -203,6 +208,7 @@ class Line:
         self._record = record
         self.records = record is not None
         self._plans: dict[int, Plan] = {}
+        self._inline_memory: InlineMemory | None = None
         self.spare: list[LineCall] = []
         """To be used again."""
         self._write_lock = threading.Lock()
@@ -220,6 +226,12 @@ class Line:
 
     def start(self) -> None:
         threading.Thread(target=self._work, name=f"qnnbridge line {self.number}", daemon=True).start()
+
+    def forget_slab(self, number: int) -> None:
+        """The application has nothing there any more: plans must not keep it mapped. Any thread."""
+        for plan_number, plan in self._plans.copy().items():
+            if number in plan.slabs:
+                self._plans.pop(plan_number, None)
 
     # --- reading; the line's own thread ---
 
@@ -241,6 +253,7 @@ class Line:
             print(f"qnnbridge host: line {self.number}: {error}", file=sys.stderr, flush=True)
         finally:
             self._plans.clear()
+            self._inline_memory = None
             self._lines.ended(self)
             os.close(self._in_fd)
             self.ended = True
@@ -294,7 +307,7 @@ class Line:
                     raise desync("a plan without a proper number")
                 if len(self._plans) >= MAX_PLANS or plan_number in self._plans:
                     raise InvalidArgument(f"Plan {plan_number} is there already, or there are too many.")
-                self._plans[plan_number] = make_plan(header, self._desk.find, self._lines.slabs, self._desk.limits)
+                self._plans[plan_number] = self._make_plan(header)
             elif op == "plan.drop":
                 for plan_number in header.get("plans") or ():
                     self._plans.pop(plan_number, None)
@@ -304,6 +317,11 @@ class Line:
             self._send_frame(LineKind.ERROR, number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
             return
         self._send_frame(LineKind.ANSWER, number, Frame(Kind.REPLY, 1, {}))
+
+    def _make_plan(self, header: Mapping[str, Any]) -> Plan:
+        if self._inline_memory is None:
+            self._inline_memory = InlineMemory()
+        return make_plan(header, self._desk.find, self._lines.slabs, self._inline_memory, self._desk.limits)
 
     # --- answering; whoever serves the call ---
 

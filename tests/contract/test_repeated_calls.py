@@ -279,14 +279,14 @@ def test_lines_that_nobody_needs_give_their_memory_back(shared: qnnbridge.Host) 
         while lines.trim(seen):
             pass
         assert len(lines) == 0
-        assert lines.bytes == 0
+        assert shared.stats.shared_bytes == 0
         np.testing.assert_array_equal(adds.run(None, {"x": np.zeros(4, np.float32)})[0], np.ones(4, np.float32))
 
 
 def test_beyond_its_limit_memory_is_not_shared_and_calls_go_on() -> None:
     pytest.importorskip("onnxruntime")
     with qnnbridge.Host(shared_memory=True) as host:
-        host.sharing.memory_limit = 200_000
+        host.sharing.budget.limit = 200_000
         with session(host) as adds:
             for size in (10, 10, 10, 100_000, 100_000, 100_000, 10):
                 x = np.arange(size, dtype=np.float32)

@@ -4,7 +4,7 @@ With ``--calls`` and ``--kills``: so many calls while the host is killed with -9
 right result in every bit. With ``--orphans``: so many applications are killed with -9 in each state, and their hosts
 must follow. Without: all kinds of faults at random for ``--seconds``; at the end each published promise and whether
 it held. With ``--mixed N``: N calls of all sizes, ways and numbers of threads over the quick way, with kills in
-between. The exit code is 1 if anything was broken.
+between. With ``--slots N``: N deaths of hosts while both sides hold shared memory. The exit code is 1 if anything was broken.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from tests.faultlab.killing import kill_under_load
 from tests.faultlab.models import new_host, real, scripted
 from tests.faultlab.orphans import END_TIMEOUT_S, STATES, kill_an_application
+from tests.faultlab.slots import kill_hosts
 from tests.faultlab.soak import Soak
 
 STUCK_AFTER_S = 300.0
@@ -39,6 +40,7 @@ def main() -> int:
     parser.add_argument(
         "--no-shared-memory", dest="shared_memory", action="store_false", help="tensors travel in the pipes"
     )
+    parser.add_argument("--slots", type=int, metavar="N", help="kill so many hosts while shared memory is in use")
     parser.add_argument("--orphans", type=int, help="how many applications to kill in each state")
     parser.add_argument(
         "--real", action="store_true", help="with the QNN simulator in place of the scripted engine"
@@ -54,6 +56,10 @@ def main() -> int:
         os.environ["QNNBRIDGE_STATE_DIR"] = os.path.join(folder, "state")
         if options.orphans:
             good = _orphans(options.orphans)
+        elif options.slots:
+            result = kill_hosts(options.slots)
+            print(result)
+            good = result.good
         elif options.mixed:
             good = _mixed(options)
         else:
@@ -91,11 +97,18 @@ def _show(options: argparse.Namespace) -> bool:
 def _mixed(options: argparse.Namespace) -> bool:
     import qnnbridge
     from qnnbridge_tools.bench.subjects import ASSETS
-    from tests.faultlab.mixed import mixed_soak
+    from tests.faultlab.mixed import HEAP_SETTING, mixed_soak
 
     warnings.simplefilter("ignore", qnnbridge.CpuFallbackWarning)
-    host = qnnbridge.Host()
-    result = mixed_soak(host, ASSETS / "add.onnx", calls=options.mixed, kills=options.kills, seed=options.seed)
+    host = qnnbridge.Host(env=HEAP_SETTING)
+    result = mixed_soak(
+        host,
+        ASSETS / "add.onnx",
+        calls=options.mixed,
+        kills=options.kills,
+        seed=options.seed,
+        on_progress=lambda words: print(words, flush=True),
+    )
     print(result)
     return result.good
 

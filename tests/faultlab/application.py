@@ -2,7 +2,7 @@
 
 It starts a host with the scripted engine, brings it into the state, prints the host's pid and waits. States:
 ``idle``; ``run`` and ``create``: inside native code; ``compile``: the same in a disposable host beside an idle one (both
-pids are printed); ``gil``: inside native code that holds the host's GIL;
+pids are printed); ``gil``: inside native code that holds the host's GIL; ``slots``: inside a call whose tensors lie in shared memory;
 ``fork``: idle, with a forked sibling that has all of the application's pipes and lives on; ``fork-run``: both.
 """
 
@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -27,6 +28,7 @@ from tests.faultlab.orphans import STATES
 
 QNN = "QNNExecutionProvider"
 X = np.zeros(4, np.float32)
+_held: list[object] = []
 
 
 def main(state: str, began: str) -> None:
@@ -41,6 +43,8 @@ def main(state: str, began: str) -> None:
     if state in ("run", "fork-run"):
         session = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", action]), host=host)
         _in_a_thread(lambda: session.run(None, {"x": X}), began)
+    elif state == "slots":
+        _hold_slots(host, began, action)
     elif state in ("create", "gil"):
         model = script(on_create=[f"note:{began}", action])
         _in_a_thread(lambda: qnnbridge.InferenceSession(model, host=host), began)
@@ -54,6 +58,20 @@ def main(state: str, began: str) -> None:
         others = {compiler}
     print(pid, *others, flush=True)
     sys.stdin.read()
+
+
+def _hold_slots(host: qnnbridge.Host, began: str, action: str) -> None:
+    once = Path(f"{began}-once")
+    once.touch()
+    session = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", action], once=str(once)), host=host)
+    x, out = session.empty_input("x", (4,)), session.empty_output("y", (4,))
+    lent = [session.run(None, {"x": x}, borrow=True) for _ in range(3)]
+    session.run(None, {"x": x}, out=[out])
+    if host.stats.shared_calls < len(lent):
+        raise SystemExit("no memory is shared")
+    once.unlink()
+    _in_a_thread(lambda: session.run(None, {"x": x}, out=[out]), began)
+    _held.extend((lent, out))
 
 
 def _in_a_thread(work: Callable[[], object], began: str) -> None:

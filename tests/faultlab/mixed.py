@@ -1,14 +1,17 @@
 """The soak of the quick way: very many calls of all sizes, threads and ways, with kills in between.
 
 Every result is held against the right one, bit for bit, also those that were lent and are looked at again later.
-After each lap both processes are measured: descriptors and own memory must not have grown since the first.
+After each lap both processes come to rest, as they do when nothing was called for half a minute, and are measured:
+neither descriptors nor memory may have grown. In between, no more memory may have been shared than is allowed.
 """
 
 from __future__ import annotations
 
 import collections
+import ctypes
 import dataclasses
 import gc
+import os
 import random
 import threading
 import time
@@ -18,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 import qnnbridge
 
@@ -33,41 +35,71 @@ RETRIES = 4
 HELD = 3
 """Lent results that each thread keeps, to look at again."""
 
-GROWTH_BYTES = 48 * 1024 * 1024
-"""What the first lap may lack: the heaps of eight threads and the largest results."""
+GROWTH_BYTES = 24 * 1024 * 1024
+"""Of heaps: what a lap may leave in them. Shared memory is told apart, and may not grow at all."""
 
-GROWTH_FDS = 8
+GROWTH_FDS = 2
+REST_TIMEOUT_S = 10.0
+PHASES_BYTES = 128 * 1024
+"""The one slab that both sides have as long as the host lives, and what the system rounds it up to."""
 STUCK_AFTER_S = 300.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rest:
+    """What one process holds when nothing is going on. own: bytes of its heaps. shared: bytes of shared memory."""
+
+    fds: int
+    own: int
+    shared: int
+
+    @classmethod
+    def of(cls, pid: int) -> Rest:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        sizes = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith("Rss")}
+        return cls(
+            len(list(Path(f"/proc/{pid}/fd").iterdir())),
+            int(sizes["RssAnon"]) * 1024,
+            int(sizes["RssShmem"]) * 1024,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.fds:4} fds {self.own / 1e6:7.1f} MB {self.shared / 1e6:6.1f} MB shared"
 
 
 @dataclasses.dataclass
 class MixedResult:
-    """laps: descriptors and own bytes of the application and of the host, after each."""
+    """laps: the application and the host at rest, after each. peak: most bytes shared at any time."""
 
     calls: int = 0
     wrong: int = 0
     kills: int = 0
     ways: Counter[str] = dataclasses.field(default_factory=Counter)
     errors: Counter[str] = dataclasses.field(default_factory=Counter)
-    laps: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
+    laps: list[tuple[Rest, Rest]] = dataclasses.field(default_factory=list)
     stuck: bool = False
     seconds: float = 0.0
     shared_calls: int = 0
     inline_calls: int = 0
     retried: int = 0
+    peak: int = 0
+    limit: int = 0
 
     @property
     def flat(self) -> bool:
         """Whether nothing has grown between the first half of the laps and the second."""
-        if len(self.laps) < 3:
-            return True
-        # How much is open at the end of a lap depends on the sizes that came last: halves are compared, not laps.
         half = len(self.laps) // 2
-        for index, more in enumerate((GROWTH_FDS, GROWTH_BYTES, GROWTH_FDS, GROWTH_BYTES)):
-            before, behind = (max(lap[index] for lap in laps) for laps in (self.laps[:half], self.laps[half:]))
-            if behind > before * 1.1 + more:
+        for side in (0, 1):
+            rests = [lap[side] for lap in self.laps]
+            if len(rests) > 1:
+                before, behind = rests[:half], rests[half:]
+                if max(rest.fds for rest in behind) > max(rest.fds for rest in before) + GROWTH_FDS:
+                    return False
+                if max(rest.own for rest in behind) > max(rest.own for rest in before) + GROWTH_BYTES:
+                    return False
+            if any(rest.shared > PHASES_BYTES for rest in rests):
                 return False
-        return True
+        return self.peak <= self.limit
 
     @property
     def good(self) -> bool:
@@ -80,8 +112,9 @@ class MixedResult:
             f"in shared memory {self.shared_calls}, in the pipes {self.inline_calls}",
             f"wrong results: {self.wrong}; errors that reached a caller: {self.errors.total()}",
             *(f"  {count} x {text}" for text, count in self.errors.most_common(5)),
-            "after each lap, descriptors and own MB: application, host",
-            *(f"  {a:4} {b / 1e6:7.1f}   {c:4} {d / 1e6:7.1f}" for a, b, c, d in self.laps),
+            f"shared at most {self.peak / 1e6:.0f} MB; allowed are {self.limit / 1e6:.0f}",
+            "at rest after each lap: application | host",
+            *(f"  {application} | {host}" for application, host in self.laps),
             "flat" if self.flat else "GROWN",
         ]
         if self.stuck:
@@ -89,10 +122,19 @@ class MixedResult:
         return "\n".join(lines)
 
 
-def mixed_soak(host: qnnbridge.Host, model: Path, *, calls: int, kills: int, seed: int) -> MixedResult:
-    """model: adds 1 to a vector of any length."""
-    result = MixedResult()
+def mixed_soak(
+    host: qnnbridge.Host,
+    model: Path,
+    *,
+    calls: int,
+    kills: int,
+    seed: int,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> MixedResult:
+    """model: adds 1 to a vector of any length. on_progress: told in words after each lap."""
+    result = MixedResult(limit=2 * host.sharing.budget.limit)
     begin = time.monotonic()
+    give_large_arrays_back()
     with host, qnnbridge.InferenceSession(str(model), providers=["CPUExecutionProvider"], host=host) as session:
         for lap in range(LAPS):
             _Lap(host, session, result, calls // LAPS, kills // LAPS, f"{seed} {lap}").run()
@@ -103,10 +145,12 @@ def mixed_soak(host: qnnbridge.Host, model: Path, *, calls: int, kills: int, see
             result.wrong += sum(not caller.call(way, size) for size in SIZES for way in WAYS)
             result.wrong += caller.spoiled()
             del caller
-            gc.collect()
-            process = host.supervisor.running
-            assert process is not None
-            result.laps.append((*_holdings(psutil.Process()), *_holdings(psutil.Process(process.real_pid))))
+            result.laps.append(_come_to_rest(host, result.laps[0][1].fds if result.laps else None))
+            application, other = result.laps[-1]
+            on_progress(
+                f"lap {lap + 1} of {LAPS}, {time.monotonic() - begin:.0f} s: {result.calls} calls, "
+                f"{result.kills} kills, {result.wrong} wrong, {result.errors.total()} errors | {application} | {other}"
+            )
         stats = host.stats
         result.shared_calls, result.inline_calls = stats.shared_calls, stats.inline_calls
         result.retried = stats.retried_calls
@@ -114,8 +158,43 @@ def mixed_soak(host: qnnbridge.Host, model: Path, *, calls: int, kills: int, see
     return result
 
 
-def _holdings(process: psutil.Process) -> tuple[int, int]:
-    return process.num_fds(), process.memory_full_info().uss
+def _come_to_rest(host: qnnbridge.Host, usual_fds: int | None) -> tuple[Rest, Rest]:
+    """What the trimmer does when nothing is called for a while, and then what both sides still hold.
+
+    usual_fds: of a host at rest, once that is known.
+    """
+    gc.collect()
+    process = host.supervisor.running
+    assert process is not None
+    if process.lines is not None:
+        seen: dict[int, int] = {}
+        process.lines.trim(seen)  # notes what was used
+        process.lines.trim(seen)  # closes what was not used since
+        assert not len(process.lines)
+    host.ping(REST_TIMEOUT_S)
+    until = time.monotonic() + REST_TIMEOUT_S
+    rest = Rest.of(os.getpid()), Rest.of(process.real_pid)
+    while time.monotonic() < until:
+        # The host's lines end in threads of their own, a dead host's standard error in another.
+        threading.Event().wait(0.1)
+        before, rest = rest, (Rest.of(os.getpid()), Rest.of(process.real_pid))
+        quiet = rest[1].fds == before[1].fds if usual_fds is None else rest[1].fds <= usual_fds
+        if quiet and all(side.shared <= PHASES_BYTES for side in rest):
+            break
+    return rest
+
+
+HEAP_SETTING = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
+"""For the host. By itself the C library raises this, and then keeps what is freed in the heap of each thread: that is
+no leak, but it hides one."""
+
+
+def give_large_arrays_back() -> None:
+    """The same for this process."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        m_mmap_threshold = -3
+        mallopt(m_mmap_threshold, int(HEAP_SETTING["MALLOC_MMAP_THRESHOLD_"]))
 
 
 class _Lap:
@@ -174,6 +253,7 @@ class _Lap:
             except Exception as caught:
                 right, error = True, f"{type(caught).__name__}: {str(caught).splitlines()[0]}"
             with self._lock:
+                self._result.peak = max(self._result.peak, self._host.stats.shared_bytes)
                 self._result.calls += 1
                 self._result.ways[way] += 1
                 self._result.wrong += not right

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from qnnbridge._platform import wait_readable
 
-STATES = ("idle", "run", "create", "compile", "gil", "fork", "fork-run")
+STATES = ("idle", "run", "create", "compile", "gil", "slots", "fork", "fork-run")
 END_TIMEOUT_S = 5.0
 """What the README promises."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal.getsignal makes an enum of it: 2 us against 0.03
 import fcntl
-import mmap
 import os
 import select
 import signal
@@ -22,6 +21,7 @@ from qnnbridge._platform._fds import OwnedFds
 
 assert sys.platform != "win32"
 
+from qnnbridge._platform._posix_mapping import map_shared  # noqa: E402
 from qnnbridge._platform._posix_pipes import enlarge_pipe  # noqa: E402 - type checkers find it empty on Windows
 
 LINES = sys.platform == "linux"
@@ -38,7 +38,7 @@ Place = dict[str, Any]
 
 
 class SharedMemory:
-    """A piece of memory, mapped here as `view`."""
+    """A piece of memory that is mapped here, and what it takes to show it to another process."""
 
     def __init__(self, size: int, *, writable: bool) -> None:
         """Raises `OSError`."""
@@ -51,9 +51,7 @@ class SharedMemory:
             # Not just a size: where there is no memory this fails, and not the first access.
             os.posix_fallocate(self._fd, 0, size)
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-            populate: int = getattr(mmap, "MAP_POPULATE", 0)
-            self.view = memoryview(mmap.mmap(self._fd, size, mmap.MAP_SHARED | populate, access))
+            self._view: memoryview | None = map_shared(self._fd, size, writable=writable)
         except BaseException:
             self._fds.close_all()
             raise
@@ -62,8 +60,14 @@ class SharedMemory:
         """For the host with this process id."""
         return _place(self._fd)
 
+    def take_view(self) -> memoryview:
+        """The memory, once: from then on it stays mapped as long as something refers to this."""
+        view, self._view = self._view, None
+        assert view is not None
+        return view
+
     def close(self) -> None:
-        """Nobody else will be shown it. It stays mapped as long as something refers to `view`."""
+        """Nobody else will be shown it."""
         self._fds.close_all()
 
 

@@ -51,7 +51,7 @@ _kernel32.UnmapViewOfFile.argtypes = (ctypes.c_void_p,)
 
 
 class SharedMemory:
-    """A piece of memory, mapped here as `view`."""
+    """A piece of memory that is mapped here, and what it takes to show it to another process."""
 
     def __init__(self, size: int, *, writable: bool) -> None:
         """Raises `OSError`."""
@@ -73,15 +73,21 @@ class SharedMemory:
         # Touched now: a page that is missing costs a microsecond when it is met in a call.
         for offset in range(0, size, 4096):
             view[offset]
-        self.view = view if writable else view.toreadonly()
+        self._view: memoryview | None = view if writable else view.toreadonly()
 
     def place(self, pid: int) -> Place:
         """For the host with this process id."""
         assert self._section is not None
         return {"handle": _give(self._section, pid)}
 
+    def take_view(self) -> memoryview:
+        """The memory, once: from then on it stays mapped as long as something refers to this."""
+        view, self._view = self._view, None
+        assert view is not None
+        return view
+
     def close(self) -> None:
-        """Nobody else will be shown it. It stays mapped as long as something refers to `view`."""
+        """Nobody else will be shown it."""
         section, self._section = self._section, None
         if section is not None:
             _winapi.CloseHandle(section)

@@ -40,6 +40,7 @@ from qnnbridge.errors import as_onnxruntime
 from qnnbridge.feeds import FeedChecker
 from qnnbridge.node import NodeArg
 from qnnbridge.options import SessionOptions
+from qnnbridge.other_runs import check_call, read_only
 from qnnbridge.providers import QNN, ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge.repeated.runner import Failure, deliver
 from qnnbridge.repeated.user_arrays import Out, check_out
@@ -47,8 +48,6 @@ from qnnbridge.session import (
     CLOSE_TIMEOUT_S,
     CpuFallbackWarning,
     InferenceSession,
-    _check_call,
-    _read_only,
     _remake,
 )
 from qnnbridge_protocol.errors import BridgeError, OptionError
@@ -175,7 +174,7 @@ class BucketedSession(InferenceSession):
                 return deliver(results, arrays)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-        return _read_only(results) if borrow else results
+        return read_only(results) if borrow else results
 
     def run_values(
         self,
@@ -201,7 +200,7 @@ class BucketedSession(InferenceSession):
         wire: bool,
     ) -> list[Any]:
         try:
-            _check_call(timeout, retry, on_deadline)
+            check_call(timeout, retry, on_deadline)
             feeds = {name: value for name, value, _ in self._checker.check(input_feed)}
             names = self._check_outputs(output_names) or self._output_names
             deadline = deadline_after(self._timeout if timeout is None else timeout)

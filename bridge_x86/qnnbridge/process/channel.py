@@ -134,12 +134,18 @@ class Channel:
             raise from_wire(answer.header.get("error") or {})
         return answer
 
-    def post(self, header: dict[str, Any]) -> None:
-        """Send a request of which nobody wants the answer, if that goes at once. Raises nothing."""
+    def post(self, header: dict[str, Any]) -> bool:
+        """Send a request of which nobody wants the answer, if that goes at once. Raises nothing.
+
+        False if another caller was in the way: then it may not have been sent, and is to be posted again.
+        """
         try:
             self._send(Kind.REQUEST, header, (), time.monotonic(), None, UNNOTED)
-        except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
-            return
+        except Deadline:
+            return False
+        except (ChannelFailed, ChannelRetired, BridgeError):
+            pass
+        return True
 
     def ping(self, deadline: float | None) -> None:
         """Ask for a sign of life. Its lack alone proves nothing: native code may hold the host's GIL."""
@@ -248,12 +254,12 @@ class Channel:
             if self._retired:
                 raise ChannelRetired
             if self.requests.failure is not None:
-                raise self.requests.failure
+                raise self.requests.failure.again()
             try:
                 request_id, chunks = self._connection.ask(kind, header, buffers)
             except RuntimeError:
                 if self.requests.failure is not None:  # the stream has ended this very moment
-                    raise self.requests.failure from None
+                    raise self.requests.failure.again() from None
                 raise
             self.requests.add(request_id, waiter, note)
             try:
@@ -334,7 +340,7 @@ class Channel:
     def _await(self, waiter: Waiter, deadline: float | None) -> Frame:
         while waiter.answer is None:
             if self.requests.failure is not None:
-                raise self.requests.failure
+                raise self.requests.failure.again()
             if self._lead.acquire(blocking=False):
                 try:
                     while waiter.answer is None and not self.failed:
@@ -355,7 +361,7 @@ class Channel:
         if reader.torn:
             raise self.fail(_interrupted())
         if self.requests.failure is not None:
-            raise self.requests.failure
+            raise self.requests.failure.again()
         if not reader.ready:
             self._wait_for_bytes(deadline)
             let_ctrl_c_through(self._read_fd)
@@ -375,7 +381,7 @@ class Channel:
             if wait_readable(self._read_fd, left):
                 return
             if self.requests.failure is not None:
-                raise self.requests.failure
+                raise self.requests.failure.again()
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 raise Deadline("still-running")
@@ -387,9 +393,9 @@ class Channel:
 
     def _received(self, count: int) -> None:
         if not count:
-            failure = self.fail(None)
+            self.fail(None)
             self._connection.received_eof()
-            raise failure
+            raise self.fail(None)  # in no variable: the two would keep each other, and the caller's frames
         for frame in self._connection.received(count):
             self._hand_out(frame)
 

@@ -20,7 +20,11 @@ class ChannelFailed(Exception):
 
     def __init__(self, reason: BridgeError | None = None) -> None:
         super().__init__(str(reason or "end of stream"))
-        self.reason = reason
+        self.reason = reason if reason is None else reason.with_traceback(None)
+
+    def again(self) -> ChannelFailed:
+        """To be raised. What is kept is not: its traceback would keep the frames of callers, with their arrays."""
+        return ChannelFailed(self.reason)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +136,7 @@ class OpenRequests:
         """A request is about to be written."""
         with self._lock:
             if self.failure is not None:
-                raise self.failure
+                raise self.failure.again()
             self._open[request_id] = _Open(waiter, note)
 
     def sent(self, request_id: int) -> None:
@@ -197,7 +201,7 @@ class OpenRequests:
                     if line.busy and line.note.op
                 )
                 self.failure = ChannelFailed(reason)
-            failure = self.failure
+            failure = self.failure.again()
             waiters = [entry.waiter for entry in self._open.values() if entry.waiter is not None]
             if self._idle is not None:
                 self._idle.set()

@@ -2,12 +2,14 @@
 
 A block is given back when the array and all views of it are gone. The arrays outlive hosts: a new host is shown the
 same memory. Each array belongs to one `SharedArrays`, of one `Host`; an array of another host is copied like any.
-Any thread; finalizers only leave a note, and whoever asks for memory next works through the notes.
+Any thread; finalizers only leave a note, and `collect` works through the notes: when memory is asked for, and from
+time to time.
 """
 
 from __future__ import annotations
 
 import collections
+import errno
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -15,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from qnnbridge._platform.sharing import SharedMemory
+from qnnbridge.repeated.budget import Budget
 from qnnbridge.repeated.memory import Slab, slab_size
 
 BLOCK_BYTES = 4096
@@ -26,6 +30,10 @@ POOLED_BYTES = 256 * 1024
 POOL_SLAB_BYTES = 1024 * 1024
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+Freed = tuple["Slab | None", int, int, int]
+"""The slab of a pool, its number, offset and size of the block."""
 
 
 class SharedBlock:
@@ -41,7 +49,7 @@ class SharedBlock:
         slab: Slab,
         offset: int,
         size: int,
-        freed: collections.deque[tuple[Slab, int, int]],
+        freed: collections.deque[Freed],
     ) -> None:
         self.owner = owner
         self.slab = slab
@@ -54,7 +62,8 @@ class SharedBlock:
         self.__array_interface__: dict[str, Any] = {}
 
     def __del__(self) -> None:
-        self._freed.append((self.slab, self.offset, self.size))
+        # A slab of its own goes with it; only its number is left to be told.
+        self._freed.append((self.slab if self.size else None, self.slab.number, self.offset, self.size))
 
 
 Blocks = tuple["SharedBlock | None", ...]
@@ -85,20 +94,21 @@ def no_array() -> None:
 
 
 class SharedArrays:
-    """See the module."""
+    """See the module. What lies in a slab of its own is not referred to here, so it is unmapped with its array."""
 
-    def __init__(self, next_number: Callable[[], int], on_dropped: Callable[[int], None]) -> None:
+    def __init__(self, budget: Budget, next_number: Callable[[], int], on_dropped: Callable[[int], None]) -> None:
         """on_dropped: told the number of a slab that is gone, so that the host may forget it."""
+        self._budget = budget
         self._next_number = next_number
         self._lock = threading.Lock()
-        self._freed: collections.deque[tuple[Slab, int, int]] = collections.deque()
+        self._freed: collections.deque[Freed] = collections.deque()
         self._pools: dict[tuple[bool, int], dict[Slab, list[int]]] = {}
-        self._slabs: dict[int, Slab] = {}
+        self._memories: dict[int, SharedMemory] = {}
         self._on_dropped = on_dropped
 
-    @property
-    def bytes(self) -> int:
-        return sum(slab.size for slab in list(self._slabs.values()))
+    def __len__(self) -> int:
+        """Slabs."""
+        return len(self._memories)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, host_writes: bool) -> Array:
         """An array without content. Raises `OSError` where there is no shared memory (to be had)."""
@@ -107,7 +117,7 @@ class SharedArrays:
         while block_size < size:
             block_size *= 2
         with self._lock:
-            self._collect()
+            self._collect(keep_one=True)
             if block_size > POOLED_BYTES:
                 slab, offset, block_size = self._new_slab(slab_size(size), host_writes), 0, 0
             else:
@@ -118,6 +128,17 @@ class SharedArrays:
         array: Array = np.asarray(block)
         block.array = weakref.ref(array)
         return array
+
+    def collect(self) -> None:
+        """Give back what is not used, pools that are empty included."""
+        with self._lock:
+            self._collect(keep_one=False)
+
+    def close(self) -> None:
+        """The `Host` is closed: nobody will be shown anything any more. Arrays stay what they are."""
+        with self._lock:
+            for memory in self._memories.values():
+                memory.close()
 
     # --- under the lock ---
 
@@ -131,19 +152,38 @@ class SharedArrays:
         return slab, offsets.pop()
 
     def _new_slab(self, size: int, host_writes: bool) -> Slab:
-        slab = Slab(self._next_number(), size, host_writes=host_writes, writable=True)
-        self._slabs[slab.number] = slab
+        if not self._budget.take_array(size):
+            raise OSError(errno.ENOMEM, "the arrays in shared memory are as many as there may be")
+        try:
+            slab = Slab(self._next_number(), size, host_writes=host_writes, writable=True)
+        except BaseException:
+            self._budget.give_array(size)
+            raise
+        self._memories[slab.number] = slab.memory
         return slab
 
-    def _collect(self) -> None:
+    def _collect(self, *, keep_one: bool) -> None:
+        """keep_one: a slab of each pool, for what is made and dropped again and again."""
         while self._freed:
-            slab, offset, size = self._freed.popleft()
-            if size:
-                pool = self._pools[slab.host_writes, size]
-                pool[slab].append(offset)
-                if len(pool[slab]) < POOL_SLAB_BYTES // size or len(pool) == 1:
-                    continue
+            slab, number, offset, size = self._freed.popleft()
+            if slab is None:
+                self._drop(number)
+            else:
+                self._pools[slab.host_writes, size][slab].append(offset)
+                if keep_one:
+                    self._shrink(self._pools[slab.host_writes, size], size, least=1)
+        if not keep_one:
+            for (_, size), pool in self._pools.items():
+                self._shrink(pool, size, least=0)
+
+    def _shrink(self, pool: dict[Slab, list[int]], size: int, least: int) -> None:
+        for slab in [slab for slab, offsets in pool.items() if len(offsets) == POOL_SLAB_BYTES // size]:
+            if len(pool) > least:
                 del pool[slab]
-            self._slabs.pop(slab.number, None)
-            slab.close()
-            self._on_dropped(slab.number)
+                self._drop(slab.number)
+
+    def _drop(self, number: int) -> None:
+        memory = self._memories.pop(number)
+        memory.close()
+        self._budget.give_array(memory.size)
+        self._on_dropped(number)

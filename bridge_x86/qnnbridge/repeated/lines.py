@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 MAX_OPEN_LINES = 32
 """Beside them there may be lines whose call nobody waits for any more, up to what the host takes."""
 
+RETRY_S = 1.0
+"""After a line could not be opened, none is tried for before."""
+
 TRIM_INTERVAL_S = 10.0
 """A line that was not used between two looks is closed, and its memory given back."""
 
@@ -52,16 +55,13 @@ class Lines:
         self._slots = list(range(MAX_LINES))
         self._line_numbers = itertools.count(1)
         self._attached: set[int] = set()
-        self._bytes = 0
+        self._unreleased: collections.deque[int] = collections.deque()
+        """Slabs that the host has still to be told to forget."""
+        self._next_try = 0.0
         self._phases: Slab | None = None
         self._trimmer: threading.Thread | None = None
         self._wake = threading.Event()
         self.closed = False
-
-    @property
-    def bytes(self) -> int:
-        """Shared memory of the lines."""
-        return self._bytes
 
     def __len__(self) -> int:
         return len(self._all)
@@ -137,15 +137,13 @@ class Lines:
         for plans in abandoned:
             plans.line.busy = False
             self._retire(plans)
-        if self._phases is not None:
-            self._phases.close()
 
     # --- opening and closing ---
 
     def _open(self, deadline: float | None) -> LinePlans | None:
         sharing = self._sharing
         agreement = self._channel.agreement
-        if sharing.why_not is not None or self.closed or agreement is None:
+        if sharing.why_not is not None or self.closed or agreement is None or time.monotonic() < self._next_try:
             return None
         if "line" not in agreement.features:
             sharing.why_not = "the host has none"
@@ -160,7 +158,8 @@ class Lines:
         try:
             plans = self._open_in(slot, deadline)
         except (BridgeError, OSError) as error:
-            sharing.why_not = str(error)
+            # Out of descriptors, say: that passes, and until then calls go by the connection.
+            sharing.trouble, self._next_try = str(error), time.monotonic() + RETRY_S
         finally:
             if plans is None:
                 with self._lock:
@@ -226,21 +225,28 @@ class Lines:
             self._release(number)
 
     def trim(self, seen: dict[int, int]) -> bool:
-        """Close what was not used since the last look. seen: calls of each line by then. True if lines are left."""
+        """Close what was not used since the last look, or is much too large for what it was used for.
+
+        seen: calls of each line by then. False if there is nothing left to look after.
+        """
         self.reap()
         for _ in range(len(self._idle)):
             try:
                 plans = self._idle.popleft()
             except IndexError:
                 break
-            if seen.get(plans.line.number) == plans.line.calls:
+            if seen.get(plans.line.number) == plans.line.calls or plans.outgrown():
                 self._retire(plans)
             else:
                 self._idle.append(plans)
+        if self._sharing.collect is not None:
+            self._sharing.collect()
+        self._sharing.budget.sweep()
+        self._tell_released()
         seen.clear()
         with self._lock:
             seen.update((number, plans.line.calls) for number, plans in self._all.items())
-            if not self._all:
+            if not self._all and not self._attached and not self._unreleased:
                 self._trimmer = None
                 return False
         return True
@@ -252,25 +258,27 @@ class Lines:
 
     def new_slab(self, wanted: int, *, host_writes: bool) -> Slab:
         size = slab_size(wanted)
-        with self._lock:
-            if self._bytes + size > self._sharing.memory_limit:
-                raise NoSharedMemory
-            self._bytes += size
+        budget = self._sharing.budget
+        if not budget.take(size):
+            raise NoSharedMemory
         try:
             slab = Slab(next_slab_number(), size, host_writes=host_writes)
             self._attach(slab)
         except BaseException as error:
-            with self._lock:
-                self._bytes -= size
+            budget.give(size)
             if isinstance(error, (BridgeError, OSError)):
-                raise NoSharedMemory from error
+                self._sharing.trouble = str(error)
+                raise NoSharedMemory from None
             raise
+        slab.close()
+        self._sharing.trouble = None
         return slab
 
     def drop_slab(self, slab: Slab) -> None:
-        slab.close()
-        with self._lock:
-            self._bytes -= slab.size
+        if slab.lending.free():
+            self._sharing.budget.give(slab.size)
+        else:
+            self._sharing.budget.keep(slab.size, slab.lending.free)
         self._release(slab.number)
 
     def show(self, slab: Slab) -> None:
@@ -281,18 +289,32 @@ class Lines:
                 try:
                     self._attach(slab)
                 except (BridgeError, OSError) as error:
-                    raise NoSharedMemory from error
+                    self._sharing.trouble = str(error)
+                    raise NoSharedMemory from None
                 self._attached.add(slab.number)
 
     def _attach(self, slab: Slab) -> None:
+        if self._unreleased:
+            self._tell_released()
         until = time.monotonic() + ATTACH_TIMEOUT_S
         place = slab.place(self._channel.peer.pid)
         header = {"op": "slab.attach", "slab": slab.number, "size": slab.size, "host_writes": slab.host_writes}
         self._channel.call({**header, "where": place}, deadline=until)
 
     def _release(self, number: int) -> None:
-        if not self.closed:
-            self._channel.post({"op": "slab.release", "slab": number})
+        self._unreleased.append(number)
+        self._tell_released()
+
+    def _tell_released(self) -> None:
+        """As far as the connection is free; the rest is told the next time."""
+        while self._unreleased and not self.closed:
+            try:
+                number = self._unreleased.popleft()
+            except IndexError:
+                return
+            if not self._channel.post({"op": "slab.release", "slab": number}):
+                self._unreleased.append(number)
+                return
 
     def _phase_slab(self, deadline: float | None) -> Slab | None:
         agreement = self._channel.agreement
@@ -304,8 +326,9 @@ class Lines:
                 try:
                     slab = Slab(next_slab_number(), PHASE_SLAB_BYTES, host_writes=True)
                     self._attach(slab)
+                    slab.close()
                 except (BridgeError, OSError) as error:
-                    self._sharing.why_no_memory = str(error)
+                    self._sharing.trouble = str(error)
                     return None
                 self._phases = slab
             return self._phases

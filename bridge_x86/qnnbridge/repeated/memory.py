@@ -29,35 +29,18 @@ def slab_size(wanted: int) -> int:
     return size
 
 
-class Slab:
-    """A piece of shared memory. number: by which the host knows it. data: its bytes.
+class Lending:
+    """How many arrays of one slab the application holds. It does not refer to the memory."""
 
-    host_writes: for outputs; `data` is then read-only here, unless the memory is the application's (`writable`).
-    """
+    __slots__ = ("_released", "held")
 
-    __slots__ = ("_memory", "_released", "data", "held", "host_writes", "number", "size")
-
-    def __init__(self, number: int, size: int, *, host_writes: bool, writable: bool = False) -> None:
-        """Raises `OSError`."""
-        self.number = number
-        self.size = size
-        self.host_writes = host_writes
-        self._memory = SharedMemory(size, writable=writable or not host_writes)
-        self.data = np.frombuffer(self._memory.view, np.uint8)
+    def __init__(self) -> None:
         self.held = 0
-        """Arrays that were lent to the application; `free` takes off those that came back."""
+        """Arrays that were lent; `free` takes off those that came back."""
         self._released: collections.deque[None] = collections.deque()
 
-    def place(self, pid: int) -> Place:
-        return self._memory.place(pid)
-
-    def view(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> Array:
-        array: Array = np.ndarray(shape, dtype, self.data, offset)
-        return array
-
-    @property
     def free(self) -> bool:
-        """Whether no array of the application refers to it."""
+        """Whether no array of the application refers to the slab."""
         return not self.held or len(self._released) == self.held
 
     def reuse(self) -> None:
@@ -69,9 +52,35 @@ class Slab:
         """From a finalizer, which must neither lock nor block."""
         self._released.append(None)
 
+
+class Slab:
+    """A piece of shared memory. number: by which the host knows it. data: its bytes.
+
+    host_writes: for outputs; `data` is then read-only here, unless the memory is the application's (`writable`).
+    """
+
+    __slots__ = ("data", "host_writes", "lending", "memory", "number", "size")
+
+    def __init__(self, number: int, size: int, *, host_writes: bool, writable: bool = False) -> None:
+        """Raises `OSError`."""
+        self.number = number
+        self.size = size
+        self.host_writes = host_writes
+        self.memory = SharedMemory(size, writable=writable or not host_writes)
+        """How others find it; does not keep it mapped."""
+        self.data = np.frombuffer(self.memory.take_view(), np.uint8)
+        self.lending = Lending()
+
+    def place(self, pid: int) -> Place:
+        return self.memory.place(pid)
+
+    def view(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> Array:
+        array: Array = np.ndarray(shape, dtype, self.data, offset)
+        return array
+
     def close(self) -> None:
-        """The host is not told of it any more. Arrays in it stay what they are."""
-        self._memory.close()
+        """Nobody else will be shown it, so its descriptor is not needed. Arrays in it stay what they are."""
+        self.memory.close()
 
 
 class Lease:
@@ -82,10 +91,10 @@ class Lease:
     def __init__(self, slab: Slab, interface: dict[str, Any]) -> None:
         self._slab = slab
         self.__array_interface__ = interface
-        slab.held += 1
+        slab.lending.held += 1
 
     def __del__(self) -> None:
-        self._slab.came_back()
+        self._slab.lending.came_back()
 
 
 def lend(slab: Slab, interface: dict[str, Any]) -> Array:

@@ -2,11 +2,12 @@
 
 All plans of a line share one slab for inputs (the application writes it) and, as a rule, one for outputs (the host
 does): a line carries one call at a time. Only while results are lent to the application further slabs for outputs
-come in. Used by the one thread that has the line.
+come in, and those are not much larger than what is lent. Used by the one thread that has the line.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -14,7 +15,8 @@ import numpy as np
 
 from qnnbridge.repeated.arrays import Blocks, SharedBlock, no_array
 from qnnbridge.repeated.line import Line
-from qnnbridge.repeated.memory import Slab, lend
+from qnnbridge.repeated.line_plan import BOOL, LinePlan, Whole
+from qnnbridge.repeated.memory import SMALLEST_SLAB_BYTES, Slab
 from qnnbridge.repeated.shapes import CallShape, TensorShape
 from qnnbridge_protocol.lines import layout
 
@@ -24,9 +26,19 @@ MAX_PLANS = 128
 MAX_LENT_SLABS = 8
 """Of one line; beyond that, results are copied."""
 
+MAX_REPLIES = MAX_LENT_SLABS + 4
+"""Slabs for outputs of one line. What is free of them gives way to one of another size."""
+
+ROOMY = 4
+"""A slab that is larger than this many times what is needed is not lent, and not kept when it is idle."""
+
+MEMORY_RETRY_S = 1.0
+"""After memory was refused, that much is not asked for again before."""
+
+SMALL_BYTES = 1024 * 1024
+"""Less than this is not worth giving back."""
+
 Array = np.ndarray[Any, np.dtype[Any]]
-Whole = Callable[[], "Array | None"]
-_BOOL = np.dtype(np.bool_)
 
 
 class NoSharedMemory(Exception):
@@ -45,91 +57,6 @@ class SlabSource(Protocol):
         """Attach a slab that the application's arrays lie in, if the host does not know it yet."""
 
 
-class LinePlan:
-    """A call that both sides know. number: its name. session: of the host, that it runs.
-
-    copies: inputs that are to be copied in, with where to. results: what the outputs are read from; ``None`` for
-    one that lies in a block of the application's own. given, taken: for each input and output the application's
-    array that lies in such a block, or what gives ``None``.
-    """
-
-    __slots__ = (
-        *(
-            "copies",
-            "filled",
-            "fills",
-            "given",
-            "inline",
-            "interfaces",
-            "number",
-            "outputs",
-            "plain",
-            "reply",
-            "results",
-        ),
-        *("session", "size", "taken"),
-    )
-
-    def __init__(self, number: int, session: int, *, inline: bool) -> None:
-        self.number = number
-        self.session = session
-        self.inline = inline
-        self.copies: list[tuple[str, Array]] = []
-        self.results: list[Array | None] = []
-        self.interfaces: list[dict[str, Any]] = []
-        self.reply: Slab | None = None
-        self.outputs: tuple[TensorShape, ...] = ()
-        self.given: tuple[tuple[str, Whole], ...] = ()
-        self.taken: tuple[Whole, ...] = ()
-        self.fills = False
-        """Whether any output lies in such a block."""
-        self.size = 0
-        self.plain = False
-        """Whether inputs and outputs are neither bool nor in blocks of the application's: the usual case."""
-        self.filled = False
-        """Whether all outputs lie in blocks of the application's, so that nothing is left to do with them."""
-
-    def put_in(self, feed: Mapping[str, Any]) -> None:
-        """Copy the inputs to where the host reads them."""
-        if self.plain:
-            for name, target in self.copies:
-                target[...] = feed[name]  # as copyto, without its look at what else may be an array: 0.3 us
-            return
-        for name, target in self.copies:
-            if target.dtype is _BOOL:
-                np.copyto(target, _proper(feed[name]))
-            else:
-                np.copyto(target, feed[name])
-
-    def take_out(self, out: Sequence[Array | None] | None) -> list[Array]:
-        """The results as arrays of the application's own, or in those that it gave."""
-        if out is None:
-            if self.plain:
-                if len(self.results) == 1:  # the usual case, without the frame of a comprehension
-                    return [self.results[0].copy()]  # type: ignore[union-attr]
-                return [result.copy() for result in self.results]  # type: ignore[union-attr]
-            return [_owned(result) for result in self.results if result is not None]
-        given: list[Array | None] = []
-        for result, target in zip(self.results, out, strict=True):
-            if result is None:
-                assert target is not None
-                if target.dtype is _BOOL:
-                    np.copyto(target, _proper(target))
-            elif target is not None:
-                np.copyto(target, _proper(result) if result.dtype is _BOOL else result)
-            given.append(_owned(result) if target is None and result is not None else target)
-        return [array for array in given if array is not None]
-
-    def lend_out(self) -> list[Array]:
-        """The results where they are, read-only. A bool is a copy: the host may have left any byte for true."""
-        assert self.reply is not None
-        return [
-            _proper(result) if result.dtype is _BOOL else lend(self.reply, interface)
-            for result, interface in zip(self.results, self.interfaces, strict=True)
-            if result is not None
-        ]
-
-
 class LinePlans:
     """See the module."""
 
@@ -143,16 +70,29 @@ class LinePlans:
         self._replies: list[Slab] = []
         self._reply: Slab | None = None
         self._latest: dict[CallShape, LinePlan] = {}
+        self._too_much = 0
+        self._retry_at = 0.0
+        self._inline_bytes = 0
+        """What the host has for inline calls of this line, as far as can be told from here."""
+        self.pinned: object = None
+        """What a call that nobody waits for any more may still write to."""
 
     @property
     def lent(self) -> int:
         """Slabs that the application still looks at."""
-        return sum(not slab.free for slab in self._replies)
+        return sum(not slab.lending.free() for slab in self._replies)
 
-    @property
-    def bytes(self) -> int:
-        slabs = [*self._replies, self._request] if self._request else self._replies
-        return sum(slab.size for slab in slabs if slab is not None)
+    def outgrown(self) -> bool:
+        """Whether the calls since the last look needed much less memory than there is."""
+        needed = 0
+        for plan in self._plans.values():
+            if plan.used:
+                plan.used = False
+                needed = max(needed, plan.needs)
+        there = self._inline_bytes + sum(slab.size for slab in self._replies if slab.lending.free())
+        if self._request is not None:
+            there += self._request.size
+        return there > max(SMALL_BYTES, ROOMY * needed)
 
     def again(
         self, shape: CallShape, session: int, feed: Mapping[str, Any], out: Sequence[Array | None] | None
@@ -165,7 +105,7 @@ class LinePlans:
         if plan is None or plan.session != session:
             return None
         reply = self._reply
-        if plan.reply is not reply or reply is None or reply.held:
+        if plan.reply is not reply or (reply is not None and reply.lending.held):
             return None
         for name, whole in plan.given:
             array = feed[name]
@@ -179,22 +119,35 @@ class LinePlans:
         return plan
 
     def plan(
-        self, shape: CallShape, session: int, inputs: Blocks | None, outputs: Blocks | None, deadline: float | None
+        self,
+        shape: CallShape,
+        session: int,
+        inputs: Blocks | None,
+        outputs: Blocks | None,
+        deadline: float | None,
+        lend: bool,
     ) -> LinePlan:
         """The plan for this call, made if need be. inputs, outputs: those that lie in the application's own blocks.
 
-        Raises what the host answers to it.
+        lend: the outputs are to stay where they are. Raises what the host answers to it.
         """
+        if self._shared():
+            wanted = shape.reply_bytes if outputs is None else _reply_bytes(shape, outputs)
+            try:
+                self._reply = self._reply_for(wanted, deadline, lend)
+            except NoSharedMemory:
+                self._reply = None
         reply = self._reply
-        if reply is not None and reply.held:
-            reply = self._reply = self._next_reply(reply)
         key: Any = (shape, reply)
         if inputs is not None or outputs is not None:
             key = (shape, reply, _key(inputs), _key(outputs))
         plan = self._plans.get(key)
         if plan is None or plan.session != session:
             plan = self._make(shape, session, inputs, outputs, deadline)
-        if not plan.inline:
+        if plan.inline:
+            if not self._shared():
+                self._latest[shape] = plan
+        else:
             wholes = _wholes(inputs, len(shape.inputs))
             plan.given = tuple(zip(shape.input_names, wholes, strict=True))
             plan.taken = _wholes(outputs, len(shape.outputs))
@@ -209,7 +162,7 @@ class LinePlans:
         for slab in (*self._replies, *((self._request,) if self._request is not None else ())):
             self._slabs.drop_slab(slab)
         self._replies = []
-        self._request = self._reply = None
+        self._request = self._reply = self.pinned = None
 
     # --- making plans ---
 
@@ -217,36 +170,41 @@ class LinePlans:
         self, shape: CallShape, session: int, inputs: Blocks | None, outputs: Blocks | None, deadline: float | None
     ) -> LinePlan:
         self._make_room(deadline)
-        if self._shared():
+        if self._reply is not None:
             try:
-                return self._make_shared(shape, session, inputs, outputs, deadline)
+                return self._make_shared(self._reply, shape, session, inputs, outputs, deadline)
             except NoSharedMemory:
                 pass
-        key = (shape, self._reply)
         plan = self._plans.get((shape, None))
         if plan is None or plan.session != session:
             plan = LinePlan(self._next_number(), session, inline=True)
             plan.outputs = shape.outputs
             plan.size = sum(tensor.nbytes for tensor in shape.inputs)
+            plan.needs = plan.size + shape.reply_bytes
             self._tell(
                 plan, [_wire(t, 0, 0) for t in shape.inputs], [_wire(t, 0, 0) for t in shape.outputs], deadline
             )
             self._plans[shape, None] = plan
-        self._plans[key] = plan
+            self._inline_bytes = max(self._inline_bytes, plan.needs)
         return plan
 
     def _make_shared(
-        self, shape: CallShape, session: int, inputs: Blocks | None, outputs: Blocks | None, deadline: float | None
+        self,
+        reply: Slab,
+        shape: CallShape,
+        session: int,
+        inputs: Blocks | None,
+        outputs: Blocks | None,
+        deadline: float | None,
     ) -> LinePlan:
         in_blocks = inputs or (None,) * len(shape.inputs)
         out_blocks = outputs or (None,) * len(shape.outputs)
         in_at, in_size = layout([0 if b else t.nbytes for t, b in zip(shape.inputs, in_blocks, strict=True)])
         out_at, out_size = layout([0 if b else t.nbytes for t, b in zip(shape.outputs, out_blocks, strict=True)])
-        self._provide(in_size, out_size, deadline)
-        request, reply = self._request, self._reply
-        assert request is not None
-        assert reply is not None
+        request = self._request_for(in_size, deadline)
         plan = LinePlan(self._next_number(), session, inline=False)
+        plan.needs = in_size + out_size
+        plan.tight = _is_tight(reply, out_size)
         plan.reply = reply
         told: tuple[list[Any], list[Any]] = ([], [])
         for tensor, block, at in zip(shape.inputs, in_blocks, in_at, strict=True):
@@ -266,7 +224,7 @@ class LinePlans:
             plan.interfaces.append(interface)
         self._tell(plan, *told, deadline)
         plan.plain = inputs is None and outputs is None
-        if any(tensor.dtype is _BOOL for tensor in (*shape.inputs, *shape.outputs)):
+        if any(tensor.dtype is BOOL for tensor in (*shape.inputs, *shape.outputs)):
             plan.plain = False
         else:
             plan.filled = all(result is None for result in plan.results)
@@ -312,39 +270,66 @@ class LinePlans:
 
     # --- memory ---
 
-    def _provide(self, in_size: int, out_size: int, deadline: float | None) -> None:
-        """Slabs that are large enough. Larger ones take the place of all that were there."""
-        request, reply = self._request, self._reply
-        if request is None or request.size < in_size:
-            self._request = self._slabs.new_slab(in_size, host_writes=False)
-            if request is not None:
-                self._replace(request, lambda plan: not plan.inline, deadline)
-        if reply is None or reply.size < out_size:
-            self._reply = self._slabs.new_slab(out_size, host_writes=True)
-            self._replies.append(self._reply)
-            if reply is not None:
-                self._replies.remove(reply)
-                self._replace(reply, lambda plan: plan.reply is reply, deadline)
+    def _new_slab(self, wanted: int, *, host_writes: bool) -> Slab:
+        # To find that there is no memory may itself take milliseconds: not in each call.
+        if wanted >= self._too_much and time.monotonic() < self._retry_at:
+            raise NoSharedMemory
+        try:
+            return self._slabs.new_slab(wanted, host_writes=host_writes)
+        except NoSharedMemory:
+            self._too_much, self._retry_at = wanted, time.monotonic() + MEMORY_RETRY_S
+            raise
+
+    def _request_for(self, wanted: int, deadline: float | None) -> Slab:
+        """The slab for inputs; a larger one takes the place of one that is too small."""
+        old = self._request
+        if old is not None and old.size >= wanted:
+            return old
+        new = self._request = self._new_slab(wanted, host_writes=False)
+        if old is not None:
+            self._replace(old, lambda plan: not plan.inline, deadline)
+        return new
+
+    def _reply_for(self, wanted: int, deadline: float | None, lend: bool) -> Slab:
+        """A slab for outputs that nobody looks at. Raises `NoSharedMemory`.
+
+        lend: one that is not much too large, since the application may keep it.
+        """
+        best = None
+        for slab in self._replies:
+            if slab.size < wanted or (lend and not _is_tight(slab, wanted)) or not slab.lending.free():
+                continue
+            if slab is self._reply:
+                best = slab
+                break
+            if best is None or slab.size < best.size:
+                best = slab
+        if best is None:
+            before = [slab for slab in self._replies if slab.lending.free()]
+            best = self._new_slab(wanted, host_writes=True)
+            self._replies.append(best)
+            for slab in before:
+                # Smaller ones are of no more use, unless they are for lending.
+                if (not lend and slab.size < wanted) or len(self._replies) > MAX_REPLIES:
+                    self._replies.remove(slab)
+                    self._replace(slab, lambda plan, slab=slab: plan.reply is slab, deadline)  # type: ignore[misc]
+        best.lending.reuse()
+        return best
 
     def _replace(self, slab: Slab, uses: Callable[[LinePlan], bool], deadline: float | None) -> None:
-        self._drop([key for key, plan in self._plans.items() if uses(plan)], deadline)
-        self._slabs.drop_slab(slab)
-
-    def _next_reply(self, reply: Slab) -> Slab | None:
-        """One that nobody looks at; ``None`` if there is no memory for it."""
-        if reply.free:
-            reply.reuse()
-            return reply
-        for slab in self._replies:
-            if slab.free and slab.size >= reply.size:
-                slab.reuse()
-                return slab
         try:
-            slab = self._slabs.new_slab(reply.size, host_writes=True)
-        except NoSharedMemory:
-            return None
-        self._replies.append(slab)
-        return slab
+            self._drop([key for key, plan in self._plans.items() if uses(plan)], deadline)
+        finally:
+            self._slabs.drop_slab(slab)
+
+
+def _is_tight(slab: Slab, wanted: int) -> bool:
+    return slab.size <= max(SMALLEST_SLAB_BYTES, ROOMY * wanted)
+
+
+def _reply_bytes(shape: CallShape, outputs: Blocks) -> int:
+    """What the outputs take that do not lie in blocks of the application's."""
+    return layout([0 if b else t.nbytes for t, b in zip(shape.outputs, outputs, strict=True)])[1]
 
 
 def _key(blocks: Blocks | None) -> tuple[tuple[int, int] | None, ...] | None:
@@ -362,13 +347,3 @@ def _wholes(blocks: Blocks | None, count: int) -> tuple[Whole, ...]:
 
 def _wire(tensor: TensorShape, slab: int, offset: int) -> list[Any]:
     return [tensor.name, int(tensor.element), list(tensor.shape), slab, offset]
-
-
-def _owned(result: Array) -> Array:
-    return _proper(result) if result.dtype is _BOOL else result.copy()
-
-
-def _proper(array: Array) -> Array:
-    """A bool array of which each byte is 0 or 1."""
-    proper: Array = array.view(np.uint8) != 0
-    return proper

@@ -16,9 +16,10 @@ import numpy as np
 
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
-from qnnbridge.repeated.arrays import shared_blocks
+from qnnbridge.repeated.arrays import SharedBlock, shared_blocks
 from qnnbridge.repeated.line import LineEnded, LineLate
-from qnnbridge.repeated.plans import MAX_LENT_SLABS, LinePlan, LinePlans
+from qnnbridge.repeated.line_plan import BOOL, LinePlan
+from qnnbridge.repeated.plans import MAX_LENT_SLABS, LinePlans
 from qnnbridge.repeated.shapes import CallShape
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
 from qnnbridge_protocol.frames import desync
@@ -40,17 +41,40 @@ ALIVE_TIMEOUT_S = 1.0
 """A line has ended: how long the host may take to show that it has not."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_BOOL = np.dtype(np.bool_)
 
 
 class Failure(Exception):
-    """The call failed in this process; the long way knows what to do about it, in the time that is left."""
+    """The call failed in this process; the long way knows what to do about it, in the time that is left.
+
+    It is kept while the call is repeated (`alone`). Tracebacks would keep the call's frames meanwhile, in a circle,
+    so that the application's arrays would not be freed before the garbage collector comes by.
+    """
 
     def __init__(self, process: HostProcess, error: Exception, deadline: float | None) -> None:
         super().__init__(str(error))
         self.process = process
-        self.error = error
         self.deadline = deadline
+        self._error: Exception | None = bare(error)
+
+    def alone(self) -> Failure:
+        """Without traceback and context."""
+        self.__traceback__ = self.__context__ = None
+        return self
+
+    def take(self) -> Exception:
+        """What it is, once, to be raised again."""
+        error, self._error = self._error, None
+        assert error is not None
+        return error
+
+
+def bare(error: Exception) -> Exception:
+    """The error without frames: not its own, nor those of what it came from."""
+    part: BaseException | None = error
+    while part is not None:
+        part.__traceback__ = None
+        part = part.__context__
+    return error
 
 
 def run(
@@ -99,12 +123,14 @@ def _run_on(
     assert sharing is not None
     line.note = remote.note
     kept = False
+    lend = borrow and out is None
     try:
         plan = plans.again(shape, remote.session_id, feed, out)
-        if plan is None:
-            plan = _plan(remote, plans, shape, feed, out, deadline)
+        if plan is None or (lend and not plan.tight):
+            plan = _plan(remote, plans, shape, feed, out, deadline, lend)
             if plan is None:
                 return None
+        plan.used = True
         if plan.inline:
             sharing.inline_calls += 1
             return _run_inline(plans, plan, shape, feed, deadline, out)
@@ -116,8 +142,8 @@ def _run_on(
             return _other_answer(plans, head, deadline, out)
         if plan.filled and out is not None:
             return list(out)
-        if borrow and out is None:
-            if plans.lent < MAX_LENT_SLABS:
+        if lend:
+            if plans.lent < MAX_LENT_SLABS and sharing.budget.may_lend:
                 return plan.lend_out()
             sharing.lent_refused += 1
         return plan.take_out(out)
@@ -125,14 +151,14 @@ def _run_on(
         _host_gone(process)
         raise ChannelRetired from None
     except LineLate:
-        kept, state = _give_up(process, plans)
+        kept, state = _give_up(process, plans, _blocks_of(feed, out))
         raise Deadline(state) from None
     except ProtocolDesync as error:
         raise process.channel.fail(error) from None
     except BaseException as error:
         # Ctrl+C, for one: the host is told, and the line is not used again.
         if line.broken and line.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
-            kept, _ = _give_up(process, plans)
+            kept, _ = _give_up(process, plans, _blocks_of(feed, out))
         raise
     finally:
         if not kept:
@@ -164,6 +190,7 @@ def _plan(
     feed: Mapping[str, Any],
     out: Sequence[Array | None] | None,
     deadline: float | None,
+    lend: bool,
 ) -> LinePlan | None:
     """The plan for this call, made if need be; ``None`` if the host will not have it."""
     inputs = outputs = None
@@ -173,7 +200,7 @@ def _plan(
         if out is not None:
             outputs = shared_blocks(out, own, host_writes=True)
     try:
-        return plans.plan(shape, remote.session_id, inputs, outputs, deadline)
+        return plans.plan(shape, remote.session_id, inputs, outputs, deadline, lend)
     except LineLate:
         raise Deadline("not-started") from None
     except ProtocolDesync:
@@ -181,6 +208,12 @@ def _plan(
     except BridgeError:
         shape.refused = True  # the long way says what is wrong, if anything is
         return None
+
+
+def _blocks_of(feed: Mapping[str, Any], out: Sequence[Array | None] | None) -> list[SharedBlock]:
+    """What of the application's own memory the host may look at, or write to."""
+    bases: list[Any] = [array.base for array in (*feed.values(), *(out or ())) if isinstance(array, np.ndarray)]
+    return [base for base in bases if isinstance(base, SharedBlock)]
 
 
 def _run_inline(
@@ -205,7 +238,7 @@ def _run_inline(
     if head is not None:
         return _other_answer(plans, head, deadline, out)
     for index, result in enumerate(results):
-        if result.dtype is _BOOL:
+        if result.dtype is BOOL:
             np.copyto(result, result.view(np.uint8) != 0)
         given = None if out is None else out[index]
         if given is not None and given is not result:
@@ -215,7 +248,7 @@ def _run_inline(
 
 
 def _bytes(array: Array) -> memoryview:
-    if array.dtype is _BOOL:
+    if array.dtype is BOOL:
         array = array.view(np.uint8) != 0
     if not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
@@ -267,8 +300,11 @@ def _host_gone(process: HostProcess) -> None:
         raise process.channel.fail(None) from None
 
 
-def _give_up(process: HostProcess, plans: LinePlans) -> tuple[bool, str]:
-    """Cancel the call. Whether the line is kept aside until its answer comes, and what became of the work."""
+def _give_up(process: HostProcess, plans: LinePlans, blocks: object) -> tuple[bool, str]:
+    """Cancel the call. Whether the line is kept aside until its answer comes, and what became of the work.
+
+    blocks: of the application's arrays. As long as the host may write to them they are nobody else's.
+    """
     line, lines = plans.line, process.lines
     assert lines is not None
     state = "not-started"
@@ -281,9 +317,10 @@ def _give_up(process: HostProcess, plans: LinePlans) -> tuple[bool, str]:
             if line.settle(SETTLE_TIMEOUT_S):
                 return False, state
             state = "still-running"
+        plans.pinned = blocks
         lines.abandon(plans)
         return True, state
     return False, state
 
 
-__all__ = ["Failure", "deliver", "run"]
+__all__ = ["Failure", "bare", "deliver", "run"]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, element_of
+from qnnbridge_protocol.lines import layout
 
 MAX_SHAPES = 64
 """Per session. What varies more than that gains nothing from being remembered."""
@@ -37,9 +38,15 @@ class TensorShape(NamedTuple):
 
 
 class CallShape:
-    """Inputs and outputs in the order of the call. refused: the host could not make a plan of it."""
+    """Inputs and outputs in the order of the call. refused: the host could not make a plan of it.
 
-    __slots__ = ("_checks", "_count", "_wanted", "input_names", "inputs", "output_names", "outputs", "refused")
+    reply_bytes: what the outputs take in a slab.
+    """
+
+    __slots__ = (
+        *("_checks", "_count", "_wanted", "input_names", "inputs", "output_names", "outputs", "refused"),
+        "reply_bytes",
+    )
 
     def __init__(
         self,
@@ -54,6 +61,7 @@ class CallShape:
         self._wanted = output_names
         self._count = len(inputs)
         self.refused = False
+        self.reply_bytes = layout([tensor.nbytes for tensor in outputs])[1]
         self._checks = tuple((tensor.name, tensor.dtype, tensor.shape) for tensor in inputs)
 
     def fits(self, output_names: Sequence[str] | None, feed: Mapping[str, Any]) -> bool:

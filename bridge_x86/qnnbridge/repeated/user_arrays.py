@@ -52,8 +52,9 @@ def empty(host: Host, name: str, shape: Sequence[int] | None, nodes: Iterable[No
     if host.sharing.why_no_memory is None and all(dims):
         try:
             return host.arrays.empty(dims, rule.dtype, host_writes=host_writes)
-        except OSError as error:
-            host.sharing.why_no_memory = str(error)
+        except OSError as error:  # not now, or not so much
+            host.sharing.trouble = str(error)
+            host.sharing.arrays_refused += 1
     return np.empty(dims, rule.dtype)
 
 

@@ -7,13 +7,14 @@ is noticed.
 
 from __future__ import annotations
 
-import mmap
 import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 assert sys.platform != "win32"
+
+from qnnbridge_host._platform._posix_mapping import map_shared  # noqa: E402 - type checkers find it empty on Windows
 
 AVAILABLE = sys.platform == "linux"
 """Whether this host can open what an application shares."""
@@ -30,9 +31,7 @@ def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryvie
     try:
         if os.fstat(fd).st_size != size:
             raise ValueError(f"the memory has {os.fstat(fd).st_size} bytes, not {size}")
-        access = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)
-        # Touched now: a page that is missing costs a microsecond when it is met in a call.
-        return memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0), access))
+        return map_shared(fd, size, writable=write)
     finally:
         os.close(fd)
 

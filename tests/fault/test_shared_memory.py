@@ -1,0 +1,281 @@
+"""Shared memory when either side dies, when somebody talks nonsense about it, and when there is none to be had."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import os
+import resource
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.fakes.hosts import fake_host, script
+from tests.fault.test_lines import Later, until, warm
+from tests.faultlab.mixed import HEAP_SETTING, Rest, mixed_soak
+from tests.faultlab.slots import kill_hosts
+
+import qnnbridge
+from qnnbridge import errors
+
+X = np.arange(4, dtype=np.float32)
+LARGE = np.ones(800_000, np.float32)
+FLOAT = 1
+
+
+@pytest.fixture
+def host(no_leaks: Any) -> Iterator[qnnbridge.Host]:
+    with fake_host(shared_memory=True) as host:
+        yield host
+
+
+@contextmanager
+def limited(kind: int, most: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (soft, hard))
+
+
+def ask(host: qnnbridge.Host, session: qnnbridge.InferenceSession, inputs: list[Any], outputs: list[Any]) -> None:
+    """Say this to the host, as a client would that is out of its mind."""
+    process = host.supervisor.running
+    assert process is not None
+    assert process.lines is not None
+    plans = process.lines.take(None)
+    assert plans is not None
+    try:
+        header = {"op": "plan.make", "plan": 1000, "session": session._remote.session_id, "inline": False}
+        plans.line.ask({**header, "inputs": inputs, "outputs": outputs}, None)
+    finally:
+        process.lines.give_back(plans)
+
+
+def slabs(host: qnnbridge.Host) -> tuple[int, int]:
+    """The numbers of a slab that we write and of one that the host writes."""
+    process = host.supervisor.running
+    assert process is not None
+    assert process.lines is not None
+    (plans,) = process.lines._idle
+    assert plans._request is not None
+    assert plans._reply is not None
+    return plans._request.number, plans._reply.number
+
+
+# --- deaths of either side ---
+
+
+def test_hosts_that_die_while_slots_are_held_leave_nothing(no_leaks: Any) -> None:
+    """Lent results, arrays of the application's and a call under way, each time; ``--slots 1000`` does more."""
+    result = kill_hosts(8)
+    assert result.good, str(result)
+
+
+def test_a_death_keeps_no_array_of_the_call_that_met_it(host: qnnbridge.Host) -> None:
+    """Not even until the garbage collector comes by: arrays may be large."""
+    session = qnnbridge.InferenceSession(script(scale=2, npu=False), host=host, providers=["CPUExecutionProvider"])
+
+    def call(retry: int) -> list[weakref.ref[Any]]:
+        arrays = [session.empty_input("x", (4,)), X.copy()]
+        for array in arrays:
+            array[:] = 1
+            warm(session, array)
+            os.kill(host.info.pid, 9)
+            try:
+                session.run(None, {"x": array}, retry=retry)
+            except errors.HostCrashed:
+                assert not retry
+            session.run(None, {"x": array})
+        return [weakref.ref(array) for array in arrays]
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert [left() for left in (*call(1), *call(0))] == [None] * 4
+    finally:
+        gc.enable()
+    host.arrays.collect()
+    assert len(host.arrays) == 0
+
+
+# --- nonsense ---
+
+
+@pytest.mark.parametrize(
+    ("slab", "shape", "offset"),
+    [
+        pytest.param("ours", [1 << 20], 0, id="longer than the slab"),
+        pytest.param("ours", [4], 1 << 20, id="beyond the slab"),
+        pytest.param("ours", [4], 1 << 62, id="far beyond"),
+        pytest.param("ours", [4], -64, id="before the slab"),
+        pytest.param("ours", [4], 4, id="not aligned"),
+        pytest.param("ours", [1 << 62], 0, id="more than there can be"),
+        pytest.param("theirs", [4], 0, id="memory that the host writes"),
+    ],
+)
+def test_a_tensor_that_does_not_lie_where_it_may_is_refused(
+    host: qnnbridge.Host, slab: str, shape: list[int], offset: int
+) -> None:
+    session = qnnbridge.InferenceSession(script(scale=2), host=host)
+    warm(session)
+    ours, theirs = slabs(host)
+    number = ours if slab == "ours" else theirs
+    good = [["x", FLOAT, [4], ours, 0]], [["y", FLOAT, [4], theirs, 0]]
+    with pytest.raises(errors.ProtocolDesync, match=r"slab|lies|shape"):
+        ask(host, session, [["x", FLOAT, shape, number, offset]], good[1])
+    with pytest.raises(errors.ProtocolDesync, match=r"slab|lies|shape"):
+        ask(host, session, good[0], [["y", FLOAT, shape, ours if number == theirs else theirs, offset]])
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
+    assert session.generation == 1
+    ask(host, session, *good)
+
+
+def test_memory_of_an_older_host_is_not_known_to_the_next(host: qnnbridge.Host) -> None:
+    session = qnnbridge.InferenceSession(script(scale=2), host=host)
+    warm(session)
+    old, _ = slabs(host)
+    os.kill(host.info.pid, 9)
+    warm(session)
+    _, theirs = slabs(host)
+    with pytest.raises(errors.InvalidArgument, match=f"no slab {old}"):
+        ask(host, session, [["x", FLOAT, [4], old, 0]], [["y", FLOAT, [4], theirs, 0]])
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
+    assert session.generation == 2
+
+
+# --- what is borrowed, and what may still be written ---
+
+
+def test_lent_results_are_never_written_again(host: qnnbridge.Host) -> None:
+    session = qnnbridge.InferenceSession(script(scale=2), host=host)
+    kept = []
+    for number in range(40):
+        x = np.full(4, number, np.float32)
+        kept.append(session.run(None, {"x": x}, borrow=True)[0])
+        session.run(None, {"x": -x})
+    assert host.stats.results_copied > 0, "no more than a few are lent"
+    for number, y in enumerate(kept):
+        assert (y == 2 * number).all()
+
+
+def test_a_small_lent_result_does_not_keep_a_large_piece_of_memory(host: qnnbridge.Host) -> None:
+    session = qnnbridge.InferenceSession(script(scale=2), host=host)
+    warm(session, LARGE)
+    warm(session)
+    before = host.stats.shared_bytes
+    kept = [session.run(None, {"x": X}, borrow=True)[0] for _ in range(6)]
+    assert host.stats.shared_bytes - before < 1_000_000
+    assert all(np.array_equal(y, X * 2) for y in kept)
+
+
+def test_memory_that_a_late_call_may_still_write_to_is_given_to_nobody(
+    host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    model = Later(tmp_path, f"wait:{gate}", npu=False)
+    session = qnnbridge.InferenceSession(model.path, host=host, providers=["CPUExecutionProvider"])
+    out = session.empty_output("y", (4,))
+    for _ in range(3):
+        session.run(None, {"x": X}, out=[out])
+    assert np.array_equal(out, X * 3)
+    place = out.base.place
+    model.now()
+    with pytest.raises(errors.DeadlineExceeded):
+        session.run(None, {"x": X}, out=[out], timeout=0.2)
+    del out
+    others = [session.empty_output("y", (4,)) for _ in range(3)]
+    assert place not in [array.base.place for array in others]
+    gate.touch()
+    process = host.supervisor.running
+    assert process is not None
+    assert process.lines is not None
+    until(lambda: not process.channel.requests.abandoned)
+    process.lines.reap()
+    others += [session.empty_output("y", (4,)) for _ in range(3)]
+    assert place in [array.base.place for array in others]
+
+
+# --- none to be had ---
+
+
+def test_where_there_is_not_so_much_memory_large_tensors_travel_in_the_pipes(host: qnnbridge.Host) -> None:
+    session = qnnbridge.InferenceSession(script(scale=2), host=host)
+    with limited(resource.RLIMIT_FSIZE, 1_000_000):
+        for _ in range(3):
+            assert np.array_equal(session.run(None, {"x": LARGE})[0], LARGE * 2)
+            assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
+        array = session.empty_input("x", LARGE.shape)
+        array[:] = 1
+        assert np.array_equal(session.run(None, {"x": array})[0], LARGE * 2)
+        stats = host.stats
+    assert stats.shared_calls
+    assert stats.inline_calls
+    assert stats.arrays_copied == 1
+    assert stats.shared_memory.startswith("off: ")
+
+
+def test_where_there_is_no_memory_at_all_calls_go_on_and_it_is_used_when_there_is(host: qnnbridge.Host) -> None:
+    session = qnnbridge.InferenceSession(script(scale=2), host=host)
+    with limited(resource.RLIMIT_FSIZE, 100):
+        for _ in range(3):
+            assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
+        stats = host.stats
+        assert (stats.shared_calls, stats.inline_calls) == (0, 2)
+        assert "too large" in stats.shared_memory.lower()
+
+    def shared() -> bool:
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
+        return host.stats.shared_calls > 0
+
+    until(shared)
+    assert host.stats.shared_memory == "available"
+
+
+def test_without_descriptors_calls_go_by_the_connection_and_lines_are_opened_later(host: qnnbridge.Host) -> None:
+    session = qnnbridge.InferenceSession(script(scale=2), host=host)
+    session.run(None, {"x": X})
+    with limited(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) - 1):
+        for _ in range(3):
+            assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
+    assert host.stats.lines == 0
+    assert "open files" in host.stats.shared_memory
+
+    def shared() -> bool:
+        session.run(None, {"x": X})
+        return host.stats.shared_calls > 0
+
+    until(shared)
+    assert host.stats.shared_memory == "available"
+
+
+# --- the soak ---
+
+
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "inline"])
+def test_calls_of_all_sizes_and_ways_leave_both_sides_as_they_were(shared_memory: bool, no_leaks: Any) -> None:
+    """``python -m tests.faultlab --mixed 1000000`` does more of it."""
+    if importlib.util.find_spec("onnxruntime") is None:  # to import it here would open files of its own
+        pytest.skip("needs onnxruntime")
+    from qnnbridge_tools.bench.subjects import ASSETS
+
+    host = qnnbridge.Host(shared_memory=shared_memory, env=HEAP_SETTING)
+    result = mixed_soak(host, ASSETS / "add.onnx", calls=320, kills=0, seed=5)
+    assert result.good, str(result)
+    assert (result.shared_calls if shared_memory else result.inline_calls) > 200
+
+
+def test_the_soak_sees_growth() -> None:
+    from tests.faultlab.mixed import MixedResult
+
+    rest = Rest(fds=10, own=50_000_000, shared=0)
+    assert MixedResult(laps=[(rest, rest)] * 8).flat
+    for grown in (Rest(20, 50_000_000, 0), Rest(10, 150_000_000, 0), Rest(10, 50_000_000, 1_000_000)):
+        assert not MixedResult(laps=[(rest, rest)] * 4 + [(rest, grown)] * 4).flat
+        assert not MixedResult(laps=[(rest, rest)] * 4 + [(grown, rest)] * 4).flat
+    assert not MixedResult(laps=[(rest, rest)] * 8, peak=2, limit=1).flat
