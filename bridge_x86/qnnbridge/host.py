@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -180,6 +180,9 @@ class Host:
         self._arrays_lock = threading.Lock()
         self.recycler = Recycler(recycle or RecycleAfter())
         self._unreleased: collections.deque[tuple[int, int]] = collections.deque()
+        self.obstacles: tuple[Sized, ...] = (self._unreleased, *blame.cases)
+        """All empty as long as nothing has to be looked after before a quick call: what finalizers have left, and
+        models that are suspected."""
         self._info: HostInfo | None = None
         self.cache_counters = CacheCounters()
         _open_hosts.add(self)
@@ -305,14 +308,9 @@ class Host:
     # --- for the sessions ---
 
     @property
-    def upkeep_waits(self) -> bool:
-        """Whether finalizers have left something behind."""
-        return bool(self._unreleased)
-
-    @property
-    def has_arrays(self) -> bool:
-        """Whether `arrays` has ever been asked for."""
-        return self._arrays is not None
+    def own_arrays(self) -> SharedArrays | None:
+        """`arrays`, if anybody has ever asked for it."""
+        return self._arrays
 
     @property
     def arrays(self) -> SharedArrays:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -35,13 +36,18 @@ from qnnbridge_protocol.lines import (
     LineKind,
     TailReader,
     call_id,
+    pack_head,
     parse_head,
     tail_of,
 )
 
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
-_CALL, _RESULT = int(LineKind.CALL), int(LineKind.RESULT)
-_PING, _PONG = int(LineKind.PING), int(LineKind.PONG)
+_IN_SHORT = struct.Struct("<8sIIQQ")
+"""A head of which magic, kind and zeros are one field."""
+_CALL_BEGINS, _PING_BEGINS = pack_head(LineKind.CALL, 0)[:8], pack_head(LineKind.PING, 0)[:8]
+_NUMBER_AT = 8
+_NUMBER = struct.Struct("<I")
+"""Of a head that says nothing but its kind, what differs from call to call."""
 
 
 class Desk(Protocol):
@@ -139,7 +145,7 @@ class Lines:
 class LineCall(Request):
     """A call on a line. Used again for a later call when it has been answered and is out of everybody's hands."""
 
-    __slots__ = ("line", "number", "plan", "stop")
+    __slots__ = ("_first_id", "line", "number", "plan", "stop")
 
     on_line = True
 
@@ -148,18 +154,20 @@ class LineCall(Request):
         self.line = line
         self.number = 0
         self.plan: Plan | None = None
-        self.stop: StopHandle | None = None
+        self.stopper = self.stop = StopHandle()
+        self._first_id = call_id(line.number, 0)
 
     def renew(self, number: int, plan: Plan) -> None:
-        self.id = call_id(self.line.number, number)
+        self.id = self._first_id + number
         self.number = number
         self.plan = plan
-        self.phase = None
-        self.started = self.withdrawn = self.failed = False
+        self.started = False
         self.declared = self.line.records  # where there is no record a frame has to tell
-        self.done = None
-        if self.stop is None or self.stop.stopped:
-            self.stopper = self.stop = StopHandle()
+        if self.withdrawn or self.failed or self.done is not None:
+            if self.withdrawn:  # whoever stops it may do so only now, and means the call before
+                self.stopper = self.stop = StopHandle()
+            self.withdrawn = self.failed = False
+            self.done = None
 
     def let_go(self) -> None:
         pass
@@ -168,10 +176,13 @@ class LineCall(Request):
         """Whether it went well. Never raises what a handler raises: that is the answer."""
         plan, stop = self.plan, self.stop
         assert plan is not None
-        assert stop is not None
         try:
-            values = plan.session.run_bound(plan.call, stop, self.line.recorder(self))
-            self.line.answer(self, plan, values)
+            line = self.line
+            values = plan.session.run_bound(plan.call, stop, line.recorder(self))
+            if values is None and not plan.inline:
+                line.answer_shortly(line.result, self.number)
+            else:
+                line.answer(self, plan, values)
             return True
         except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the caller
             self.line.answer_error(self, error)
@@ -184,7 +195,11 @@ class LineCall(Request):
         self.line.answer_error(self, error)
 
     def served(self) -> None:
-        self.line.take_back(self)
+        line = self.line
+        self.plan = None  # or it would keep the plan's memory until the next call
+        line.spare.append(self)
+        if line.ended:
+            line.close_if_unused()
 
 
 class Line:
@@ -194,18 +209,22 @@ class Line:
         self.number = number
         self._lines = lines
         self._desk = lines.desk
+        self._accept = lines.desk.accept
         self._in_fd, self._out_fd = ends
         self._record = record
         self.records = record is not None
         self._plans: dict[int, Plan] = {}
         self._inline_memory: InlineMemory | None = None
-        self._spare: list[LineCall] = []
+        self.spare: list[LineCall] = []
+        """To be used again."""
         self._write_lock = threading.Lock()
         self._writer = ByteWriter(blocking_write(self._out_fd))
-        self._head = bytearray(HEAD_BYTES)
+        self.result = bytearray(pack_head(LineKind.RESULT, 0))
+        self._pong = bytearray(pack_head(LineKind.PONG, 0))
         self._made = 0
         """Calls that there are. One that is not spare is in somebody's hands."""
-        self._ended = False
+        self.ended = False
+        """The client is gone from it: nothing is written any more."""
         self._answered = 0
         """The call that was answered last: nothing more is said about it. Under the lock."""
         self._current: LineCall | None = None
@@ -214,7 +233,7 @@ class Line:
     def let_go(self) -> None:
         """Of the memory of its plans."""
         self._plans.clear()
-        for call in list(self._spare):
+        for call in list(self.spare):
             call.plan = None
 
     def start(self) -> None:
@@ -231,9 +250,13 @@ class Line:
     def _work(self) -> None:
         file = io.FileIO(self._in_fd, "rb", closefd=False)
         head = memoryview(bytearray(HEAD_BYTES))
+        readinto, take = file.readinto, self._take
         try:
-            while _fill(file, head) and not self._lines.closed:
-                self._take(file, head)
+            while not self._lines.closed:
+                count = readinto(head)
+                if count != HEAD_BYTES and not _fill_rest(file, head, count or 0):
+                    break
+                take(file, head)
         except ProtocolDesync as error:
             self._desk.broken(error)
         except EOFError:
@@ -245,31 +268,34 @@ class Line:
             self._inline_memory = None
             self._lines.ended(self)
             os.close(self._in_fd)
-            with self._write_lock:
-                self._ended = True
-                self._close_if_unused()
+            self.ended = True
+            self.close_if_unused()
 
     def _take(self, file: io.FileIO, raw: memoryview) -> None:
-        magic, kind, phase, zero, number, plan_number, tail, zeros = HEAD.unpack_from(raw)
-        if magic == LINE_MAGIC and number and not (phase or zero or tail or zeros):
+        begins, number, plan_number, tail, zeros = _IN_SHORT.unpack_from(raw)
+        if number and not zeros:
             # The usual cases, without the objects that the careful way makes.
-            quick = self._plans.get(plan_number)
-            if kind == _CALL and quick is not None and not quick.inline:
-                self._begin(number, quick)
-                return
-            if kind == _PING:
-                self._send_head(_PONG, number)
+            if begins == _CALL_BEGINS:
+                plan = self._plans.get(plan_number)
+                if plan is not None and plan.input_bytes == tail:
+                    for view in plan.inputs:
+                        if not _fill(file, view):
+                            raise EOFError
+                    self._begin(number, plan)
+                    return
+            elif begins == _PING_BEGINS and not tail:
+                self.answer_shortly(self._pong, number)
                 return
         self._take_carefully(file, raw)
 
     def _begin(self, number: int, plan: Plan) -> None:
-        if self._spare:
-            call = self._spare.pop()
+        if self.spare:
+            call = self.spare.pop()
         else:
             call = LineCall(self)
             self._made += 1
         call.renew(number, plan)
-        self._desk.accept(call, plan.lane)
+        self._accept(call, plan.lane)
 
     def _take_carefully(self, file: io.FileIO, raw: memoryview) -> None:
         head = parse_head(raw, self._desk.limits, from_client=True)
@@ -277,18 +303,8 @@ class Line:
             plan = self._plans.get(head.plan)
             if plan is None:
                 raise desync(f"call of plan {head.plan}, which is not there", raw)
-            expected = 0
-            if plan.inline:
-                for tensor in plan.call.inputs:
-                    expected += tensor.array.nbytes
-            if head.tail_bytes != expected:
-                raise desync(f"call with {head.tail_bytes} bytes, its plan says {expected}", raw)
-            if expected:
-                for tensor in plan.call.inputs:
-                    if tensor.array.nbytes and not _fill(file, tensor.array.data.cast("B")):
-                        raise EOFError
-            self._begin(head.number, plan)
-        elif head.kind is LineKind.PING:
+            raise desync(f"call with {head.tail_bytes} bytes, its plan says {plan.input_bytes}", raw)
+        if head.kind is LineKind.PING:
             self._send(LineKind.PONG, head.number)
         else:
             self._answer_question(head.number, _read_tail(file, head.tail_bytes, self._desk.limits))
@@ -344,11 +360,7 @@ class Line:
             frame = Frame(Kind.REPLY, 1, header, tuple(encoder.buffers))
             self._send_frame(LineKind.VALUES, call.number, frame)
             return
-        if not plan.inline:
-            self._send_head(_RESULT, call.number)
-            return
-        chunks = [tensor.array.data.cast("B") for tensor in plan.call.outputs if tensor.array.nbytes]
-        self._send(LineKind.RESULT, call.number, chunks, sum(chunk.nbytes for chunk in chunks))
+        self._send(LineKind.RESULT, call.number, plan.outputs, plan.output_bytes)
 
     def answer_error(self, call: LineCall, error: BaseException) -> None:
         self._send_frame(LineKind.ERROR, call.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
@@ -356,23 +368,17 @@ class Line:
     def tell_phase(self, call: LineCall, phase: str) -> None:
         self._send(LineKind.PHASE, call.number, phase=_PHASE_NUMBERS.get(phase, 1))
 
-    def take_back(self, call: LineCall) -> None:
-        call.plan = None  # or it would keep the plan's memory until the next call
-        self._spare.append(call)
-        if self._ended:
-            with self._write_lock:
-                self._close_if_unused()
-
-    def _send_head(self, kind: int, number: int) -> None:
+    def answer_shortly(self, head: bytearray, number: int) -> None:
+        """With `result`: the outputs are where the plan says. Or with a PONG."""
         with self._write_lock:
-            if self._ended:
+            if self.ended:
                 return
             self._answered = number
-            HEAD.pack_into(self._head, 0, LINE_MAGIC, kind, 0, 0, number, 0, 0, 0)
+            _NUMBER.pack_into(head, _NUMBER_AT, number)
             try:
-                os.write(self._out_fd, self._head)
+                os.write(self._out_fd, head)
             except OSError:  # the caller has given the line up
-                self._ended = True
+                self.ended = True
 
     def _send_frame(self, kind: LineKind, number: int, frame: Frame) -> None:
         chunks, size = tail_of(frame, self._desk.limits)
@@ -384,7 +390,7 @@ class Line:
         head = memoryview(HEAD.pack(LINE_MAGIC, kind, phase, 0, number, 0, size, 0))
         with self._write_lock:
             # Another thread may want to tell a phase while the call is being answered: the client is further on.
-            if self._ended or (kind is LineKind.PHASE and number == self._answered):
+            if self.ended or (kind is LineKind.PHASE and number == self._answered):
                 return
             if kind is not LineKind.PHASE:
                 self._answered = number
@@ -392,17 +398,19 @@ class Line:
                 self._writer.write_all([head, *(chunks or ())])
             except OSError:  # the caller has given the line up
                 self._writer.discard()
-                self._ended = True
+                self.ended = True
 
-    def _close_if_unused(self) -> None:
-        if self._ended and len(self._spare) == self._made and self._out_fd >= 0:
-            os.close(self._out_fd)
-            self._out_fd = -1
-            # Calls, plans and memory refer to each other: in a process that goes on they would stay for long.
-            self._spare.clear()
-            self._made = 0
-            self._current = self._record = None
-            self._note = _nowhere
+    def close_if_unused(self) -> None:
+        """The line has ended: nobody will write when all its calls are spare."""
+        with self._write_lock:
+            if len(self.spare) == self._made and self._out_fd >= 0:
+                os.close(self._out_fd)
+                self._out_fd = -1
+                # Calls, plans and memory refer to each other: in a process that goes on they would stay for long.
+                self.spare.clear()
+                self._made = 0
+                self._current = self._record = None
+                self._note = _nowhere
 
 
 def _nowhere(_phase: str) -> None:
@@ -411,7 +419,11 @@ def _nowhere(_phase: str) -> None:
 
 def _fill(file: io.FileIO, view: memoryview) -> bool:
     """Read until the view is full. False at the end of the stream."""
-    count = file.readinto(view) or 0
+    return _fill_rest(file, view, file.readinto(view) or 0)
+
+
+def _fill_rest(file: io.FileIO, view: memoryview, count: int) -> bool:
+    """As `_fill`, behind a first read of `count` bytes."""
     while count < view.nbytes:
         more = file.readinto(view[count:]) if count else 0
         if not more:

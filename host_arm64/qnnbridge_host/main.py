@@ -1,20 +1,26 @@
-"""Puts the parts of the host together."""
+"""Puts the parts of the host together.
+
+What is imported here, at the top, is imported before HELLO: next to nothing. ``python -X importtime`` shows it.
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
 
-from qnnbridge_host import parent_watch, sharing
-from qnnbridge_host.handlers import HostHandlers
-from qnnbridge_host.server import EXIT_OK, OwnProcess, Server, leave
+from qnnbridge_host.greeting import greet
+from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
     from qnnbridge_host.engine import Engine
+
+PARENT = "--parent"
+"""Option: the process to end with, if that is not the one that started this one."""
 
 
 def main(
@@ -24,24 +30,32 @@ def main(
     load_engine: Callable[[Callable[[str], None]], Engine] | None = None,
 ) -> NoReturn:
     """Serve one application over the two descriptors. Never returns."""
-    parser = argparse.ArgumentParser(prog="qnnbridge_host", description=__doc__)
-    parser.add_argument("--parent", type=int, default=os.getppid(), help="process to end with")
-    options = parser.parse_args(argv)
-    parent_watch.error_dialogs_off()
-    parent_watch.arm(options.parent, lambda: leave(EXIT_OK))
-    Server(OwnProcess(in_fd, out_fd), introduction(), HostHandlers(load_engine or _load_engine)).run()
+    parent = _parent(sys.argv[1:] if argv is None else argv)
+    if sys.platform == "win32":
+        from qnnbridge_host.parent_watch import error_dialogs_off
+
+        error_dialogs_off()
+    watch = _Watch(parent)
+    connection = Connection(Role.HOST, introduction())
+    greet(in_fd, out_fd, connection, watch.begin)
+    watch.begin()
+
+    from qnnbridge_host.handlers import HostHandlers
+    from qnnbridge_host.server import OwnProcess, Server
+
+    handlers = HostHandlers(load_engine or _load_engine)
+    Server(OwnProcess(in_fd, out_fd), connection.hello, handlers, connection).run()
 
 
 def introduction() -> Hello:
     """What the host says of itself; nothing heavy is imported for it."""
-    import sysconfig
-
-    from qnnbridge_host.engine.distributions import installed_versions
+    from qnnbridge_host.distributions import installed_versions
 
     return Hello(
-        features=FEATURES if sharing.AVAILABLE else FEATURES - SHARING_FEATURES,
+        # As `sharing.AVAILABLE`, which is not imported for this.
+        features=FEATURES if sys.platform in ("linux", "win32") else FEATURES - SHARING_FEATURES,
         pid=os.getpid(),
-        machine=_machine(sysconfig.get_platform()),
+        machine=_machine(),
         python="{}.{}.{}".format(*sys.version_info[:3]),
         executable=sys.executable,
         platform=sys.platform,
@@ -49,11 +63,42 @@ def introduction() -> Hello:
     )
 
 
-def _machine(platform: str) -> str:
+class _Watch:
+    """Watches the process that the host belongs to, from the first `begin` on."""
+
+    def __init__(self, parent: int) -> None:
+        self._parent = parent
+        self._begun = False
+
+    def begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            from qnnbridge_host import parent_watch
+            from qnnbridge_host.server import EXIT_OK, leave
+
+            parent_watch.arm(self._parent, lambda: leave(EXIT_OK))
+
+
+def _parent(argv: Sequence[str]) -> int:
+    """From the command line, which only our own client writes: no argparse, which takes longer than HELLO."""
+    if not argv:
+        return os.getppid()
+    name, _, value = argv[0].partition("=")
+    rest = list(argv[1:]) if value else list(argv[2:])
+    value = value or "".join(argv[1:2])
+    if name != PARENT or not value.isdecimal() or rest:
+        print(f"usage: python -m qnnbridge_host [{PARENT} PID]", file=sys.stderr)
+        sys.exit(2)
+    return int(value)
+
+
+def _machine() -> str:
     """The process' own architecture: what the interpreter was built for, which no emulation hides."""
-    if platform == "win32":
-        return "x86"
-    machine = platform.rpartition("-")[2]
+    if sys.platform == "win32":
+        # As `sysconfig.get_platform` finds it out.
+        built = sys.version.lower()
+        return "x64" if "amd64" in built else "ARM64" if "(arm64)" in built else "x86"
+    machine = os.uname().machine
     return {"amd64": "x64", "arm64": "ARM64"}.get(machine, machine)
 
 

@@ -9,9 +9,7 @@ What the code needs of Windows is one seam, `Windows`; only Windows has an answe
 
 from __future__ import annotations
 
-import ntpath
 import sys
-from typing import Protocol
 
 if sys.platform == "win32":
     from qnnbridge_host._platform._win32_driver import windows
@@ -29,6 +27,12 @@ _RPC_LIBRARY = "libcdsprpc.dll"
 """Comes with the driver, in its folder and with its version."""
 
 _MAX_TEXT = 64
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+else:
+    Protocol = object
 
 
 class Windows(Protocol):
@@ -70,6 +74,8 @@ def _of_library(system: Windows, service: str) -> str | None:
     image = system.value(rf"{_CONTROL_SET}\Services\{service}", "ImagePath")
     if not image:
         return None
+    import ntpath
+
     folder = ntpath.dirname(_absolute(image, system.system_root()))
     return system.file_version(ntpath.join(folder, _RPC_LIBRARY))
 
@@ -78,6 +84,8 @@ def _absolute(image: str, system_root: str) -> str:
     r"""A driver's path in the forms that Windows knows:
     ``\SystemRoot\..``, ``%SystemRoot%\..``, ``\??\..``, ``System32\..``.
     """
+    import ntpath
+
     lowered = image.lower()
     for prefix in ("\\systemroot\\", "%systemroot%\\"):
         if lowered.startswith(prefix):

@@ -7,7 +7,6 @@ holds the GIL. On Windows the application's job object does the same.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -17,8 +16,6 @@ if sys.platform == "win32":
     from qnnbridge_host._platform._win32 import ParentHandle, error_dialogs_off
 else:
     from qnnbridge_host._platform._posix import ParentHandle, error_dialogs_off
-
-_log = logging.getLogger("qnnbridge_host.parent")
 
 __all__ = ["arm", "error_dialogs_off"]
 
@@ -39,7 +36,8 @@ def arm(parent_pid: int, on_parent_gone: Callable[[], object] = _leave) -> tuple
         on_parent_gone()
         return ()
     except OSError as error:
-        _log.warning("process %d cannot be watched (%s); the host ends with its input", parent_pid, error)
+        text = f"process {parent_pid} cannot be watched ({error}); the host ends with its input"
+        print(f"qnnbridge host: {text}", file=sys.stderr, flush=True)
         return ()
 
     def watch() -> None:

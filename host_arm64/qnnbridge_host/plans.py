@@ -6,7 +6,7 @@ memory is taken or pointed to. A plan belongs to one line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from qnnbridge_host.engine.bound_call import BoundCall, BoundTensor
@@ -51,10 +51,14 @@ class InlineMemory:
 class Plan:
     """session: that it runs. lane: in which its calls wait, if in any. inline: tensors travel on the line.
 
-    slabs: numbers of those that its tensors lie in.
+    inputs, outputs: the bytes of the tensors that travel, and how many they are. slabs: numbers of those that its
+    tensors lie in.
     """
 
-    __slots__ = ("call", "inline", "lane", "session", "slabs")
+    __slots__ = (
+        *("call", "inline", "input_bytes", "inputs", "lane", "output_bytes", "outputs", "session"),
+        "slabs",
+    )
 
     def __init__(
         self, session: BoundRuns, lane: str | None, call: BoundCall, inline: bool, slabs: frozenset[int]
@@ -64,6 +68,10 @@ class Plan:
         self.call = call
         self.inline = inline
         self.slabs = slabs
+        self.inputs = _bytes_of(call.inputs) if inline else []
+        self.outputs = _bytes_of(call.outputs) if inline else []
+        self.input_bytes = sum(view.nbytes for view in self.inputs)
+        self.output_bytes = sum(view.nbytes for view in self.outputs)
 
 
 def make_plan(
@@ -144,6 +152,10 @@ def _shared(tensor: _Tensor, slabs: Slabs, *, written: bool) -> BoundTensor:
             f"a tensor of {tensor.nbytes} bytes at {tensor.offset} lies beyond its slab of {slab.data.nbytes}"
         )
     return BoundTensor(tensor.name, slab.view(tensor.shape, tensor.dtype, tensor.offset))
+
+
+def _bytes_of(tensors: Sequence[BoundTensor]) -> list[memoryview]:
+    return [tensor.array.data.cast("B") for tensor in tensors if tensor.array.nbytes]
 
 
 __all__ = ["BoundRuns", "InlineMemory", "Plan", "make_plan"]

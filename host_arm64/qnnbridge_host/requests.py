@@ -137,10 +137,12 @@ class InFlight:
         with self._lock:
             request.phase = None
             request.failed = failed
-            # The thread that served it may go on in the lane for others, with this one on its stack.
-            request.let_go()
-            if self._requests.pop(request.id, None) is not None and not request.on_line:
-                self._by_connection -= 1
+            open_still = self._requests.pop(request.id, None) is not None
+            if not request.on_line:
+                # The thread that served it may go on in the lane for others, with this one on its stack.
+                request.let_go()
+                if open_still:
+                    self._by_connection -= 1
             if self._draining and not self._requests:
                 self._empty.notify_all()
             done = request.done

@@ -117,9 +117,10 @@ class OwnProcess:
 class Server:
     """Serves one client, then leaves its home, which as a rule ends the process."""
 
-    def __init__(self, home: Home, hello: Hello, handlers: Handlers) -> None:
+    def __init__(self, home: Home, hello: Hello, handlers: Handlers, connection: Connection | None = None) -> None:
+        """connection: on which HELLOs were exchanged already, if they were."""
         self._home = home
-        self._connection = Connection(Role.HOST, hello)
+        self._connection = connection or Connection(Role.HOST, hello)
         self._handlers = handlers
         self._write_lock = threading.Lock()
         self._lead = threading.Lock()
@@ -133,7 +134,8 @@ class Server:
 
     def run(self) -> NoReturn:
         """Greet, serve until the client leaves, leave."""
-        self._greet()
+        if self._connection.agreement is None:
+            self._greet()
         self._handlers.start(lambda phase: self._tell_phase(0, phase))
         self._work()
         raise AssertionError("unreachable: _work only ends by leaving")
@@ -239,8 +241,14 @@ class Server:
     def accept_call(self, call: LineCall, lane: str | None) -> None:
         """A call that came by a line: counted with the others, in the same lanes."""
         if lane is None:
+            # `_finish_call`, without a further step: this is the whole of a repeated call.
             self._in_flight.begin(call)
-            self._finish_call(call)
+            well = False
+            try:
+                well = call.serve()
+            finally:
+                self._in_flight.finish(call, failed=not well)
+                call.served()
         else:
             self._in_flight.add(call)
             self._enter_lane(call, lane)

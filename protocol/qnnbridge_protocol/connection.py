@@ -11,13 +11,16 @@ answer: REQUEST a REPLY or ERROR, CANCEL a REPLY, PING a PONG. PHASE and EVENT m
 from __future__ import annotations
 
 import enum
-from typing import Any
 
 from qnnbridge_protocol.frames import Frame, Kind, desync
 from qnnbridge_protocol.hello import Agreement, Hello, negotiate
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.reader import FrameReader
 from qnnbridge_protocol.writer import write_frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Role(enum.Enum):

@@ -46,9 +46,12 @@ the wire is ever imported. This module imports nothing heavy, so that it works i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
 
-Retry = Literal["safe", "unsafe", "pointless"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar, Literal
+
+    Retry = Literal["safe", "unsafe", "pointless"]
 
 
 class BridgeError(Exception):

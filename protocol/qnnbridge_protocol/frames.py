@@ -24,10 +24,15 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
-from typing import Any, NamedTuple
 
 from qnnbridge_protocol.errors import ProtocolDesync
 from qnnbridge_protocol.limits import EVIDENCE_BYTES, MAX_HELLO_BYTES, Limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NamedTuple
+else:
+    from qnnbridge_protocol.records import NamedTuple
 
 MAGIC = b"\x89NPB"
 WIRE_VERSION = 1

@@ -5,13 +5,15 @@ No extension types, no timestamps, no duplicate keys, text keys only, bounded de
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgpack
 
 from qnnbridge_protocol.errors import TooLarge
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.limits import MAX_DEPTH
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 

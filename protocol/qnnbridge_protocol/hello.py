@@ -5,15 +5,20 @@ Nothing heavy is imported before it, so that a version conflict costs a tenth of
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
 
 from qnnbridge_protocol._version import __version__
 from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.version_rule import check_releases
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NamedTuple
+else:
+    from qnnbridge_protocol.records import NamedTuple
 
 API_VERSIONS = (1, 1)
 """Lowest and highest version of the operations that this build speaks. Only additions inside a version."""
@@ -28,8 +33,7 @@ DAEMON_FEATURE = "daemon"
 """Named by a daemon and by who speaks to one, and by nobody else: releases that are far apart do not meet there."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Hello:
+class Hello(NamedTuple):
     """One side's introduction.
 
     machine: of the process, from its own executable (``platform.machine()`` lies under emulation).
@@ -39,14 +43,14 @@ class Hello:
 
     api: tuple[int, int] = API_VERSIONS
     features: frozenset[str] = FEATURES
-    limits: Limits = dataclasses.field(default_factory=Limits)
+    limits: Limits = Limits()
     qnnbridge: str = __version__
     pid: int = 0
     machine: str = ""
     python: str = ""
     executable: str = ""
     platform: str = ""
-    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    versions: Mapping[str, str] = MappingProxyType({})
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -89,8 +93,7 @@ class Hello:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Agreement:
+class Agreement(NamedTuple):
     """What both sides keep to from HELLO on."""
 
     api: int

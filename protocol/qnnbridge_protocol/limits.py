@@ -5,9 +5,13 @@ Every number is checked before anything is allocated for it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NamedTuple
+else:
+    from qnnbridge_protocol.records import NamedTuple
 
 MIB = 1024 * 1024
 
@@ -24,8 +28,7 @@ EVIDENCE_BYTES = 256
 """How much of a broken stream is kept to show what it was."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What one side accepts.
 
     max_header: bytes of a msgpack header. Ten thousand tensors are described in less than 1 MiB, and 1 MiB of the
@@ -42,17 +45,15 @@ class Limits:
 
     def common(self, other: Limits) -> Limits:
         """The limits that both sides keep."""
-        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self))
-        return Limits(*(min(pair) for pair in pairs))
+        return Limits(*map(min, self, other))
 
     def to_wire(self) -> dict[str, int]:
-        return dataclasses.asdict(self)
+        return self._asdict()
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Limits:
         """Limits of a peer. A limit that this version does not know is ignored, a missing one is ours."""
-        names = {f.name for f in dataclasses.fields(cls)}
-        given = {k: v for k, v in data.items() if k in names}
+        given = {k: v for k, v in data.items() if k in cls._fields}
         if any(type(v) is not int or v < 1 for v in given.values()):
             raise ValueError(f"limits must be positive integers, got {given!r}")
         return cls(**given)

@@ -11,7 +11,6 @@ only then memory for the body.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 
 from qnnbridge_protocol import header as headers
 from qnnbridge_protocol.frames import (
@@ -32,7 +31,10 @@ STAGING_BYTES = 16 * 1024
 OWN_ARRAY_BYTES = 64 * 1024
 """A buffer from this size on gets memory of its own; smaller neighbours share a block."""
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     import numpy as np
     import numpy.typing as npt
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from qnnbridge_protocol import header as headers
 from qnnbridge_protocol.errors import TooLarge
 from qnnbridge_protocol.frames import HELLO_KINDS, PREFIX_BYTES, Frame, aligned, pack_prefix
 from qnnbridge_protocol.limits import MAX_HELLO_BYTES, Limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _ZEROS = bytes(64)
 

@@ -17,7 +17,7 @@ from qnnbridge_tools import demo
 from qnnbridge_tools.bench import moments, subjects, threads
 from qnnbridge_tools.bench.hosts import CPU, DIRECT, PLAIN, Rig, Subject, open_session
 from qnnbridge_tools.bench.measuring import Contender, Timing, pinned, race, timed
-from tests.bench.peers import open_floor, open_peers
+from tests.bench.peers import open_floors, open_peers
 from tests.fakes.hosts import fake_host, script
 
 QNN_MODEL = next((Path(demo.__file__).parent / "assets").glob("*.onnx"))
@@ -53,9 +53,9 @@ class Bench:
                 self._size(rig, size, Path(folder))
             subject = subjects.convolving()
             contenders, close = rig.contenders(subject)
-            with open_floor(subject.model, 0) as least:
-                contenders.append(Contender(least.name, timed(least.call)))
-                self._race(contenders, "convnet", [*rig.pids, least.pid])
+            with open_floors(subject.model, subject.feed["x"]) as floors:
+                contenders += [Contender(floor.name, timed(floor.call)) for floor in floors]
+                self._race(contenders, "convnet", [*rig.pids, *{floor.pid for floor in floors}])
             close()
 
     def _ping(self, rig: Rig, folder: Path) -> None:
@@ -85,10 +85,10 @@ class Bench:
 
         contenders.append(Contender("copy", timed(copy)))
         names = None if size == PEERS_AT else ("raw pipe",)
-        with open_peers(folder, count, names) as others, open_floor(subject.model, count) as least:
-            peers = [*others, least]
+        with open_peers(folder, count, names) as others, open_floors(subject.model, subject.feed["x"]) as floors:
+            peers = [*others, *floors]
             contenders += [Contender(peer.name, timed(peer.call)) for peer in peers]
-            self._race(contenders, size, [*rig.pids, *(peer.pid for peer in peers)])
+            self._race(contenders, size, [*rig.pids, *{peer.pid for peer in peers}])
         close()
 
     def _race(self, contenders: list[Contender], what: str, pids: list[int]) -> None:

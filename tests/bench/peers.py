@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import importlib.util
 import json
+import mmap
 import multiprocessing
 import os
 import subprocess
@@ -61,13 +62,16 @@ def open_peers(folder: Path, size: int, names: tuple[str, ...] | None = None) ->
         yield peers
 
 
-def _child(stack: contextlib.ExitStack, kind: str, address: str, size: int) -> subprocess.Popen[bytes]:
+def _child(
+    stack: contextlib.ExitStack, kind: str, address: str, size: int, fds: tuple[int, ...] = ()
+) -> subprocess.Popen[bytes]:
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.children", kind, address, str(size)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=ROOT,
         bufsize=0,
+        pass_fds=fds,
     )
 
     def end() -> None:
@@ -79,9 +83,13 @@ def _child(stack: contextlib.ExitStack, kind: str, address: str, size: int) -> s
 
 
 def _raw(stack: contextlib.ExitStack, folder: Path, sent: Any) -> Peer:
+    return _by_pipe(stack, "raw pipe", _child(stack, "raw", "-", sent.nbytes), sent)
+
+
+def _by_pipe(stack: contextlib.ExitStack, name: str, child: subprocess.Popen[bytes], sent: Any) -> Peer:
+    """Sends the array and receives as many bytes."""
     if sys.platform == "win32":
         raise OSError("Windows has neither fcntl nor readv")
-    child = _child(stack, "raw", "-", sent.nbytes)
     assert child.stdin is not None
     assert child.stdout is not None
     to, come = child.stdin.fileno(), child.stdout.fileno()
@@ -101,24 +109,47 @@ def _raw(stack: contextlib.ExitStack, folder: Path, sent: Any) -> Peer:
             got += os.readv(come, [target[got:]])
         return result
 
-    return Peer("raw pipe", call, child.pid)
+    return Peer(name, call, child.pid)
 
 
 @contextlib.contextmanager
-def open_floor(model: Path, size: int) -> Iterator[Peer]:
-    """The least that a call into another process takes: one byte there, the same model, one byte back."""
+def open_floors(model: Path, x: Any) -> Iterator[list[Peer]]:
+    """The least that a call into another process takes here, and that does nothing else.
+
+    floor: the arrays lie in shared memory; one byte there, the model, one byte back. floor with copies: the same,
+    and the input is copied there and the output from there. floor by pipe: both go through pipes.
+    """
+    if sys.platform == "win32":
+        raise OSError("Windows has no memfd_create")
     with contextlib.ExitStack() as stack:
-        child = _child(stack, "floor", str(model), size)
+        fd = os.memfd_create("bench")
+        stack.callback(os.close, fd)
+        os.ftruncate(fd, 2 * x.nbytes)
+        memory = np.frombuffer(mmap.mmap(fd, 0), np.float32)
+        child = _child(stack, "floor", f"{fd}:{model}", x.nbytes, (fd,))
         assert child.stdin is not None
         assert child.stdout is not None
         to, come = child.stdin.fileno(), child.stdout.fileno()
+        result = memory[x.size :][: int(os.read(come, 8)) // 4]
+        source, target = x.reshape(-1), memory[: x.size]
 
         def call() -> Any:
             os.write(to, b"x")
             return os.read(come, 1)
 
-        call()
-        yield Peer("floor", call, child.pid)
+        def copying() -> Any:
+            np.copyto(target, source)
+            os.write(to, b"x")
+            os.read(come, 1)
+            return result.copy()
+
+        copying()
+        peers = [Peer("floor", call, child.pid), Peer("floor with copies", copying, child.pid)]
+        if result.nbytes == x.nbytes:
+            piped = _child(stack, "piped", str(model), x.nbytes)
+            peers.append(_by_pipe(stack, "floor by pipe", piped, x.view(np.uint8)))
+            peers[-1].call()
+        yield peers
 
 
 def _json(stack: contextlib.ExitStack, folder: Path, sent: Any) -> Peer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -184,6 +185,31 @@ def test_arrays_of_the_session_are_used_where_they_are(quick: qnnbridge.Host) ->
     del x
     gc.collect()
     assert (y == 4).all()
+
+
+def test_an_array_that_takes_the_place_of_another_is_what_is_read(quick: qnnbridge.Host) -> None:
+    """The memory of one that is gone is used again: the plan that was made for it still fits."""
+    with session(quick) as adds:
+        out = [adds.empty_output("y", (4,))]
+        for number in range(5):
+            x = adds.empty_input("x", (4,))
+            for value in (number, number + 0.5):
+                x[...] = value
+                assert adds.run(None, {"x": x}, out=out)[0] is out[0]
+                np.testing.assert_array_equal(out[0], np.full(4, value + 1, np.float32))
+            del x
+
+
+def test_plain_arrays_and_those_of_the_session_take_turns(quick: qnnbridge.Host) -> None:
+    """Nothing of the way that the call before went is left."""
+    with session(quick) as adds:
+        shared, plain = adds.empty_input("x", (4,)), np.empty(4, np.float32)
+        outs: list[Any] = [None, [adds.empty_output("y", (4,))], [np.empty(4, np.float32)], [None]]
+        for number, (x, out) in enumerate(itertools.product((shared, plain, shared[:], plain), outs * 2)):
+            x[...] = number
+            (y,) = adds.run(None, {"x": x}, out=out)
+            np.testing.assert_array_equal(y, np.full(4, number + 1, np.float32))
+            assert out is None or out[0] is None or y is out[0]
 
 
 def test_there_are_arrays_only_for_what_the_model_has(quick: qnnbridge.Host) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.bench.compare import compare, medians
-from tests.bench.targets import TARGETS, Target
+from tests.bench.targets import TARGETS, Target, of_the_floor
 
 SMALLER = Target("s", "x", 2.0, 1.25, lambda f: f["a"] / f["b"])
 LARGER = Target("l", "x", 0.6, 0.9, lambda f: f["a"] / f["b"], more=True)
@@ -42,6 +42,13 @@ def test_bandwidth_is_that_of_both_ways_without_the_ping() -> None:
     bandwidth = next(target for target in TARGETS if target.name == "bandwidth, plain arrays, 600 KB")
     figures = {"copy 600 KB": 10e-6, "bridge 600 KB": 50e-6, "direct 600 KB": 15e-6, "ping": 10e-6}
     assert bandwidth.value(figures) == pytest.approx(20 / 25)
+
+
+def test_what_a_bridge_that_does_nothing_would_reach_is_told_beside_it() -> None:
+    zero_copy = next(target for target in TARGETS if "zero-copy, 4 KB" in target.name)
+    figures = {"zero-copy 4 KB": 30e-6, "direct 4 KB": 20e-6, "raw ping": 5e-6, "floor 4 KB": 25e-6}
+    assert zero_copy.value(of_the_floor(figures)) == pytest.approx(1.0)
+    assert zero_copy.value(figures) == pytest.approx(2.0)
 
 
 def test_an_aim_is_never_easier_than_a_must() -> None:

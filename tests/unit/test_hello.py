@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -134,14 +133,14 @@ def test_only_features_that_both_have_are_used() -> None:
     assert negotiate(client, host).features == {"phase"}
 
 
-LIMITS = st.builds(Limits, *(st.integers(1, 2**40) for _ in dataclasses.fields(Limits)))
+LIMITS = st.builds(Limits, *(st.integers(1, 2**40) for _ in Limits._fields))
 
 
 @given(LIMITS, LIMITS)
 def test_of_every_limit_the_smaller_one_holds(ours: Limits, theirs: Limits) -> None:
     agreed = negotiate(Hello(limits=ours), Hello(limits=theirs)).limits
-    for field in dataclasses.fields(Limits):
-        assert getattr(agreed, field.name) == min(getattr(ours, field.name), getattr(theirs, field.name))
+    for name in Limits._fields:
+        assert getattr(agreed, name) == min(getattr(ours, name), getattr(theirs, name))
 
 
 @given(RANGES, RANGES, LIMITS, LIMITS, st.frozensets(st.sampled_from([*sorted(FEATURES), "new"])))

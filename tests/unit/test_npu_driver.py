@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests import needs
 
-from qnnbridge_host.engine import distributions
+from qnnbridge_host import distributions
 from qnnbridge_host.npu_driver import driver_version
 
 SERVICES = r"SYSTEM\CurrentControlSet\Services"

@@ -84,7 +84,8 @@ class HostProcess:
         self.retiring = False
         self._seen_stopped = 0
         self.sharing = launch.sharing
-        self._lines: Lines | None = None
+        self.open_lines: Lines | None = None
+        """`lines`, if anybody has ever asked for them."""
         self._lines_lock = threading.Lock()
         self._seen_loading = 0
         self.load_timeout_s = launch.timeout_s
@@ -126,13 +127,13 @@ class HostProcess:
     @property
     def lines(self) -> Lines | None:
         """For calls that are repeated; ``None`` if there are none."""
-        if self._lines is None and self.sharing is not None and self.ready_at is not None:
+        if self.open_lines is None and self.sharing is not None and self.ready_at is not None:
             from qnnbridge.repeated.lines import Lines  # imports numpy, which the handshake does not need
 
             with self._lines_lock:
-                if self._lines is None:
-                    self._lines = Lines(self.channel, self.sharing, self._look_and_fail)
-        return self._lines
+                if self.open_lines is None:
+                    self.open_lines = Lines(self.channel, self.sharing, self._look_and_fail)
+        return self.open_lines
 
     @property
     def peer(self) -> Hello:
@@ -176,7 +177,7 @@ class HostProcess:
 
     def ping(self, deadline: float | None) -> None:
         """Ask for a sign of life, over a line if one is open. See `Channel.ping`."""
-        if self._lines is None or not self._lines.ping(deadline):
+        if self.open_lines is None or not self.open_lines.ping(deadline):
             self.channel.ping(deadline)
 
     def exit_code(self, timeout_s: float = EXIT_WAIT_S) -> int | None:
@@ -210,8 +211,8 @@ class HostProcess:
         self.channel.fail(reason)
         self.killed_because = self.killed_because or "it was closed"
         self._descend(STDIN_CLOSED_TIMEOUT_S if leaving else 0)
-        if self._lines is not None:
-            self._lines.close()
+        if self.open_lines is not None:
+            self.open_lines.close()
         if not known:
             self._tell_death_at_the_end(logging.INFO if quietly else logging.WARNING)
         self.stderr.drain(STDERR_TIMEOUT_S)

@@ -12,7 +12,7 @@ import collections
 import errno
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class SharedBlock:
         self.size = size
         self.place = (slab.number, offset)
         self.host_writes = slab.host_writes
-        self.array: weakref.ref[Array] | None = None
+        self.array: Callable[[], Array | None] = no_array
         self._freed = freed
         self.__array_interface__: dict[str, Any] = {}
 
@@ -66,15 +66,31 @@ class SharedBlock:
         self._freed.append((self.slab if self.size else None, self.slab.number, self.offset, self.size))
 
 
-def shared_block(array: Array | None, owner: SharedArrays, *, host_writes: bool) -> SharedBlock | None:
-    """The block, if this array is the whole of one: not a view of a part, nor of other layout, nor of others."""
-    if array is None:
-        return None
-    block: Any = array.base
-    if block.__class__ is not SharedBlock or block.owner is not owner or block.host_writes is not host_writes:
-        return None
-    whole = block.array
-    return block if whole is not None and whole() is array else None
+Blocks = tuple["SharedBlock | None", ...]
+
+
+def shared_blocks(arrays: Iterable[Array | None], owner: SharedArrays, *, host_writes: bool) -> Blocks | None:
+    """For each array its block, if the array is the whole of it: not a view of a part, nor of other layout, nor of
+    others. ``None`` if there is no block among them."""
+    blocks: list[SharedBlock | None] = []
+    found = False
+    for array in arrays:
+        block: Any = None if array is None else array.base
+        if (
+            block.__class__ is SharedBlock
+            and block.owner is owner
+            and block.host_writes is host_writes
+            and block.array() is array
+        ):
+            found = True
+            blocks.append(block)
+        else:
+            blocks.append(None)
+    return tuple(blocks) if found else None
+
+
+def no_array() -> None:
+    """In the place of a reference to an array, where there is none."""
 
 
 class SharedArrays:

@@ -10,6 +10,7 @@ While a call is under way (`busy`) the line stands for it in the table of open r
 from __future__ import annotations
 
 import io
+import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,13 +18,13 @@ from typing import Any
 from qnnbridge._platform import wait_writable, writer
 from qnnbridge._platform.sharing import LineStreams
 from qnnbridge.process.open_requests import UNNOTED, ChannelFailed, Note
-from qnnbridge_protocol.drivers.descriptors import ByteWriter
 from qnnbridge_protocol.errors import ProtocolDesync, from_wire
 from qnnbridge_protocol.frames import Frame, Kind, desync
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.lines import (
     HEAD,
     HEAD_BYTES,
+    LAST_NUMBER,
     LINE_MAGIC,
     PHASE_RECORD,
     PHASES,
@@ -32,6 +33,7 @@ from qnnbridge_protocol.lines import (
     TailReader,
     call_id,
     next_number,
+    pack_head,
     parse_head,
     tail_of,
 )
@@ -40,13 +42,20 @@ LOOK_INTERVAL_S = 5.0
 """How often a caller that waits looks whether the host can answer at all."""
 
 _LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
-_CALL, _RESULT = int(LineKind.CALL), int(LineKind.RESULT)
-_PING, _PONG = int(LineKind.PING), int(LineKind.PONG)
+_RESULT = int(LineKind.RESULT)
+_KIND_AT = 4
+_NUMBER_AT = 8
+_NUMBER = struct.Struct("<I")
+_NUMBER_AND_PLAN = struct.Struct("<II")
+"""Of a head, what differs from call to call."""
 
 SPIN_S = 25e-6
 """How long an eager caller asks again and again before it sleeps; a wake-up on another core costs as much."""
 
 _MAX_BACK_OFF = 64
+
+MAX_GATHERED = 512
+"""Pieces in one gathering write; Linux takes 1024."""
 
 
 class LineEnded(Exception):
@@ -78,7 +87,6 @@ class Line:
         self.abandoned = False
         self.broken = False
         self.note: Note = UNNOTED
-        self.calls = 0
         self._streams = streams
         self._limits = limits
         self._on_look = on_look
@@ -87,13 +95,19 @@ class Line:
         self._call_number = 0
         self._eager = eager
         self._back_off = self._skip = 0
-        self._out = bytearray(HEAD_BYTES)
+        self._out = bytearray(pack_head(LineKind.CALL, 0))
         self._in = bytearray(HEAD_BYTES)
-        self._expected = bytearray(LINE_MAGIC.ljust(HEAD_BYTES, b"\0"))
+        self._expected = bytearray(pack_head(LineKind.RESULT, 0))
+        self._expected_tail = bytearray(HEAD_BYTES)
         self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
         self._readinto = self._file.readinto
         self._write = streams.write
         self._poll = streams.poll
+
+    @property
+    def calls(self) -> int:
+        """Changes with every call."""
+        return self._call_number
 
     @property
     def call_id(self) -> int:
@@ -117,16 +131,15 @@ class Line:
 
     def call(self, plan: int, deadline: float | None) -> Head | None:
         """Make a call whose tensors are in shared memory. ``None`` if its outputs are there, else what came."""
-        return self._round(_CALL, _RESULT, plan, deadline)
-
-    def ping(self, deadline: float | None) -> None:
-        head = self._round(_PING, _PONG, 0, deadline)
-        if head is not None:
-            raise desync(f"{head.kind.name} to a PING")
-
-    def _round(self, kind: int, answer: int, plan: int, deadline: float | None) -> Head | None:
-        self._begin()
-        HEAD.pack_into(self._out, 0, LINE_MAGIC, kind, 0, 0, self._call_number, plan, 0, 0)
+        # `_begin` and `_end` are written out here: this is the whole of what a repeated call does with its line.
+        self.broken = True
+        self.sent = False
+        number = self._call_number + 1
+        if number > LAST_NUMBER:
+            number = 1
+        self._call_number = number
+        self.busy = True
+        _NUMBER_AND_PLAN.pack_into(self._out, _NUMBER_AT, number, plan)
         try:
             self._write(self._out)
         except OSError:
@@ -135,20 +148,46 @@ class Line:
         if deadline is not None or self._eager or not self._poll(_LOOK_INTERVAL_MS):
             self._wait(deadline)
         count = self._readinto(self._in)
-        expected = self._expected
-        expected[4], expected[8:12] = answer, self._out[8:12]
-        if count == HEAD_BYTES and self._in == expected:
-            self._end()
+        _NUMBER.pack_into(self._expected, _NUMBER_AT, number)
+        if count == HEAD_BYTES and self._in == self._expected:
+            self.busy = self.broken = False
             return None
         if not count:
             raise LineEnded
         return self._head(deadline, count)
 
-    def call_inline(self, plan: int, inputs: Sequence[memoryview], size: int, deadline: float | None) -> Head:
-        """Make a call whose tensors travel here. What came: RESULT with the outputs' bytes, or something else."""
+    def ping(self, deadline: float | None) -> None:
+        self._out[_KIND_AT], self._expected[_KIND_AT] = LineKind.PING, LineKind.PONG
+        try:
+            head = self.call(0, deadline)
+        finally:
+            self._out[_KIND_AT], self._expected[_KIND_AT] = LineKind.CALL, LineKind.RESULT
+        if head is not None:
+            raise desync(f"{head.kind.name} to a PING")
+
+    def call_inline(
+        self, plan: int, inputs: Sequence[memoryview], outputs: Sequence[memoryview], deadline: float | None
+    ) -> Head | None:
+        """Make a call whose tensors travel here. ``None`` if the outputs have been filled, else what came."""
         self._begin()
-        self._send(LineKind.CALL, plan, inputs, size, deadline)
-        return self._head(deadline, 0)
+        self._send(LineKind.CALL, plan, inputs, _bytes_in(inputs), deadline)
+        self._wait(deadline)
+        count = self._readinto(self._in)
+        HEAD.pack_into(
+            self._expected_tail, 0, LINE_MAGIC, _RESULT, 0, 0, self._call_number, 0, _bytes_in(outputs), 0
+        )
+        if count != HEAD_BYTES or self._in != self._expected_tail:
+            if not count:
+                raise LineEnded
+            head = self._head(deadline, count)
+            if head.kind is not LineKind.RESULT:
+                return head
+            if head.tail_bytes != _bytes_in(outputs):
+                raise desync(f"result of {head.tail_bytes} bytes, its plan says otherwise")
+        for target in outputs:
+            self._fill(target, deadline)
+        self._end()
+        return None
 
     def ask(self, header: dict[str, Any], deadline: float | None) -> None:
         """A question about plans. Raises what the host answers with."""
@@ -177,20 +216,6 @@ class Line:
         if head.kind is LineKind.ERROR:
             raise from_wire(tail.frame.header.get("error") or {})
         return tail.frame
-
-    def read_tensors(self, head: Head, targets: Sequence[memoryview], deadline: float | None) -> None:
-        """The tail of a RESULT, into these."""
-        if head.tail_bytes != sum(target.nbytes for target in targets):
-            raise desync(f"result of {head.tail_bytes} bytes, its plan says otherwise")
-        for target in targets:
-            filled = 0
-            while filled < target.nbytes:
-                self._wait(deadline)
-                count = self._readinto(target[filled:])
-                if not count:
-                    raise LineEnded
-                filled += count
-        self._end()
 
     # --- after a call that went wrong ---
 
@@ -228,31 +253,35 @@ class Line:
         # half an answer in it.
         self.broken = True
         self.sent = False
-        self._declared = None
         self._call_number = next_number(self._call_number)
         self.busy = True
 
     def _end(self) -> None:
         self.busy = False
         self.broken = False
-        self.calls += 1
+        self._declared = None
 
     def _send(
         self, kind: LineKind, plan: int, chunks: Sequence[memoryview], size: int, deadline: float | None
     ) -> None:
         head = HEAD.pack(LINE_MAGIC, kind, 0, 0, self._call_number, plan, size, 0)
+        rest = [memoryview(head), *chunks]
+        left = HEAD_BYTES + size
         fd = self._streams.write_fd
-        pipe = ByteWriter(writer(fd))
-        pipe.add([memoryview(head), *chunks])
-        while pipe.pending:
+        while True:
             try:
-                pipe.write_some()
+                count = writer(fd)(rest[:MAX_GATHERED])
             except BlockingIOError:
-                left = LOOK_INTERVAL_S if deadline is None else min(LOOK_INTERVAL_S, deadline - time.monotonic())
-                if not wait_writable(fd, max(0.0, left)):
+                count = 0
+                left_s = LOOK_INTERVAL_S if deadline is None else min(LOOK_INTERVAL_S, deadline - time.monotonic())
+                if not wait_writable(fd, max(0.0, left_s)):
                     self._look(deadline)
             except OSError:
                 raise LineEnded from None
+            left -= count
+            if not left:
+                break
+            rest = _behind(rest, count)
         self.sent = True
 
     def _head(self, deadline: float | None, filled: int) -> Head:
@@ -273,9 +302,19 @@ class Line:
             self._declared = PHASES[head.phase] or None
             filled = 0
 
+    def _fill(self, target: memoryview, deadline: float | None) -> None:
+        while target.nbytes:
+            self._wait(deadline)
+            count = self._readinto(target)
+            if not count:
+                raise LineEnded
+            target = target[count:]
+
     def _wait(self, deadline: float | None) -> None:
         """Until there is something to read."""
         if self._eager and self._spin():
+            return
+        if deadline is None and self._poll(_LOOK_INTERVAL_MS):
             return
         while True:
             left_ms = _LOOK_INTERVAL_MS
@@ -307,6 +346,21 @@ class Line:
                 return False
         self._back_off = 0
         return True
+
+
+def _bytes_in(chunks: Sequence[memoryview]) -> int:
+    if len(chunks) == 1:
+        return chunks[0].nbytes
+    return sum([chunk.nbytes for chunk in chunks])
+
+
+def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of them behind the first `count` bytes."""
+    for index, chunk in enumerate(chunks):
+        if count < chunk.nbytes:
+            return [chunk[count:], *chunks[index + 1 :]]
+        count -= chunk.nbytes
+    return []
 
 
 __all__ = ["SPIN_S", "Line", "LineEnded", "LineLate"]

@@ -16,10 +16,10 @@ import numpy as np
 
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
-from qnnbridge.repeated.arrays import shared_block
+from qnnbridge.repeated.arrays import SharedBlock, shared_blocks
 from qnnbridge.repeated.line import Line, LineEnded, LineLate
-from qnnbridge.repeated.line_plan import LinePlan
-from qnnbridge.repeated.plans import MAX_LENT_SLABS, Blocks, LinePlans
+from qnnbridge.repeated.line_plan import BOOL, LinePlan
+from qnnbridge.repeated.plans import MAX_LENT_SLABS, LinePlans
 from qnnbridge.repeated.shapes import CallShape
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
 from qnnbridge_protocol.frames import desync
@@ -29,6 +29,7 @@ from qnnbridge_protocol.values import Decoder
 if TYPE_CHECKING:
     from qnnbridge.process.host_process import HostProcess
     from qnnbridge.remote_session import RemoteSession
+    from qnnbridge.repeated.lines import Lines
 
 SETTLE_TIMEOUT_S = 0.2
 """How long the answer of a call that was stopped is waited for, so that the line can be used again."""
@@ -99,11 +100,13 @@ def run(
     process = remote.live
     if process is None or process.retiring or process.channel.requests.failure is not None or shape.refused:
         return None
-    host = remote.host
-    if host.upkeep_waits or not host.blame.quiet or monotonic() >= remote.next_upkeep:  # noqa: SIM102
+    left, solo, kills = remote.host.obstacles
+    if left or solo or kills or monotonic() >= remote.next_upkeep:  # noqa: SIM102
         if not _upkeep(remote, process):
             return None
-    lines = process.lines
+    lines = process.open_lines
+    if lines is None:
+        lines = process.lines
     if lines is None:
         return None
     deadline = None if timeout_s is None else deadline_after(timeout_s)
@@ -111,7 +114,7 @@ def run(
         plans = lines.take(deadline)
         if plans is None:
             return None
-        return _run_on(remote, process, plans, shape, feed, deadline, borrow, out, on_line)
+        return _run_on(remote, process, lines, plans, shape, feed, deadline, borrow, out, on_line)
     except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
         raise Failure(process, error, deadline) from None
 
@@ -119,6 +122,7 @@ def run(
 def _run_on(
     remote: RemoteSession,
     process: HostProcess,
+    lines: Lines,
     plans: LinePlans,
     shape: CallShape,
     feed: Mapping[str, Any],
@@ -127,21 +131,15 @@ def _run_on(
     out: Sequence[Array | None] | None,
     on_line: OnLine | None,
 ) -> list[Any] | None:
-    lines, line, sharing = process.lines, plans.line, process.sharing
-    assert lines is not None
+    line, sharing = plans.line, process.sharing
     assert sharing is not None
     line.note = remote.note
     kept = False
-    inputs = outputs = None
     lend = borrow and out is None
     try:
-        if remote.host.has_arrays:
-            inputs = _blocks([feed[name] for name in shape.input_names], remote, host_writes=False)
-            if out is not None:
-                outputs = _blocks(out, remote, host_writes=True)
-        plan = plans.ready(shape, remote.session_id, inputs, outputs)
+        plan = plans.again(shape, remote.session_id, feed, out)
         if plan is None or (lend and not plan.tight):
-            plan = _plan(remote, plans, shape, inputs, outputs, deadline, lend)
+            plan = _plan(remote, plans, shape, feed, out, deadline, lend)
             if plan is None:
                 return None
         plan.used = True
@@ -150,11 +148,14 @@ def _run_on(
         if plan.inline:
             sharing.inline_calls += 1
             return _run_inline(plans, plan, shape, feed, deadline, out)
-        plan.put_in(feed)
+        if plan.copies:
+            plan.put_in(feed)
         sharing.shared_calls += 1
         head = line.call(plan.number, deadline)
         if head is not None:
             return _other_answer(plans, head, deadline, out)
+        if plan.filled and out is not None:
+            return list(out)
         if lend:
             if plans.lent < MAX_LENT_SLABS and sharing.budget.may_lend:
                 return plan.lend_out()
@@ -164,14 +165,14 @@ def _run_on(
         _host_gone(process)
         raise ChannelRetired from None
     except LineLate:
-        kept, state = _give_up(process, plans, (inputs, outputs))
+        kept, state = _give_up(process, plans, _blocks_of(feed, out))
         raise Deadline(state) from None
     except ProtocolDesync as error:
         raise process.channel.fail(error) from None
     except BaseException as error:
         # Ctrl+C, for one: the host is told, and the line is not used again.
         if line.broken and line.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
-            kept, _ = _give_up(process, plans, (inputs, outputs))
+            kept, _ = _give_up(process, plans, _blocks_of(feed, out))
         raise
     finally:
         if not kept:
@@ -200,12 +201,18 @@ def _plan(
     remote: RemoteSession,
     plans: LinePlans,
     shape: CallShape,
-    inputs: Blocks | None,
-    outputs: Blocks | None,
+    feed: Mapping[str, Any],
+    out: Sequence[Array | None] | None,
     deadline: float | None,
     lend: bool,
 ) -> LinePlan | None:
     """The plan for this call, made if need be; ``None`` if the host will not have it."""
+    inputs = outputs = None
+    own = remote.host.own_arrays
+    if own is not None:
+        inputs = shared_blocks(map(feed.__getitem__, shape.input_names), own, host_writes=False)
+        if out is not None:
+            outputs = shared_blocks(out, own, host_writes=True)
     try:
         return plans.plan(shape, remote.session_id, inputs, outputs, deadline, lend)
     except LineLate:
@@ -217,16 +224,10 @@ def _plan(
         return None
 
 
-def _blocks(arrays: Sequence[Any], remote: RemoteSession, *, host_writes: bool) -> Blocks | None:
-    """The application's blocks among them, for which nothing is copied; ``None`` if there is none."""
-    own = remote.host.arrays
-    blocks = []
-    found = False
-    for array in arrays:
-        block = shared_block(array, own, host_writes=host_writes)
-        blocks.append(block)
-        found = found or block is not None
-    return tuple(blocks) if found else None
+def _blocks_of(feed: Mapping[str, Any], out: Sequence[Array | None] | None) -> list[SharedBlock]:
+    """What of the application's own memory the host may look at, or write to."""
+    bases: list[Any] = [array.base for array in (*feed.values(), *(out or ())) if isinstance(array, np.ndarray)]
+    return [base for base in bases if isinstance(base, SharedBlock)]
 
 
 def _run_inline(
@@ -238,10 +239,7 @@ def _run_inline(
     out: Sequence[Array | None] | None,
 ) -> list[Any]:
     line = plans.line
-    chunks = [_bytes(feed[tensor.name]) for tensor in shape.inputs]
-    head = line.call_inline(plan.number, chunks, plan.size, deadline)
-    if head.kind is not LineKind.RESULT:
-        return _other_answer(plans, head, deadline, out)
+    chunks = [_bytes(feed[name]) for name in shape.input_names]
     results: list[Array] = []
     targets: list[memoryview] = []
     for index, tensor in enumerate(shape.outputs):
@@ -250,9 +248,11 @@ def _run_inline(
         result = given if direct and given is not None else np.empty(tensor.shape, tensor.dtype)
         results.append(result)
         targets.append(result.data.cast("B"))
-    line.read_tensors(head, targets, deadline)
+    head = line.call_inline(plan.number, chunks, targets, deadline)
+    if head is not None:
+        return _other_answer(plans, head, deadline, out)
     for index, result in enumerate(results):
-        if result.dtype == np.bool_:
+        if result.dtype is BOOL:
             np.copyto(result, result.view(np.uint8) != 0)
         given = None if out is None else out[index]
         if given is not None and given is not result:
@@ -262,9 +262,11 @@ def _run_inline(
 
 
 def _bytes(array: Array) -> memoryview:
-    if array.dtype == np.bool_:
+    if array.dtype is BOOL:
         array = array.view(np.uint8) != 0
-    return np.ascontiguousarray(array).data.cast("B")
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    return array.data.cast("B")
 
 
 def _other_answer(

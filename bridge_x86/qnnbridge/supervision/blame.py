@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Blame:
         self._solo: dict[str, _Solo] = {}
         self._times_suspected: dict[str, int] = {}
         self._kills: dict[str, int] = {}
+        self.cases: tuple[Sized, Sized] = (self._solo, self._kills)
+        """Both empty as long as it is `quiet`, for who asks before every quick call."""
 
     @property
     def active(self) -> bool:

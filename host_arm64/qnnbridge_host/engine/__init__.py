@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from qnnbridge_host.engine.distributions import Installed, installed
+from qnnbridge_host.distributions import Installed, installed
 from qnnbridge_host.engine.stop import StopHandle
 from qnnbridge_protocol.errors import ProviderUnavailable
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from qnnbridge_host.engine.distributions import Installed, parse_version
+from qnnbridge_host.distributions import Installed, parse_version
 from qnnbridge_host.engine.providers import NoQnn, Providers, QnnAdapter
 from qnnbridge_host.engine.qnn_options import PROVIDER
 from qnnbridge_protocol.errors import ProviderUnavailable

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from qnnbridge_host.distributions import Installed, parse_version
 from qnnbridge_host.engine import placement, providers, session_options
 from qnnbridge_host.engine.config_keys import DISABLE_COMPILE, DISABLE_CPU_FALLBACK
-from qnnbridge_host.engine.distributions import Installed, parse_version
 from qnnbridge_host.engine.ort_errors import is_cpu_fallback_refusal, translate
 from qnnbridge_host.engine.ort_hints import Circumstances
 from qnnbridge_host.engine.ort_session import OrtSession

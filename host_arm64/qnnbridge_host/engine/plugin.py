@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from qnnbridge_host.engine.distributions import Installed, parse_version
+from qnnbridge_host.distributions import Installed, parse_version
 from qnnbridge_host.engine.ort_errors import translate
 from qnnbridge_host.engine.providers import NoQnn, Providers, QnnAdapter
 from qnnbridge_host.engine.qnn_options import PROVIDER

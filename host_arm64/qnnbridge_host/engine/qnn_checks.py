@@ -6,9 +6,8 @@ may come as text, bool or int; they leave as text. Pure functions but for lookin
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from qnnbridge_host.engine import soc
@@ -65,7 +64,7 @@ def find_library(text: str, folder: str | None, what: str) -> str:
     if os.path.isfile(path):
         return path
     present = libraries_in(folder)
-    close = difflib.get_close_matches(os.path.basename(text), present, n=1, cutoff=0.5)
+    close = _close(os.path.basename(text), present, 0.5)
     raise OptionError(
         f"{what}: there is no file {path}.",
         cause="QNN would report it only in its log, and every node would run on the CPU.",
@@ -144,8 +143,14 @@ def _known(name: str, table: Mapping[str, Option], what: str, version: tuple[int
     )
 
 
+def _close(name: str, among: Iterable[str], cutoff: float) -> list[str]:
+    import difflib  # only somebody who made a mistake waits for it
+
+    return difflib.get_close_matches(name, list(among), n=1, cutoff=cutoff)
+
+
 def _nearest(name: str, table: Mapping[str, Option]) -> str | None:
-    close = difflib.get_close_matches(name, table, n=1, cutoff=0.6)
+    close = _close(name, table, 0.6)
     if close:
         return close[0]
     longer = [known for known in table if known.startswith(name)]
@@ -164,7 +169,7 @@ def _checked(option: Option, value: Any, folder: str | None) -> str:
         word = _WORDS_FOR_SWITCH.get(text.strip().lower())
         raise _ill(option, text, 'Allowed are "0" and "1".' + (f' Write "{word}".' if word else ""))
     if option.kind == "choice" and text not in option.choices:
-        close = difflib.get_close_matches(text.lower(), [c.lower() for c in option.choices], n=1, cutoff=0.6)
+        close = _close(text.lower(), [c.lower() for c in option.choices], 0.6)
         right = next((c for c in option.choices if close and c.lower() == close[0]), None)
         hint = f"Did you mean {right!r}? " if right else ""
         raise _ill(option, text, f"{hint}Allowed are {', '.join(option.choices)}.")

@@ -13,38 +13,30 @@ class StopHandle:
     partition is one node.
     """
 
-    __slots__ = ("_lock", "_run_options", "_stopped")
+    __slots__ = ("_lock", "run_options", "stopped")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._stopped = False
-        self._run_options: Any = None
-
-    @property
-    def run_options(self) -> Any:
-        """What `attach` was last called with."""
-        return self._run_options
-
-    @property
-    def stopped(self) -> bool:
+        self.stopped = False
         """Whether `stop` was called."""
-        return self._stopped
+        self.run_options: Any = None
+        """What `attach` was last called with."""
 
     def stop(self) -> None:
         """Ask. Does nothing to a run that is over."""
         with self._lock:
-            self._stopped = True
-            if self._run_options is not None:
-                self._run_options.terminate = True
+            self.stopped = True
+            if self.run_options is not None:
+                self.run_options.terminate = True
 
     def attach(self, run_options: Any) -> None:
         """The run that will use these options is about to start."""
         with self._lock:
-            if self._stopped:
+            if self.stopped:
                 run_options.terminate = True
-            self._run_options = run_options
+            self.run_options = run_options
 
     def detach(self) -> None:
         """The run is over."""
         with self._lock:
-            self._run_options = None
+            self.run_options = None

@@ -17,9 +17,12 @@ import functools
 import io
 import os
 from collections.abc import Callable, Iterable
-from typing import TypeVar
 
-T = TypeVar("T")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 _MAX_CHUNKS = 512
 """Chunks in one gathering write; Linux allows 1024."""

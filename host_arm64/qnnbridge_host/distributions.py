@@ -1,7 +1,8 @@
 """What is installed in this interpreter, told without importing any of it.
 
 The host says in HELLO which ONNX Runtime and which QNN it has, before it imports anything heavy. So the names of
-the ``*.dist-info`` folders and two small text files are read; that takes a few milliseconds at most. It also
+the ``*.dist-info`` folders and two small text files are read; that takes a millisecond (without `re`, whose import
+takes five). It also
 decides which of the two generations of onnxruntime-qnn is in use:
 
 - 1.x *is* ONNX Runtime with the QNN provider built in: it fills ``onnxruntime/`` and must not be installed beside
@@ -13,16 +14,19 @@ Pure functions of the file system (and, for the NPU driver, of the Windows regis
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 from qnnbridge_host.npu_driver import driver_version
 
-Generation = Literal["builtin", "plugin"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, NamedTuple
+
+    Generation = Literal["builtin", "plugin"]
+else:
+    from qnnbridge_protocol.records import NamedTuple
 
 QNN_DISTRIBUTION = "onnxruntime-qnn"
 RUNTIMES = frozenset(
@@ -46,13 +50,11 @@ RUNTIMES = frozenset(
 )
 """Distributions that bring the module ``onnxruntime``."""
 
-_DIST_INFO = re.compile(r"^(?P<name>[a-z0-9]+(?:[._-][a-z]+)*)-(?P<version>\d[^-]*)\.dist-info$", re.IGNORECASE)
-_ASSIGNMENT = re.compile(r"""^(?P<name>\w+)\s*=\s*['"](?P<value>[^'"]*)['"]""", re.MULTILINE)
+_DIST_INFO = ".dist-info"
 _SMALL_FILE_BYTES = 64 * 1024
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(NamedTuple):
     """The distributions that matter to the host.
 
     distributions: normalised name -> version, the first of each name on the path (that is the one imported).
@@ -121,8 +123,14 @@ def installed_versions(paths: Sequence[str] | None = None) -> dict[str, str]:
 
 def parse_version(text: str | None) -> tuple[int, ...]:
     """``"1.24.1"`` -> ``(1, 24, 1)``; what does not start with a number gives ``()``."""
-    match = re.match(r"\d+(?:\.\d+)*", text or "")
-    return tuple(int(part) for part in match.group().split(".")) if match else ()
+    numbers: list[int] = []
+    for part in (text or "").split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if digits:
+            numbers.append(int(digits))
+        if digits != part or not part:
+            break
+    return tuple(numbers)
 
 
 def _distributions(folders: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -132,10 +140,12 @@ def _distributions(folders: Sequence[str]) -> Iterator[tuple[str, str]]:
         except OSError:  # not a folder (a zip), or gone
             continue
         for entry in names:
-            match = _DIST_INFO.match(entry)
-            name = re.sub(r"[._-]+", "-", match["name"]).lower() if match else ""
-            if match and (name in RUNTIMES or name == "numpy"):
-                yield name, match["version"]
+            if entry[-len(_DIST_INFO) :].lower() != _DIST_INFO:
+                continue
+            written, _, version = entry[: -len(_DIST_INFO)].rpartition("-")
+            name = written.replace("_", "-").replace(".", "-").lower()
+            if (name in RUNTIMES or name == "numpy") and version[:1].isdigit():
+                yield name, version
 
 
 def _folder_of(folders: Sequence[str], package: str) -> str | None:
@@ -150,9 +160,17 @@ def _build_info(folder: str) -> dict[str, str]:
     """The string constants of ``build_and_package_info.py``, read as text."""
     try:
         with open(os.path.join(folder, "build_and_package_info.py"), encoding="utf-8", errors="replace") as file:
-            return dict(_ASSIGNMENT.findall(file.read(_SMALL_FILE_BYTES)))
+            lines = file.read(_SMALL_FILE_BYTES).splitlines()
     except OSError:  # 1.20 has no such file
         return {}
+    constants = {}
+    for line in lines:
+        name, equals, value = line.partition("=")
+        value = value.strip()
+        end = value.find(value[:1], 1)
+        if equals and value[:1] in ("'", '"') and end > 0:
+            constants[name.rstrip()] = value[1:end]
+    return constants
 
 
 def _is_plugin(version: str) -> bool:
