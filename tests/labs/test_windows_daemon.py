@@ -14,6 +14,11 @@ EXPECTED: dict[str, Any] = {
     "who_waits_can_be_sent_away": ["ConnectionAbortedError"],
     "folder_is_private": [None, ["SY", "me"]],
     "folder_that_others_may_use": False,
+    "start_from_a_job_that_lets_nobody_leave": [
+        False,
+        "HostStartFailed The daemon cannot be started from here: it would end together with this program.",
+        "started",
+    ],
     "without_leave_to_start": ["HostStartFailed", "No qnnbridge daemon could be reached."],
     "start_use_and_stop": {
         "same daemon": True,

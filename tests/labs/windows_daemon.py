@@ -18,10 +18,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from windows_facts import FACTS, ROOTS, TIMEOUT_S, ended, fact, report
+from windows_facts import FACTS, ROOTS, TIMEOUT_S, ended, fact, read_all, report, start
 
 import qnnbridge  # isort: skip
 from qnnbridge._platform import _win32_security as security
+from qnnbridge._platform._win32_detached import in_job_that_kills
 from qnnbridge._platform._win32_door import PipeStream, open_door
 from qnnbridge._platform._win32_folder import make_private_folder, why_not_private
 from qnnbridge.daemon.discovery import read_discovery
@@ -182,6 +183,25 @@ def start_use_and_stop() -> Any:
         "gone": gone,
         "left": sorted(entry.name for entry in runtime_folder().iterdir()),
     }
+
+
+@fact
+def start_from_a_job_that_lets_nobody_leave() -> Any:
+    """Our own spawner makes such jobs. Wine refuses to leave one, as Windows does, but does not tell a job's limits."""
+    child = start(
+        "from qnnbridge._platform import _win32_detached as detached\n"
+        "for kills in (True, False):\n"
+        "    detached.in_job_that_kills = lambda: kills\n"
+        "    try:\n"
+        "        detached.start_detached([sys.executable, '-c', ''], dict(os.environ), os.getcwd()).close()\n"
+        "        print('started')\n"
+        "    except Exception as error:\n"
+        "        print(type(error).__name__, error.message)\n"
+    )
+    said = read_all(child.stdout_fd).decode().splitlines()
+    child.wait(TIMEOUT_S)
+    child.close()
+    return [in_job_that_kills(), *said]
 
 
 @fact

@@ -119,7 +119,7 @@ def open_door(endpoint: str, folder: Path, deadline: float) -> SocketStream:
                     connection.connect(path)
                     return SocketStream(connection)
                 except BlockingIOError:
-                    # So many others are waiting to be let in that the kernel takes no more. It offers no way to wait.
+                    # So many are waiting to be let in that the kernel takes no more, and offers no way to wait.
                     time.sleep(min(_CROWD_PAUSE_S, _left(deadline)))
     except BaseException:
         connection.close()

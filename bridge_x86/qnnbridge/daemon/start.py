@@ -34,6 +34,7 @@ _PACKAGES: Final = ("qnnbridge_protocol", "qnnbridge_host", "qnnbridge", MODULE)
 _DROPPED: Final = ("QNNBRIDGE_HOST",)
 """The daemon is the one that has a host of its own."""
 _PATHS: Final = ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR", "QNNBRIDGE_RUNTIME_DIR", "QNNBRIDGE_CONFIG")
+_INTERPRETER: Final = "QNNBRIDGE_HOST_PYTHON"
 _TEXT_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 4096
 
@@ -118,8 +119,15 @@ def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name.upper() not in _DROPPED}
     for name in _PATHS:
         if kept.get(name):
-            kept[name] = os.path.abspath(os.path.expanduser(kept[name]))  # its working folder is another one
+            kept[name] = os.path.abspath(os.path.expanduser(kept[name]))
+    if kept.get(_INTERPRETER):
+        kept[_INTERPRETER] = from_anywhere(kept[_INTERPRETER])
     return kept
+
+
+def from_anywhere(program: str) -> str:
+    """The path of a program for the daemon, whose working folder is another one; a bare name is looked up there."""
+    return os.path.abspath(os.path.expanduser(program)) if os.path.dirname(program) else program
 
 
 def _did_not_start(lines: list[str]) -> HostStartFailed:
