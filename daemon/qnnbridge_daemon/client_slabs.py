@@ -5,7 +5,7 @@ the other without a copy here. To the daemon's own lines it looks like an array 
 (`qnnbridge.repeated.arrays`). Where that cannot be had, what lies in it is copied.
 
 Any thread. What is mapped or made counts until nothing refers to it any more, whoever still does; finalizers only
-leave a note, and `settle` works through the notes.
+leave a note, and somebody works through the notes later.
 """
 
 from __future__ import annotations
@@ -73,14 +73,35 @@ class ClientSlab(Slab):
         return array
 
 
+class GoneSlabs:
+    """What clients had passed on and nobody refers to any more. One for all clients: it outlives them."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._numbers: collections.deque[int] = collections.deque()
+
+    def watch(self, slab: ForeignSlab) -> None:
+        weakref.finalize(slab.data, self._numbers.append, slab.number).atexit = False
+
+    def settle(self) -> None:
+        """Let the NPU host forget them. May have to wait for it, not for long."""
+        if not self._numbers:
+            return
+        while self._numbers:
+            self._host.forget_slab(self._numbers.popleft())
+        process = self._host.supervisor.running
+        if process is not None and process.lines is not None:
+            process.lines.drop_gone()
+
+
 class ClientSlabs(Slabs):
     """See the module."""
 
-    def __init__(self, account: Account, host: Host) -> None:
+    def __init__(self, account: Account, host: Host, gone: GoneSlabs) -> None:
         super().__init__()
         self._account = account
         self._host = host
-        self._gone: collections.deque[int] = collections.deque()
+        self._gone = gone
 
     def own(self, shape: Sequence[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Raises `Busy`."""
@@ -89,17 +110,6 @@ class ClientSlabs(Slabs):
         array = super().own(shape, dtype)
         self._account.give_back_with(array, size)
         return array
-
-    def settle(self) -> None:
-        """The NPU host need not keep what nobody refers to any more. May have to wait for it, not for long."""
-        self._account.settle()
-        if not self._gone:
-            return
-        while self._gone:
-            self._host.forget_slab(self._gone.popleft())
-        process = self._host.supervisor.running
-        if process is not None and process.lines is not None:
-            process.lines.drop_gone()
 
     def close(self) -> None:
         """The client is gone."""
@@ -119,5 +129,5 @@ class ClientSlabs(Slabs):
         if not PASSED_ON:
             return slab
         foreign = ForeignSlab(where, slab.data, host_writes)
-        weakref.finalize(slab.data, self._gone.append, foreign.number).atexit = False
+        self._gone.watch(foreign)
         return ClientSlab(slab.data, host_writes, self._host, foreign)

@@ -12,7 +12,7 @@ from typing import Any
 import qnnbridge
 from qnnbridge._platform import enlarge_pipe
 from qnnbridge._platform._fds import OwnedFds
-from qnnbridge.daemon.connector import DaemonAccess
+from qnnbridge.daemon.access import DaemonAccess
 from qnnbridge_daemon.broker import Broker, ClientEnds
 from qnnbridge_daemon.settings import BrokerSettings
 
