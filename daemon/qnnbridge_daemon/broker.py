@@ -6,6 +6,7 @@ is idle. Everything else may be called from any thread.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import os
@@ -16,6 +17,7 @@ import time
 from typing import Any
 
 from qnnbridge.host import Host
+from qnnbridge_daemon.client_slabs import GoneSlabs
 from qnnbridge_daemon.clients import Client, ClientEnds
 from qnnbridge_daemon.fair_share import FairShare
 from qnnbridge_daemon.known_models import KnownModels
@@ -33,6 +35,8 @@ ANSWERS_S = 2.0
 """How long it then waits for their answers to be written."""
 
 TIDY_INTERVAL_S = 15.0
+SHORTEST_PAUSE_S = 0.1
+"""Between two looks at what is to be tidied."""
 
 _MACHINES = {"amd64": "x64", "arm64": "ARM64"}
 """As hosts call them."""
@@ -49,6 +53,7 @@ class Broker:
         self.fair_share = FairShare(settings.slots, settings.limits.queued)
         self.sessions = SharedSessions(settings.keep_unused_s, settings.keep_unused)
         self.known_models = KnownModels()
+        self.gone_slabs = GoneSlabs(host)
         self.meter = Meter()
         self.started = time.monotonic()
         self.stop_requested = threading.Event()
@@ -60,6 +65,7 @@ class Broker:
         self._clients: dict[int, Client] = {}
         self._last_busy = time.monotonic()
         self._stopped = threading.Event()
+        self._something_left = threading.Event()
         self._tidier = threading.Thread(target=self._tidy, name="qnnbridge tidy", daemon=True)
         self._tidier.start()
 
@@ -77,6 +83,7 @@ class Broker:
                 del self._clients[client.number]
                 self._last_busy = time.monotonic()
                 self._lock.notify_all()
+            self._something_left.set()
 
     def _admit(self, ends: ClientEnds) -> Client | None:
         """``None`` if there is no room for it, or the end is near: then it finds its streams closed."""
@@ -147,21 +154,36 @@ class Broker:
         with self._lock:
             self._lock.wait_for(lambda: not self._clients, max(1.0, until - time.monotonic()))
         self.sessions.close()
+        self._something_left.set()
         self._tidier.join(1.0)
 
     # --- idle models ---
 
     def _tidy(self) -> None:
-        while True:
+        seen, collect = self._gone_by_now(), 0
+        while not self._stopped.is_set():
             next_s = self.sessions.tidy()
             if self.settings.idle_unload_s > 0:
                 self.sessions.unload_idle(self.settings.idle_unload_s)
                 next_s = min(next_s or TIDY_INTERVAL_S, self.settings.idle_unload_s)
-            wait_s = min(TIDY_INTERVAL_S, max(0.05, next_s or TIDY_INTERVAL_S))
-            for client in self.clients:
-                client.slabs.settle()
-            if self._stopped.wait(wait_s):
-                return
+            if (gone := self._gone_by_now()) != seen:
+                # What a dead host and a client that has left held refers to itself in places (tracebacks of errors
+                # that were passed on), and to shared memory. In a process that idles the collector may never come.
+                # Twice, because errors may still be on their way now.
+                seen, collect = gone, 2
+            if collect:
+                collect -= 1
+                gc.collect()
+            self.gone_slabs.settle()
+            self._something_left.wait(min(TIDY_INTERVAL_S, max(SHORTEST_PAUSE_S, next_s or TIDY_INTERVAL_S)))
+            if self._something_left.is_set():
+                self._stopped.wait(SHORTEST_PAUSE_S)  # clients come and go in crowds
+                self._something_left.clear()
+
+    def _gone_by_now(self) -> tuple[int, int]:
+        """How many hosts and clients have come to their end."""
+        with self._lock:
+            return self.host.supervisor.counters.generation, self.clients_served - len(self._clients)
 
 
 __all__ = ["Broker", "BrokerSettings", "ClientEnds"]

@@ -5,7 +5,7 @@ the other without a copy here. To the daemon's own lines it looks like an array 
 (`qnnbridge.repeated.arrays`). Where that cannot be had, what lies in it is copied.
 
 Any thread. What is mapped or made counts until nothing refers to it any more, whoever still does; finalizers only
-leave a note, and `settle` works through the notes.
+leave a note, and somebody works through the notes later.
 """
 
 from __future__ import annotations
@@ -76,14 +76,31 @@ class ClientSlab(Slab):
         return array
 
 
+class GoneSlabs:
+    """What clients had passed on and nobody refers to any more. One for all clients: it outlives them."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._numbers: collections.deque[int] = collections.deque()
+
+    def watch(self, slab: ForeignSlab, fd: int) -> None:
+        """fd: to be closed with it."""
+        weakref.finalize(slab.data, _let_go, fd, slab.number, self._numbers).atexit = False
+
+    def settle(self) -> None:
+        """Let the NPU host forget them. May have to wait for it, not for long."""
+        while self._numbers:
+            self._host.forget_slab(self._numbers.popleft())
+
+
 class ClientSlabs(Slabs):
     """See the module."""
 
-    def __init__(self, account: Account, host: Host) -> None:
+    def __init__(self, account: Account, host: Host, gone: GoneSlabs) -> None:
         super().__init__()
         self._account = account
         self._host = host
-        self._gone: collections.deque[int] = collections.deque()
+        self._gone = gone
 
     def own(self, size: int) -> npt.NDArray[np.uint8]:
         """Raises `Busy`."""
@@ -91,12 +108,6 @@ class ClientSlabs(Slabs):
         array = super().own(size)
         self._account.give_back_with(array, size)
         return array
-
-    def settle(self) -> None:
-        """The NPU host need not keep what nobody refers to any more. May have to wait for it, not for long."""
-        self._account.settle()
-        while self._gone:
-            self._host.forget_slab(self._gone.popleft())
 
     def close(self) -> None:
         """The client is gone."""
@@ -120,7 +131,7 @@ class ClientSlabs(Slabs):
         except (OSError, ValueError):
             return slab  # no descriptor for it: what lies in it is copied
         foreign = ForeignSlab(fd, where, slab.data, host_writes)
-        weakref.finalize(slab.data, _let_go, fd, foreign.number, self._gone).atexit = False
+        self._gone.watch(foreign, fd)
         return ClientSlab(slab.data, host_writes, self._host, foreign)
 
 

@@ -110,8 +110,8 @@ class Client:
         self.queue = broker.fair_share.join()
         self._broker = broker
         self._streams = ClientStreams(ends.in_fd, ends.out_fd, broker.settings.stall_s)
-        self.slabs = ClientSlabs(self.account, broker.host)
-        self._home = Tenancy(self._streams, self.slabs, self.label, self._on_left)
+        self._slabs = ClientSlabs(self.account, broker.host, broker.gone_slabs)
+        self._home = Tenancy(self._streams, self._slabs, self.label, self._on_left)
         self.handlers = BrokerHandlers(broker, self)
         self._server = Server(self._home, broker.introduction(), self.handlers)
 
@@ -131,8 +131,7 @@ class Client:
             self._home.end()
             self._home.join()
             self.handlers.close()
-            self.slabs.close()
-            self.slabs.settle()
+            self._slabs.close()
 
     def drain(self, timeout_s: float) -> bool:
         """Any thread: wait until all its calls are answered; False if one is not by then."""
