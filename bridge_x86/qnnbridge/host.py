@@ -35,7 +35,8 @@ from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
-    from qnnbridge.daemon.connector import DaemonAccess, DaemonConnector
+    from qnnbridge.daemon.access import DaemonAccess
+    from qnnbridge.daemon.connector import DaemonConnector
     from qnnbridge.repeated.arrays import SharedArrays
 
 START_TIMEOUT_S = 60.0
@@ -391,8 +392,8 @@ def default_host() -> Host:
 def _new_default_host() -> Host:
     if not os.environ.get("QNNBRIDGE_HOST"):
         return Host()
+    from qnnbridge.daemon.access import DaemonAccess
     from qnnbridge.daemon.connect import daemon_by_default, daemon_host
-    from qnnbridge.daemon.connector import DaemonAccess
 
     return daemon_host(DaemonAccess()) if daemon_by_default() else Host()
 

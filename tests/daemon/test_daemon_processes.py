@@ -176,8 +176,8 @@ def test_one_that_is_killed_is_told_with_its_log_and_comes_back() -> None:
 
 
 def test_a_caller_whose_time_is_up_does_not_wait_for_the_start() -> None:
+    from qnnbridge.daemon.access import DaemonAccess
     from qnnbridge.daemon.connect import daemon_host
-    from qnnbridge.daemon.connector import DaemonAccess
 
     with daemon_host(DaemonAccess()) as host:
         begin = time.monotonic()
@@ -209,6 +209,21 @@ def test_the_environment_makes_the_daemon_the_default(monkeypatch: pytest.Monkey
         qnnbridge.default_host()
     monkeypatch.setenv("QNNBRIDGE_HOST", "private")
     assert not qnnbridge.default_host().is_daemon
+
+
+def test_a_restart_replaces_the_npu_host_and_not_the_daemon() -> None:
+    def pids() -> tuple[int, int]:
+        status = host.call({"op": "daemon.status"}).header["status"]
+        return status["daemon"]["pid"], status["host"]["pid"]
+
+    with qnnbridge.connect() as host, qnnbridge.InferenceSession(MODEL, host=host, providers=CPU) as session:
+        before = session.run(None, x_of(session))[0].tolist()
+        daemon, old = pids()
+        host.restart()
+        assert session.run(None, x_of(session))[0].tolist() == before
+        same, new = pids()
+        assert (same, session.generation) == (daemon, 1)
+        assert new != old
 
 
 def test_another_word_for_the_host_is_refused() -> None:

@@ -6,8 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge.daemon.connector import START_TIMEOUT_S, DaemonAccess
-from qnnbridge.daemon.start import from_anywhere
+from qnnbridge.daemon.access import START_TIMEOUT_S, DaemonAccess
 from qnnbridge_protocol.errors import OptionError
 
 if TYPE_CHECKING:
@@ -109,4 +108,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _arguments(python: str | os.PathLike[str] | None) -> tuple[str, ...]:
-    return () if python is None else ("--python", from_anywhere(os.fspath(python)))
+    if python is None:
+        return ()
+    from qnnbridge.daemon.start import from_anywhere
+
+    return "--python", from_anywhere(os.fspath(python))

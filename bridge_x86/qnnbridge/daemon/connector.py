@@ -9,13 +9,13 @@ Threads: one at a time (the supervisor's start lock).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge._platform import ChildProcess
+from qnnbridge.daemon.access import DaemonAccess
 from qnnbridge.daemon.enter import Unreachable, enter_daemon
 from qnnbridge.daemon.folder import runtime_folder
 from qnnbridge.daemon.link import DaemonLink
@@ -28,7 +28,6 @@ from qnnbridge_protocol.hello import DAEMON_FEATURE
 if TYPE_CHECKING:
     from qnnbridge.diagnosis.exit_status import ExitStatus
 
-START_TIMEOUT_S: Final = 60.0
 RECONNECT_TIMEOUT_S: Final = 5.0
 """A daemon that was there is waited for so long where we may not start one: its service manager may."""
 
@@ -36,18 +35,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
 _START_AGAIN_S: Final = 0.5
 """A daemon that said "ready", or that there is another one, and still cannot be entered: the one with the lock was
 leaving. Grows with each try."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DaemonAccess:
-    """start: whether a daemon may be started. python, arguments: how. start_timeout_s: for all of it. any_release:
-    one of a distant release will do; whoever only wants it to end need not understand it."""
-
-    start: bool = True
-    python: str | None = None
-    arguments: tuple[str, ...] = ()
-    start_timeout_s: float = START_TIMEOUT_S
-    any_release: bool = False
 
 
 class DaemonConnector:

@@ -72,8 +72,8 @@ def reach(
 
     Raises `HostStartFailed` or `VersionMismatch` with a state in its details.
     """
+    from qnnbridge.daemon.access import DaemonAccess
     from qnnbridge.daemon.connect import daemon_host
-    from qnnbridge.daemon.connector import DaemonAccess
 
     _be_quiet()
     access = DaemonAccess(
