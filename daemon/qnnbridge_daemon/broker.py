@@ -6,6 +6,7 @@ is idle. Everything else may be called from any thread.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import os
@@ -152,6 +153,7 @@ class Broker:
     # --- idle models ---
 
     def _tidy(self) -> None:
+        seen = self._gone_by_now()
         while True:
             next_s = self.sessions.tidy()
             if self.settings.idle_unload_s > 0:
@@ -160,8 +162,18 @@ class Broker:
             wait_s = min(TIDY_INTERVAL_S, max(0.05, next_s or TIDY_INTERVAL_S))
             for client in self.clients:
                 client.slabs.settle()
+            if (gone := self._gone_by_now()) != seen:
+                # What a dead host and a client that has left held refers to itself in places (tracebacks of errors
+                # that were passed on), and to shared memory. In a process that idles the collector may never come.
+                seen = gone
+                gc.collect()
             if self._stopped.wait(wait_s):
                 return
+
+    def _gone_by_now(self) -> tuple[int, int]:
+        """How many hosts and clients have come to their end."""
+        with self._lock:
+            return self.host.supervisor.counters.generation, self.clients_served - len(self._clients)
 
 
 __all__ = ["Broker", "BrokerSettings", "ClientEnds"]

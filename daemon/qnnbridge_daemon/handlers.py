@@ -221,6 +221,7 @@ class BrokerHandlers:
                     stop=cancellation,
                 )
         finally:
+            request.let_go()
             account.give_back(size)
         # A client that does not read holds its answers here until it does.
         answer = _size(frame.buffers)

@@ -14,6 +14,7 @@ its own, on which the others who want the same wait.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -123,6 +124,7 @@ class SharedSessions:
         self._lock = threading.Lock()
         self._by_key: dict[str, SharedModel] = {}
         self._private: set[SharedModel] = set()
+        self._own_numbers = itertools.count(1)
         self._keep_unused_s = keep_unused_s
         self._keep_unused = keep_unused
         self.created = 0
@@ -189,7 +191,7 @@ class SharedSessions:
             return False
 
     def _open_private(self, owner: object, label: str, make: Make) -> SharedModel:
-        model = SharedModel(f"own-{id(make):x}", label, shared=False)
+        model = SharedModel(f"own-{next(self._own_numbers)}", label, shared=False)
         model.owners[owner] = 1
         self._make(model, make)
         with self._lock:

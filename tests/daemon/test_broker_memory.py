@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -9,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import qnnbridge
 from qnnbridge_daemon.client_slabs import PASSED_ON
+from qnnbridge_daemon.settings import BrokerSettings
 from tests.daemon.brokers import Lab, in_threads, until
-from tests.fakes.hosts import script
+from tests.fakes.hosts import fake_host, script
 
 MIB = 1 << 20
 LARGE = np.arange(8 * MIB // 4, dtype=np.float32)
@@ -29,15 +30,25 @@ def npu_lines(lab: Lab) -> Any:
 
 
 def mapped_by_the_npu_host(lab: Lab) -> int:
-    """Bytes of shared memory."""
+    """Bytes of shared memory, where the system tells."""
     process = lab.npu_host.supervisor.running
     assert process is not None
     total = 0
-    for line in Path(f"/proc/{process.real_pid}/maps").read_text().splitlines():
+    for line in mappings_of(process.real_pid):
         if "memfd:qnnbridge" in line:
             begin, end = (int(part, 16) for part in line.split()[0].split("-"))
             total += end - begin
     return total
+
+
+def mappings_of(pid: int) -> list[str]:
+    maps = Path(f"/proc/{pid}/maps")
+    return maps.read_text().splitlines() if sys.platform == "linux" else []
+
+
+def shared_mappings() -> int:
+    """Of this process."""
+    return sum("memfd:qnnbridge" in line for line in mappings_of(os.getpid()))
 
 
 def test_slabs_are_passed_on_wherever_the_system_can() -> None:
@@ -91,7 +102,6 @@ def test_many_clients_with_many_models_never_see_each_others_tensors(lab: Lab) -
     assert all(in_threads(*[lambda n=number: work(n) for number in range(4)]))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc of the host")
 def test_memory_of_a_client_that_is_gone_is_mapped_by_nobody(lab: Lab) -> None:
     keeper = qnnbridge.InferenceSession(script(scale=3), host=lab.client())
     for _ in range(3):
@@ -113,6 +123,30 @@ def test_memory_of_a_client_that_is_gone_is_mapped_by_nobody(lab: Lab) -> None:
         return mapped_by_the_npu_host(lab) < before + LARGE.nbytes
 
     until(is_gone)
+
+
+def test_memory_for_a_host_that_died_is_mapped_by_nobody() -> None:
+    made = Lab(fake_host(), BrokerSettings(idle_unload_s=0.1))
+    gc.disable()  # in an idle process it does not run, either
+    try:
+        sessions = [qnnbridge.InferenceSession(script(scale=scale), host=made.client()) for scale in (2, 3)]
+
+        def call() -> None:
+            for session in sessions:
+                for _ in range(3):
+                    session.run(None, {"x": SMALL})
+
+        call()
+        before = shared_mappings()
+        for _ in range(5):
+            process = made.npu_host.supervisor.running
+            assert process is not None
+            os.kill(process.real_pid, signal.SIGKILL)
+            call()
+        until(lambda: shared_mappings() <= before + 2)
+    finally:
+        gc.enable()
+        made.close()
 
 
 def test_a_new_host_is_shown_the_memory_of_all_clients(lab: Lab) -> None:
