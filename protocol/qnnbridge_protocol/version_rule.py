@@ -7,12 +7,9 @@ apply.
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from qnnbridge_protocol.errors import VersionMismatch
 
-MINORS_APART: Final = 1
+MINORS_APART = 1
 
 
 def check_releases(client: str, daemon: str, daemon_python: str = "") -> None:
@@ -41,5 +38,7 @@ def check_releases(client: str, daemon: str, daemon_python: str = "") -> None:
 
 
 def _release(version: str) -> tuple[int, int] | None:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return None if found is None else (int(found[1]), int(found[2]))
+    # Without `re`: the host imports this before it says HELLO.
+    major, _, rest = version.partition(".")
+    minor = rest[: len(rest) - len(rest.lstrip("0123456789"))]  # 0 of 0rc1
+    return (int(major), int(minor)) if major.isdecimal() and minor else None
