@@ -55,8 +55,8 @@ class DaemonOptions:
     ] = None
 
     def checked_words(self) -> list[str]:
-        """`words` for a daemon that is about to be started here: an interpreter that cannot be the host's is refused
-        now (`HostNotFound`), and not by the first session."""
+        """`words` for a daemon that is about to be started here: an interpreter that cannot be the host's is
+        refused now (`HostNotFound`), and not by the first session."""
         if self.python is not None:
             from qnnbridge.launch.interpreter import find_host
 
