@@ -287,6 +287,36 @@ def test_stopping_does_not_wait_for_ever_for_a_call(lab: Lab, tmp_path: Any) -> 
     go.touch()
 
 
+def test_a_repeated_call_that_waits_when_the_broker_stops_is_lost_and_not_cancelled(
+    lab: Lab, tmp_path: Any
+) -> None:
+    """Nobody has cancelled it. What is lost before its turn can be repeated in the next daemon."""
+    go = tmp_path / "go"
+    slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=lab.client(), retry=0)
+    waiting = qnnbridge.InferenceSession(script(), host=lab.client(), retry=0)
+    for _ in range(3):
+        waiting.run(None, {"x": X})
+    assert waiting.host.stats.shared_calls, "by a line, which has pipes of its own"
+    out: list[BaseException] = []
+
+    def call(session: qnnbridge.InferenceSession) -> None:
+        try:
+            session.run(None, {"x": X})
+        except errors.BridgeError as error:
+            out.append(error)
+
+    callers = [threading.Thread(target=call, args=(session,)) for session in (slow, waiting)]
+    callers[0].start()
+    until(lambda: lab.broker.fair_share.running == 1)
+    callers[1].start()
+    until(lambda: lab.broker.fair_share.waiting == 1)
+    lab.broker.stop(0.1)
+    for caller in callers:
+        caller.join(GRACE_S)
+    go.touch()
+    assert [type(error) for error in out] == [errors.HostCrashed] * 2
+
+
 def test_how_long_nobody_has_been_there(lab: Lab) -> None:
     until(lambda: lab.broker.idle_for_s > 0)
     with lab.client() as host:
