@@ -37,12 +37,14 @@ class _Waiter:
 class Queue:
     """The calls of one client. Guarded by the lock of its `FairShare`."""
 
-    __slots__ = ("_peak_now", "_peak_until", "_peaks", "last_seen", "running", "waiting")
+    __slots__ = ("_peak_now", "_peak_until", "_peaks", "last_seen", "late", "running", "waiting")
 
     def __init__(self) -> None:
         self.running = 0
         self.waiting: collections.deque[_Waiter] = collections.deque()
         self.last_seen = float("-inf")
+        self.late = False
+        """A call has come after `FairShare.close`."""
         self._peaks = (0, 0)
         self._peak_until = 0.0
 
@@ -74,6 +76,7 @@ class FairShare:
         self._queues: collections.OrderedDict[Queue, None] = collections.OrderedDict()
         """Whose turn is next comes first."""
         self._looking_again = False
+        self.closed = False
         self.running = 0
 
     @property
@@ -107,6 +110,12 @@ class FairShare:
         finally:
             self._exit(queue)
 
+    def close(self) -> None:
+        """The end is near: what is here goes on, what comes now gets no turn any more. It waits until it is
+        cancelled, which the end of its client's connection does; the client can then repeat it elsewhere."""
+        with self._lock:
+            self.closed = True
+
     def wait_idle(self, until: float) -> bool:
         """Wait until no call runs or waits; False if one still does at that time (`time.monotonic`)."""
         with self._idle:
@@ -121,7 +130,8 @@ class FairShare:
         """``None`` if it may go at once."""
         with self._lock:
             now = self._clock()
-            if not queue.waiting and self.running < self.slots and queue.running < self._cap(queue, now):
+            free = not self.closed and not queue.waiting and self.running < self.slots
+            if free and queue.running < self._cap(queue, now):
                 queue.running += 1
                 self.running += 1
                 queue.seen(now)
@@ -135,6 +145,9 @@ class FairShare:
                     "Wait for answers before asking for more",
                 )
             waiter = _Waiter()
+            if self.closed:
+                queue.late = True
+                return waiter
             queue.waiting.append(waiter)
             queue.seen(now)
             if self.running < self.slots:

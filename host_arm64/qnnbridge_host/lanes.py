@@ -5,7 +5,9 @@ QNN sessions share one lane; a second one serialises session creation. Work with
 ONNX Runtime runs concurrently) starts at once.
 
 No thread belongs to a lane: the thread that finds it free works through what queues up meanwhile, so a lone
-request is never handed from thread to thread.
+request is never handed from thread to thread. A thread that nobody stands in for (the only reader of its line) does
+no more than its own item: busy others would keep it for ever, and its line would not be read. What has queued up
+behind it goes to a thread that lives as long as there is a queue.
 """
 
 from __future__ import annotations
@@ -27,13 +29,36 @@ class Lane(Generic[T]):
         self._queue: collections.deque[T] = collections.deque()
         self._busy = False
 
-    def submit(self, item: T) -> None:
-        """Work on `item` now if the lane is free, else leave it to the thread that is in the lane."""
+    def submit(self, item: T, *, stay: bool = True) -> None:
+        """Work on `item` now if the lane is free, else leave it to the thread that is in the lane.
+
+        stay: whether the caller's thread may be kept for what others bring meanwhile.
+        """
         with self._lock:
             if self._busy:
                 self._queue.append(item)
                 return
             self._busy = True
+        if stay:
+            self._work_from(item)
+            return
+        try:
+            self._work(item)
+        finally:
+            with self._lock:
+                next_item = self._queue.popleft() if self._queue else None
+                self._busy = next_item is not None
+            if next_item is not None:
+                self._hand_over(next_item)
+
+    def _hand_over(self, item: T) -> None:
+        try:
+            threading.Thread(target=self._work_from, args=(item,), name="qnnbridge lane", daemon=True).start()
+        except RuntimeError:  # no thread to be had
+            self._work_from(item)
+
+    def _work_from(self, item: T) -> None:
+        """Until the queue is empty. The lane is the caller's."""
         defect: BaseException | None = None
         while True:
             try:

@@ -93,11 +93,13 @@ class Lines:
             self._open.discard(line)
 
     def close(self) -> None:
-        """Take no call any more. A line ends when its client closes it, or with its next call."""
+        """Take no call any more, and answer none: nobody is there, or is to take it for lost with the connection
+        (and not for cancelled). A line ends when its client closes it, or with its next call."""
         self.closed = True
         with self._lock:
             lines = list(self._open)
         for line in lines:
+            line.ended = True
             line.let_go()
 
     def _open_line(self, header: Mapping[str, Any]) -> None:

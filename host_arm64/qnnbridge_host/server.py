@@ -251,14 +251,14 @@ class Server:
                 call.served()
         else:
             self._in_flight.add(call)
-            self._enter_lane(call, lane)
+            self._enter_lane(call, lane, stay=False)
 
-    def _enter_lane(self, request: Request, name: str | None) -> None:
+    def _enter_lane(self, request: Request, name: str | None, *, stay: bool = True) -> None:
         if name is None:
             self._serve(request)
         else:
             # setdefault: two threads may meet a new lane at once.
-            self._lanes.setdefault(name, Lane(self._serve)).submit(request)
+            self._lanes.setdefault(name, Lane(self._serve)).submit(request, stay=stay)
 
     def enter(self, request: Request, phase: str) -> None:
         """The request is about to enter native code."""

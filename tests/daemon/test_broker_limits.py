@@ -265,6 +265,31 @@ def test_a_broker_that_stops_finishes_calls_and_takes_no_more_clients(lab: Lab, 
     os.close(from_daemon)
 
 
+def test_who_goes_on_calling_does_not_keep_a_broker_from_stopping(lab: Lab, tmp_path: Any) -> None:
+    """Its late call is not begun: it learns at once that this daemon is lost, and could repeat it elsewhere. A call
+    that was under way before is finished."""
+    go = tmp_path / "go"
+    slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=lab.client(), retry=0)
+    busy = qnnbridge.InferenceSession(script(), host=lab.client(), retry=0)
+    busy.run(None, {"x": X})
+    out: list[Any] = []
+    caller = threading.Thread(target=lambda: out.append(slow.run(None, {"x": X})[0].tolist()))
+    caller.start()
+    until(lambda: lab.broker.fair_share.running == 1)
+    stopper = threading.Thread(target=lab.broker.stop, args=(GRACE_S,))
+    stopper.start()
+    until(lambda: lab.broker.fair_share.closed)
+    with pytest.raises(errors.HostCrashed):
+        busy.run(None, {"x": X}, timeout=GRACE_S)
+    assert stopper.is_alive()
+    go.touch()
+    stopper.join(GRACE_S)
+    caller.join(GRACE_S)
+    assert out == [(X * 2).tolist()]
+    assert not lab.broker.fair_share.running
+    assert not lab.broker.clients
+
+
 def test_stopping_does_not_wait_for_ever_for_a_call(lab: Lab, tmp_path: Any) -> None:
     go = tmp_path / "go"
     session = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=lab.client(), retry=0)
@@ -285,6 +310,36 @@ def test_stopping_does_not_wait_for_ever_for_a_call(lab: Lab, tmp_path: Any) -> 
     assert time.monotonic() - begin < GRACE_S
     assert isinstance(out[0], errors.HostCrashed)
     go.touch()
+
+
+def test_a_repeated_call_that_waits_when_the_broker_stops_is_lost_and_not_cancelled(
+    lab: Lab, tmp_path: Any
+) -> None:
+    """Nobody has cancelled it. What is lost before its turn can be repeated in the next daemon."""
+    go = tmp_path / "go"
+    slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=lab.client(), retry=0)
+    waiting = qnnbridge.InferenceSession(script(), host=lab.client(), retry=0)
+    for _ in range(3):
+        waiting.run(None, {"x": X})
+    assert waiting.host.stats.shared_calls, "by a line, which has pipes of its own"
+    out: list[BaseException] = []
+
+    def call(session: qnnbridge.InferenceSession) -> None:
+        try:
+            session.run(None, {"x": X})
+        except errors.BridgeError as error:
+            out.append(error)
+
+    callers = [threading.Thread(target=call, args=(session,)) for session in (slow, waiting)]
+    callers[0].start()
+    until(lambda: lab.broker.fair_share.running == 1)
+    callers[1].start()
+    until(lambda: lab.broker.fair_share.waiting == 1)
+    lab.broker.stop(0.1)
+    for caller in callers:
+        caller.join(GRACE_S)
+    go.touch()
+    assert [type(error) for error in out] == [errors.HostCrashed] * 2
 
 
 def test_how_long_nobody_has_been_there(lab: Lab) -> None:

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 import qnnbridge
 from qnnbridge_daemon.lock import LOCK_NAME
 from qnnbridge_daemon.main import EXIT_RUNNING
+from qnnbridge_protocol.errors import HostStartFailed
 from qnnbridge_tools import reporting
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.doctor.real_daemon import ends_with_job, look_for_daemon
@@ -353,6 +354,28 @@ def test_restarting_an_npu_host_that_does_not_run_yet_does_nothing() -> None:
     assert document("host", "restart")["restarted"] is False
 
 
+def test_an_interpreter_that_cannot_be_the_hosts_is_refused_before_anything_is_started_or_ended() -> None:
+    assert "/no/such/python" in told("host", "start", "--python", "/no/such/python", code=reporting.EXIT_BAD_INPUT)
+    assert not link.is_running()
+    first = start()
+    for command in (("start",), ("restart", "--daemon"), ("run",)):
+        said = told("host", *command, "--python", "/no/such/python", code=reporting.EXIT_BAD_INPUT)
+        assert "does not exist" in said
+    assert document("host", "status")["daemon"]["instance"] == first["instance"]
+
+
+def test_an_interpreter_may_be_named_from_the_folder_that_one_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon itself is in another one."""
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.chdir(tmp_path)
+    start("--python", "./python")
+    with connect() as host:
+        call(session(host))
+
+
 # --- a daemon that cannot be used ---
 
 
@@ -373,10 +396,14 @@ def test_a_daemon_that_does_not_move_is_not_waited_for_and_the_doctor_says_so() 
     try:
         with ThreadPoolExecutor() as pool:  # each waits for its five seconds
             looked = pool.submit(look_for_daemon, None)
+            connected = pool.submit(qnnbridge.connect, timeout=5.0)
             code, _, err = run("host", "status")
             facts = looked.result(GRACE_S)
+            with pytest.raises(HostStartFailed, match="could not be reached within 5 s") as caught:
+                connected.result(GRACE_S)
     finally:
         os.kill(daemon["pid"], signal.SIGCONT)
+    assert "did not answer" in str(caught.value)
     assert code == reporting.EXIT_DAEMON_UNREACHABLE, err
     assert "did not answer" in err
     assert (facts.state, facts.pid) == ("silent", daemon["pid"])

@@ -158,3 +158,30 @@ def test_waiting_for_quiet_gives_up_in_time() -> None:
     assert not share.wait_idle(time.monotonic())
     call.end()
     assert share.wait_idle(time.monotonic() + GRACE_S)
+
+
+def test_what_comes_after_the_end_was_told_gets_no_turn_and_is_not_waited_for() -> None:
+    share = FairShare(1, 10)
+    queue, other = share.join(), share.join()
+    running, waiting = Call(share, queue), Call(share, queue)
+    share.close()
+    cancellation, errors = Cancellation(), list[BaseException]()
+
+    def come_late() -> None:
+        try:
+            with share.turn(other, cancellation):
+                errors.append(AssertionError("it has got a turn"))
+        except Cancelled as error:
+            errors.append(error)
+
+    late = threading.Thread(target=come_late, daemon=True)
+    late.start()
+    running.end()
+    assert waiting.inside.wait(GRACE_S)
+    waiting.end()
+    assert share.wait_idle(time.monotonic())
+    late.join(ACTIVE_S * 2)
+    assert late.is_alive()
+    cancellation.stop()
+    late.join(GRACE_S)
+    assert [type(error) for error in errors] == [Cancelled]

@@ -103,6 +103,22 @@ def test_the_unit_carries_the_variables_that_decide_where_things_are(monkeypatch
     assert "QNNBRIDGE_DEBUG" not in text
 
 
+def test_paths_that_count_from_this_folder_are_whole_in_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A service starts in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNNBRIDGE_STATE_DIR", "state")
+    monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", os.path.join("host", "python"))
+    code, text, _ = service("--systemd", "--python", os.path.join("venv", "python"))
+    assert code == 0
+    unit = sections(text)["Service"]
+    assert unescaped(unit["ExecStart"])[-1] == str(tmp_path / "venv" / "python")
+    carried = {line.removeprefix("Environment=").strip('"') for line in text.splitlines()}
+    assert f"QNNBRIDGE_STATE_DIR={tmp_path / 'state'}" in carried
+    assert f"QNNBRIDGE_HOST_PYTHON={tmp_path / 'host' / 'python'}" in carried
+
+
 # --- Task Scheduler ---
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 
+import pytest
+
 from qnnbridge_host.lanes import Lane
 
 WAIT_S = 20.0
@@ -131,3 +133,59 @@ def test_work_that_fails_does_not_strand_what_waits_behind_it() -> None:
     thread.join(WAIT_S)
     assert bench.done == [0, 1]
     assert len(bench.lane) == 0
+
+
+def test_a_thread_with_a_line_to_read_does_its_own_item_and_is_not_kept_by_others() -> None:
+    """Each item brings the next one, as busy clients do: the lane never runs empty before the last."""
+    by: list[int] = []
+    over = threading.Event()
+
+    def work(item: int) -> None:
+        by.append(threading.get_ident())
+        if item < 5:
+            lane.submit(item + 1)
+        else:
+            over.set()
+
+    lane: Lane[int] = Lane(work)
+    lane.submit(0, stay=False)
+    assert over.wait(WAIT_S)
+    assert by[0] == threading.get_ident()
+    assert threading.get_ident() not in by[1:]
+    assert len(set(by[1:])) == 1  # not one thread for each
+
+
+def test_without_a_thread_to_be_had_the_one_in_the_lane_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+
+    def work(item: int) -> None:
+        done.append(item)
+        if item < 3:
+            lane.submit(item + 1)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    lane: Lane[int] = Lane(work)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    lane.submit(0, stay=False)
+    assert done == [0, 1, 2, 3]
+    assert len(lane) == 0
+
+
+def test_work_that_fails_in_such_a_thread_does_not_keep_the_lane() -> None:
+    done: list[int] = []
+    over = threading.Event()
+
+    def work(item: int) -> None:
+        if not item:
+            lane.submit(1)
+            raise ZeroDivisionError
+        done.append(item)
+        over.set()
+
+    lane: Lane[int] = Lane(work)
+    with pytest.raises(ZeroDivisionError):
+        lane.submit(0, stay=False)
+    assert over.wait(WAIT_S)
+    assert done == [1]

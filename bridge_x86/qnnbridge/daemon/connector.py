@@ -36,6 +36,9 @@ _START_AGAIN_S: Final = 0.5
 """A daemon that said "ready", or that there is another one, and still cannot be entered: the one with the lock was
 leaving. Grows with each try."""
 
+_SAME_TIME_S: Final = 0.5
+"""A caller whose own limit is the one for finding the daemon has set it a moment before we set ours."""
+
 
 class DaemonConnector:
     """See the module. policy, inquest: what the supervisor needs besides."""
@@ -117,7 +120,7 @@ class DaemonConnector:
         return min(RECONNECT_TIMEOUT_S, self._access.start_timeout_s) if self._was_there else 0.0
 
     def _too_late(self, why: str, deadline: float | None, give_up_at: float) -> BridgeError:
-        if deadline is not None and deadline < give_up_at:
+        if deadline is not None and deadline < give_up_at - _SAME_TIME_S:
             return DeadlineExceeded(
                 "The time of the call was over before the daemon was reached.",
                 cause=f"{why[:1].upper()}{why[1:]}.",

@@ -13,7 +13,7 @@ import os
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -116,7 +116,14 @@ def _roots() -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name.upper() not in _DROPPED}
+    return variables_from_anywhere(
+        {name: value for name, value in os.environ.items() if name.upper() not in _DROPPED}
+    )
+
+
+def variables_from_anywhere(environment: Mapping[str, str]) -> dict[str, str]:
+    """Those variables for a daemon, whose working folder is another one."""
+    kept = dict(environment)
     for name in _PATHS:
         if kept.get(name):
             kept[name] = os.path.abspath(os.path.expanduser(kept[name]))

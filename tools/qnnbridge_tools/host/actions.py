@@ -27,7 +27,7 @@ END_GRACE_S: Final = 20.0
 
 
 def start(given: DaemonOptions, as_json: bool) -> None:
-    words = given.words()
+    words = given.checked_words()
     try:
         with link.reach() as daemon:
             document = daemon.status()
@@ -47,7 +47,7 @@ def run(given: DaemonOptions) -> NoReturn:
     """Be the daemon; this process ends with it."""
     from qnnbridge_daemon.main import main
 
-    main(["--foreground", *given.words()])
+    main(["--foreground", *given.checked_words()])
 
 
 def stop(drain_s: float, as_json: bool) -> None:
@@ -92,7 +92,7 @@ def restart_host(given: DaemonOptions, timeout_s: float, as_json: bool) -> None:
 
 
 def restart_daemon(given: DaemonOptions, drain_s: float, as_json: bool) -> None:
-    words = given.words()
+    words = given.checked_words()
     try:
         before: dict[str, Any] | None = _stop(drain_s)
     except HostError as error:

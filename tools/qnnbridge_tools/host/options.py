@@ -54,9 +54,22 @@ class DaemonOptions:
         typer.Option(metavar="N", min=1, help="Replace an NPU host after so many new sessions. Default: never."),
     ] = None
 
+    def checked_words(self) -> list[str]:
+        """`words` for a daemon that is about to be started here: an interpreter that cannot be the host's is
+        refused now (`HostNotFound`), and not by the first session."""
+        if self.python is not None:
+            from qnnbridge.launch.interpreter import find_host
+
+            find_host(self.python)
+        return self.words()
+
     def words(self) -> list[str]:
-        """For the daemon's command line. Raises `OptionError` for a size that is none."""
+        """For the daemon's command line, which is read in another working folder. Raises `OptionError` for a size
+        that is none."""
+        from qnnbridge.daemon.start import from_anywhere
+
         given: dict[str, Any] = dataclasses.asdict(self)
+        given["python"] = None if self.python is None else from_anywhere(self.python)
         for name in _SIZES:
             given[name] = _bytes(name, given[name])
         return [

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from qnnbridge.daemon.start import variables_from_anywhere
+
 SERVICE_NAME: Final = "qnnbridge"
 CARRIED: Final = (
     "QNNBRIDGE_CACHE",
@@ -50,7 +52,7 @@ def this_computer(options: Sequence[str], windows: bool) -> Service:
     domain = os.environ.get("USERDOMAIN", "")
     name = os.environ.get("USERNAME", "")
     user = (f"{domain}\\{name}" if domain else name) if windows and ON_WINDOWS and name else r"COMPUTER\user"
-    environment = {name: os.environ[name] for name in CARRIED if os.environ.get(name)}
+    environment = variables_from_anywhere({name: os.environ[name] for name in CARRIED if os.environ.get(name)})
     return Service(program, ("-m", "qnnbridge_tools", "host", "run", *options), environment, user)
 
 
