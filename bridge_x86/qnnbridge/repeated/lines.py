@@ -9,11 +9,12 @@ Threads: any. Taking and giving back a line are single operations on a deque; ev
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from qnnbridge._platform._forks import forks
@@ -49,6 +50,8 @@ class Lines:
         self._on_look = on_look
         self._forks = forks()
         self._lock = threading.RLock()
+        self._attaching = threading.Lock()
+        """Held while the host is shown what several callers may want to show it; it may take its time."""
         self._idle: collections.deque[LinePlans] = collections.deque()
         self._all: dict[int, LinePlans] = {}
         self._abandoned: list[LinePlans] = []
@@ -256,14 +259,14 @@ class Lines:
     def _shares_memory(self) -> bool:
         return self._sharing.why_no_memory is None
 
-    def new_slab(self, wanted: int, *, host_writes: bool) -> Slab:
+    def new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
         size = slab_size(wanted)
         budget = self._sharing.budget
         if not budget.take(size):
             raise NoSharedMemory
         try:
             slab = Slab(next_slab_number(), size, host_writes=host_writes)
-            self._attach(slab)
+            self._attach(slab, deadline)
         except BaseException as error:
             budget.give(size)
             if isinstance(error, (BridgeError, OSError)):
@@ -281,25 +284,42 @@ class Lines:
             self._sharing.budget.keep(slab.size, slab.lending.free)
         self._release(slab.number)
 
-    def show(self, slab: Slab) -> None:
+    def show(self, slab: Slab, deadline: float | None) -> None:
         if slab.number in self._attached:
             return
-        with self._lock:
+        with self._one_at_a_time(deadline):
             if slab.number not in self._attached:
                 try:
-                    self._attach(slab)
+                    self._attach(slab, deadline)
                 except (BridgeError, OSError) as error:
                     self._sharing.trouble = str(error)
                     raise NoSharedMemory from None
-                self._attached.add(slab.number)
+                with self._lock:
+                    self._attached.add(slab.number)
 
-    def _attach(self, slab: Slab) -> None:
+    @contextlib.contextmanager
+    def _one_at_a_time(self, deadline: float | None) -> Iterator[None]:
+        if not self._attaching.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
+            raise Deadline("not-started")
+        try:
+            yield
+        finally:
+            self._attaching.release()
+
+    def _attach(self, slab: Slab, deadline: float | None) -> None:
+        if slab.number in self._unreleased:  # it was given up on before, and may be there
+            self._channel.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
+            with contextlib.suppress(ValueError):
+                self._unreleased.remove(slab.number)
         if self._unreleased:
             self._tell_released()
-        until = time.monotonic() + ATTACH_TIMEOUT_S
         place = slab.place(self._channel.peer.pid)
         header = {"op": "slab.attach", "slab": slab.number, "size": slab.size, "host_writes": slab.host_writes}
-        self._channel.call({**header, "where": place}, deadline=until)
+        try:
+            self._channel.call({**header, "where": place}, deadline=deadline)
+        except Deadline:
+            self._unreleased.append(slab.number)  # the host may attach it yet
+            raise
 
     def _release(self, number: int) -> None:
         self._unreleased.append(number)
@@ -321,21 +341,17 @@ class Lines:
         if not self._shares_memory() or agreement is None or "shm1" not in agreement.features:
             self._sharing.why_no_memory = self._sharing.why_no_memory or "the host has none"
             return None
-        with self._lock:
+        with self._one_at_a_time(deadline):
             if self._phases is None:
                 try:
                     slab = Slab(next_slab_number(), PHASE_SLAB_BYTES, host_writes=True)
-                    self._attach(slab)
+                    self._attach(slab, deadline)
                     slab.close()
                 except (BridgeError, OSError) as error:
                     self._sharing.trouble = str(error)
                     return None
                 self._phases = slab
             return self._phases
-
-
-ATTACH_TIMEOUT_S = 10.0
-"""For a gigabyte of memory that has to be touched."""
 
 
 def _trim(reference: weakref.ref[Lines], wake: threading.Event) -> None:

@@ -7,6 +7,7 @@ is noticed.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from collections.abc import Mapping
@@ -22,7 +23,10 @@ AVAILABLE = sys.platform == "linux"
 
 def open_stream(where: Mapping[str, Any], *, write: bool) -> int:
     """A descriptor of our own for one end of a pipe of the application. Raises `OSError`, `ValueError`."""
-    return _open(where, os.O_WRONLY if write else os.O_RDONLY)
+    # Nonblocking until it is open: a pipe whose other end is gone already would be waited for for ever.
+    fd = _open(where, (os.O_WRONLY if write else os.O_RDONLY) | os.O_NONBLOCK)
+    os.set_blocking(fd, True)
+    return fd
 
 
 def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryview:
@@ -31,6 +35,9 @@ def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryvie
     try:
         if os.fstat(fd).st_size != size:
             raise ValueError(f"the memory has {os.fstat(fd).st_size} bytes, not {size}")
+        # Who can shrink it can end this process: what is mapped and no longer there is fatal to look at.
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise ValueError("the memory is not sealed against shrinking")
         return map_shared(fd, size, writable=write)
     finally:
         os.close(fd)
