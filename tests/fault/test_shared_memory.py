@@ -155,21 +155,6 @@ def test_memory_that_could_be_taken_away_again_is_refused(host: qnnbridge.Host) 
     host.ping()
 
 
-def test_a_stream_without_another_end_holds_nobody_up(host: qnnbridge.Host) -> None:
-    (read, other), (gone, write) = os.pipe(), os.pipe()
-    os.close(gone)
-    try:
-        header = {"op": "line.open", "line": 4000, "slot": 60, "phases": None}
-        with pytest.raises(errors.InvalidArgument, match="cannot be opened"):
-            host.call({**header, "read": place(read), "write": place(write)}, timeout=GRACE_S)
-    finally:
-        for fd in (read, other, write):
-            os.close(fd)
-    session = qnnbridge.InferenceSession(script(scale=2), host=host)
-    warm(session)
-    assert host.stats.lines == 1
-
-
 def test_memory_of_an_older_host_is_not_known_to_the_next(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
     warm(session)

@@ -23,10 +23,7 @@ AVAILABLE = sys.platform == "linux"
 
 def open_stream(where: Mapping[str, Any], *, write: bool) -> int:
     """A descriptor of our own for one end of a pipe of the application. Raises `OSError`, `ValueError`."""
-    # Nonblocking until it is open: a pipe whose other end is gone already would be waited for for ever.
-    fd = _open(where, (os.O_WRONLY if write else os.O_RDONLY) | os.O_NONBLOCK)
-    os.set_blocking(fd, True)
-    return fd
+    return _open(where, os.O_WRONLY if write else os.O_RDONLY)
 
 
 def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryview:
