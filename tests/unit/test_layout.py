@@ -10,9 +10,9 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from tests import needs
 
 import qnnbridge_protocol
-from tests import needs
 
 ROOT = Path(__file__).parents[2]
 SOURCES = {

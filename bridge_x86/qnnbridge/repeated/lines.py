@@ -25,7 +25,7 @@ from qnnbridge.repeated.line import Line, LineEnded, LineLate
 from qnnbridge.repeated.memory import Slab, slab_size
 from qnnbridge.repeated.plans import LinePlans, NoSharedMemory
 from qnnbridge.repeated.sharing import Sharing, next_slab_number
-from qnnbridge_protocol.errors import BridgeError, ProtocolDesync
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync
 from qnnbridge_protocol.lines import MAX_LINES, PHASE_RECORD_BYTES, PHASE_SLAB_BYTES
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class Lines:
         self._slots = list(range(MAX_LINES))
         self._line_numbers = itertools.count(1)
         self._attached: set[int] = set()
+        self._unsure: set[int] = set()
+        """Slabs that the host may have attached, or may attach yet: it did not say so in time."""
         self._unreleased: collections.deque[int] = collections.deque()
         """Slabs that the host has still to be told to forget."""
         self._next_try = 0.0
@@ -222,8 +224,9 @@ class Lines:
     def forget(self, number: int) -> None:
         """A slab of the application's arrays is gone."""
         with self._lock:
-            known = number in self._attached
+            known = number in self._attached or number in self._unsure
             self._attached.discard(number)
+            self._unsure.discard(number)
         if known:
             self._release(number)
 
@@ -269,6 +272,8 @@ class Lines:
             self._attach(slab, deadline)
         except BaseException as error:
             budget.give(size)
+            if isinstance(error, Deadline):
+                self.forget(slab.number)
             if isinstance(error, (BridgeError, OSError)):
                 self._sharing.trouble = str(error)
                 raise NoSharedMemory from None
@@ -290,7 +295,7 @@ class Lines:
         with self._one_at_a_time(deadline):
             if slab.number not in self._attached:
                 try:
-                    self._attach(slab, deadline)
+                    (self._attach_again if slab.number in self._unsure else self._attach)(slab, deadline)
                 except (BridgeError, OSError) as error:
                     self._sharing.trouble = str(error)
                     raise NoSharedMemory from None
@@ -307,10 +312,6 @@ class Lines:
             self._attaching.release()
 
     def _attach(self, slab: Slab, deadline: float | None) -> None:
-        if slab.number in self._unreleased:  # it was given up on before, and may be there
-            self._channel.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
-            with contextlib.suppress(ValueError):
-                self._unreleased.remove(slab.number)
         if self._unreleased:
             self._tell_released()
         place = slab.place(self._channel.peer.pid)
@@ -318,8 +319,21 @@ class Lines:
         try:
             self._channel.call({**header, "where": place}, deadline=deadline)
         except Deadline:
-            self._unreleased.append(slab.number)  # the host may attach it yet
+            self._unsure.add(slab.number)
             raise
+
+    def _attach_again(self, slab: Slab, deadline: float | None) -> None:
+        """One that was given up before. If what was asked for then comes in the way, it has come, and can be
+        undone."""
+        for last in (False, True):
+            self._channel.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
+            try:
+                self._attach(slab, deadline)
+                break
+            except InvalidArgument:
+                if last:
+                    raise
+        self._unsure.discard(slab.number)
 
     def _release(self, number: int) -> None:
         self._unreleased.append(number)
@@ -347,6 +361,9 @@ class Lines:
                     slab = Slab(next_slab_number(), PHASE_SLAB_BYTES, host_writes=True)
                     self._attach(slab, deadline)
                     slab.close()
+                except Deadline:
+                    self.forget(slab.number)
+                    raise
                 except (BridgeError, OSError) as error:
                     self._sharing.trouble = str(error)
                     return None
