@@ -55,6 +55,7 @@ class Lines:
         self._idle: collections.deque[LinePlans] = collections.deque()
         self._all: dict[int, LinePlans] = {}
         self._abandoned: list[LinePlans] = []
+        self._kept: list[object] = []
         self._slots = list(range(MAX_LINES))
         self._line_numbers = itertools.count(1)
         self._attached: set[int] = set()
@@ -121,6 +122,10 @@ class Lines:
         plans.line.abandoned = True
         with self._lock:
             self._abandoned.append(plans)
+            if (
+                not plans.line.records
+            ):  # what comes next may be a phase, not the answer
+                self._kept.append(plans.pinned)
 
     def reap(self) -> None:
         """Close the lines of abandoned calls that have come to their end."""
@@ -139,6 +144,7 @@ class Lines:
         self._close_idle()
         with self._lock:
             abandoned, self._abandoned = self._abandoned, []
+            self._kept.clear()
         for plans in abandoned:
             plans.line.busy = False
             self._retire(plans)
