@@ -122,9 +122,7 @@ class Lines:
         plans.line.abandoned = True
         with self._lock:
             self._abandoned.append(plans)
-            if (
-                not plans.line.records
-            ):  # what comes next may be a phase, not the answer
+            if not plans.line.records:  # what comes next may be a phase, not the answer
                 self._kept.append(plans.pinned)
 
     def reap(self) -> None:
