@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +31,14 @@ HALF_OPEN = 1000
 DESCRIPTORS = 4096
 
 
+@pytest.fixture(autouse=True)
+def short_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """These visitors know nothing of how a path is shortened that is too long for a socket."""
+    with tempfile.TemporaryDirectory(prefix="door-", dir="/tmp") as folder:
+        monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", f"{folder}/run")
+        yield
+
+
 @pytest.fixture
 def behind() -> StandIn:
     return StandIn()
@@ -44,7 +53,11 @@ def door(behind: StandIn) -> Iterator[tuple[Listener, Discovery, Path]]:
 def knock(folder: Path) -> socket.socket:
     """A visitor that has come in and says nothing."""
     visitor = socket.socket(socket.AF_UNIX)
-    visitor.connect(str(folder / "daemon.sock"))
+    try:
+        visitor.connect(str(folder / "daemon.sock"))
+    except BaseException:
+        visitor.close()
+        raise
     visitor.settimeout(GRACE_S)
     return visitor
 
