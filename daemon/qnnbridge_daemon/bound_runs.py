@@ -68,7 +68,7 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
                     return None
                 return call.take(results)
         except Failure as error:
-            failure = error
+            failure = error.alone()
         finally:
             watch.close()
     feeds = [(tensor.name, tensor.array, None) for tensor in call.inputs]

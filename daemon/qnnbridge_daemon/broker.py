@@ -31,6 +31,9 @@ from qnnbridge_protocol.hello import DAEMON_FEATURE, FEATURES, SHARING_FEATURES,
 DRAIN_S = 10.0
 """How long `stop` waits for calls under way."""
 
+LONGEST_DRAIN_S = 3600.0
+"""Whatever a client says."""
+
 ANSWERS_S = 2.0
 """How long it then waits for their answers to be written."""
 
@@ -139,7 +142,7 @@ class Broker:
     def request_stop(self, drain_s: float | None) -> None:
         """A client asks for the end of the daemon."""
         if drain_s is not None:
-            self.drain_s = max(0.0, drain_s)
+            self.drain_s = min(max(0.0, drain_s), LONGEST_DRAIN_S)
         self.stop_requested.set()
 
     def stop(self, timeout_s: float | None = None) -> None:

@@ -64,14 +64,17 @@ class Tenancy:
                 work()
             except Left:
                 pass
+            except Exception:  # noqa: BLE001 - as in `Client.serve`; the client must not wait for this thread
+                _log.exception("%s is not served any more", self._name)
+                self.end()
             finally:
                 with self._lock:
                     self._threads.discard(threading.current_thread())
 
         thread = threading.Thread(target=until_it_leaves, name="qnnbridge client", daemon=True)
-        with self._lock:
+        with self._lock:  # `join` must find no thread that has not been started
+            thread.start()
             self._threads.add(thread)
-        thread.start()
 
     def complain(self, text: str) -> None:
         _log.warning("%s: %s", self._name, text)

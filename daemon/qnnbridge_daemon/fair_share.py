@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 
 from qnnbridge_daemon.cancelling import Cancellation
 from qnnbridge_daemon.limits import busy
+from qnnbridge_protocol.errors import Cancelled
 
 ACTIVE_S = 0.05
 """A client that was here so long ago will come again: its threads are between two calls."""
@@ -127,8 +128,10 @@ class FairShare:
     # --- parts ---
 
     def _enter(self, queue: Queue) -> _Waiter | None:
-        """``None`` if it may go at once."""
+        """``None`` if it may go at once. Raises `Busy`, and `Cancelled` for one that has left."""
         with self._lock:
+            if queue not in self._queues:  # nobody would ever give it a turn
+                raise Cancelled("The client is gone.")
             now = self._clock()
             free = not self.closed and not queue.waiting and self.running < self.slots
             if free and queue.running < self._cap(queue, now):

@@ -132,6 +132,7 @@ if sys.platform == "win32":
         def __init__(self, fd: int) -> None:
             self._fd = fd
             self._closed = False
+            self._lock = threading.Lock()
 
         def wait(self) -> None:
             """Nothing: the read itself waits, and can be cancelled."""
@@ -140,13 +141,17 @@ if sys.platform == "win32":
             threading.Thread(target=self._strike_on, name="qnnbridge interrupt", daemon=True).start()
 
         def close(self) -> None:
-            self._closed = True
+            with self._lock:  # behind this the number may be that of somebody else's pipe
+                self._closed = True
 
         def _strike_on(self) -> None:
             """Again and again: a thread that is about to read is not in the read yet."""
-            while not self._closed:
-                with contextlib.suppress(OSError):
-                    api.cancel_io(msvcrt.get_osfhandle(self._fd))
+            while True:
+                with self._lock:
+                    if self._closed:
+                        return
+                    with contextlib.suppress(OSError):
+                        api.cancel_io(msvcrt.get_osfhandle(self._fd))
                 time.sleep(_STRIKE_INTERVAL_S)
 
 else:

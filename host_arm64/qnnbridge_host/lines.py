@@ -118,8 +118,8 @@ class Lines:
                 ends.append(open_stream(_place(header, "read"), write=False))
                 ends.append(open_stream(_place(header, "write"), write=True))
                 line = Line(self, number, (ends[0], ends[1]), record)
-                self._open.add(line)
                 line.start()
+                self._open.add(line)
             except (OSError, ValueError, RuntimeError) as error:
                 for fd in ends:
                     os.close(fd)

@@ -212,6 +212,21 @@ def test_plain_arrays_and_those_of_the_session_take_turns(quick: qnnbridge.Host)
             assert out is None or out[0] is None or y is out[0]
 
 
+def test_an_output_array_that_is_gone_is_not_taken_for_a_new_one(quick: qnnbridge.Host) -> None:
+    """Its memory may be another array's by now."""
+    with session(quick) as adds:
+        x = np.arange(4, dtype=np.float32)
+        mine = adds.empty_output("y", (4,))
+        for _ in range(3):
+            adds.run(None, {"x": x}, out=[mine])
+        del mine
+        gc.collect()
+        other = adds.empty_output("y", (4,))
+        other[...] = -1
+        np.testing.assert_array_equal(adds.run(None, {"x": x}, out=[None])[0], x + 1)
+        assert (other == -1).all()
+
+
 def test_there_are_arrays_only_for_what_the_model_has(quick: qnnbridge.Host) -> None:
     with session(quick) as adds:
         for name, shape in (("z", (3,)), ("x", None), ("x", (1, 3))):

@@ -51,6 +51,18 @@ class Call:
         assert not self._thread.is_alive()
 
 
+def test_who_has_left_gets_no_turn_and_waits_for_none() -> None:
+    share = FairShare(1, 10)
+    there, gone = share.join(), share.join()
+    share.leave(gone)
+    call = Call(share, there)
+    late = Call(share, gone)
+    assert isinstance(late.error, Cancelled)
+    late.end()
+    call.end()
+    assert share.running == 0
+
+
 def test_a_single_client_has_all_slots_and_no_more() -> None:
     share = FairShare(2, 10)
     queue = share.join()

@@ -6,6 +6,8 @@ import gc
 import importlib.util
 import os
 import resource
+import signal
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.fakes.hosts import fake_host, script
-from tests.fault.test_lines import Later, until, warm
+from tests.fault.test_lines import GRACE_S, Later, until, warm
 from tests.faultlab.mixed import HEAP_SETTING, Rest, mixed_soak
 from tests.faultlab.slots import kill_hosts
 
@@ -136,6 +138,23 @@ def test_a_tensor_that_does_not_lie_where_it_may_is_refused(
     ask(host, session, *good)
 
 
+def place(fd: int) -> dict[str, int]:
+    status = os.fstat(fd)
+    return {"pid": os.getpid(), "fd": fd, "device": status.st_dev, "inode": status.st_ino}
+
+
+def test_memory_that_could_be_taken_away_again_is_refused(host: qnnbridge.Host) -> None:
+    fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, 4096)
+        header = {"op": "slab.attach", "slab": 4000, "size": 4096, "host_writes": True, "where": place(fd)}
+        with pytest.raises(errors.InvalidArgument, match="sealed"):
+            host.call(header, timeout=GRACE_S)
+    finally:
+        os.close(fd)
+    host.ping()
+
+
 def test_memory_of_an_older_host_is_not_known_to_the_next(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
     warm(session)
@@ -218,6 +237,29 @@ def test_where_there_is_not_so_much_memory_large_tensors_travel_in_the_pipes(hos
     assert stats.inline_calls
     assert stats.arrays_copied == 1
     assert stats.shared_memory.startswith("off: ")
+
+
+def test_memory_that_a_host_does_not_take_in_time_makes_no_call_late(host: qnnbridge.Host) -> None:
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
+    warm(session)
+    session.run(None, {"x": LARGE})  # the next such call needs memory that the host has not been shown
+    own = session.empty_input("x", (LARGE.size,))
+    own[...] = 2
+    pid = host.info.pid
+    for x in (LARGE, own):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            begin = time.monotonic()
+            with pytest.raises(errors.DeadlineExceeded):
+                session.run(None, {"x": x}, timeout=0.2)
+            assert time.monotonic() - begin < 1.2 + GRACE_S / 10
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert np.array_equal(session.run(None, {"x": x})[0], x * 3)
+    before = host.stats.shared_calls
+    session.run(None, {"x": own})
+    assert host.stats.shared_calls == before + 1
+    assert host.stats.generation == 1
 
 
 def test_where_there_is_no_memory_at_all_calls_go_on_and_it_is_used_when_there_is(host: qnnbridge.Host) -> None:

@@ -11,6 +11,7 @@ EXPECTED: dict[str, Any] = {
     "access_list_of_the_pipe": ["SY", "me"],
     "name_of_the_pipe": [True, True],
     "both_ends_know_each_other": [[True, True], True, "TimeoutError", "BrokenPipeError"],
+    "who_came_and_went_keeps_nobody_out": "abc",
     "who_waits_can_be_sent_away": ["ConnectionAbortedError"],
     "folder_is_private": [None, ["SY", "me"]],
     "folder_that_others_may_use": False,

@@ -5,6 +5,7 @@ Each function looks at one fact and returns it; `test_windows_daemon.py` says wh
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -85,6 +86,34 @@ def both_ends_know_each_other() -> Any:
     ours.close()
     gate.close()
     return [pids, got, silent, gone]
+
+
+@fact
+def who_came_and_went_keeps_nobody_out() -> Any:
+    """A visitor that is gone before the door waits for one."""
+    endpoint = make_endpoint(Path())
+    gate = Gate(Path(), endpoint)
+    open_door(endpoint, Path(), time.monotonic() + TIMEOUT_S).close()
+    came: list[PipeStream | None] = []
+
+    def accept() -> None:
+        while not came or came[-1] is not None:
+            came.append(gate.accept())
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    client = open_door(endpoint, Path(), time.monotonic() + TIMEOUT_S)
+    client.send(b"abc", time.monotonic() + TIMEOUT_S)
+    said = b""
+    while not said and thread.is_alive():
+        for stream in [stream for stream in came if stream is not None]:
+            with contextlib.suppress(OSError):
+                said += stream.receive(3, time.monotonic() + 0.1)
+    client.close()
+    gate.close()
+    thread.join(TIMEOUT_S)
+    gate.release()
+    return said.decode()
 
 
 @fact

@@ -208,6 +208,14 @@ def test_a_token_is_shown_as_bearer(header: bytes | None, shown: bool) -> None:
 # --- bodies ---------------------------------------------------------------------------------------------------
 
 
+def test_a_packed_body_may_have_many_members_and_not_any_number_of_empty_ones() -> None:
+    data = bytes(range(256)) * 16
+    one = gzip.compress(data, 0)
+    assert packing.unpack(memoryview(one * 100), 1 << 30, lambda size: None) == data * 100
+    with pytest.raises(Refused, match="too many pieces"):
+        packing.unpack(memoryview(gzip.compress(b"") * 10_000), 1 << 30, lambda size: None)
+
+
 def test_packed_bodies_are_unpacked_whatever_their_size() -> None:
     noise = random.Random(1).randbytes(3 * 1024**2)
     for data in (b"", b"x", noise, b"\0" * 5_000_000):

@@ -10,6 +10,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from tests import needs
 
 import qnnbridge_protocol
 
@@ -113,14 +114,14 @@ def test_hello_can_be_said_before_anything_heavy_is_loaded() -> None:
     assert not loaded & set(HEAVY)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="the host needs Python 3.11")
+@needs.a_host_python
 def test_the_host_introduces_itself_before_anything_heavy_is_loaded() -> None:
     loaded = loaded_after("import qnnbridge_host.main as main; main.introduction()")
     assert "qnnbridge_host.greeting" in loaded
     assert not loaded & {*HEAVY, "qnnbridge_host.server"}
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="the host needs Python 3.11")
+@needs.a_host_python
 def test_what_takes_longer_than_hello_itself_is_loaded_behind_it() -> None:
     """Each of these takes longer to import than all that HELLO needs."""
     loaded = loaded_after("import qnnbridge_host.main as main; main.introduction()")

@@ -105,6 +105,11 @@ class Line:
         self._poll = streams.poll
 
     @property
+    def records(self) -> bool:
+        """Whether the host writes phases to memory; else they come as frames."""
+        return self._record is not None
+
+    @property
     def calls(self) -> int:
         """Changes with every call."""
         return self._call_number

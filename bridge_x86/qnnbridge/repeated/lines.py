@@ -9,11 +9,12 @@ Threads: any. Taking and giving back a line are single operations on a deque; ev
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from qnnbridge._platform._forks import forks
@@ -24,7 +25,7 @@ from qnnbridge.repeated.line import Line, LineEnded, LineLate
 from qnnbridge.repeated.memory import Slab, slab_size
 from qnnbridge.repeated.plans import LinePlans, NoSharedMemory
 from qnnbridge.repeated.sharing import Sharing, next_slab_number
-from qnnbridge_protocol.errors import BridgeError, ProtocolDesync
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync
 from qnnbridge_protocol.lines import MAX_LINES, PHASE_RECORD_BYTES, PHASE_SLAB_BYTES
 
 if TYPE_CHECKING:
@@ -49,12 +50,17 @@ class Lines:
         self._on_look = on_look
         self._forks = forks()
         self._lock = threading.RLock()
+        self._attaching = threading.Lock()
+        """Held while the host is shown what several callers may want to show it; it may take its time."""
         self._idle: collections.deque[LinePlans] = collections.deque()
         self._all: dict[int, LinePlans] = {}
         self._abandoned: list[LinePlans] = []
+        self._kept: list[object] = []
         self._slots = list(range(MAX_LINES))
         self._line_numbers = itertools.count(1)
         self._attached: set[int] = set()
+        self._unsure: set[int] = set()
+        """Slabs that the host may have attached, or may attach yet: it did not say so in time."""
         self._unreleased: collections.deque[int] = collections.deque()
         """Slabs that the host has still to be told to forget."""
         self._next_try = 0.0
@@ -116,6 +122,8 @@ class Lines:
         plans.line.abandoned = True
         with self._lock:
             self._abandoned.append(plans)
+            if not plans.line.records:  # what comes next may be a phase, not the answer
+                self._kept.append(plans.pinned)
 
     def reap(self) -> None:
         """Close the lines of abandoned calls that have come to their end."""
@@ -134,6 +142,7 @@ class Lines:
         self._close_idle()
         with self._lock:
             abandoned, self._abandoned = self._abandoned, []
+            self._kept.clear()
         for plans in abandoned:
             plans.line.busy = False
             self._retire(plans)
@@ -219,8 +228,9 @@ class Lines:
     def forget(self, number: int) -> None:
         """A slab of the application's arrays is gone."""
         with self._lock:
-            known = number in self._attached
+            known = number in self._attached or number in self._unsure
             self._attached.discard(number)
+            self._unsure.discard(number)
         if known:
             self._release(number)
 
@@ -256,16 +266,18 @@ class Lines:
     def _shares_memory(self) -> bool:
         return self._sharing.why_no_memory is None
 
-    def new_slab(self, wanted: int, *, host_writes: bool) -> Slab:
+    def new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
         size = slab_size(wanted)
         budget = self._sharing.budget
         if not budget.take(size):
             raise NoSharedMemory
         try:
             slab = Slab(next_slab_number(), size, host_writes=host_writes)
-            self._attach(slab)
+            self._attach(slab, deadline)
         except BaseException as error:
             budget.give(size)
+            if isinstance(error, Deadline):
+                self.forget(slab.number)
             if isinstance(error, (BridgeError, OSError)):
                 self._sharing.trouble = str(error)
                 raise NoSharedMemory from None
@@ -281,25 +293,51 @@ class Lines:
             self._sharing.budget.keep(slab.size, slab.lending.free)
         self._release(slab.number)
 
-    def show(self, slab: Slab) -> None:
+    def show(self, slab: Slab, deadline: float | None) -> None:
         if slab.number in self._attached:
             return
-        with self._lock:
+        with self._one_at_a_time(deadline):
             if slab.number not in self._attached:
                 try:
-                    self._attach(slab)
+                    (self._attach_again if slab.number in self._unsure else self._attach)(slab, deadline)
                 except (BridgeError, OSError) as error:
                     self._sharing.trouble = str(error)
                     raise NoSharedMemory from None
-                self._attached.add(slab.number)
+                with self._lock:
+                    self._attached.add(slab.number)
 
-    def _attach(self, slab: Slab) -> None:
+    @contextlib.contextmanager
+    def _one_at_a_time(self, deadline: float | None) -> Iterator[None]:
+        if not self._attaching.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
+            raise Deadline("not-started")
+        try:
+            yield
+        finally:
+            self._attaching.release()
+
+    def _attach(self, slab: Slab, deadline: float | None) -> None:
         if self._unreleased:
             self._tell_released()
-        until = time.monotonic() + ATTACH_TIMEOUT_S
         place = slab.place(self._channel.peer.pid)
         header = {"op": "slab.attach", "slab": slab.number, "size": slab.size, "host_writes": slab.host_writes}
-        self._channel.call({**header, "where": place}, deadline=until)
+        try:
+            self._channel.call({**header, "where": place}, deadline=deadline)
+        except Deadline:
+            self._unsure.add(slab.number)
+            raise
+
+    def _attach_again(self, slab: Slab, deadline: float | None) -> None:
+        """One that was given up before. If what was asked for then comes in the way, it has come, and can be
+        undone."""
+        for last in (False, True):
+            self._channel.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
+            try:
+                self._attach(slab, deadline)
+                break
+            except InvalidArgument:
+                if last:
+                    raise
+        self._unsure.discard(slab.number)
 
     def _release(self, number: int) -> None:
         self._unreleased.append(number)
@@ -321,21 +359,20 @@ class Lines:
         if not self._shares_memory() or agreement is None or "shm1" not in agreement.features:
             self._sharing.why_no_memory = self._sharing.why_no_memory or "the host has none"
             return None
-        with self._lock:
+        with self._one_at_a_time(deadline):
             if self._phases is None:
                 try:
                     slab = Slab(next_slab_number(), PHASE_SLAB_BYTES, host_writes=True)
-                    self._attach(slab)
+                    self._attach(slab, deadline)
                     slab.close()
+                except Deadline:
+                    self.forget(slab.number)
+                    raise
                 except (BridgeError, OSError) as error:
                     self._sharing.trouble = str(error)
                     return None
                 self._phases = slab
             return self._phases
-
-
-ATTACH_TIMEOUT_S = 10.0
-"""For a gigabyte of memory that has to be touched."""
 
 
 def _trim(reference: weakref.ref[Lines], wake: threading.Event) -> None:

@@ -48,12 +48,12 @@ class NoSharedMemory(Exception):
 class SlabSource(Protocol):
     """Gives and takes the memory of one host process. Any thread."""
 
-    def new_slab(self, wanted: int, *, host_writes: bool) -> Slab:
-        """A slab that the host has attached. Raises `NoSharedMemory`, `OSError`."""
+    def new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
+        """A slab that the host has attached. Raises `NoSharedMemory`, and what stops a call."""
 
     def drop_slab(self, slab: Slab) -> None: ...
 
-    def show(self, slab: Slab) -> None:
+    def show(self, slab: Slab, deadline: float | None) -> None:
         """Attach a slab that the application's arrays lie in, if the host does not know it yet."""
 
 
@@ -114,7 +114,10 @@ class LinePlans:
         if out is None:
             return None if plan.fills else plan
         for target, whole in zip(out, plan.taken):  # noqa: B905 - as many as there are outputs
-            if whole() is not target and (whole is not no_array or target.base.__class__ is SharedBlock):  # type: ignore[union-attr]
+            if whole is no_array:
+                if target is not None and target.base.__class__ is SharedBlock:
+                    return None
+            elif target is None or whole() is not target:  # an array that is gone is ``None``, too
                 return None
         return plan
 
@@ -208,11 +211,11 @@ class LinePlans:
         plan.reply = reply
         told: tuple[list[Any], list[Any]] = ([], [])
         for tensor, block, at in zip(shape.inputs, in_blocks, in_at, strict=True):
-            told[0].append(self._locate(tensor, block, request, at))
+            told[0].append(self._locate(tensor, block, request, at, deadline))
             if block is None:
                 plan.copies.append((tensor.name, request.view(tensor.shape, tensor.dtype, at)))
         for tensor, block, at in zip(shape.outputs, out_blocks, out_at, strict=True):
-            told[1].append(self._locate(tensor, block, reply, at))
+            told[1].append(self._locate(tensor, block, reply, at, deadline))
             if block is not None:
                 plan.results.append(None)
                 plan.interfaces.append({})
@@ -234,10 +237,12 @@ class LinePlans:
         self._plans[key] = plan
         return plan
 
-    def _locate(self, tensor: TensorShape, block: SharedBlock | None, slab: Slab, offset: int) -> list[Any]:
+    def _locate(
+        self, tensor: TensorShape, block: SharedBlock | None, slab: Slab, offset: int, deadline: float | None
+    ) -> list[Any]:
         if block is None:
             return _wire(tensor, slab.number, offset)
-        self._slabs.show(block.slab)
+        self._slabs.show(block.slab, deadline)
         return _wire(tensor, block.slab.number, block.offset)
 
     def _tell(self, plan: LinePlan, inputs: list[Any], outputs: list[Any], deadline: float | None) -> None:
@@ -270,12 +275,12 @@ class LinePlans:
 
     # --- memory ---
 
-    def _new_slab(self, wanted: int, *, host_writes: bool) -> Slab:
+    def _new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
         # To find that there is no memory may itself take milliseconds: not in each call.
         if wanted >= self._too_much and time.monotonic() < self._retry_at:
             raise NoSharedMemory
         try:
-            return self._slabs.new_slab(wanted, host_writes=host_writes)
+            return self._slabs.new_slab(wanted, deadline, host_writes=host_writes)
         except NoSharedMemory:
             self._too_much, self._retry_at = wanted, time.monotonic() + MEMORY_RETRY_S
             raise
@@ -285,7 +290,7 @@ class LinePlans:
         old = self._request
         if old is not None and old.size >= wanted:
             return old
-        new = self._request = self._new_slab(wanted, host_writes=False)
+        new = self._request = self._new_slab(wanted, deadline, host_writes=False)
         if old is not None:
             self._replace(old, lambda plan: not plan.inline, deadline)
         return new
@@ -306,7 +311,7 @@ class LinePlans:
                 best = slab
         if best is None:
             before = [slab for slab in self._replies if slab.lending.free()]
-            best = self._new_slab(wanted, host_writes=True)
+            best = self._new_slab(wanted, deadline, host_writes=True)
             self._replies.append(best)
             for slab in before:
                 # Smaller ones are of no more use, unless they are for lending.

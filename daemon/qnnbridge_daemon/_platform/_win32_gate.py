@@ -51,7 +51,13 @@ class Gate:
     def accept(self) -> PipeStream | None:
         """The next visitor; ``None`` when the gate was closed. Raises `OSError` if there is no instance for it."""
         while True:
-            pending = _winapi.ConnectNamedPipe(self._waiting, overlapped=True)
+            try:
+                pending = _winapi.ConnectNamedPipe(self._waiting, overlapped=True)
+            except OSError as error:
+                if error.winerror != _winapi.ERROR_NO_DATA:
+                    raise
+                api.disconnect_pipe(self._waiting)  # a visitor came and went before; only then another can come
+                continue
             came = self._wait(pending)
             if self._closed:
                 return None

@@ -7,6 +7,7 @@ is noticed.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from collections.abc import Mapping
@@ -31,6 +32,9 @@ def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryvie
     try:
         if os.fstat(fd).st_size != size:
             raise ValueError(f"the memory has {os.fstat(fd).st_size} bytes, not {size}")
+        # Who can shrink it can end this process: what is mapped and no longer there is fatal to look at.
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise ValueError("the memory is not sealed against shrinking")
         return map_shared(fd, size, writable=write)
     finally:
         os.close(fd)

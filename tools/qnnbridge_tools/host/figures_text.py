@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qnnbridge_tools import output
-from qnnbridge_tools.host.figures import ClientFigures, Figures, HostFigures, Latency, ModelFigures
+from qnnbridge_tools.host.figures import ClientFigures, Figures, HostFigures, ModelFigures
 from qnnbridge_tools.inspection.report import size_text
 
 CLIENT_HEADERS = (
@@ -98,13 +98,6 @@ def restarts_text(host: HostFigures) -> str:
 
 def queue_text(figures: Figures) -> str:
     return f"{figures.running} of {figures.slots} slots in use, {figures.waiting} waiting"
-
-
-def latency_text(latency: Latency) -> str:
-    if latency.p50 is None:
-        return "-"
-    shown = (("p50", latency.p50), ("p90", latency.p90), ("p99", latency.p99), ("max", latency.max))
-    return ", ".join(f"{name} {milliseconds(value)}" for name, value in shown)
 
 
 def totals_text(figures: Figures) -> str:

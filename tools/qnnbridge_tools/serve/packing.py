@@ -10,6 +10,11 @@ from typing import Final
 from qnnbridge_tools.serve.refusals import Refused, bad_request
 
 _STEP_BYTES: Final = 1024**2
+_FEED_BYTES: Final = 64 * 1024
+"""Of the packed body at a time: what lies behind the end of a member is copied."""
+_FEW_MEMBERS: Final = 16
+_MEMBER_BYTES: Final = 1024
+"""On average a gzip member is to have so much: to begin one takes longer than to unpack that."""
 _EITHER: Final = 32 + zlib.MAX_WBITS  # a gzip or a zlib header; HTTP's "deflate" is zlib's format
 _LEVEL: Final = 1  # tensors hardly get smaller with more work
 
@@ -27,24 +32,32 @@ def check_encoding(encoding: str | None) -> str | None:
 def unpack(data: memoryview, most: int, take: Callable[[int], None]) -> bytes:
     """The body of which `data` is the compressed form. take: called with the size of each part as it is made."""
     parts: list[bytes] = []
-    total = 0
-    rest: bytes | memoryview = data
-    while len(rest):
-        unpacker = zlib.decompressobj(_EITHER)
-        while not unpacker.eof:
-            try:
-                part = unpacker.decompress(rest, _STEP_BYTES)
-            except zlib.error as error:
-                raise bad_request(f"The body cannot be unpacked: {error}.") from None
-            rest = unpacker.unconsumed_tail
-            total += len(part)
-            if total > most:
-                raise Refused(413, f"The body, unpacked, has more than {most} bytes.")
-            take(len(part))
-            parts.append(part)
-            if not part and not rest and not unpacker.eof:
-                raise bad_request("The body cannot be unpacked: its end is missing.")
-        rest = unpacker.unused_data  # gzip may have several members
+    total = at = members = 0
+    unpacker = None
+    rest: bytes | memoryview = b""
+    while rest or at < len(data) or unpacker is not None:
+        if not rest:
+            rest = data[at : at + _FEED_BYTES]
+            at += len(rest)
+        if unpacker is None:  # gzip may have several members
+            unpacker = zlib.decompressobj(_EITHER)
+            members += 1
+            if members > _FEW_MEMBERS + len(data) // _MEMBER_BYTES:
+                raise bad_request("The body cannot be unpacked: it is in too many pieces.")
+        try:
+            part = unpacker.decompress(rest, _STEP_BYTES)
+        except zlib.error as error:
+            raise bad_request(f"The body cannot be unpacked: {error}.") from None
+        if not part and not rest and not unpacker.eof:
+            raise bad_request("The body cannot be unpacked: its end is missing.")
+        rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+        total += len(part)
+        if total > most:
+            raise Refused(413, f"The body, unpacked, has more than {most} bytes.")
+        take(len(part))
+        parts.append(part)
+        if unpacker.eof:
+            unpacker = None
     return b"".join(parts)
 
 
