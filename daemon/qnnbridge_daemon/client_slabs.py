@@ -118,6 +118,10 @@ class ClientSlabs(Slabs):
         """Raises `Busy`, too."""
         self._account.share(size)
         try:
+            if sys.platform == "linux":
+                from qnnbridge_host._platform._posix_sharing import check_sealed
+
+                check_sealed(where)
             slab = super()._map(where, size, host_writes)
         except BaseException:
             self._account.unshare(size)

@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import qnnbridge
+from qnnbridge import errors
 from qnnbridge_daemon.client_slabs import PASSED_ON
 from qnnbridge_daemon.settings import BrokerSettings
-from tests.daemon.brokers import Lab, in_threads, until
+from tests.daemon.brokers import GRACE_S, Lab, in_threads, until
 from tests.fakes.hosts import fake_host, script
 
 MIB = 1 << 20
@@ -152,3 +154,19 @@ def test_a_new_host_is_shown_the_memory_of_all_clients(lab: Lab) -> None:
         assert process is not None
         os.kill(process.real_pid, signal.SIGKILL)
     assert (lab.npu_host.stats.shared_bytes < LARGE.nbytes) is PASSED_ON
+
+
+def test_memory_that_could_be_taken_away_again_is_refused(lab: Lab) -> None:
+    """Looking at it then would end the daemon."""
+    host = lab.client()
+    fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, 4096)
+        status = os.fstat(fd)
+        where = {"pid": os.getpid(), "fd": fd, "device": status.st_dev, "inode": status.st_ino}
+        header = {"op": "slab.attach", "slab": 4000, "size": 4096, "host_writes": True, "where": where}
+        with pytest.raises(errors.InvalidArgument, match="sealed"):
+            host.call(header, timeout=GRACE_S)
+    finally:
+        os.close(fd)
+    assert lab.broker.clients[0].account.shared_bytes == 0

@@ -138,23 +138,6 @@ def test_a_tensor_that_does_not_lie_where_it_may_is_refused(
     ask(host, session, *good)
 
 
-def place(fd: int) -> dict[str, int]:
-    status = os.fstat(fd)
-    return {"pid": os.getpid(), "fd": fd, "device": status.st_dev, "inode": status.st_ino}
-
-
-def test_memory_that_could_be_taken_away_again_is_refused(host: qnnbridge.Host) -> None:
-    fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(fd, 4096)
-        header = {"op": "slab.attach", "slab": 4000, "size": 4096, "host_writes": True, "where": place(fd)}
-        with pytest.raises(errors.InvalidArgument, match="sealed"):
-            host.call(header, timeout=GRACE_S)
-    finally:
-        os.close(fd)
-    host.ping()
-
-
 def test_memory_of_an_older_host_is_not_known_to_the_next(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
     warm(session)

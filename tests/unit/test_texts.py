@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -26,9 +27,13 @@ _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
+the_command = functools.cache(lambda: typer.main.get_command(app))
+"""Putting it together takes a tenth of a second, and texts name it hundreds of times."""
+
+
 def complaint(words: list[str]) -> str | None:
     """What is wrong with a command line, as far as commands and options go."""
-    command = typer.main.get_command(app)
+    command = the_command()
     for word in words:
         commands = getattr(command, "commands", None)
         if word.startswith("-"):

@@ -32,10 +32,18 @@ def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryvie
     try:
         if os.fstat(fd).st_size != size:
             raise ValueError(f"the memory has {os.fstat(fd).st_size} bytes, not {size}")
-        # Who can shrink it can end this process: what is mapped and no longer there is fatal to look at.
+        return map_shared(fd, size, writable=write)
+    finally:
+        os.close(fd)
+
+
+def check_sealed(where: Mapping[str, Any]) -> None:
+    """Raises `OSError`, `ValueError` for memory that can be shrunk: what is mapped and no longer there is fatal to
+    look at. For a process that serves several applications (and not in an emulated one, which cannot ask)."""
+    fd = _open(where, os.O_RDONLY)
+    try:
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             raise ValueError("the memory is not sealed against shrinking")
-        return map_shared(fd, size, writable=write)
     finally:
         os.close(fd)
 
