@@ -174,6 +174,8 @@ class Server:
                 frame = self._next_frame()
                 if frame.kind is Kind.GOODBYE:
                     self._say_goodbye()
+                if frame.kind is Kind.REQUEST:
+                    self._in_flight.announce(frame.request_id)
                 if self._idle <= 0:
                     self._home.start_thread(self._work)
             # The only reference is handed over: a thread that waits, or works for others, holds no tensors.

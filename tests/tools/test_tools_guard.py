@@ -33,7 +33,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 }
 """What each command needs besides the model."""
 
-TAKE_COMPILED_MODELS = {"run", "inspect", "profile"}
+TAKE_COMPILED_MODELS = {"run", "inspect", "profile", "bench", "serve"}
 """Compiled models are what these are for, too."""
 
 LEAVE_THE_MODEL_ALONE = {"doctor"}

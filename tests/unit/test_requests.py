@@ -92,6 +92,19 @@ def test_a_request_that_still_waits_is_withdrawn() -> None:
     assert not desk.in_flight.start(request), "it must not run when its turn comes"
 
 
+def test_a_cancel_does_not_overtake_its_request() -> None:
+    """Another thread has read the request and is on its way with it."""
+    desk = Desk()
+    desk.in_flight.announce(1)
+    states: list[str] = []
+    canceller = threading.Thread(target=lambda: states.append(desk.in_flight.cancel(1, GRACE_S)))
+    canceller.start()
+    request = desk.request(1, started=False)
+    canceller.join(GRACE_S)
+    assert states == ["not-started"]
+    assert not desk.in_flight.start(request)
+
+
 def test_cancelling_twice_says_the_same() -> None:
     desk = Desk()
     desk.request(1, started=False)
