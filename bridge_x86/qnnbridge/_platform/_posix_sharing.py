@@ -21,8 +21,8 @@ from qnnbridge._platform._fds import OwnedFds
 
 assert sys.platform != "win32"
 
-from qnnbridge._platform._posix_mapping import map_shared  # noqa: E402
 from qnnbridge._platform._posix_pipes import enlarge_pipe  # noqa: E402 - type checkers find it empty on Windows
+from qnnbridge_protocol.drivers.posix_mapping import map_shared  # noqa: E402
 
 LINES = sys.platform == "linux"
 """Whether the host can open further streams here."""
