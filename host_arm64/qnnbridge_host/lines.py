@@ -216,6 +216,9 @@ class Line:
         self._record = record
         self.records = record is not None
         self._plans: dict[int, Plan] = {}
+        self._forgotten: set[int] = set()
+        """Plans without memory: a caller that gave its last call up gave the memory back at once, and the thread
+        that takes this in may be ahead of the one that reads the call."""
         self._inline_memory: InlineMemory | None = None
         self.spare: list[LineCall] = []
         """To be used again."""
@@ -245,6 +248,7 @@ class Line:
         """The application has nothing there any more: plans must not keep it mapped. Any thread."""
         for plan_number, plan in self._plans.copy().items():
             if number in plan.slabs:
+                self._forgotten.add(plan_number)
                 self._plans.pop(plan_number, None)
 
     # --- reading; the line's own thread ---
@@ -303,6 +307,10 @@ class Line:
         head = parse_head(raw, self._desk.limits, from_client=True)
         if head.kind is LineKind.CALL:
             plan = self._plans.get(head.plan)
+            if head.plan in self._forgotten and not head.tail_bytes:
+                error = InvalidArgument(f"The memory of plan {head.plan} was released before the call was read.")
+                self._send_frame(LineKind.ERROR, head.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
+                return
             if plan is None:
                 raise desync(f"call of plan {head.plan}, which is not there", raw)
             raise desync(f"call with {head.tail_bytes} bytes, its plan says {plan.input_bytes}", raw)
@@ -325,6 +333,7 @@ class Line:
             elif op == "plan.drop":
                 for plan_number in header.get("plans") or ():
                     self._plans.pop(plan_number, None)
+                    self._forgotten.discard(plan_number)
             else:
                 raise UnknownOperation(f"This host does not know the operation {op!r} on a line.")
         except (BridgeError, MemoryError, TypeError) as error:

@@ -88,24 +88,32 @@ class InFlight:
         self._by_connection = 0
         self._arriving: set[int] = set()
         """Requests that have been read and are not in the table yet: a cancel must not overtake them."""
+        self._arrived = threading.Condition()
+        """Of a lock of its own: the table's may be held as long as the client does not take a PHASE, and whoever
+        announces is the one who reads."""
         self._draining = False
         self._empty = threading.Condition(self._lock)
-        self._arrived = threading.Condition(self._lock)
 
     def __len__(self) -> int:
         return len(self._requests)
 
     def announce(self, request_id: int) -> None:
-        """A request has been read; `add` follows, in whatever thread."""
-        with self._lock:
+        """A request has been read; `add` follows, in whatever thread. Never waits for the client."""
+        with self._arrived:
             self._arriving.add(request_id)
 
     def add(self, request: Request) -> bool:
         """False when there are too many already."""
+        try:
+            return self._add(request)
+        finally:
+            if not request.on_line:
+                with self._arrived:
+                    self._arriving.discard(request.id)
+                    self._arrived.notify_all()
+
+    def _add(self, request: Request) -> bool:
         with self._lock:
-            if request.id in self._arriving:
-                self._arriving.discard(request.id)
-                self._arrived.notify_all()
             if not request.on_line:  # of lines there is a number of their own, and each carries one
                 if self._by_connection >= self._limit:
                     return False
@@ -165,8 +173,9 @@ class InFlight:
 
     def cancel(self, request_id: int, grace_s: float) -> str:
         """not-started, stopped, finished or still-running: what became of the request within `grace_s`."""
-        with self._lock:
+        with self._arrived:
             self._arrived.wait_for(lambda: request_id not in self._arriving, grace_s)
+        with self._lock:
             request = self._requests.get(request_id)
             if request is None:
                 return "finished"

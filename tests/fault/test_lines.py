@@ -204,6 +204,29 @@ def test_a_line_that_ends_alone_costs_nothing(host: qnnbridge.Host, tmp_path: Pa
     assert host.stats.crashes == 0
 
 
+def test_memory_that_is_released_ahead_of_its_last_call_costs_no_host(tmp_path: Path, no_leaks: Any):
+    """A caller that is interrupted behind its call gives the memory back, and the host may take that in first."""
+    with fake_host() as host:
+        model = Later(tmp_path)
+        session = qnnbridge.InferenceSession(model.path, host=host)
+        warm(session)
+        process = host.supervisor.running
+        assert process is not None
+        assert process.lines is not None
+        plans = process.lines.take(None)
+        assert plans is not None
+        (plan,) = plans._plans.values()
+        assert plan.reply is not None
+        process.channel.call({"op": "slab.release", "slab": plan.reply.number})
+        head = plans.line.call(plan.number, None)
+        with pytest.raises(errors.InvalidArgument, match="was released before the call was read"):
+            plans.line.read_frame(head, None)
+        plans.line.broken = True
+        process.lines.give_back(plans)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+        assert host.stats.generation == 1
+
+
 def test_a_planned_restart_loses_no_call(host: qnnbridge.Host, tmp_path: Path):
     model = Later(tmp_path, npu=False)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=["CPUExecutionProvider"])

@@ -105,6 +105,30 @@ def test_a_cancel_does_not_overtake_its_request() -> None:
     assert not desk.in_flight.start(request)
 
 
+def test_requests_are_read_on_while_the_client_takes_no_phase() -> None:
+    """The table is in use for as long as a PHASE waits for room in the pipe."""
+    taken, waits = threading.Event(), threading.Event()
+
+    def tell(_request_id: int, _phase: str) -> None:
+        waits.set()
+        assert taken.wait(GRACE_S)
+
+    in_flight = InFlight(tell, 10)
+    request = Request(1, {"op": "session.run"}, ())
+    assert in_flight.add(request)
+    teller = threading.Thread(target=in_flight.enter, args=(request, "compiling"))
+    teller.start()
+    assert waits.wait(GRACE_S)
+    reader = threading.Thread(target=in_flight.announce, args=(2,))
+    reader.start()
+    reader.join(GRACE_S)
+    read_on = not reader.is_alive()
+    taken.set()
+    teller.join(GRACE_S)
+    reader.join(GRACE_S)
+    assert read_on
+
+
 def test_cancelling_twice_says_the_same() -> None:
     desk = Desk()
     desk.request(1, started=False)
