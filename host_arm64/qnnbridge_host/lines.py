@@ -1,4 +1,4 @@
-"""Lines: pairs of streams beside the connection, each with a thread of its own, for calls that are repeated.
+"""A line: a pair of streams beside the connection, with a thread of its own, for calls that are repeated.
 
 The thread reads a call, runs it and answers it: no other thread has to wake up for it, which is what makes it
 quick. Only a call that finds the NPU's lane busy is left to the thread that is in the lane. A line that breaks (its
@@ -13,33 +13,34 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.engine.stop import StopHandle
 from qnnbridge_host.failures import describe
-from qnnbridge_host.plans import BoundRuns, InlineMemory, Plan, make_plan
+from qnnbridge_host.plans import InlineMemory, Plan, make_plan
 from qnnbridge_host.requests import Request
-from qnnbridge_host.sharing import Slabs, open_stream
 from qnnbridge_protocol.drivers.descriptors import ByteWriter, blocking_write
-from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync, UnknownOperation
+from qnnbridge_protocol.errors import BridgeError, Cancelled, InvalidArgument, ProtocolDesync, UnknownOperation
 from qnnbridge_protocol.frames import Frame, Kind, desync
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.lines import (
     HEAD,
     HEAD_BYTES,
     LINE_MAGIC,
-    MAX_LINES,
     MAX_PLANS,
     PHASE_RECORD,
-    PHASE_RECORD_BYTES,
     PHASES,
     LineKind,
     TailReader,
     call_id,
+    is_behind,
     pack_head,
     parse_head,
     tail_of,
 )
+
+if TYPE_CHECKING:
+    from qnnbridge_host.open_lines import Lines
 
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
 _IN_SHORT = struct.Struct("<8sIIQQ")
@@ -48,100 +49,6 @@ _CALL_BEGINS, _PING_BEGINS = pack_head(LineKind.CALL, 0)[:8], pack_head(LineKind
 _NUMBER_AT = 8
 _NUMBER = struct.Struct("<I")
 """Of a head that says nothing but its kind, what differs from call to call."""
-
-
-class Desk(Protocol):
-    """What lines need of the server. Any thread may call."""
-
-    @property
-    def limits(self) -> Limits:
-        """What both sides have agreed upon."""
-
-    def find(self, session: int) -> tuple[BoundRuns, str | None]:
-        """The session with this number, and the lane that its runs wait in. Raises `Closed`."""
-
-    def accept(self, call: LineCall, lane: str | None) -> None:
-        """Have it served: now, by this thread, or by the thread that is in the lane."""
-
-    def declare(self, call: LineCall, phase: str) -> None:
-        """The call is about to enter native code, and nothing but a frame can tell."""
-
-    def broken(self, error: ProtocolDesync) -> None:
-        """The client talks nonsense: nothing of it is served any more."""
-
-
-class Lines:
-    """All lines of the client, and the memory that they share with it. Any thread."""
-
-    def __init__(self, desk: Desk, slabs: Slabs) -> None:
-        self.desk = desk
-        self.slabs = slabs
-        self.closed = False
-        self._lock = threading.Lock()
-        self._open: set[Line] = set()
-        self.operations: dict[str, Callable[[Mapping[str, Any]], None]] = {
-            "line.open": self._open_line,
-            "slab.attach": self._attach,
-            "slab.release": self._release,
-        }
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def ended(self, line: Line) -> None:
-        with self._lock:
-            self._open.discard(line)
-
-    def close(self) -> None:
-        """Take no call any more, and answer none: nobody is there, or is to take it for lost with the connection
-        (and not for cancelled). A line ends when its client closes it, or with its next call."""
-        self.closed = True
-        with self._lock:
-            lines = list(self._open)
-        for line in lines:
-            line.ended = True
-            line.let_go()
-
-    def _open_line(self, header: Mapping[str, Any]) -> None:
-        number, slot, phases = (header.get(key) for key in ("line", "slot", "phases"))
-        if type(number) is not int or not 0 < number < 2**31 or type(slot) is not int or not 0 <= slot < MAX_LINES:
-            raise desync("line.open without a proper description")
-        record = None
-        if phases is not None:
-            at = slot * PHASE_RECORD_BYTES
-            record = self.slabs.get(phases).data.data[at : at + PHASE_RECORD_BYTES]
-        with self._lock:
-            if len(self._open) >= MAX_LINES:
-                raise InvalidArgument(f"There are {MAX_LINES} lines already.")
-            ends: list[int] = []
-            try:
-                ends.append(open_stream(_place(header, "read"), write=False))
-                ends.append(open_stream(_place(header, "write"), write=True))
-                line = Line(self, number, (ends[0], ends[1]), record)
-                line.start()
-                self._open.add(line)
-            except (OSError, ValueError, RuntimeError) as error:
-                for fd in ends:
-                    os.close(fd)
-                raise InvalidArgument(f"The streams of a line cannot be opened: {error}.") from error
-
-    def _attach(self, header: Mapping[str, Any]) -> None:
-        number, size, writes = (header.get(key) for key in ("slab", "size", "host_writes"))
-        if type(number) is not int or type(size) is not int or size <= 0 or type(writes) is not bool:
-            raise desync("slab.attach without a proper description")
-        try:
-            self.slabs.attach(number, _place(header, "where"), size, host_writes=writes)
-        except (OSError, ValueError) as error:
-            raise InvalidArgument(f"Shared memory cannot be opened: {error}.") from error
-
-    def _release(self, header: Mapping[str, Any]) -> None:
-        number = header.get("slab")
-        if type(number) is int:
-            self.slabs.release(number)
-            with self._lock:
-                lines = list(self._open)
-            for line in lines:
-                line.forget_slab(number)
 
 
 class LineCall(Request):
@@ -174,12 +81,19 @@ class LineCall(Request):
     def let_go(self) -> None:
         pass
 
+    @property
+    def withdrawn_ahead(self) -> bool:
+        """Whether a cancel of it came before it did."""
+        return self.number == self.line.withdrawn
+
     def serve(self) -> bool:
         """Whether it went well. Never raises what a handler raises: that is the answer."""
         plan, stop = self.plan, self.stop
         assert plan is not None
         try:
             line = self.line
+            if line.withdrawn == self.number:
+                raise Cancelled("The request was cancelled before it started.")
             values = plan.session.run_bound(plan.call, stop, line.recorder(self))
             if values is None and not plan.inline:
                 line.answer_shortly(line.result, self.number)
@@ -232,6 +146,8 @@ class Line:
         """The client is gone from it: nothing is written any more."""
         self._answered = 0
         """The call that was answered last: nothing more is said about it. Under the lock."""
+        self.withdrawn = 0
+        """The last call of which a cancel came before its answer, and maybe before the call itself."""
         self._current: LineCall | None = None
         self._note: Callable[[str], None] = self._note_phase
 
@@ -250,6 +166,13 @@ class Line:
             if number in plan.slabs:
                 self._forgotten.add(plan_number)
                 self._plans.pop(plan_number, None)
+
+    def withdraw(self, number: int) -> bool:
+        """See `Lines.withdraw`. Any thread."""
+        if not is_behind(number, self._answered):
+            return False
+        self.withdrawn = number
+        return True
 
     # --- reading; the line's own thread ---
 
@@ -329,7 +252,11 @@ class Line:
                     raise desync("a plan without a proper number")
                 if len(self._plans) >= MAX_PLANS or plan_number in self._plans:
                     raise InvalidArgument(f"Plan {plan_number} is there already, or there are too many.")
-                self._plans[plan_number] = self._make_plan(header)
+                self._plans[plan_number] = plan = self._make_plan(header)
+                for slab in plan.slabs:
+                    # Behind the entry: if it is released now, whoever does that finds the plan.
+                    if slab not in self._lines.slabs:
+                        self.forget_slab(slab)
             elif op == "plan.drop":
                 for plan_number in header.get("plans") or ():
                     self._plans.pop(plan_number, None)
@@ -399,8 +326,11 @@ class Line:
         self, kind: LineKind, number: int, chunks: list[memoryview] | None = None, size: int = 0, phase: int = 0
     ) -> None:
         head = memoryview(HEAD.pack(LINE_MAGIC, kind, phase, 0, number, 0, size, 0))
-        with self._write_lock:
-            # Another thread may want to tell a phase while the call is being answered: the client is further on.
+        # Another thread may want to tell a phase while the call is being answered. The client is further on then,
+        # and may not read at all, while other calls wait for that thread.
+        if not self._write_lock.acquire(blocking=kind is not LineKind.PHASE):
+            return
+        try:
             if self.ended or (kind is LineKind.PHASE and number == self._answered):
                 return
             if kind is not LineKind.PHASE:
@@ -410,6 +340,8 @@ class Line:
             except OSError:  # the caller has given the line up
                 self._writer.discard()
                 self.ended = True
+        finally:
+            self._write_lock.release()
 
     def close_if_unused(self) -> None:
         """The line has ended: nobody will write when all its calls are spare."""
@@ -453,11 +385,4 @@ def _read_tail(file: io.FileIO, size: int, limits: Limits) -> Frame:
     return tail.frame
 
 
-def _place(header: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    place = header.get(name)
-    if not isinstance(place, dict):
-        raise desync(f"{name} names no shared object")
-    return place
-
-
-__all__ = ["Desk", "Line", "LineCall", "Lines"]
+__all__ = ["Line", "LineCall"]

@@ -30,6 +30,7 @@ class Request:
         "declared",
         "done",
         "failed",
+        "has_place",
         "header",
         "id",
         "op",
@@ -47,6 +48,8 @@ class Request:
         self.phase: str | None = None
         self.declared = False
         self.started = False
+        self.has_place = False
+        """Whether it counts for the client's limit. Not while it is being answered."""
         self.withdrawn = False
         self.failed = False
         self.done: threading.Event | None = None
@@ -78,7 +81,11 @@ class Request:
 
 
 class InFlight:
-    """All requests between their arrival and their answer. Any thread."""
+    """All requests between their arrival and their answer. Any thread.
+
+    What always holds: nobody waits here for a client to take an answer. One whose answer is being written is in no
+    native step any more, so there is nothing to declare about it, behind that answer, under the table's lock.
+    """
 
     def __init__(self, tell_phase: Callable[[int, str], None], limit: int) -> None:
         self._tell_phase = tell_phase
@@ -86,6 +93,7 @@ class InFlight:
         self._lock = threading.Lock()
         self._requests: dict[int, Request] = {}
         self._by_connection = 0
+        self._places_taken = 0
         self._arriving: set[int] = set()
         """Requests that have been read and are not in the table yet: a cancel must not overtake them."""
         self._arrived = threading.Condition()
@@ -115,9 +123,11 @@ class InFlight:
     def _add(self, request: Request) -> bool:
         with self._lock:
             if not request.on_line:  # of lines there is a number of their own, and each carries one
-                if self._by_connection >= self._limit:
+                if self._places_taken >= self._limit or self._by_connection >= 2 * self._limit:
                     return False
                 self._by_connection += 1
+                self._places_taken += 1
+                request.has_place = True
             if self._requests:
                 for other in self._requests.values():
                     if other.phase and not other.declared:
@@ -152,9 +162,21 @@ class InFlight:
         if stopper is not None:
             stopper.stop()
 
+    def about_to_answer(self, request: Request) -> None:
+        """One of the connection is done. The client may ask for more as soon as it has the answer, and may take its
+        time to read that."""
+        with self._lock:
+            self._give_place(request)
+
+    def _give_place(self, request: Request) -> None:
+        request.phase = None
+        if request.has_place:
+            request.has_place = False
+            self._places_taken -= 1
+
     def finish(self, request: Request, *, failed: bool) -> None:
         with self._lock:
-            request.phase = None
+            self._give_place(request)
             request.failed = failed
             open_still = self._requests.pop(request.id, None) is not None
             if not request.on_line:

@@ -16,7 +16,8 @@ from typing import Any, NoReturn, Protocol
 
 from qnnbridge_host.failures import describe
 from qnnbridge_host.lanes import Lane
-from qnnbridge_host.lines import LineCall, Lines
+from qnnbridge_host.lines import LineCall
+from qnnbridge_host.open_lines import Lines
 from qnnbridge_host.plans import BoundRuns
 from qnnbridge_host.requests import InFlight, Request
 from qnnbridge_host.sharing import Slabs
@@ -224,7 +225,7 @@ class Server:
         elif frame.kind is Kind.CANCEL:
             target = frame.header.get("target")
             target = target if type(target) is int else 0
-            state = self._in_flight.cancel(target, CANCEL_GRACE_S)
+            state = self._cancel(target)
             self._send(Frame(Kind.REPLY, frame.request_id, {"state": state}))
             withdrawn = self._in_flight.take_withdrawn(target) if state == "not-started" else None
             if withdrawn is not None:
@@ -233,6 +234,14 @@ class Server:
             request = Request(frame.request_id, frame.header, frame.buffers)
             del frame
             self._accept(request)
+
+    def _cancel(self, target: int) -> str:
+        """What became of it. A call on a line may still be on its way, behind its cancel on the connection."""
+        open_still = self._lines.withdraw(target)
+        state = self._in_flight.cancel(target, CANCEL_GRACE_S)
+        if state == "finished" and open_still and self._lines.withdraw(target):
+            return "not-started"
+        return state
 
     def _accept(self, request: Request) -> None:
         if not self._in_flight.add(request):
@@ -253,7 +262,10 @@ class Server:
                 call.served()
         else:
             self._in_flight.add(call)
-            self._enter_lane(call, lane, stay=False)
+            if call.withdrawn_ahead:
+                self._serve_call(call)
+            else:
+                self._enter_lane(call, lane, stay=False)
 
     def _enter_lane(self, request: Request, name: str | None, *, stay: bool = True) -> None:
         if name is None:
@@ -275,9 +287,11 @@ class Server:
         failed = True
         try:
             header, buffers = self._handle(request)
+            self._in_flight.about_to_answer(request)
             self._send(Frame(Kind.REPLY, request.id, header, buffers))
             failed = False
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises belongs to its caller
+            self._in_flight.about_to_answer(request)
             self._send_error(request, error)
         finally:
             self._in_flight.finish(request, failed=failed)
@@ -299,7 +313,7 @@ class Server:
     def _handle(self, request: Request) -> Answer:
         operation = self._line_operations.get(str(request.op))
         if operation is not None:
-            operation(request.header)
+            operation(request.header, request.id)
             return {}, ()
         return self._handlers.handle(request, lambda phase: self._in_flight.enter(request, phase))
 

@@ -39,22 +39,33 @@ class Slab:
 
 
 class Slabs:
-    """The pieces that are attached. A plan that uses one keeps it mapped after its release."""
+    """The pieces that are attached. A plan that uses one keeps it mapped after its release.
+
+    asked: the number of the request, which tells the order in which the client asked.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slabs: dict[int, Slab] = {}
+        self._released_at: dict[int, int] = {}
+        """Of some that were not there to be released: a client that did not wait to hear of an attach releases it
+        right behind that, and the thread that does it may be ahead of the other one."""
 
     def __len__(self) -> int:
         return len(self._slabs)
 
-    def attach(self, number: int, where: Mapping[str, Any], size: int, *, host_writes: bool) -> None:
+    def __contains__(self, number: int) -> bool:
+        return number in self._slabs
+
+    def attach(self, number: int, where: Mapping[str, Any], size: int, *, host_writes: bool, asked: int) -> None:
         with self._lock:
             full = len(self._slabs) >= MAX_SLABS or number in self._slabs
         if full:
             raise InvalidArgument(f"Slab {number} cannot be attached: it is already, or there are too many.")
         slab = self._map(where, size, host_writes)
         with self._lock:
+            if self._released_at.pop(number, 0) > asked:
+                raise InvalidArgument(f"Slab {number} was released before it was attached.")
             self._slabs[number] = slab
 
     def _map(self, where: Mapping[str, Any], size: int, host_writes: bool) -> Slab:
@@ -69,10 +80,13 @@ class Slabs:
 
         return np.empty(size, np.uint8)
 
-    def release(self, number: int) -> None:
+    def release(self, number: int, *, asked: int) -> None:
         """One that is unknown is no error."""
         with self._lock:
-            self._slabs.pop(number, None)
+            if self._slabs.pop(number, None) is None:
+                self._released_at[number] = asked
+                if len(self._released_at) > MAX_SLABS:
+                    del self._released_at[next(iter(self._released_at))]
 
     def get(self, number: int) -> Slab:
         with self._lock:

@@ -143,6 +143,11 @@ def next_number(number: int) -> int:
     return 1 if number >= LAST_NUMBER else number + 1
 
 
+def is_behind(number: int, other: int) -> bool:
+    """Whether a call on a line comes later than the other one; the numbers go round."""
+    return 0 < (number - other) % LAST_NUMBER <= LAST_NUMBER // 2
+
+
 def call_id(line: int, number: int) -> int:
     """The request id by which a call on a line is cancelled."""
     return line << CALL_SHIFT | number
@@ -172,6 +177,7 @@ __all__ = [
     "LineKind",
     "TailReader",
     "call_id",
+    "is_behind",
     "layout",
     "next_number",
     "pack_head",

@@ -6,19 +6,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.fakes.hosts import fake_host, script
+from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
 
 import qnnbridge
 from qnnbridge import errors
-
-X = np.arange(4, dtype=np.float32)
-GRACE_S = 20.0
 
 
 @pytest.fixture(params=[True, False], ids=["shared", "inline"])
@@ -29,45 +26,6 @@ def host(request: pytest.FixtureRequest, no_leaks: Any):
 
 def quick_calls(host: qnnbridge.Host) -> int:
     return host.stats.shared_calls + host.stats.inline_calls
-
-
-def warm(session: qnnbridge.InferenceSession, x: np.ndarray = X) -> None:
-    """The next call goes over a line that is open, with a plan that is made."""
-    for _ in range(2):
-        session.run(None, {"x": x})
-
-
-class Later:
-    """A model that behaves until the file is there, and then does what it says, once."""
-
-    def __init__(self, folder: Path, *actions: str, npu: bool = True) -> None:
-        self._once, self.path = folder / "once", folder / "model"
-        self._once.touch()
-        self.path.write_bytes(script(scale=3, on_run=list(actions), once=str(self._once), npu=npu))
-
-    def now(self) -> None:
-        self._once.unlink()
-
-
-def in_thread(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    out: list[Any] = []
-
-    def work() -> None:
-        try:
-            out.append(call())
-        except BaseException as error:
-            out.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread, out
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + GRACE_S
-    while not condition():
-        assert time.monotonic() < end
-        threading.Event().wait(0.005)
 
 
 def test_a_death_under_a_call_is_repeated_in_the_next_host(host: qnnbridge.Host, tmp_path: Path):
@@ -202,29 +160,6 @@ def test_a_line_that_ends_alone_costs_nothing(host: qnnbridge.Host, tmp_path: Pa
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     assert session.generation == 1
     assert host.stats.crashes == 0
-
-
-def test_memory_that_is_released_ahead_of_its_last_call_costs_no_host(tmp_path: Path, no_leaks: Any):
-    """A caller that is interrupted behind its call gives the memory back, and the host may take that in first."""
-    with fake_host() as host:
-        model = Later(tmp_path)
-        session = qnnbridge.InferenceSession(model.path, host=host)
-        warm(session)
-        process = host.supervisor.running
-        assert process is not None
-        assert process.lines is not None
-        plans = process.lines.take(None)
-        assert plans is not None
-        (plan,) = plans._plans.values()
-        assert plan.reply is not None
-        process.channel.call({"op": "slab.release", "slab": plan.reply.number})
-        head = plans.line.call(plan.number, None)
-        with pytest.raises(errors.InvalidArgument, match="was released before the call was read"):
-            plans.line.read_frame(head, None)
-        plans.line.broken = True
-        process.lines.give_back(plans)
-        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
-        assert host.stats.generation == 1
 
 
 def test_a_planned_restart_loses_no_call(host: qnnbridge.Host, tmp_path: Path):

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from tests.unit.test_protocol_page import bare, rows, section
 
-from qnnbridge_host.lines import Lines
+from qnnbridge_host.open_lines import Lines
 from qnnbridge_protocol import lines
 from qnnbridge_protocol.lines import LineKind
 

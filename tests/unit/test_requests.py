@@ -62,6 +62,30 @@ def test_one_more_than_the_limit_is_not_taken_until_one_is_done() -> None:
     assert desk.in_flight.add(third)
 
 
+def test_the_next_request_may_be_ahead_of_the_end_of_one_that_has_been_answered() -> None:
+    """A client at its limit asks again when it has read an answer: the thread that wrote that is not further yet."""
+    desk = Desk(limit=1)
+    first = desk.request(1)
+    desk.in_flight.about_to_answer(first)
+    second = Request(2, {}, ())
+    assert desk.in_flight.add(second)
+    assert not desk.in_flight.add(Request(3, {}, ()))
+    desk.in_flight.about_to_answer(second)
+    assert not desk.in_flight.add(Request(4, {}, ())), "answers that nobody reads have a limit, too"
+    desk.in_flight.finish(first, failed=False)
+    assert desk.in_flight.add(Request(5, {}, ()))
+
+
+def test_nothing_is_declared_about_a_request_that_is_being_answered() -> None:
+    """Its answer may fill the pipe, and the declaration would wait behind it, with the table."""
+    desk = Desk()
+    first = desk.request(1)
+    desk.in_flight.enter(first, "running")
+    desk.in_flight.about_to_answer(first)
+    desk.request(2)
+    assert desk.told == []
+
+
 def test_a_request_that_was_not_taken_is_unknown() -> None:
     desk = Desk(limit=1)
     desk.request(1)

@@ -17,10 +17,11 @@ from collections.abc import Callable
 from typing import Any
 
 from qnnbridge._platform import let_ctrl_c_through, wait_readable, wait_writable, writer
+from qnnbridge.process.lost_streams import interrupted, stalled
 from qnnbridge.process.open_requests import UNNOTED, ChannelFailed, Lost, Note, OpenRequests, Waiter
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
-from qnnbridge_protocol.errors import BridgeError, ForkedClient, HostHung, ProtocolDesync, from_wire
+from qnnbridge_protocol.errors import BridgeError, ForkedClient, ProtocolDesync, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Agreement, Hello
 
@@ -32,6 +33,9 @@ SILENCE_INTERVAL_S = 5.0
 
 CANCEL_TIMEOUT_S = 0.8
 """How long a caller whose deadline has passed waits to hear what became of its work."""
+
+TAKE_IN_TIMEOUT_S = 1.0
+"""How long a caller that waits elsewhere reads for others, at a time."""
 
 LAST_WORDS_TIMEOUT_S = 1.0
 """From a write that finds nobody to the end of what the dead host has left in the other pipe."""
@@ -155,6 +159,23 @@ class Channel:
         """Withdraw a request. Returns not-started, stopped, finished or still-running."""
         answer = self._exchange(Kind.CANCEL, {"target": request_id}, (), deadline, UNNOTED, None)
         return str(answer.header.get("state"))
+
+    def take_in(self) -> None:
+        """Read what has come, if nobody does: the host may wait for room to answer a call that was given up.
+
+        For callers that wait elsewhere, or not at all. What goes wrong is for the next caller to find.
+        """
+        if not self.requests.abandoned or not self._lead.acquire(blocking=False):
+            return
+        until = time.monotonic() + TAKE_IN_TIMEOUT_S
+        try:
+            while self._connection.mid_frame or wait_readable(self._read_fd, 0):
+                self._read(until)
+        except (ChannelFailed, Deadline):
+            pass
+        finally:
+            self._lead.release()
+            self.requests.wake_next()
 
     def goodbye(self, deadline: float) -> bool:
         """Tell the host to finish what it has and leave. True if it said goodbye in time."""
@@ -288,7 +309,7 @@ class Channel:
         """Write the chunks. Holds the send lock."""
         pipe = self._writer
         if pipe.torn:
-            raise self.fail(_interrupted())
+            raise self.fail(interrupted())
         pipe.add(chunks)
         pipe.write = writer(self._write_fd)
         while pipe.pending:
@@ -310,7 +331,7 @@ class Channel:
         if wait_writable(self._write_fd, max(0.0, until - now)):
             return
         if until == stuck_until:
-            raise self.fail(_stalled("take", STALL_TIMEOUT_S))
+            raise self.fail(stalled("take", STALL_TIMEOUT_S))
         raise Deadline("not-started")
 
     def _after_last_words(self, deadline: float | None) -> ChannelFailed:
@@ -359,7 +380,7 @@ class Channel:
         self._check_owner()
         reader = self._reader
         if reader.torn:
-            raise self.fail(_interrupted())
+            raise self.fail(interrupted())
         if self.requests.failure is not None:
             raise self.requests.failure.again()
         if not reader.ready:
@@ -389,7 +410,7 @@ class Channel:
             if silence is not None:
                 raise self.fail(silence.reason)
             if in_frame and now - since >= STALL_TIMEOUT_S:
-                raise self.fail(_stalled("send", STALL_TIMEOUT_S))
+                raise self.fail(stalled("send", STALL_TIMEOUT_S))
 
     def _received(self, count: int) -> None:
         if not count:
@@ -424,21 +445,6 @@ class Channel:
 def _remaining(deadline: float | None) -> float:
     """Seconds left; without a deadline -1, which is what `Lock.acquire` takes for ever."""
     return -1 if deadline is None else max(0.0, deadline - time.monotonic())
-
-
-def _stalled(verb: str, seconds: float) -> HostHung:
-    return HostHung(
-        f"The host stopped in the middle of a message: it did not {verb} a byte for {seconds:g} s.",
-        cause="The host process is stopped (debugger, SIGSTOP, suspended) or the machine is out of memory.",
-        fix="Nothing to do: the host is ended and started again with the next call.",
-    )
-
-
-def _interrupted() -> ProtocolDesync:
-    return ProtocolDesync(
-        "The place in the stream was lost because Ctrl+C struck while a message was taken apart.",
-        fix="Nothing to do: the host is started again with the next call.",
-    )
 
 
 __all__ = ["CANCEL_TIMEOUT_S", "Channel", "ChannelFailed", "ChannelRetired", "Deadline", "Lost", "Note"]

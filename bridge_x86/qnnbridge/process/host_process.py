@@ -227,7 +227,10 @@ class HostProcess:
         if self.channel.requests.failure is not None:
             return self.channel.requests.failure
         seen = self._look_at_it()
-        return None if seen is None else self.channel.fail(seen.reason)
+        if seen is not None:
+            return self.channel.fail(seen.reason)
+        self.channel.take_in()
+        return self.channel.requests.failure
 
     def _tell_death_at_the_end(self, level: int) -> None:
         """QNN faults most often while it cleans up; all answers are there, so nobody need fail for it."""

@@ -239,6 +239,7 @@ class Lines:
 
         seen: calls of each line by then. False if there is nothing left to look after.
         """
+        self._channel.take_in()
         self.reap()
         for _ in range(len(self._idle)):
             try:

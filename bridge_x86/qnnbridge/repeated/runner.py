@@ -37,8 +37,8 @@ SETTLE_TIMEOUT_S = 0.2
 UPKEEP_INTERVAL_S = 1.0
 """As often as the quarantine's file is looked at."""
 
-ALIVE_TIMEOUT_S = 1.0
-"""A line has ended: how long the host may take to show that it has not."""
+ALIVE_GRACE_S = 0.25
+"""A line has ended: what the host has at least, whatever the caller has left, to show that it has not."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -144,6 +144,8 @@ def _run_on(
                 return None
         plan.used = True
         if on_line is not None:
+            # A cancel may come from now on. Should the call not be made, the next one would bear its number.
+            line.broken = True
             on_line(process, line)
         if plan.inline:
             sharing.inline_calls += 1
@@ -162,7 +164,7 @@ def _run_on(
             sharing.lent_refused += 1
         return plan.take_out(out)
     except LineEnded:
-        _host_gone(process)
+        _host_gone(process, deadline)
         raise ChannelRetired from None
     except LineLate:
         kept, state = _give_up(process, plans, _blocks_of(feed, out))
@@ -306,12 +308,18 @@ def deliver(values: Sequence[Any], out: Sequence[Array | None]) -> list[Any]:
     return results
 
 
-def _host_gone(process: HostProcess) -> None:
-    """Returns if only the line has ended; raises `ChannelFailed` if it was the host."""
+def _host_gone(process: HostProcess, deadline: float | None) -> None:
+    """Returns if only the line has ended; raises `ChannelFailed` if it was the host.
+
+    Its silence proves nothing: the machine may be busy. Whoever waits looks now and then whether it is dead or
+    stopped.
+    """
     try:
-        process.channel.ping(monotonic() + ALIVE_TIMEOUT_S)
+        process.channel.ping(None if deadline is None else max(deadline, monotonic() + ALIVE_GRACE_S))
     except Deadline:
-        raise process.channel.fail(None) from None
+        if process.exit_code(0) is not None:
+            raise process.channel.fail(None) from None
+        raise
 
 
 def _give_up(process: HostProcess, plans: LinePlans, blocks: object) -> tuple[bool, str]:
@@ -330,7 +338,8 @@ def _give_up(process: HostProcess, plans: LinePlans, blocks: object) -> tuple[bo
         if state != "still-running":
             if line.settle(SETTLE_TIMEOUT_S):
                 return False, state
-            state = "still-running"
+            if state == "finished":
+                state = "still-running"  # or its answer would be there
         plans.pinned = blocks
         lines.abandon(plans)
         return True, state

@@ -1,0 +1,57 @@
+"""A model that behaves until it is told otherwise, and what tests of repeated calls do with it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import qnnbridge
+from tests.fakes.hosts import script
+
+X = np.arange(4, dtype=np.float32)
+GRACE_S = 20.0
+"""Only a defect waits this long."""
+
+
+def warm(session: qnnbridge.InferenceSession, x: np.ndarray = X) -> None:
+    """The next call goes over a line that is open, with a plan that is made."""
+    for _ in range(2):
+        session.run(None, {"x": x})
+
+
+class Later:
+    """A model that behaves until the file is there, and then does what it says, once."""
+
+    def __init__(self, folder: Path, *actions: str, npu: bool = True) -> None:
+        self._once, self.path = folder / "once", folder / "model"
+        self._once.touch()
+        self.path.write_bytes(script(scale=3, on_run=list(actions), once=str(self._once), npu=npu))
+
+    def now(self) -> None:
+        self._once.unlink()
+
+
+def in_thread(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    out: list[Any] = []
+
+    def work() -> None:
+        try:
+            out.append(call())
+        except BaseException as error:
+            out.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread, out
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + GRACE_S
+    while not condition():
+        assert time.monotonic() < end
+        threading.Event().wait(0.005)

@@ -1,0 +1,220 @@
+"""A line and the connection are read by different threads of the host: whichever is ahead, nobody waits for ever,
+and nothing is lost. Each test brings about one order of events."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.fakes.hosts import fake_host
+from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
+
+import qnnbridge
+from qnnbridge import errors
+from qnnbridge._platform import wait_readable
+from qnnbridge.process.host_process import HostProcess
+from qnnbridge.repeated.line import Line
+from qnnbridge.repeated.lines import Lines
+from qnnbridge.repeated.plans import LinePlans
+from qnnbridge_protocol.lines import call_id
+
+CPU = "CPUExecutionProvider"
+LARGE = np.zeros(1_000_000, np.float32)
+"""More than any pipe takes."""
+
+LONGER_THAN_PATIENCE_S = 1.5
+
+
+@pytest.fixture(params=[True, False], ids=["shared", "inline"])
+def host(request: pytest.FixtureRequest, no_leaks: Any) -> Iterator[qnnbridge.Host]:
+    with fake_host(shared_memory=request.param) as host:
+        yield host
+
+
+def running(host: qnnbridge.Host) -> tuple[HostProcess, Lines]:
+    process = host.supervisor.running
+    assert process is not None
+    assert process.lines is not None
+    return process, process.lines
+
+
+def taken(lines: Lines) -> LinePlans:
+    plans = lines.take(None)
+    assert plans is not None
+    return plans
+
+
+def give_up(session: qnnbridge.InferenceSession, x: np.ndarray) -> None:
+    with pytest.raises(errors.DeadlineExceeded) as caught:
+        session.run(None, {"x": x}, timeout=2.0)
+    assert caught.value.details["state"] == "still-running"
+
+
+def test_an_answer_that_nobody_takes_keeps_no_call_on_a_line_waiting(host: qnnbridge.Host, tmp_path: Path):
+    """It fills the connection, which is read again only by the next call that goes there."""
+    gate = tmp_path / "gate"
+    (tmp_path / "slow").mkdir()
+    slow = Later(tmp_path / "slow", f"wait:{gate}", npu=False)
+    slow.now()
+    model = Later(tmp_path)
+    session = qnnbridge.InferenceSession(model.path, host=host)
+    given_up = qnnbridge.InferenceSession(slow.path, host=host, providers=[CPU])
+    warm(session)
+    give_up(given_up, LARGE)
+    gate.touch()
+    process, _ = running(host)
+    assert wait_readable(process.channel._read_fd, GRACE_S), "the host answers"
+    thread, result = in_thread(lambda: session.run(None, {"x": X}))
+    thread.join(GRACE_S)
+    went_on = not thread.is_alive()
+    process.channel.ping(None)  # reads the answer in
+    thread.join()
+    assert went_on
+    assert np.array_equal(result[0][0], X * 3)
+
+
+def test_an_answer_that_nobody_takes_from_its_line_keeps_no_other_call_waiting(
+    no_leaks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("qnnbridge.repeated.lines.TRIM_INTERVAL_S", 3600.0)  # nobody tidies up meanwhile
+    gate = tmp_path / "gate"
+    (tmp_path / "slow").mkdir()
+    slow = Later(tmp_path / "slow", f"wait:{gate}", npu=False)
+    model = Later(tmp_path)
+    with fake_host(shared_memory=False) as host:
+        session = qnnbridge.InferenceSession(model.path, host=host)
+        given_up = qnnbridge.InferenceSession(slow.path, host=host, providers=[CPU])
+        warm(session)
+        _, lines = running(host)
+        first = taken(lines)
+        warm(given_up, LARGE)  # has a line of its own by that
+        lines.give_back(first)
+        second = lines._idle.popleft()
+        slow.now()
+        lines._idle.append(second)
+        give_up(given_up, LARGE)
+        gate.touch()
+        until(second.line.answered)
+        thread, result = in_thread(lambda: session.run(None, {"x": X}))
+        thread.join(GRACE_S)
+        went_on = not thread.is_alive()
+        lines.reap()
+        thread.join()
+        assert went_on
+        assert np.array_equal(result[0][0], X * 3)
+
+
+def test_who_waits_on_a_line_reads_what_was_given_up_on_the_connection(host: qnnbridge.Host, tmp_path: Path):
+    gate = tmp_path / "gate"
+    model = Later(tmp_path, f"wait:{gate}", npu=False)
+    model.now()
+    session = qnnbridge.InferenceSession(model.path, host=host, providers=[CPU])
+    give_up(session, LARGE)
+    gate.touch()
+    process, lines = running(host)
+    assert wait_readable(process.channel._read_fd, GRACE_S), "the host answers"
+    assert process.channel.requests.abandoned
+
+    def looked() -> bool:
+        assert lines._on_look() is None
+        return not process.channel.requests.abandoned
+
+    until(looked)
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+
+
+@pytest.mark.parametrize("npu", [True, False], ids=["lane", "no lane"])
+def test_a_cancel_ahead_of_its_call_is_not_lost(host: qnnbridge.Host, tmp_path: Path, npu: bool):
+    model = Later(tmp_path, f"note:{tmp_path / 'ran'}", npu=npu)
+    session = qnnbridge.InferenceSession(model.path, host=host, providers=None if npu else [CPU])
+    warm(session)
+    process, lines = running(host)
+    model.now()
+    plans = taken(lines)
+    line, (plan,) = plans.line, plans._plans.values()
+    assert process.channel.cancel(line.next_call_id, process.started_at + 3600) == "not-started"
+    with pytest.raises(errors.Cancelled):
+        call(line, plan.number, plan.inline)
+    assert process.channel.cancel(line.call_id, process.started_at + 3600) in ("finished", "stopped"), "answered"
+    assert process.channel.cancel(call_id(line.number + 1, 1), process.started_at + 3600) == "finished", (
+        "no such line"
+    )
+    lines.give_back(plans)
+    assert not (tmp_path / "ran").exists()
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3), "the next one is not meant"
+    assert (host.stats.lines, host.stats.generation) == (1, 1)
+
+
+def call(line: Line, plan: int, inline: bool) -> None:
+    """What comes back is no result."""
+    head = line.call_inline(plan, [X.data.cast("B")], [], None) if inline else line.call(plan, None)
+    assert head is not None
+    line.read_frame(head, None)
+
+
+def test_a_call_whose_line_may_be_cancelled_and_is_not_used_takes_the_line_along(
+    host: qnnbridge.Host, tmp_path: Path
+):
+    """The next call on the line would bear the number of the one that was cancelled."""
+    from qnnbridge.repeated import runner
+    from qnnbridge.repeated.shapes import CallShape
+
+    model = Later(tmp_path)
+    session = qnnbridge.InferenceSession(model.path, host=host)
+    warm(session)
+    _, lines = running(host)
+    (plans,) = lines._idle
+    shape = next(key[0] for key in plans._plans)
+    assert isinstance(shape, CallShape)
+
+    def on_line(process: HostProcess, line: Line) -> None:
+        process.channel.cancel(line.next_call_id, process.started_at + 3600)
+        raise errors.Cancelled("before it was sent")
+
+    with pytest.raises(runner.Failure):
+        runner.run(session._remote, shape, {"x": X}, None, False, None, on_line)
+    assert plans.line.broken
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+
+
+def test_memory_that_is_released_ahead_of_its_last_call_costs_no_host(tmp_path: Path, no_leaks: Any):
+    """A caller that is interrupted behind its call gives the memory back, and the host may take that in first."""
+    with fake_host() as host:
+        model = Later(tmp_path)
+        session = qnnbridge.InferenceSession(model.path, host=host)
+        warm(session)
+        process, lines = running(host)
+        plans = taken(lines)
+        (plan,) = plans._plans.values()
+        assert plan.reply is not None
+        process.channel.call({"op": "slab.release", "slab": plan.reply.number})
+        head = plans.line.call(plan.number, None)
+        with pytest.raises(errors.InvalidArgument, match="was released before the call was read"):
+            plans.line.read_frame(head, None)
+        plans.line.broken = True
+        lines.give_back(plans)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+        assert host.stats.generation == 1
+
+
+def test_a_host_that_takes_its_time_is_not_taken_for_dead_when_a_line_ends(host: qnnbridge.Host, tmp_path: Path):
+    model = Later(tmp_path)
+    session = qnnbridge.InferenceSession(model.path, host=host)
+    warm(session)
+    process, lines = running(host)
+    (plans,) = lines._idle
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, plans.line._streams.read_fd)  # end of file
+    os.close(null)
+    os.kill(process.real_pid, signal.SIGSTOP)
+    thread, result = in_thread(lambda: session.run(None, {"x": X}))
+    thread.join(LONGER_THAN_PATIENCE_S)
+    os.kill(process.real_pid, signal.SIGCONT)
+    thread.join()
+    assert np.array_equal(result[0][0], X * 3)
+    assert (session.generation, host.stats.crashes) == (1, 0)

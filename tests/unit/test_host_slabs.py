@@ -1,0 +1,105 @@
+"""The memory that an application shares with a host, whichever of the host's threads is ahead."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from qnnbridge.repeated.memory import SMALLEST_SLAB_BYTES, Slab
+from qnnbridge_host.lines import Line, LineCall
+from qnnbridge_host.open_lines import Lines
+from qnnbridge_host.sharing import Slab as HostSlab
+from qnnbridge_host.sharing import Slabs
+from qnnbridge_protocol.elements import ElementType
+from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
+from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge_protocol.limits import Limits
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is found by /proc here")
+
+NUMBER = 7
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    made = Slab(NUMBER, SMALLEST_SLAB_BYTES, host_writes=True)
+    yield made
+    made.close()
+
+
+def attach(slabs: Slabs, slab: Slab, asked: int) -> None:
+    slabs.attach(NUMBER, slab.place(os.getpid()), slab.size, host_writes=True, asked=asked)
+
+
+def test_a_release_that_overtakes_what_it_releases_is_not_lost(slab: Slab) -> None:
+    """Each has a thread of its own. A client that gave the attaching up would never ask again."""
+    slabs = Slabs()
+    slabs.release(NUMBER, asked=2)
+    with pytest.raises(InvalidArgument, match="released before it was attached"):
+        attach(slabs, slab, asked=1)
+    assert NUMBER not in slabs
+
+
+def test_what_is_attached_behind_a_release_is_there(slab: Slab) -> None:
+    slabs = Slabs()
+    slabs.release(NUMBER, asked=1)
+    attach(slabs, slab, asked=2)
+    assert NUMBER in slabs
+    slabs.release(NUMBER, asked=3)
+    assert NUMBER not in slabs
+
+
+class Session:
+    def run_bound(self, *_: Any) -> None:
+        raise AssertionError("nobody calls")
+
+
+class Desk:
+    """In the place of a server."""
+
+    limits = Limits()
+
+    def find(self, _session: int) -> tuple[Any, None]:
+        return Session(), None
+
+    def accept(self, call: LineCall, lane: str | None) -> None:
+        raise AssertionError("nobody calls")
+
+    def declare(self, call: LineCall, phase: str) -> None:
+        raise AssertionError("nobody calls")
+
+    def broken(self, error: ProtocolDesync) -> None:
+        raise error
+
+
+class Interfering(Slabs):
+    """Somebody releases what was looked up, before the plan that was made of it is there."""
+
+    lines: Lines
+
+    def get(self, number: int) -> HostSlab:
+        found = super().get(number)
+        self.lines.operations["slab.release"]({"slab": number}, 2)
+        return found
+
+
+def test_memory_that_is_released_while_a_plan_is_made_is_not_kept_by_it(slab: Slab) -> None:
+    """Nobody else would let go of it before the line ends."""
+    slabs = Interfering()
+    slabs.lines = lines = Lines(Desk(), slabs)
+    attach(slabs, slab, asked=1)
+    (in_fd, to_host), (from_host, out_fd) = os.pipe(), os.pipe()
+    try:
+        line = Line(lines, 1, (in_fd, out_fd), None)
+        lines._open.add(line)
+        output = ["y", int(ElementType.FLOAT), [4], NUMBER, 0]
+        plan = {"op": "plan.make", "plan": 1, "session": 1, "inline": False, "inputs": [], "outputs": [output]}
+        line._answer_question(1, Frame(Kind.REQUEST, 1, plan))
+        assert line._plans == {}
+    finally:
+        for fd in (in_fd, to_host, from_host, out_fd):
+            os.close(fd)
