@@ -357,7 +357,10 @@ class Host:
     def before_call(self, process: HostProcess) -> None:
         """Between calls: release what finalizers left behind, replace a host that has grown too large."""
         while self._unreleased:
-            generation, session_id = self._unreleased.popleft()
+            try:
+                generation, session_id = self._unreleased.popleft()
+            except IndexError:  # another thread has it in hand
+                break
             close = {"op": "session.close", "session": session_id}
             if generation == process.generation and not process.channel.post(close):
                 self._unreleased.append((generation, session_id))

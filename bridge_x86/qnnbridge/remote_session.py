@@ -115,7 +115,9 @@ class RemoteSession(SurvivingSession):
             process, number = self.host.supervisor.running, self._id
             self.live = None
             if process is not None and process.generation == self._generation:
-                process.channel.post({"op": "session.close", "session": number})
+                posted = process.channel.post({"op": "session.close", "session": number})
+                if not posted:  # another caller is sending
+                    self.host.release_later(self._generation, number)
             self._generation = UNLOADED
 
     def end_profiling(self) -> str:

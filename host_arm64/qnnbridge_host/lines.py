@@ -75,7 +75,7 @@ class LineCall(Request):
         if self.withdrawn or self.failed or self.done is not None:
             if self.withdrawn:  # whoever stops it may do so only now, and means the call before
                 self.stopper = self.stop = StopHandle()
-            self.withdrawn = self.failed = False
+            self.withdrawn = self.refused = self.failed = False
             self.done = None
 
     def let_go(self) -> None:

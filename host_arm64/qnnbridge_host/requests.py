@@ -35,6 +35,7 @@ class Request:
         "id",
         "op",
         "phase",
+        "refused",
         "started",
         "stopper",
         "withdrawn",
@@ -51,6 +52,8 @@ class Request:
         self.has_place = False
         """Whether it counts for the client's limit. Not while it is being answered."""
         self.withdrawn = False
+        self.refused = False
+        """Whether somebody answers it because it was withdrawn."""
         self.failed = False
         self.done: threading.Event | None = None
         self.stopper: Stoppable | None = None
@@ -166,17 +169,14 @@ class InFlight:
         """One of the connection is done. The client may ask for more as soon as it has the answer, and may take its
         time to read that."""
         with self._lock:
-            self._give_place(request)
-
-    def _give_place(self, request: Request) -> None:
-        request.phase = None
-        if request.has_place:
-            request.has_place = False
-            self._places_taken -= 1
+            request.phase = None
+            if request.has_place:
+                request.has_place = False
+                self._places_taken -= 1
 
     def finish(self, request: Request, *, failed: bool) -> None:
         with self._lock:
-            self._give_place(request)
+            request.phase = None
             request.failed = failed
             open_still = self._requests.pop(request.id, None) is not None
             if not request.on_line:
@@ -184,6 +184,7 @@ class InFlight:
                 request.let_go()
                 if open_still:
                     self._by_connection -= 1
+                    self._places_taken -= request.has_place
             if self._draining and not self._requests:
                 self._empty.notify_all()
             done = request.done
@@ -220,8 +221,9 @@ class InFlight:
         """A request that was withdrawn in its queue, once: whoever takes it answers it, now and not at its turn."""
         with self._lock:
             request = self._requests.get(request_id)
-            if request is None or request.started or not request.withdrawn:
+            if request is None or request.started or not request.withdrawn or request.refused:
                 return None
+            request.refused = True  # there may be two cancels of it at once
         self.finish(request, failed=True)
         return request
 

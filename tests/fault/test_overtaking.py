@@ -3,6 +3,7 @@ and nothing is lost. Each test brings about one order of events."""
 
 from __future__ import annotations
 
+import collections
 import os
 import signal
 from collections.abc import Iterator
@@ -200,6 +201,44 @@ def test_memory_that_is_released_ahead_of_its_last_call_costs_no_host(tmp_path: 
         lines.give_back(plans)
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
         assert host.stats.generation == 1
+
+
+def test_a_call_that_is_given_up_when_its_host_is_gone_leaves_no_line(host: qnnbridge.Host, tmp_path: Path):
+    """Its caller may be behind the one who cleans up."""
+    session = qnnbridge.InferenceSession(Later(tmp_path).path, host=host)
+    warm(session)
+    process, lines = running(host)
+    plans = taken(lines)
+    process.close()
+    lines.abandon(plans)
+    assert len(lines) == 0
+    assert plans.line._streams.read_fd == -1
+
+
+class Contested(collections.deque[tuple[int, int]]):
+    """Another thread takes what this one has seen in it."""
+
+    def popleft(self) -> tuple[int, int]:
+        self.clear()
+        return super().popleft()
+
+
+def test_what_finalizers_leave_behind_may_be_in_another_threads_hand(host: qnnbridge.Host, tmp_path: Path):
+    session = qnnbridge.InferenceSession(Later(tmp_path).path, host=host)
+    host._unreleased = Contested([(1, 99)])
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+
+
+def test_a_session_is_unloaded_though_another_caller_is_in_the_way(host: qnnbridge.Host, tmp_path: Path):
+    session = qnnbridge.InferenceSession(Later(tmp_path).path, host=host)
+    (tmp_path / "b").mkdir()
+    other = qnnbridge.InferenceSession(Later(tmp_path / "b").path, host=host)
+    process, _ = running(host)
+    with process.channel._send_lock:
+        session._remote.unload()
+    other.run(None, {"x": X})
+    until(lambda: host.call({"op": "host.stats"}).header["sessions"] == 1)
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
 def test_a_host_that_takes_its_time_is_not_taken_for_dead_when_a_line_ends(host: qnnbridge.Host, tmp_path: Path):

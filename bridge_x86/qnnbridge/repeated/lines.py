@@ -124,6 +124,8 @@ class Lines:
             self._abandoned.append(plans)
             if not plans.line.records:  # what comes next may be a phase, not the answer
                 self._kept.append(plans.pinned)
+        if self.closed:
+            self._close_abandoned()
 
     def reap(self) -> None:
         """Close the lines of abandoned calls that have come to their end."""
@@ -140,6 +142,9 @@ class Lines:
         self.closed = True
         self._wake.set()
         self._close_idle()
+        self._close_abandoned()
+
+    def _close_abandoned(self) -> None:
         with self._lock:
             abandoned, self._abandoned = self._abandoned, []
             self._kept.clear()
