@@ -29,16 +29,21 @@ class Lane(Generic[T]):
         self._queue: collections.deque[T] = collections.deque()
         self._busy = False
 
-    def submit(self, item: T, *, stay: bool = True) -> None:
+    def submit(self, item: T, *, stay: bool = True, on_placed: Callable[[], None] | None = None) -> None:
         """Work on `item` now if the lane is free, else leave it to the thread that is in the lane.
 
         stay: whether the caller's thread may be kept for what others bring meanwhile.
+        on_placed: called when `item` has its place, before it is worked on here.
         """
         with self._lock:
-            if self._busy:
-                self._queue.append(item)
-                return
+            mine = not self._busy
             self._busy = True
+            if not mine:
+                self._queue.append(item)
+        if on_placed is not None:
+            on_placed()
+        if not mine:
+            return
         if stay:
             self._work_from(item)
             return

@@ -98,7 +98,8 @@ class InFlight:
         self._by_connection = 0
         self._places_taken = 0
         self._arriving: set[int] = set()
-        """Requests that have been read and are not in the table yet: a cancel must not overtake them."""
+        """Requests that have been read and are not in the table, and in their lane, yet: no cancel must overtake
+        them, and none that came later."""
         self._arrived = threading.Condition()
         """Of a lock of its own: the table's may be held as long as the client does not take a PHASE, and whoever
         announces is the one who reads."""
@@ -109,21 +110,12 @@ class InFlight:
         return len(self._requests)
 
     def announce(self, request_id: int) -> None:
-        """A request has been read; `add` follows, in whatever thread. Never waits for the client."""
+        """A request has been read; `add` and `arrive` follow, in whatever thread. Never waits for the client."""
         with self._arrived:
             self._arriving.add(request_id)
 
     def add(self, request: Request) -> bool:
         """False when there are too many already."""
-        try:
-            return self._add(request)
-        finally:
-            if not request.on_line:
-                with self._arrived:
-                    self._arriving.discard(request.id)
-                    self._arrived.notify_all()
-
-    def _add(self, request: Request) -> bool:
         with self._lock:
             if not request.on_line:  # of lines there is a number of their own, and each carries one
                 if self._places_taken >= self._limit or self._by_connection >= 2 * self._limit:
@@ -137,6 +129,17 @@ class InFlight:
                         self._declare(other)
             self._requests[request.id] = request
         return True
+
+    def await_turn(self, request_id: int) -> None:
+        """Before it goes into a lane: until all that were read before it are where they belong."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: min(self._arriving, default=request_id) >= request_id)
+
+    def arrive(self, request_id: int) -> None:
+        """It is where it belongs, or was refused."""
+        with self._arrived:
+            self._arriving.discard(request_id)
+            self._arrived.notify_all()
 
     def begin(self, request: Request) -> None:
         """`add` and `start` at once, of one that came by a line and waits for nothing."""

@@ -244,10 +244,22 @@ class Server:
         return state
 
     def _accept(self, request: Request) -> None:
-        if not self._in_flight.add(request):
+        """Lanes are entered in the order in which requests were read, whichever thread is ahead."""
+        lane = None
+        try:
+            taken = self._in_flight.add(request)
+            lane = self._handlers.lane_of(request) if taken else None
+        finally:
+            if lane is None:
+                self._in_flight.arrive(request.id)
+        if not taken:
             self._send_error(request, Busy("Too many requests are in flight.", fix="Call again later."))
-            return
-        self._enter_lane(request, self._handlers.lane_of(request))
+        elif lane is None:
+            self._serve(request)
+        else:
+            self._in_flight.await_turn(request.id)
+            number = request.id
+            self._lane(lane).submit(request, on_placed=lambda: self._in_flight.arrive(number))
 
     def accept_call(self, call: LineCall, lane: str | None) -> None:
         """A call that came by a line: counted with the others, in the same lanes."""
@@ -265,14 +277,11 @@ class Server:
             if call.withdrawn_ahead:
                 self._serve_call(call)
             else:
-                self._enter_lane(call, lane, stay=False)
+                self._lane(lane).submit(call, stay=False)
 
-    def _enter_lane(self, request: Request, name: str | None, *, stay: bool = True) -> None:
-        if name is None:
-            self._serve(request)
-        else:
-            # setdefault: two threads may meet a new lane at once.
-            self._lanes.setdefault(name, Lane(self._serve)).submit(request, stay=stay)
+    def _lane(self, name: str) -> Lane[Request]:
+        # setdefault: two threads may meet a new lane at once.
+        return self._lanes.setdefault(name, Lane(self._serve))
 
     def enter(self, request: Request, phase: str) -> None:
         """The request is about to enter native code."""

@@ -192,8 +192,8 @@ def test_terminate_stops_what_can_be_stopped(before: bool, tmp_path: Path):
             threading.Event().wait(0.002)
         options.terminate = True
         error = stopped.exception(WAIT_S)
-        assert isinstance(error, errors.Cancelled if before else errors.Fail), error
         end.touch()
+        assert isinstance(error, errors.Cancelled if before else errors.Fail), error
         if before:
             assert np.array_equal(blocks.result(WAIT_S)[0], X * 2)
         assert host.stats.generation == 1

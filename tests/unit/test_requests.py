@@ -125,9 +125,29 @@ def test_a_cancel_does_not_overtake_its_request() -> None:
     canceller = threading.Thread(target=lambda: states.append(desk.in_flight.cancel(1, GRACE_S)))
     canceller.start()
     request = desk.request(1, started=False)
+    desk.in_flight.arrive(1)
     canceller.join(GRACE_S)
     assert states == ["not-started"]
     assert not desk.in_flight.start(request)
+
+
+def test_a_request_waits_for_those_that_were_read_before_it() -> None:
+    desk = Desk()
+    for number in (1, 2):
+        desk.in_flight.announce(number)
+    desk.in_flight.await_turn(1)
+    order: list[int] = []
+
+    def second() -> None:
+        desk.in_flight.await_turn(2)
+        order.append(2)
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    order.append(1)
+    desk.in_flight.arrive(1)
+    thread.join(GRACE_S)
+    assert order == [1, 2]
 
 
 def test_requests_are_read_on_while_the_client_takes_no_phase() -> None:

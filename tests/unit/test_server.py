@@ -28,10 +28,12 @@ class Tensor:
 
 
 class Handlers:
-    """`stuck` waits until `go`, in the lane, `long` outside of it; all others answer at once."""
+    """`stuck` waits until `go`, in the lane, `long` outside of it; all others answer at once. `late` takes its time
+    before it goes into the lane."""
 
     def __init__(self) -> None:
         self.go, self.inside = threading.Event(), threading.Event()
+        self.let_in = threading.Event()
         self.served: list[int] = []
         self.buffers: list[weakref.ref[Any]] = []
 
@@ -39,6 +41,9 @@ class Handlers:
         pass
 
     def lane_of(self, request: Request) -> str | None:
+        if request.op == "late":
+            assert self.let_in.wait(GRACE_S)
+            return "lane"
         return "lane" if request.op in ("stuck", "queued") else None
 
     def handle(self, request: Request, enter: Callable[[str], None]) -> Answer:
@@ -127,6 +132,16 @@ def eventually(holds: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.001)
     return True
+
+
+def test_a_lane_is_entered_in_the_order_of_arrival(peer: Peer) -> None:
+    """Whichever thread is ahead on the way from the connection to the lane."""
+    late, queued = peer.send("late"), peer.send("queued")
+    free = [peer.send("free") for _ in range(20)]
+    assert eventually(lambda: set(free) <= set(peer.handlers.served))
+    peer.handlers.let_in.set()
+    assert eventually(lambda: {late, queued} <= set(peer.handlers.served))
+    assert [number for number in peer.handlers.served if number not in free] == [late, queued]
 
 
 def test_a_request_in_a_stuck_lane_keeps_nobody_waiting_who_has_another(peer: Peer) -> None:
