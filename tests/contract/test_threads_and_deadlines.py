@@ -25,6 +25,8 @@ MIB = 1024 * 1024
 GRACE_S = 1.0
 """How long after its deadline a call may return."""
 
+BUSY_TRIES = 10
+
 MINUTES = np.array(10**9, np.int64)
 """Turns of the loop that take minutes."""
 
@@ -116,15 +118,25 @@ def test_big_tensors_go_both_ways_at_once(host: qnnbridge.Host) -> None:
 # --- deadlines -------------------------------------------------------------------------------------------
 
 
-def test_a_run_past_its_deadline_is_stopped_and_the_session_works_on(loop: qnnbridge.InferenceSession) -> None:
-    begin, clock = time.monotonic(), FairClock()
-    with pytest.raises(errors.DeadlineExceeded) as caught:
-        loop.run(None, turns(MINUTES), timeout=0.5)
-    assert time.monotonic() - begin >= 0.5
-    assert clock.seconds < 0.5 + GRACE_S
+def stopped(loop: qnnbridge.InferenceSession, timeout: float) -> errors.DeadlineExceeded:
+    """What a run past its deadline raises when it has been stopped. A busy machine may not get it under way in time,
+    or need longer to stop it than its caller waits to hear of that: then once more."""
+    for _ in range(BUSY_TRIES):
+        begin, clock = time.monotonic(), FairClock()
+        with pytest.raises(errors.DeadlineExceeded) as caught:
+            loop.run(None, turns(MINUTES), timeout=timeout)
+        assert time.monotonic() - begin >= timeout
+        assert clock.seconds < timeout + GRACE_S
+        if caught.value.state == "stopped":
+            break
     assert caught.value.state == "stopped"
-    assert "0.5 s (the work is stopped)" in str(caught.value)
-    assert isinstance(caught.value, TimeoutError)
+    return caught.value
+
+
+def test_a_run_past_its_deadline_is_stopped_and_the_session_works_on(loop: qnnbridge.InferenceSession) -> None:
+    error = stopped(loop, 0.5)
+    assert "0.5 s (the work is stopped)" in str(error)
+    assert isinstance(error, TimeoutError)
     assert loop.run(None, turns(3))[0].tolist() == [3]
     assert loop.generation == 1
 
@@ -175,9 +187,7 @@ def test_the_deadline_of_a_run_in_the_background_begins_when_it_is_asked_for(
 
 def test_a_deadline_delays_nobody_else(loop: qnnbridge.InferenceSession) -> None:
     def late() -> str:
-        with pytest.raises(errors.DeadlineExceeded) as caught:
-            loop.run(None, turns(MINUTES), timeout=0.3)
-        return caught.value.state
+        return stopped(loop, 0.3).state
 
     def others() -> list[Any]:
         return [loop.run(None, turns(number))[0].tolist() for number in range(50)]

@@ -17,27 +17,23 @@ from qnnbridge import errors
 from qnnbridge_daemon.settings import BrokerSettings
 from tests.daemon.brokers import GRACE_S, Lab, in_threads, until
 from tests.fakes.hosts import fake_host, script
+from tests.fakes.later import Later as LaterModel
 
 X = np.arange(5, dtype=np.float32)
 DOUBLE = (X * 2).tolist()
 
 
-class Later:
-    """A model that behaves until it is told, and then does what it says, once. A session that runs it is warm."""
+class Later(LaterModel):
+    """Doubles. A session that runs it is warm."""
 
     def __init__(self, folder: Path, *actions: str, **more: Any) -> None:
-        self._once, self.path = folder / "once", folder / "later"
-        self._once.touch()
-        self.path.write_bytes(script(on_run=list(actions), once=str(self._once), **more))
+        super().__init__(folder, *actions, scale=2, **more)
 
     def open(self, host: qnnbridge.Host, **options: Any) -> qnnbridge.InferenceSession:
         session = qnnbridge.InferenceSession(self.path, host=host, **options)
         for _ in range(3):
             session.run(None, {"x": X})
         return session
-
-    def now(self) -> None:
-        self._once.unlink()
 
 
 def run(session: qnnbridge.InferenceSession, **options: Any) -> Callable[[], Any]:
@@ -160,13 +156,19 @@ def test_a_reset_of_the_npu_that_needs_a_new_host_costs_no_client_its_connection
 
 
 @pytest.mark.parametrize("way", ["connection", "line"])
-def test_a_deadline_is_kept_and_the_call_is_stopped(lab: Lab, tmp_path: Path, way: str) -> None:
+def test_a_deadline_is_kept_and_the_call_is_stopped(
+    lab: Lab, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine it takes a while until all on the way have heard of it.
+    for name in ("qnnbridge.process.channel", "qnnbridge.repeated.runner", "qnnbridge_daemon.bound_runs"):
+        monkeypatch.setattr(f"{name}.CANCEL_TIMEOUT_S", GRACE_S)
+    monkeypatch.setattr("qnnbridge.repeated.runner.SETTLE_TIMEOUT_S", GRACE_S)
+    monkeypatch.setattr("qnnbridge_host.server.CANCEL_GRACE_S", GRACE_S)
     later = Later(tmp_path, "stoppable:60")
     session = later.open(lab.client())
     later.now()
-    with pytest.raises(errors.DeadlineExceeded) as caught:
-        run(session, timeout=0.3, retry=0 if way == "connection" else None)()
-    assert caught.value.details["state"] == "stopped"
+    late = run(session, timeout=0.3, retry=0 if way == "connection" else None)
+    assert later.late(late).state == "stopped"
     until(lambda: not lab.broker.fair_share.running)
     assert run(session)() == DOUBLE
 
@@ -191,20 +193,31 @@ def test_a_call_that_waits_for_its_turn_is_withdrawn_at_its_deadline(tmp_path: P
         made.close()
 
 
-def test_on_deadline_kill_ends_the_host_and_costs_the_others_nothing(lab: Lab, tmp_path: Path) -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the host is waited for as long as it takes on a busy machine."""
+    monkeypatch.setattr("qnnbridge.remote_session.KILL_ANSWER_S", GRACE_S)
+
+
+def test_on_deadline_kill_ends_the_host_and_costs_the_others_nothing(
+    lab: Lab, tmp_path: Path, patient: None
+) -> None:
     stuck = qnnbridge.InferenceSession(script(on_run=["sleep:60"], npu=False), host=lab.client())
     other = qnnbridge.InferenceSession(script(), host=lab.client())
     assert run(other)() == DOUBLE
-    with pytest.raises(errors.DeadlineExceeded) as caught:
-        run(stuck, timeout=0.3, on_deadline="kill")()
-    assert caught.value.details["state"] == "stopped"
+    state = "not-started"
+    while state == "not-started":  # as on a busy machine
+        with pytest.raises(errors.DeadlineExceeded) as caught:
+            run(stuck, timeout=0.3, on_deadline="kill")()
+        state = caught.value.state
+    assert state == "stopped"
     assert run(other)() == DOUBLE
     assert lab.npu_host.stats.generation == 2
     assert lab.npu_host.stats.crashes == 0
     assert stuck.host.stats.generation == other.host.stats.generation == 1
 
 
-def test_on_deadline_kill_of_a_creation_ends_the_host_and_costs_the_others_nothing(lab: Lab) -> None:
+def test_on_deadline_kill_of_a_creation_ends_the_host_and_costs_the_others_nothing(lab: Lab, patient: None) -> None:
     other = qnnbridge.InferenceSession(script(), host=lab.client())
     assert run(other)() == DOUBLE
     with pytest.raises(errors.DeadlineExceeded) as caught:

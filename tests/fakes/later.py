@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import qnnbridge
+from qnnbridge import errors
 from tests.fakes.hosts import script
 
 X = np.arange(4, dtype=np.float32)
@@ -27,13 +29,27 @@ def warm(session: qnnbridge.InferenceSession, x: np.ndarray = X) -> None:
 class Later:
     """A model that behaves until the file is there, and then does what it says, once."""
 
-    def __init__(self, folder: Path, *actions: str, npu: bool = True) -> None:
+    def __init__(self, folder: Path, *actions: str, scale: float = 3, **more: Any) -> None:
         self._once, self.path = folder / "once", folder / "model"
         self._once.touch()
-        self.path.write_bytes(script(scale=3, on_run=list(actions), once=str(self._once), npu=npu))
+        self.path.write_bytes(script(scale=scale, on_run=list(actions), once=str(self._once), **more))
 
     def now(self) -> None:
         self._once.unlink()
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has begun to do it."""
+        return self._once.exists()
+
+    def late(self, call: Callable[[], Any]) -> errors.DeadlineExceeded:
+        """What a call with little time raises that is given up in the middle of it. One that did not even get there,
+        on a busy machine, is made again."""
+        while True:
+            with pytest.raises(errors.DeadlineExceeded) as caught:
+                call()
+            if self.begun:
+                return caught.value
 
 
 def in_thread(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:

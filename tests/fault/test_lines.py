@@ -24,6 +24,14 @@ def host(request: pytest.FixtureRequest, no_leaks: Any):
         yield host
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What becomes of a call that is given up is waited for as long as it takes on a busy machine."""
+    for name in ("CANCEL_TIMEOUT_S", "SETTLE_TIMEOUT_S"):
+        monkeypatch.setattr(f"qnnbridge.repeated.runner.{name}", GRACE_S)
+    monkeypatch.setattr("qnnbridge.process.channel.CANCEL_TIMEOUT_S", GRACE_S)
+
+
 def quick_calls(host: qnnbridge.Host) -> int:
     return host.stats.shared_calls + host.stats.inline_calls
 
@@ -85,11 +93,17 @@ def test_a_call_that_is_late_says_so_and_the_session_goes_on(host: qnnbridge.Hos
     session = qnnbridge.InferenceSession(model.path, host=host, providers=["CPUExecutionProvider"])
     warm(session)
     model.now()
-    begin = time.monotonic()
-    with pytest.raises(errors.DeadlineExceeded) as caught:
-        session.run(None, {"x": X}, timeout=0.2)
-    assert time.monotonic() - begin < 1.2 + GRACE_S / 10
-    assert caught.value.details["state"] == "still-running"
+    seconds: list[float] = []
+
+    def call() -> None:
+        begin = time.monotonic()
+        try:
+            session.run(None, {"x": X}, timeout=0.2)
+        finally:
+            seconds.append(time.monotonic() - begin)
+
+    assert model.late(call).state == "still-running"
+    assert min(seconds) < 1.2 + GRACE_S / 10
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3), "over another line"
     gate.touch()
     process = host.supervisor.running
@@ -101,17 +115,19 @@ def test_a_call_that_is_late_says_so_and_the_session_goes_on(host: qnnbridge.Hos
     assert len(process.lines) == 1
 
 
-def test_a_call_that_can_be_stopped_is_stopped_and_its_line_is_used_again(host: qnnbridge.Host, tmp_path: Path):
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "inline"])
+def test_a_call_that_can_be_stopped_is_stopped_and_its_line_is_used_again(
+    shared: bool, tmp_path: Path, no_leaks: Any, patient: None
+):
     model = Later(tmp_path, "stoppable:60", npu=False)
-    session = qnnbridge.InferenceSession(model.path, host=host, providers=["CPUExecutionProvider"])
-    warm(session)
-    model.now()
-    with pytest.raises(errors.DeadlineExceeded) as caught:
-        session.run(None, {"x": X}, timeout=0.2)
-    assert caught.value.details["state"] == "stopped"
-    for _ in range(3):
-        assert np.array_equal(session.run(None, {"x": X}, timeout=GRACE_S)[0], X * 3)
-    assert host.stats.lines == 1
+    with fake_host(f"--cancel-grace={GRACE_S}", shared_memory=shared) as host:
+        session = qnnbridge.InferenceSession(model.path, host=host, providers=["CPUExecutionProvider"])
+        warm(session)
+        model.now()
+        assert model.late(lambda: session.run(None, {"x": X}, timeout=0.2)).state == "stopped"
+        for _ in range(3):
+            assert np.array_equal(session.run(None, {"x": X}, timeout=GRACE_S)[0], X * 3)
+        assert host.stats.lines == 1
 
 
 def test_a_late_call_ends_the_host_if_it_may(host: qnnbridge.Host, tmp_path: Path):
@@ -119,14 +135,12 @@ def test_a_late_call_ends_the_host_if_it_may(host: qnnbridge.Host, tmp_path: Pat
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)
     model.now()
-    with pytest.raises(errors.DeadlineExceeded) as caught:
-        session.run(None, {"x": X}, timeout=0.2, on_deadline="kill")
-    assert caught.value.details["state"] == "stopped"
+    assert model.late(lambda: session.run(None, {"x": X}, timeout=0.2, on_deadline="kill")).state == "stopped"
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     assert session.generation == 2
 
 
-def test_what_waits_behind_another_call_can_be_withdrawn(host: qnnbridge.Host, tmp_path: Path):
+def test_what_waits_behind_another_call_can_be_withdrawn(host: qnnbridge.Host, tmp_path: Path, patient: None):
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}")
     session = qnnbridge.InferenceSession(model.path, host=host)
