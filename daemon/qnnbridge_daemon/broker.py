@@ -37,8 +37,8 @@ LONGEST_DRAIN_S = 3600.0
 ANSWERS_S = 2.0
 """How long it then waits for their answers to be written."""
 
-LATE_S = 0.1
-"""The same where a call has come since: that one is not answered any more."""
+LOOK_S = 0.1
+"""How often is looked who has all its answers meanwhile. A call that has come since is not answered any more."""
 
 TIDY_INTERVAL_S = 15.0
 SHORTEST_PAUSE_S = 0.1
@@ -151,13 +151,13 @@ class Broker:
         with self._lock:
             self._stopped.set()
         self.fair_share.close()  # or who goes on calling would be waited for
-        settled: set[Client] = set()
-        while not self.fair_share.wait_idle(min(until, time.monotonic() + LATE_S)) and time.monotonic() < until:
-            settled = self._let_go_of_late(settled)
+        while not self.fair_share.wait_idle(min(until, time.monotonic() + LOOK_S)) and time.monotonic() < until:
+            self._let_go_of_late()
         # A slot is free before its answer is written.
         answered_by = min(until, time.monotonic() + ANSWERS_S)
         for client in self.clients:
-            client.drain(max(0.0, min(answered_by - time.monotonic(), LATE_S if client.queue.late else ANSWERS_S)))
+            while not client.answered and (left_s := answered_by - time.monotonic()) > 0:
+                client.drain(min(left_s, LOOK_S))
         for client in self.clients:
             client.end()
         with self._lock:
@@ -166,17 +166,12 @@ class Broker:
         self._something_left.set()
         self._tidier.join(1.0)
 
-    def _let_go_of_late(self, settled: set[Client]) -> set[Client]:
+    def _let_go_of_late(self) -> None:
         """Who has answers to all but what came too late need not wait for the others: its calls are repeated
-        elsewhere. settled: who had them a moment ago. Returns who has them now."""
-        now = {
-            client
-            for client in self.clients
-            if client.queue.late and not client.queue.running and not client.queue.waiting
-        }
-        for client in now & settled:
-            client.end()
-        return now
+        elsewhere."""
+        for client in self.clients:
+            if client.queue.late and client.answered:
+                client.end()
 
     # --- idle models ---
 

@@ -136,6 +136,11 @@ class Client:
             self.handlers.close()
             self._slabs.close()
 
+    @property
+    def answered(self) -> bool:
+        """Whether it has the answers to all its calls, but to those that came too late to be begun."""
+        return self._server.unanswered <= self.queue.late
+
     def drain(self, timeout_s: float) -> bool:
         """Any thread: wait until all its calls are answered; False if one is not by then."""
         return self._server.drain(timeout_s)

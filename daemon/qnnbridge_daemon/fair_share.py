@@ -26,12 +26,13 @@ ACTIVE_S = 0.05
 
 
 class _Waiter:
-    __slots__ = ("granted", "wakeup", "withdrawn")
+    __slots__ = ("granted", "late", "wakeup", "withdrawn")
 
     def __init__(self) -> None:
         self.wakeup = threading.Lock()
         self.wakeup.acquire()
         self.granted = False
+        self.late = False
         self.withdrawn = False
 
 
@@ -44,8 +45,8 @@ class Queue:
         self.running = 0
         self.waiting: collections.deque[_Waiter] = collections.deque()
         self.last_seen = float("-inf")
-        self.late = False
-        """A call has come after `FairShare.close`."""
+        self.late = 0
+        """Calls that have come after `FairShare.close`."""
         self._peaks = (0, 0)
         self._peak_until = 0.0
 
@@ -149,7 +150,8 @@ class FairShare:
                 )
             waiter = _Waiter()
             if self.closed:
-                queue.late = True
+                waiter.late = True
+                queue.late += 1
                 return waiter
             queue.waiting.append(waiter)
             queue.seen(now)
@@ -172,6 +174,7 @@ class FairShare:
             if waiter.granted or waiter.withdrawn:
                 return
             waiter.withdrawn = True
+            queue.late -= waiter.late
             with contextlib.suppress(ValueError):
                 queue.waiting.remove(waiter)
         waiter.wakeup.release()

@@ -146,6 +146,11 @@ class Server:
         self._lines.close()
         self._in_flight.withdraw_all()
 
+    @property
+    def unanswered(self) -> int:
+        """How much was asked for and has no answer yet, or half of one."""
+        return len(self._in_flight)
+
     def drain(self, timeout_s: float) -> bool:
         """Wait until everything that was asked for is answered; False if something is not by then. Any thread."""
         return self._in_flight.drain(timeout_s)

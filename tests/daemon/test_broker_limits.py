@@ -27,6 +27,7 @@ from tests.faultlab.leaks import holdings
 
 X = np.arange(5, dtype=np.float32)
 MIB = 1 << 20
+LONGER_THAN_A_LOOK_S = 0.5
 
 
 class Bare:
@@ -288,6 +289,54 @@ def test_who_goes_on_calling_does_not_keep_a_broker_from_stopping(lab: Lab, tmp_
     assert out == [(X * 2).tolist()]
     assert not lab.broker.fair_share.running
     assert not lab.broker.clients
+
+
+def test_an_answer_that_is_being_written_when_the_broker_stops_arrives(
+    lab: Lab, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client has made another call since, which came too late: what it asked for before is its own all the
+    same, however long this machine takes for it."""
+    go, writing, ended = tmp_path / "go", threading.Event(), threading.Event()
+    host = lab.client()
+    session = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=host, retry=0)
+    out: list[Any] = []
+    caller = threading.Thread(target=lambda: out.append(session.run(None, {"x": X})[0].tolist()))
+    caller.start()
+    until(lambda: lab.broker.fair_share.running == 1)
+    (client,) = lab.broker.clients
+    write_all, end = client._home.write_all, client.end
+
+    def slowly(chunks: list[memoryview]) -> None:
+        writing.set()
+        ended.wait(LONGER_THAN_A_LOOK_S)
+        write_all(chunks)
+
+    def at_the_end() -> None:
+        ended.set()
+        end()
+
+    monkeypatch.setattr(client._home, "write_all", slowly)
+    monkeypatch.setattr(client, "end", at_the_end)
+    stopper = threading.Thread(target=lab.broker.stop, args=(GRACE_S,))
+    stopper.start()
+    until(lambda: lab.broker.fair_share.closed)
+    late: list[BaseException] = []
+
+    def call_late() -> None:
+        try:
+            session.run(None, {"x": X})
+        except errors.BridgeError as error:
+            late.append(error)
+
+    too_late = threading.Thread(target=call_late)
+    too_late.start()
+    until(lambda: bool(client.queue.late))
+    go.touch()
+    assert writing.wait(GRACE_S)
+    for thread in (caller, too_late, stopper):
+        thread.join(GRACE_S)
+    assert out == [(X * 2).tolist()]
+    assert [type(error) for error in late] == [errors.HostCrashed]
 
 
 def test_stopping_does_not_wait_for_ever_for_a_call(lab: Lab, tmp_path: Any) -> None:
