@@ -112,10 +112,17 @@ def test_a_late_pong_is_no_reason_to_kill_and_the_call_ends_well(tmp_path: Path)
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
         began = tmp_path / "began"
         model = script(scale=5, on_create=[f"note:{began}", "hold_gil:1.2"])
-        creates = pool.submit(qnnbridge.InferenceSession, model, host=host)
-        wait_until(began.exists)
-        with pytest.raises(errors.DeadlineExceeded, match="No sign of life"):
-            host.ping(timeout=0.2)
+        told = ""
+        while not told:  # once more if this machine was so busy that the host answered before, or behind that
+            began.unlink(missing_ok=True)
+            creates = pool.submit(qnnbridge.InferenceSession, model, host=host)
+            wait_until(began.exists)
+            try:
+                host.ping(timeout=0.2)
+                creates.result(WAIT_S).close()
+            except errors.DeadlineExceeded as error:
+                told = error.message
+        assert "No sign of life" in told
         assert np.array_equal(other.run(None, {"x": X}, timeout=WAIT_S)[0], X * 3), "it waits, and gets its turn"
         assert np.array_equal(creates.result(WAIT_S).run(None, {"x": X})[0], X * 5)
         assert host.ping(timeout=WAIT_S) < WAIT_S
