@@ -358,10 +358,8 @@ class Host:
         """Between calls: release what finalizers left behind, replace a host that has grown too large."""
         while self._unreleased:
             generation, session_id = self._unreleased.popleft()
-            close = {"op": "session.close", "session": session_id}
-            if generation == process.generation and not process.channel.post(close):
-                self._unreleased.append((generation, session_id))
-                break
+            if generation == process.generation:
+                process.channel.posts.add({"op": "session.close", "session": session_id})
         if self.recycler.is_due(process.generation, process.real_pid):
             self.supervisor.retire(process, wait=False)
 

@@ -115,7 +115,7 @@ class RemoteSession(SurvivingSession):
             process, number = self.host.supervisor.running, self._id
             self.live = None
             if process is not None and process.generation == self._generation:
-                process.channel.post({"op": "session.close", "session": number})
+                process.channel.posts.add({"op": "session.close", "session": number})
             self._generation = UNLOADED
 
     def end_profiling(self) -> str:

@@ -176,6 +176,7 @@ class Server:
                     self._say_goodbye()
                 if frame.kind is Kind.REQUEST:
                     self._in_flight.announce(frame.request_id)
+                    self._home.slabs.announce(frame.header)
                 if self._idle <= 0:
                     self._home.start_thread(self._work)
             # The only reference is handed over: a thread that waits, or works for others, holds no tensors.

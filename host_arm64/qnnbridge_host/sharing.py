@@ -39,14 +39,34 @@ class Slab:
 
 
 class Slabs:
-    """The pieces that are attached. A plan that uses one keeps it mapped after its release."""
+    """The pieces that are attached. A plan that uses one keeps it mapped after its release.
+
+    Requests are served by threads of their own, which may overtake each other: to map a large piece takes a while.
+    What was released after it was to be attached, in the order in which both were read (`announce`), is not kept.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slabs: dict[int, Slab] = {}
+        self._coming: dict[int, bool] = {}
+        """What is to be attached, and whether it is still wanted."""
 
     def __len__(self) -> int:
         return len(self._slabs)
+
+    def announce(self, header: Mapping[str, Any]) -> None:
+        """A request was read, and will be served; for the thread that reads. Waits for nothing."""
+        op, number = header.get("op"), header.get("slab")
+        if op not in ("slab.attach", "slab.release") or type(number) is not int:
+            return
+        with self._lock:
+            if op == "slab.attach":
+                self._coming.pop(number, None)
+                self._coming[number] = True
+                if len(self._coming) > MAX_SLABS:  # the oldest were withdrawn, or refused
+                    del self._coming[next(iter(self._coming))]
+            elif number in self._coming:
+                self._coming[number] = False
 
     def attach(self, number: int, where: Mapping[str, Any], size: int, *, host_writes: bool) -> None:
         with self._lock:
@@ -55,7 +75,11 @@ class Slabs:
             raise InvalidArgument(f"Slab {number} cannot be attached: it is already, or there are too many.")
         slab = self._map(where, size, host_writes)
         with self._lock:
-            self._slabs[number] = slab
+            wanted = self._coming.pop(number, True)
+            if wanted:
+                self._slabs[number] = slab
+        if not wanted:
+            raise InvalidArgument(f"Slab {number} was released before it was attached.")
 
     def _map(self, where: Mapping[str, Any], size: int, host_writes: bool) -> Slab:
         """Raises `OSError`, `ValueError`."""

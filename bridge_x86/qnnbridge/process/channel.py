@@ -18,9 +18,11 @@ from typing import Any
 
 from qnnbridge._platform import let_ctrl_c_through, wait_readable, wait_writable, writer
 from qnnbridge.process.open_requests import UNNOTED, ChannelFailed, Lost, Note, OpenRequests, Waiter
+from qnnbridge.process.posts import Posts
+from qnnbridge.process.stream_faults import interrupted, stalled
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
-from qnnbridge_protocol.errors import BridgeError, ForkedClient, HostHung, ProtocolDesync, from_wire
+from qnnbridge_protocol.errors import BridgeError, ForkedClient, ProtocolDesync, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Agreement, Hello
 
@@ -75,6 +77,8 @@ class Channel:
         self._retired = False
         self._said_goodbye = False
         self.requests = OpenRequests()
+        self.posts = Posts(self._send_lock, self._write_post)
+        """Requests of which nobody wants the answer."""
 
     @property
     def failed(self) -> bool:
@@ -133,19 +137,6 @@ class Channel:
         if answer.kind is Kind.ERROR:
             raise from_wire(answer.header.get("error") or {})
         return answer
-
-    def post(self, header: dict[str, Any]) -> bool:
-        """Send a request of which nobody wants the answer, if that goes at once. Raises nothing.
-
-        False if another caller was in the way: then it may not have been sent, and is to be posted again.
-        """
-        try:
-            self._send(Kind.REQUEST, header, (), time.monotonic(), None, UNNOTED)
-        except Deadline:
-            return False
-        except (ChannelFailed, ChannelRetired, BridgeError):
-            pass
-        return True
 
     def ping(self, deadline: float | None) -> None:
         """Ask for a sign of life. Its lack alone proves nothing: native code may hold the host's GIL."""
@@ -249,46 +240,70 @@ class Channel:
         if not self._send_lock.acquire(timeout=_remaining(deadline)):
             raise Deadline("not-started")
         try:
-            self._check_owner()
-            # First: that the stream has ended since is no failure.
-            if self._retired:
-                raise ChannelRetired
-            if self.requests.failure is not None:
-                raise self.requests.failure.again()
-            try:
-                request_id, chunks = self._connection.ask(kind, header, buffers)
-            except RuntimeError:
-                if self.requests.failure is not None:  # the stream has ended this very moment
-                    raise self.requests.failure.again() from None
-                raise
-            self.requests.add(request_id, waiter, note)
-            try:
-                self._write(chunks, deadline)
-            except Deadline:
-                if self._writer.take_back(chunks):
-                    self.requests.withdraw(request_id)
-                    raise
-                self._leave(request_id)
-                # The rest goes out with the next frame, and behind it that nobody wants the answer.
-                cancel_id, cancel = self._connection.ask(Kind.CANCEL, {"target": request_id})
-                self.requests.add(cancel_id, None, UNNOTED)
-                self._writer.add(cancel)
-                raise Deadline("still-running") from None
-            except ChannelFailed:
-                raise
-            except BaseException:
-                self._leave(request_id)
-                raise
-            self.requests.sent(request_id)
-            return request_id
+            return self._write_request(kind, header, buffers, deadline, waiter, note)
         finally:
             self._send_lock.release()
+            if self.posts:
+                self.posts.send()
+
+    def _write_request(
+        self,
+        kind: Kind,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...],
+        deadline: float | None,
+        waiter: Waiter | None,
+        note: Note,
+    ) -> int:
+        """Holds the send lock."""
+        self._check_owner()
+        # First: that the stream has ended since is no failure.
+        if self._retired:
+            raise ChannelRetired
+        if self.requests.failure is not None:
+            raise self.requests.failure.again()
+        try:
+            request_id, chunks = self._connection.ask(kind, header, buffers)
+        except RuntimeError:
+            if self.requests.failure is not None:  # the stream has ended this very moment
+                raise self.requests.failure.again() from None
+            raise
+        self.requests.add(request_id, waiter, note)
+        try:
+            self._write(chunks, deadline)
+        except Deadline:
+            if self._writer.take_back(chunks):
+                self.requests.withdraw(request_id)
+                raise
+            self._leave(request_id)
+            # The rest goes out with the next frame, and behind it that nobody wants the answer.
+            cancel_id, cancel = self._connection.ask(Kind.CANCEL, {"target": request_id})
+            self.requests.add(cancel_id, None, UNNOTED)
+            self._writer.add(cancel)
+            raise Deadline("still-running") from None
+        except ChannelFailed:
+            raise
+        except BaseException:
+            self._leave(request_id)
+            raise
+        self.requests.sent(request_id)
+        return request_id
+
+    def _write_post(self, header: dict[str, Any]) -> bool:
+        """Holds the send lock. False if the pipe is full, so that it may not have been sent."""
+        try:
+            self._write_request(Kind.REQUEST, header, (), time.monotonic(), None, UNNOTED)
+        except Deadline:
+            return False
+        except (ChannelFailed, ChannelRetired, BridgeError):
+            pass  # nobody is there who would have to know
+        return True
 
     def _write(self, chunks: list[memoryview], deadline: float | None) -> None:
         """Write the chunks. Holds the send lock."""
         pipe = self._writer
         if pipe.torn:
-            raise self.fail(_interrupted())
+            raise self.fail(interrupted())
         pipe.add(chunks)
         pipe.write = writer(self._write_fd)
         while pipe.pending:
@@ -310,7 +325,7 @@ class Channel:
         if wait_writable(self._write_fd, max(0.0, until - now)):
             return
         if until == stuck_until:
-            raise self.fail(_stalled("take", STALL_TIMEOUT_S))
+            raise self.fail(stalled("take", STALL_TIMEOUT_S))
         raise Deadline("not-started")
 
     def _after_last_words(self, deadline: float | None) -> ChannelFailed:
@@ -359,7 +374,7 @@ class Channel:
         self._check_owner()
         reader = self._reader
         if reader.torn:
-            raise self.fail(_interrupted())
+            raise self.fail(interrupted())
         if self.requests.failure is not None:
             raise self.requests.failure.again()
         if not reader.ready:
@@ -389,7 +404,7 @@ class Channel:
             if silence is not None:
                 raise self.fail(silence.reason)
             if in_frame and now - since >= STALL_TIMEOUT_S:
-                raise self.fail(_stalled("send", STALL_TIMEOUT_S))
+                raise self.fail(stalled("send", STALL_TIMEOUT_S))
 
     def _received(self, count: int) -> None:
         if not count:
@@ -424,21 +439,6 @@ class Channel:
 def _remaining(deadline: float | None) -> float:
     """Seconds left; without a deadline -1, which is what `Lock.acquire` takes for ever."""
     return -1 if deadline is None else max(0.0, deadline - time.monotonic())
-
-
-def _stalled(verb: str, seconds: float) -> HostHung:
-    return HostHung(
-        f"The host stopped in the middle of a message: it did not {verb} a byte for {seconds:g} s.",
-        cause="The host process is stopped (debugger, SIGSTOP, suspended) or the machine is out of memory.",
-        fix="Nothing to do: the host is ended and started again with the next call.",
-    )
-
-
-def _interrupted() -> ProtocolDesync:
-    return ProtocolDesync(
-        "The place in the stream was lost because Ctrl+C struck while a message was taken apart.",
-        fix="Nothing to do: the host is started again with the next call.",
-    )
 
 
 __all__ = ["CANCEL_TIMEOUT_S", "Channel", "ChannelFailed", "ChannelRetired", "Deadline", "Lost", "Note"]
