@@ -10,7 +10,6 @@ import sys
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests import needs
 from typer.testing import CliRunner
