@@ -22,6 +22,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.orphan_watch import orphans_end_with_this_process
+
 PROCESS_GRACE_S = 5.0
 """A host may need this long to see that its application is done with it (the promise in the README)."""
 
@@ -81,9 +83,10 @@ def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """A temporary folder for this run alone: other programs of the machine cannot disturb the guards.
 
     At the very end it also finds processes that were orphaned, which are no children any more: they inherited it.
+    If the run does not get there, a process of its own ends those.
     """
     folder = tmp_path_factory.mktemp("tmp")
-    with pytest.MonkeyPatch.context() as patch:
+    with orphans_end_with_this_process(folder), pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
         patch.setattr(tempfile, "tempdir", str(folder))
         for name in (*OWN_FOLDERS, *USER_FOLDERS):

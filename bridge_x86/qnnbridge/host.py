@@ -361,10 +361,8 @@ class Host:
                 generation, session_id = self._unreleased.popleft()
             except IndexError:  # another thread has it in hand
                 break
-            close = {"op": "session.close", "session": session_id}
-            if generation == process.generation and not process.channel.post(close):
-                self._unreleased.append((generation, session_id))
-                break
+            if generation == process.generation:
+                process.channel.posts.add({"op": "session.close", "session": session_id})
         if self.recycler.is_due(process.generation, process.real_pid):
             self.supervisor.retire(process, wait=False)
 

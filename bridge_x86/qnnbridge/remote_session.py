@@ -115,9 +115,7 @@ class RemoteSession(SurvivingSession):
             process, number = self.host.supervisor.running, self._id
             self.live = None
             if process is not None and process.generation == self._generation:
-                posted = process.channel.post({"op": "session.close", "session": number})
-                if not posted:  # another caller is sending
-                    self.host.release_later(self._generation, number)
+                process.channel.posts.add({"op": "session.close", "session": number})
             self._generation = UNLOADED
 
     def end_profiling(self) -> str:

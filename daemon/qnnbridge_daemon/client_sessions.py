@@ -40,6 +40,8 @@ class ClientSession:
         self._account = account
         self._total = total
         self._lock = threading.Lock()
+        self._changing = threading.Lock()
+        """Held while it gets a model of its own, which may take minutes; `close` does not wait for that."""
         self._closed = False
 
     @contextlib.contextmanager
@@ -71,12 +73,17 @@ class ClientSession:
 
     def go_private(self, make: Callable[[], Any]) -> None:
         """It gets a state of its own: from now on it is nobody else's."""
-        with self._lock:
-            if not self.model.shared or self._closed:
-                return
-            before = self.model
-            self.model, _ = self._sessions.open(self._owner, None, before.label, make)
-        self._sessions.release(self._owner, before)
+        with self._changing:
+            with self._lock:
+                before = self.model
+                if not before.shared or self._closed:
+                    return
+            own, _ = self._sessions.open(self._owner, None, before.label, make)
+            with self._lock:
+                closed = self._closed  # and `before` is released
+                if not closed:
+                    self.model = own
+            self._sessions.release(self._owner, own if closed else before)
 
     def close(self) -> bool:
         """Whether it was open."""

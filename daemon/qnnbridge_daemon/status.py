@@ -114,6 +114,7 @@ def _totals(broker: Broker) -> dict[str, Any]:
         "calls": meter.calls,
         "errors": meter.errors,
         "busy": meter.busy,
+        "calls_per_s": meter.calls_per_s,
         "unloads": sessions.unloads,
         "reloads": sessions.reloads,
         "latency_s": meter.latency_s(),

@@ -11,6 +11,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+GIVING_BACK = ("slab.release", "session.close")
+"""Operations that do not count for the limit: refused, they would leave here what the client has no more use for,
+and it sends them while it has as many calls under way as it may."""
+
 
 class Stoppable(Protocol):
     def stop(self) -> None: ...
@@ -20,6 +24,7 @@ class Request:
     """One request of the client.
 
     on_line: it did not come by the connection, and has its own way to be served and to declare what it enters.
+    counted: whether it is one of those of which there may be so many.
     """
 
     on_line = False
@@ -27,6 +32,7 @@ class Request:
     __slots__ = (
         "after",
         "buffers",
+        "counted",
         "declared",
         "done",
         "failed",
@@ -44,6 +50,7 @@ class Request:
     def __init__(self, request_id: int, header: dict[str, Any], buffers: tuple[Any, ...]) -> None:
         self.id = request_id
         self.op = header.get("op")
+        self.counted = not self.on_line and self.op not in GIVING_BACK
         self.header = header
         self.buffers = buffers
         self.phase: str | None = None
@@ -117,7 +124,7 @@ class InFlight:
     def add(self, request: Request) -> bool:
         """False when there are too many already."""
         with self._lock:
-            if not request.on_line:  # of lines there is a number of their own, and each carries one
+            if request.counted:  # of lines there is a number of their own, and each carries one
                 if self._places_taken >= self._limit or self._by_connection >= 2 * self._limit:
                     return False
                 self._by_connection += 1
@@ -185,7 +192,7 @@ class InFlight:
             if not request.on_line:
                 # The thread that served it may go on in the lane for others, with this one on its stack.
                 request.let_go()
-                if open_still:
+                if open_still and request.counted:
                     self._by_connection -= 1
                     self._places_taken -= request.has_place
             if self._draining and not self._requests:

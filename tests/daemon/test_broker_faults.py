@@ -14,6 +14,8 @@ import pytest
 
 import qnnbridge
 from qnnbridge import errors
+from qnnbridge.process.channel import Channel
+from qnnbridge_daemon.bound_runs import _LineWatch
 from qnnbridge_daemon.settings import BrokerSettings
 from tests.daemon.brokers import GRACE_S, Lab, in_threads, until
 from tests.fakes.hosts import fake_host, script
@@ -238,6 +240,33 @@ def test_setting_terminate_stops_a_call_in_the_host(lab: Lab) -> None:
     until(lambda: lab.broker.fair_share.running == 1)
     options.terminate = True
     thread.join(GRACE_S)
+    assert isinstance(out[0], (errors.Fail, errors.Cancelled))
+
+
+def test_a_cancel_that_is_there_before_its_call_is_not_lost(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call goes by a line, the cancel by the connection: the host takes it for one of a call that is over."""
+    told: list[str] = []
+    cancel, watch = Channel.cancel, _LineWatch.__call__
+
+    def cancel_and_note(*arguments: Any) -> str:
+        told.append(cancel(*arguments))
+        return told[-1]
+
+    def cancelled_before_it_is_written(self: _LineWatch, *arguments: Any) -> None:
+        watch(self, *arguments)
+        self._cancellation.stop()
+        until(lambda: bool(told))
+
+    model = Later(tmp_path, "stoppable:60")
+    session = model.open(lab.client())
+    model.now()
+    monkeypatch.setattr(Channel, "cancel", cancel_and_note)
+    monkeypatch.setattr(_LineWatch, "__call__", cancelled_before_it_is_written)
+    thread, out = in_background(run(session))
+    thread.join(GRACE_S)
+    assert told[0] == "finished"
     assert isinstance(out[0], (errors.Fail, errors.Cancelled))
 
 

@@ -361,6 +361,36 @@ def test_stopping_does_not_wait_for_ever_for_a_call(lab: Lab, tmp_path: Any) -> 
     go.touch()
 
 
+def test_a_session_that_is_being_made_again_for_its_options_holds_up_no_end(lab: Lab, tmp_path: Any) -> None:
+    """It may be compiled for minutes; nobody waits for that who only wants to let go."""
+    once, go = tmp_path / "once", tmp_path / "go"
+    once.touch()
+    session = qnnbridge.InferenceSession(script(on_create=[f"wait:{go}"], once=str(once)), host=lab.client())
+    once.unlink()
+    out: list[BaseException] = []
+
+    def change() -> None:
+        try:
+            session.set_ep_dynamic_options({"ep.dynamic.workload_type": "Efficient"})
+        except errors.BridgeError as error:
+            out.append(error)
+
+    caller, stopper = (
+        threading.Thread(target=work, daemon=True) for work in (change, lambda: lab.broker.stop(0.1))
+    )
+    caller.start()
+    until(once.exists)
+    stopper.start()
+    try:
+        stopper.join(GRACE_S)
+        assert not stopper.is_alive()
+    finally:
+        go.touch()
+        stopper.join()
+        caller.join(GRACE_S)
+    assert [type(error) for error in out] in ([errors.HostCrashed], [errors.StateLost])
+
+
 def test_a_repeated_call_that_waits_when_the_broker_stops_is_lost_and_not_cancelled(
     lab: Lab, tmp_path: Any
 ) -> None:

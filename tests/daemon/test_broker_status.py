@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,17 @@ def test_the_status_counts_what_was_done(lab: Lab, tmp_path: Path) -> None:
     assert told["host"]["rss_bytes"] > 0
     assert told["memory"]["daemon_rss_bytes"] > 0
     assert told["memory"]["shared_bytes"] >= first["shared_bytes"]
+
+
+def test_calls_of_a_client_that_has_left_are_still_in_the_rate(lab: Lab) -> None:
+    now = time.monotonic()
+    lab.broker.meter._clock = lambda: now  # however long this takes
+    with lab.client() as leaving:
+        session = qnnbridge.InferenceSession(script(), host=leaving)
+        for _ in range(3):
+            session.run(None, {"x": X})
+    until(lambda: not lab.broker.clients)
+    assert lab.broker.status()["totals"]["calls_per_s"] > 0
 
 
 def test_asking_for_the_status_starts_no_host() -> None:

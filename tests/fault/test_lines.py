@@ -16,6 +16,7 @@ from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
 
 import qnnbridge
 from qnnbridge import errors
+from qnnbridge.repeated import shapes
 
 
 @pytest.fixture(params=[True, False], ids=["shared", "inline"])
@@ -174,6 +175,52 @@ def test_a_line_that_ends_alone_costs_nothing(host: qnnbridge.Host, tmp_path: Pa
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     assert session.generation == 1
     assert host.stats.crashes == 0
+
+
+def test_a_call_whose_plan_was_refused_goes_the_quick_way_again(
+    host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """That the host could not make one may have passed since; the next host has nothing to do with it."""
+    model = Later(tmp_path)
+    session = qnnbridge.InferenceSession(model.path, host=host)
+    wide = np.arange(8, dtype=np.float32)
+    warm(session)
+
+    def quick_ones_of(calls: int) -> int:
+        before = quick_calls(host)
+        for _ in range(calls):
+            assert np.array_equal(session.run(None, {"x": wide})[0], wide * 3)
+        return quick_calls(host) - before
+
+    def refuse_the_next_plan() -> None:
+        process = host.supervisor.running
+        assert process is not None
+        assert process.lines is not None
+        (plans,) = process.lines._idle
+        plans._last_number -= 1  # so the next plan has the number of one that is there
+
+    monkeypatch.setattr(shapes, "FIRST_WAIT_S", 3600.0)
+    refuse_the_next_plan()
+    assert quick_ones_of(4) == 0
+    os.kill(host.info.pid, signal.SIGKILL)
+    assert quick_ones_of(3) > 0
+    warm(session)
+    monkeypatch.setattr(shapes, "FIRST_WAIT_S", 0.0)
+    wide = np.arange(16, dtype=np.float32)
+    refuse_the_next_plan()
+    assert quick_ones_of(4) == 2, "of the first its shape is learnt, with the second the plan is refused"
+
+
+def test_what_is_refused_again_and_again_is_asked_for_less_and_less():
+    first = shapes.Refusal(1, 100.0, None)
+    again = shapes.Refusal(1, 200.0, first)
+    assert (first.holds(1, 100.9), first.holds(1, 101.0)) == (True, False)
+    assert (again.holds(1, 201.9), again.holds(1, 202.0)) == (True, False)
+    assert not again.holds(2, 200.0)
+    for _ in range(20):
+        again = shapes.Refusal(1, 300.0, again)
+    assert (again.holds(1, 599.0), again.holds(1, 600.0)) == (True, False)
+    assert not shapes.Refusal(2, 300.0, again).holds(2, 301.0), "the next host begins anew"
 
 
 def test_a_planned_restart_loses_no_call(host: qnnbridge.Host, tmp_path: Path):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.fakes.hosts import fake_host, script
-from tests.fakes.later import GRACE_S, Later, until, warm
+from tests.fakes.later import GRACE_S, Later, in_thread, until, warm
 from tests.faultlab.mixed import HEAP_SETTING, Rest, mixed_soak
 from tests.faultlab.slots import kill_hosts
 
@@ -203,6 +203,56 @@ def test_memory_that_a_late_call_may_still_write_to_is_given_to_nobody(
     process.lines.reap()
     others += [session.empty_output("y", (4,)) for _ in range(3)]
     assert place in [array.base.place for array in others]
+
+
+# --- what is given back ---
+
+
+def test_what_is_given_back_while_another_is_sending_is_told_behind_him(no_leaks: Any) -> None:
+    with fake_host(shared_memory=False) as host:
+        idle = qnnbridge.InferenceSession(script(scale=2), host=host)
+        busy = qnnbridge.InferenceSession(script(scale=3), host=host)
+        process = host.supervisor.running
+        assert process is not None
+        os.kill(host.info.pid, signal.SIGSTOP)
+        try:
+            caller, out = in_thread(lambda: busy.run(None, {"x": LARGE}))
+            until(process.channel._send_lock.locked)  # and it stays so: the tensor is larger than the pipe
+            idle._remote.unload()
+            assert len(process.channel.posts) == 1
+        finally:
+            os.kill(host.info.pid, signal.SIGCONT)
+        caller.join(GRACE_S)
+        assert np.array_equal(out[0][0], LARGE * 3)
+        assert not process.channel.posts
+        until(lambda: process.call({"op": "host.stats"}).header["sessions"] == 1)
+
+
+def test_memory_that_was_released_while_it_was_shown_does_not_stay(host: qnnbridge.Host) -> None:
+    """The caller's time is up while the host is about to map it."""
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
+    warm(session)
+    pid = host.info.pid
+    before = Rest.of(pid).shared
+    own = session.empty_input("x", (LARGE.size,))
+    own[...] = 2
+    session.run(None, {"x": LARGE})
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(errors.DeadlineExceeded):
+            session.run(None, {"x": own}, timeout=0.05)
+        del own
+        host.arrays.collect()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    session.run(None, {"x": X})
+    process = host.supervisor.running
+    assert process is not None
+    assert process.lines is not None
+    seen: dict[int, int] = {}
+    process.lines.trim(seen)
+    process.lines.trim(seen)
+    until(lambda: Rest.of(pid).shared <= before)
 
 
 # --- none to be had ---

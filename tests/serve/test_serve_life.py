@@ -96,6 +96,8 @@ def test_the_time_that_a_client_grants_is_kept(server: Server) -> None:
     answer = counting(server, FOREVER, parameters={"timeout": 300_000})
     assert answer.status == 504
     assert answer.headers["qnnbridge-error"] == "call.DeadlineExceeded"
+    assert "the request's parameter timeout" in answer.error
+    assert "on_deadline" not in answer.error
     assert answer.error
     assert time.monotonic() - begun > 0.3
     # The host has stopped counting: the next one is quick.
@@ -229,11 +231,18 @@ def test_models_are_unloaded_and_loaded_again(counter: Path, tmp_path: Path) -> 
         assert server.ask("GET", "/v2/models/same").document["inputs"][0]["datatype"] == "FP32"
         same.write_bytes(b"no model")
         failed = server.ask("POST", "/v2/repository/models/same/load", {})
-        assert failed.status >= 400
-        assert failed.error
+        assert failed.status == 400
+        assert "no valid ONNX model" in failed.error
         assert index()["same"][1].startswith("loading it again failed: ")
         floats = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5]}
         assert server.infer("same", floats).document["outputs"][0]["data"] == [0.5]
+        same.unlink()
+        gone = server.ask("POST", "/v2/repository/models/same/load", {})
+        assert (gone.status, gone.headers["qnnbridge-error"]) == (404, "ort.NoSuchFile")
+        assert "its file cannot be read" in gone.error
+        assert "Fix: Put it back" in gone.error
+        assert str(tmp_path) not in gone.error
+        assert server.infer("same", floats).status == 200
         inline = {"parameters": {"config": "{}", "file:1/model.onnx": "AAAA"}}
         assert server.ask("POST", "/v2/repository/models/same/load", inline).status == 400
 

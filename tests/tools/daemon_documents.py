@@ -110,6 +110,7 @@ BUSY_DAEMON: dict[str, Any] = {
         "calls": 120_305,
         "errors": 2,
         "busy": 7,
+        "calls_per_s": 41.2,
         "unloads": 2,
         "reloads": 1,
         "latency_s": {

@@ -10,7 +10,6 @@ import sys
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests import needs
 from typer.testing import CliRunner
@@ -144,15 +143,44 @@ def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
     assert out == ""
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
-    """`qnnbridge ... | head -1` ends without a stack trace."""
-    np.save(tmp_path / "x.npy", np.zeros(1))
+PRINTING = [
+    pytest.param(["--help"], id="help"),
+    pytest.param(["explain", "127"], id="text"),
+    pytest.param(["versions", "--json"], id="much JSON"),
+    pytest.param(["explain", "127", "--json"], id="JSON"),
+    pytest.param(["run", "/nowhere.onnx", "--random", "--json"], id="an error as JSON"),
+    pytest.param(["doctor", "--explain", "127", "--json"], id="doctor"),
+]
+
+
+def printing_to(stdout: int, command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *command], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("command", PRINTING)
+def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
+    """`qnnbridge ... | head -1` ends without a word of its own."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
-        result = subprocess.run(
-            [*COMMAND, "--help"], stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60
-        )
+        result = printing_to(write_end, command)
     finally:
         os.close(write_end)
+    assert result.returncode
+    assert "Error: " not in result.stderr or "nowhere" in result.stderr
     assert "Traceback" not in result.stderr
+    assert "Exception ignored" not in result.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that is always full")
+@pytest.mark.parametrize("command", PRINTING)
+def test_output_that_finds_no_room_is_told_in_a_sentence(command: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        result = printing_to(full.fileno(), command)
+    assert result.returncode
+    assert result.stderr.startswith("Error: ")
+    if "/nowhere.onnx" not in command:
+        assert len(result.stderr.splitlines()) == 1
+        assert "output cannot be written: No space left" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "Exception ignored" not in result.stderr

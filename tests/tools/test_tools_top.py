@@ -49,7 +49,7 @@ def test_a_page_has_what_matters() -> None:
     for words in (
         "qnnbridge 0.3.0 daemon, pid 4711, up 3 h 10 min",
         "pid 4720, memory 210.0 MiB, crashed 1, replaced 1; ARM64, NPU, onnxruntime 1.31.1",
-        "33.8/s now, 120,305 in all, 2 errors, 7 refused",
+        "41.2/s now, 120,305 in all, 2 errors, 7 refused",
         "1 of 4 slots in use, 3 waiting",
         "QNN+CPU (40+2 nodes)",
         "unloaded",
@@ -58,6 +58,15 @@ def test_a_page_has_what_matters() -> None:
         "camera.py",
     ):
         assert words in text, words
+
+
+def test_calls_of_clients_that_have_left_count_where_the_daemon_tells_of_them() -> None:
+    document = busy_daemon()
+    document["clients"] = []
+    assert read_figures(document).calls_per_s == 41.2
+    older = busy_daemon()
+    del older["totals"]["calls_per_s"]
+    assert read_figures(older).calls_per_s == pytest.approx(33.8)
 
 
 def test_names_that_a_terminal_would_obey_are_shown_as_text() -> None:

@@ -242,9 +242,46 @@ def test_what_a_killed_process_left_is_swept(store: Store) -> None:
         assert store.sweep() == 1
         assert mine.folder.exists()  # its maker lives
     assert list((store.root / "tmp").iterdir()) == []
-    assert len(list((store.root / "uses" / KEY).iterdir())) == 1
-    assert not store.in_use(KEY)
     assert list((store.root / "uses" / KEY).iterdir()) == []
+
+
+def left_by_a_killed_user(store: Store, key: str) -> list[str]:
+    code = """
+        import os, signal, sys
+        from pathlib import Path
+        from qnnbridge.cache.store import Store
+        use = Store(Path(sys.argv[1])).use(sys.argv[2])
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert run_python(code, store.folder, key).returncode != 0
+    return os.listdir(store.root / "uses" / key)
+
+
+def test_the_next_user_clears_away_what_a_killed_one_left(store: Store) -> None:
+    put(store, KEY)
+    (left,) = left_by_a_killed_user(store, KEY)
+    use = store.use(KEY)
+    (mine,) = os.listdir(store.root / "uses" / KEY)
+    assert mine != left
+    use.release(remove=True)
+
+
+def test_uses_of_an_entry_that_is_gone_are_swept(store: Store) -> None:
+    put(store, KEY)
+    with_use = store.use(KEY)
+    store.count_hit(KEY)
+    store.remove(KEY)
+    store.sweep()
+    assert store.in_use(KEY), "a living process has it loaded still"
+    with_use.release(remove=True)
+    assert left_by_a_killed_user(store, KEY)
+    held = store.try_lock(KEY)
+    assert held is not None
+    store.sweep()
+    assert (store.root / "uses" / KEY).exists(), "somebody may be about to use it"
+    held.release()
+    store.sweep()
+    assert not (store.root / "uses" / KEY).exists()
 
 
 def test_sessions_that_are_never_closed_do_not_fill_the_folder(store: Store) -> None:

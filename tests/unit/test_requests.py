@@ -12,7 +12,7 @@ import pytest
 from tests.unit.wire_streams import feed, wire
 
 from qnnbridge_host.failures import describe
-from qnnbridge_host.requests import InFlight, Request
+from qnnbridge_host.requests import GIVING_BACK, InFlight, Request
 from qnnbridge_protocol.errors import OptionError, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.limits import Limits
@@ -85,6 +85,18 @@ def test_nothing_is_declared_about_a_request_that_is_being_answered() -> None:
     desk.in_flight.about_to_answer(first)
     desk.request(2)
     assert desk.told == []
+
+
+@pytest.mark.parametrize("op", GIVING_BACK)
+def test_what_gives_something_back_is_taken_beyond_the_limit(op: str) -> None:
+    """Refused, it would leave in the host what nobody has any more use for, and nobody would know."""
+    desk = Desk(limit=1)
+    desk.request(1)
+    giving_back = Request(2, {"op": op}, ())
+    assert desk.in_flight.add(giving_back)
+    assert not desk.in_flight.add(Request(3, {"op": "session.run"}, ()))
+    desk.in_flight.finish(giving_back, failed=False)
+    assert not desk.in_flight.add(Request(4, {"op": "session.run"}, ())), "it made no room"
 
 
 def test_a_request_that_was_not_taken_is_unknown() -> None:

@@ -10,11 +10,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from qnnbridge_host import server as server_module
 from qnnbridge_host.requests import Request
 from qnnbridge_host.server import Answer, OwnProcess, Server
+from qnnbridge_host.sharing import Slab
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Hello
@@ -93,8 +95,8 @@ class Peer:
             buffer[: len(data)] = data
             answered = bool(self._connection.received(len(data)))
 
-    def send(self, op: str, *buffers: bytes) -> int:
-        request_id, chunks = self._connection.ask(Kind.REQUEST, {"op": op}, buffers)
+    def send(self, op: str, *buffers: bytes, **header: Any) -> int:
+        request_id, chunks = self._connection.ask(Kind.REQUEST, {"op": op, **header}, buffers)
         self._write(chunks)
         return request_id
 
@@ -223,3 +225,14 @@ def test_a_thread_that_has_nothing_to_do_does_not_keep_what_it_served_last(peer:
     peer.send("free", b"tensor")
     assert eventually(lambda: len(peer.handlers.buffers) == 1)
     assert eventually(lambda: peer.handlers.buffers[0]() is None)
+
+
+def test_memory_is_given_back_in_a_house_that_is_full(peer: Peer) -> None:
+    """The client releases it without waiting for an answer, so nobody would repeat one that was refused."""
+    slabs = peer.server._home.slabs
+    slabs._slabs[7] = Slab(np.zeros(1, np.uint8), host_writes=True)
+    for _ in range(Hello().limits.max_in_flight):
+        peer.send("stuck")
+    assert peer.handlers.inside.wait(GRACE_S)
+    peer.send("slab.release", slab=7)
+    assert eventually(lambda: len(slabs) == 0)

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 import sys
 
+from qnnbridge_tools import lost_output
+
 
 def main() -> int:
     """The exit code of the command."""
+    if sys.argv[1:2] == ["exec"]:
+        return _command()  # the output, and how its loss is told, are the program's
+    return lost_output.guarded(_command)
+
+
+def _command() -> int:
     if sys.argv[1:2] == ["doctor"]:
         from qnnbridge_tools.doctor.__main__ import main as doctor
 

@@ -8,7 +8,6 @@ stdout, so that a program gets a document from work that failed, too.
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import sys
@@ -18,6 +17,7 @@ from collections.abc import Iterator
 import typer
 
 from qnnbridge_protocol import errors
+from qnnbridge_tools import lost_output
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -74,12 +74,9 @@ def work(*, as_json: bool = False) -> Iterator[None]:
     except errors.BridgeError as error:
         raise _ended(error, as_json) from None
     except OSError as error:
-        if error.errno == errno.EPIPE:  # the reader of our output went away; the command line library ends quietly
+        if lost_output.reader_is_gone(error):
             raise
-        reason = error.strerror or str(error)
-        raise _ended(
-            errors.BridgeError(f"{error.filename}: {reason}" if error.filename else reason), as_json
-        ) from None
+        raise _ended(errors.BridgeError(lost_output.in_words(error)), as_json) from None
     except Exception as error:  # noqa: BLE001 - the outermost frame: a person reads this, not a program
         unexpected = errors.BridgeError(
             f"Unexpected {type(error).__name__}: {error}",
@@ -97,5 +94,6 @@ def _ended(error: errors.BridgeError, as_json: bool) -> typer.Exit:
     if as_json:
         from qnnbridge_tools import output
 
-        output.print_json({"error": error.to_wire()})
+        with contextlib.suppress(OSError):  # that may have been what went wrong
+            output.print_json({"error": error.to_wire()})
     return typer.Exit(exit_code_of(error))

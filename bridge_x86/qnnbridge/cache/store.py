@@ -191,8 +191,9 @@ class Store:
         """As long as this is held the entry is not evicted."""
         folder = self._uses(key)
         folder.mkdir(parents=True, exist_ok=True)
-        if len(os.listdir(folder)) > MANY_USES:
-            self.in_use(key)  # removes what sessions left that were never closed
+        names = [name for name in os.listdir(folder) if name.endswith(".lock")]
+        if len(names) > MANY_USES or any(not name.startswith(f"{os.getpid()}-") for name in names):
+            self.in_use(key)  # removes what killed processes left, and sessions that were never closed
         held = try_hold(folder / f"{os.getpid()}-{secrets.token_hex(6)}.lock")
         if held is None:
             raise OSError(f"{folder}: a new lock is held already")
@@ -243,8 +244,10 @@ class Store:
         return Draft(folder, held)
 
     def sweep(self) -> int:
-        """Remove what makers left that were killed. How many."""
+        """Remove what makers and users left that were killed. How many had been making one."""
         removed = 0
+        for folder in _listed(self.root / "uses"):
+            self._sweep_uses(folder.name)
         with holding(self._sweep_lock, time.monotonic() + SWEEP_WAIT_S) as alone:
             if not alone:
                 return 0
@@ -260,6 +263,17 @@ class Store:
                 held.release(remove=True)
                 removed += 1
         return removed
+
+    def _sweep_uses(self, key: str) -> None:
+        with contextlib.suppress(OSError):
+            held = self.try_lock(key)
+            if held is None:
+                return  # somebody is about to use it
+            try:
+                if not self.in_use(key) and not os.path.lexists(self.entry_folder(key)):
+                    remove_tree(self._uses(key))
+            finally:
+                held.release()
 
     # --- all of them ---
 

@@ -19,6 +19,7 @@ from typing import Any
 from qnnbridge._platform import let_ctrl_c_through, wait_readable, wait_writable, writer
 from qnnbridge.process.lost_streams import interrupted, stalled
 from qnnbridge.process.open_requests import UNNOTED, ChannelFailed, Lost, Note, OpenRequests, Waiter
+from qnnbridge.process.posts import Posts
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
 from qnnbridge_protocol.errors import BridgeError, ForkedClient, ProtocolDesync, from_wire
@@ -79,6 +80,8 @@ class Channel:
         self._retired = False
         self._said_goodbye = False
         self.requests = OpenRequests()
+        self.posts = Posts(self._send_lock, self._write_post)
+        """Requests of which nobody wants the answer."""
 
     @property
     def failed(self) -> bool:
@@ -137,19 +140,6 @@ class Channel:
         if answer.kind is Kind.ERROR:
             raise from_wire(answer.header.get("error") or {})
         return answer
-
-    def post(self, header: dict[str, Any]) -> bool:
-        """Send a request of which nobody wants the answer, if that goes at once. Raises nothing.
-
-        False if another caller was in the way: then it may not have been sent, and is to be posted again.
-        """
-        try:
-            self._send(Kind.REQUEST, header, (), time.monotonic(), None, UNNOTED)
-        except Deadline:
-            return False
-        except (ChannelFailed, ChannelRetired, BridgeError):
-            pass
-        return True
 
     def ping(self, deadline: float | None) -> None:
         """Ask for a sign of life. Its lack alone proves nothing: native code may hold the host's GIL."""
@@ -270,40 +260,64 @@ class Channel:
         if not self._send_lock.acquire(timeout=_remaining(deadline)):
             raise Deadline("not-started")
         try:
-            self._check_owner()
-            # First: that the stream has ended since is no failure.
-            if self._retired:
-                raise ChannelRetired
-            if self.requests.failure is not None:
-                raise self.requests.failure.again()
-            try:
-                request_id, chunks = self._connection.ask(kind, header, buffers)
-            except RuntimeError:
-                if self.requests.failure is not None:  # the stream has ended this very moment
-                    raise self.requests.failure.again() from None
-                raise
-            self.requests.add(request_id, waiter, note)
-            try:
-                self._write(chunks, deadline)
-            except Deadline:
-                if self._writer.take_back(chunks):
-                    self.requests.withdraw(request_id)
-                    raise
-                self._leave(request_id)
-                # The rest goes out with the next frame, and behind it that nobody wants the answer.
-                cancel_id, cancel = self._connection.ask(Kind.CANCEL, {"target": request_id})
-                self.requests.add(cancel_id, None, UNNOTED)
-                self._writer.add(cancel)
-                raise Deadline("still-running") from None
-            except ChannelFailed:
-                raise
-            except BaseException:
-                self._leave(request_id)
-                raise
-            self.requests.sent(request_id)
-            return request_id
+            return self._write_request(kind, header, buffers, deadline, waiter, note)
         finally:
             self._send_lock.release()
+            if self.posts:
+                self.posts.send()
+
+    def _write_request(
+        self,
+        kind: Kind,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...],
+        deadline: float | None,
+        waiter: Waiter | None,
+        note: Note,
+    ) -> int:
+        """Holds the send lock."""
+        self._check_owner()
+        # First: that the stream has ended since is no failure.
+        if self._retired:
+            raise ChannelRetired
+        if self.requests.failure is not None:
+            raise self.requests.failure.again()
+        try:
+            request_id, chunks = self._connection.ask(kind, header, buffers)
+        except RuntimeError:
+            if self.requests.failure is not None:  # the stream has ended this very moment
+                raise self.requests.failure.again() from None
+            raise
+        self.requests.add(request_id, waiter, note)
+        try:
+            self._write(chunks, deadline)
+        except Deadline:
+            if self._writer.take_back(chunks):
+                self.requests.withdraw(request_id)
+                raise
+            self._leave(request_id)
+            # The rest goes out with the next frame, and behind it that nobody wants the answer.
+            cancel_id, cancel = self._connection.ask(Kind.CANCEL, {"target": request_id})
+            self.requests.add(cancel_id, None, UNNOTED)
+            self._writer.add(cancel)
+            raise Deadline("still-running") from None
+        except ChannelFailed:
+            raise
+        except BaseException:
+            self._leave(request_id)
+            raise
+        self.requests.sent(request_id)
+        return request_id
+
+    def _write_post(self, header: dict[str, Any]) -> bool:
+        """Holds the send lock. False if the pipe is full, so that it may not have been sent."""
+        try:
+            self._write_request(Kind.REQUEST, header, (), time.monotonic(), None, UNNOTED)
+        except Deadline:
+            return False
+        except (ChannelFailed, ChannelRetired, BridgeError):
+            pass  # nobody is there who would have to know
+        return True
 
     def _write(self, chunks: list[memoryview], deadline: float | None) -> None:
         """Write the chunks. Holds the send lock."""

@@ -61,8 +61,6 @@ class Lines:
         self._attached: set[int] = set()
         self._unsure: set[int] = set()
         """Slabs that the host may have attached, or may attach yet: it did not say so in time."""
-        self._unreleased: collections.deque[int] = collections.deque()
-        """Slabs that the host has still to be told to forget."""
         self._next_try = 0.0
         self._phases: Slab | None = None
         self._trimmer: threading.Thread | None = None
@@ -258,11 +256,11 @@ class Lines:
         if self._sharing.collect is not None:
             self._sharing.collect()
         self._sharing.budget.sweep()
-        self._tell_released()
+        self._channel.posts.send()
         seen.clear()
         with self._lock:
             seen.update((number, plans.line.calls) for number, plans in self._all.items())
-            if not self._all and not self._attached and not self._unreleased:
+            if not self._all and not self._attached and not self._channel.posts:
                 self._trimmer = None
                 return False
         return True
@@ -322,8 +320,6 @@ class Lines:
             self._attaching.release()
 
     def _attach(self, slab: Slab, deadline: float | None) -> None:
-        if self._unreleased:
-            self._tell_released()
         place = slab.place(self._channel.peer.pid)
         header = {"op": "slab.attach", "slab": slab.number, "size": slab.size, "host_writes": slab.host_writes}
         try:
@@ -346,19 +342,8 @@ class Lines:
         self._unsure.discard(slab.number)
 
     def _release(self, number: int) -> None:
-        self._unreleased.append(number)
-        self._tell_released()
-
-    def _tell_released(self) -> None:
-        """As far as the connection is free; the rest is told the next time."""
-        while self._unreleased and not self.closed:
-            try:
-                number = self._unreleased.popleft()
-            except IndexError:
-                return
-            if not self._channel.post({"op": "slab.release", "slab": number}):
-                self._unreleased.append(number)
-                return
+        if not self.closed:
+            self._channel.posts.add({"op": "slab.release", "slab": number})
 
     def _phase_slab(self, deadline: float | None) -> Slab | None:
         agreement = self._channel.agreement

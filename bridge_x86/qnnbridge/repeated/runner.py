@@ -20,7 +20,7 @@ from qnnbridge.repeated.arrays import SharedBlock, shared_blocks
 from qnnbridge.repeated.line import Line, LineEnded, LineLate
 from qnnbridge.repeated.line_plan import BOOL, LinePlan
 from qnnbridge.repeated.plans import MAX_LENT_SLABS, LinePlans
-from qnnbridge.repeated.shapes import CallShape
+from qnnbridge.repeated.shapes import CallShape, Refusal
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.lines import LineKind
@@ -98,7 +98,10 @@ def run(
     on_line: told the process and the line by which the call is about to go.
     """
     process = remote.live
-    if process is None or process.retiring or process.channel.requests.failure is not None or shape.refused:
+    if process is None or process.retiring or process.channel.requests.failure is not None:
+        return None
+    refusal = shape.refusal
+    if refusal is not None and refusal.holds(process.generation, monotonic()):
         return None
     left, solo, kills = remote.host.obstacles
     if left or solo or kills or monotonic() >= remote.next_upkeep:  # noqa: SIM102
@@ -139,7 +142,7 @@ def _run_on(
     try:
         plan = plans.again(shape, remote.session_id, feed, out)
         if plan is None or (lend and not plan.tight):
-            plan = _plan(remote, plans, shape, feed, out, deadline, lend)
+            plan = _plan(remote, process, plans, shape, feed, out, deadline, lend)
             if plan is None:
                 return None
         plan.used = True
@@ -201,6 +204,7 @@ def _upkeep(remote: RemoteSession, process: HostProcess) -> bool:
 
 def _plan(
     remote: RemoteSession,
+    process: HostProcess,
     plans: LinePlans,
     shape: CallShape,
     feed: Mapping[str, Any],
@@ -216,13 +220,16 @@ def _plan(
         if out is not None:
             outputs = shared_blocks(out, own, host_writes=True)
     try:
-        return plans.plan(shape, remote.session_id, inputs, outputs, deadline, lend)
+        plan = plans.plan(shape, remote.session_id, inputs, outputs, deadline, lend)
+        shape.refusal = None
+        return plan
     except LineLate:
         raise Deadline("not-started") from None
     except ProtocolDesync:
         raise
     except BridgeError:
-        shape.refused = True  # the long way says what is wrong, if anything is
+        # The long way says what is wrong, if anything is.
+        shape.refusal = Refusal(process.generation, monotonic(), shape.refusal)
         return None
 
 

@@ -21,6 +21,10 @@ from qnnbridge_protocol.lines import layout
 MAX_SHAPES = 64
 """Per session. What varies more than that gains nothing from being remembered."""
 
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 300.0
+"""Before a call that was refused as a plan is tried as one again. In vain that costs a question and its answer."""
+
 _LITTLE = sys.byteorder == "little"
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -37,14 +41,32 @@ class TensorShape(NamedTuple):
     nbytes: int
 
 
+class Refusal:
+    """A host could not make a plan of a call. That may pass (out of memory, a session that is being closed), so the
+    next host is asked again, and this one after a while, each time twice as long."""
+
+    __slots__ = ("_generation", "_until", "_wait_s")
+
+    def __init__(self, generation: int, now: float, before: Refusal | None) -> None:
+        """before: what was there until now."""
+        self._generation = generation
+        self._wait_s = FIRST_WAIT_S
+        if before is not None and before._generation == generation:
+            self._wait_s = min(2 * before._wait_s, LONGEST_WAIT_S)
+        self._until = now + self._wait_s
+
+    def holds(self, generation: int, now: float) -> bool:
+        return generation == self._generation and now < self._until
+
+
 class CallShape:
-    """Inputs and outputs in the order of the call. refused: the host could not make a plan of it.
+    """Inputs and outputs in the order of the call. refusal: the host could not make a plan of it.
 
     reply_bytes: what the outputs take in a slab.
     """
 
     __slots__ = (
-        *("_checks", "_count", "_wanted", "input_names", "inputs", "output_names", "outputs", "refused"),
+        *("_checks", "_count", "_wanted", "input_names", "inputs", "output_names", "outputs", "refusal"),
         "reply_bytes",
     )
 
@@ -60,7 +82,7 @@ class CallShape:
         self.output_names = tuple(tensor.name for tensor in outputs)
         self._wanted = output_names
         self._count = len(inputs)
-        self.refused = False
+        self.refusal: Refusal | None = None
         self.reply_bytes = layout([tensor.nbytes for tensor in outputs])[1]
         self._checks = tuple((tensor.name, tensor.dtype, tensor.shape) for tensor in inputs)
 

@@ -5,6 +5,7 @@ broken, and starts in half the time. `command` is the same command line for whoe
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import traceback
 from pathlib import Path
 
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_tools import lost_output
 
 EXIT_BLOCKED = 2
 EXIT_INTERRUPTED = 130
@@ -35,12 +37,10 @@ def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_to
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of our output went away
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains at its end
-        return EXIT_BLOCKED
     except OSError as error:
-        reason = error.strerror or str(error)
-        return _refused(BridgeError(f"{error.filename}: {reason}" if error.filename else reason), given.json)
+        if lost_output.reader_is_gone(error):
+            raise
+        return _refused(BridgeError(lost_output.in_words(error)), given.json)
     except BridgeError as error:
         return _refused(error, given.json)
 
@@ -51,7 +51,8 @@ def _refused(error: BridgeError, as_json: bool) -> int:
         traceback.print_exc()
     print(f"Error: {error}", file=sys.stderr)
     if as_json:
-        print(json.dumps({"error": error.to_wire()}, indent=2))
+        with contextlib.suppress(OSError):  # that may have been what went wrong
+            print(json.dumps({"error": error.to_wire()}, indent=2))
     return EXIT_BLOCKED
 
 
@@ -86,4 +87,4 @@ def _parser(name: str) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(lost_output.guarded(main))

@@ -95,7 +95,7 @@ class ModelFigures:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Totals:
     """Since the daemon began, also of clients that are gone. latency_buckets: upper bounds in seconds, rising, and
-    how many calls took at most so long."""
+    how many calls took at most so long. calls_per_s: of the last seconds; ``None`` if a daemon does not tell."""
 
     clients: int
     sessions_created: int
@@ -103,6 +103,7 @@ class Totals:
     calls: int
     errors: int
     busy: int
+    calls_per_s: float | None
     unloads: int
     reloads: int
     latency_sum_s: float
@@ -127,7 +128,9 @@ class Figures:
 
     @property
     def calls_per_s(self) -> float:
-        return sum(client.calls_per_s for client in self.clients)
+        """Of all clients, also of those that have left meanwhile."""
+        told = self.totals.calls_per_s
+        return sum(client.calls_per_s for client in self.clients) if told is None else told
 
     def without_client(self, pid: int) -> Figures:
         """Without an onlooker: a client of this process that has no session."""
@@ -235,6 +238,7 @@ def _totals(told: Mapping[str, Any]) -> Totals:
         calls=_int(told, "calls"),
         errors=_int(told, "errors"),
         busy=_int(told, "busy"),
+        calls_per_s=_number(told, "calls_per_s"),
         unloads=_int(told, "unloads"),
         reloads=_int(told, "reloads"),
         latency_sum_s=_float(latency, "sum"),

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.host.metrics import metrics_text
 from qnnbridge_tools.host.openmetrics import CONTENT_TYPE
 from qnnbridge_tools.serve import packing
@@ -30,7 +31,7 @@ from qnnbridge_tools.serve.guard import Guard
 from qnnbridge_tools.serve.infer_reply import InferReply, infer
 from qnnbridge_tools.serve.infer_request import InferRequest, header_length, read_json, read_request
 from qnnbridge_tools.serve.probe import HostProbe
-from qnnbridge_tools.serve.refusals import Refused, bad_request
+from qnnbridge_tools.serve.refusals import Refused, bad_request, load_refused
 from qnnbridge_tools.serve.repository import Repository
 from qnnbridge_tools.serve.workers import Workers
 
@@ -156,7 +157,10 @@ class Service:
         parameters = wanted.get("parameters")
         if parameters:
             raise bad_request("A model is loaded from the file that the server was started with; no parameters.")
-        return await self._change(self._repository.load, request)
+        try:
+            return await self._change(self._repository.load, request)
+        except BridgeError as error:
+            raise load_refused(request.path_params["name"], error) from None
 
     async def unload(self, request: Request) -> Response:
         await self._control_body(request)

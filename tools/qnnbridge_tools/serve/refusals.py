@@ -48,6 +48,12 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.NotImplemented, 400),
 )
 
+_TIME_IS_OVER = (
+    "Grant more time (the request's parameter timeout, in microseconds; the server's limit is its --timeout), "
+    "or ask again when there is less to do."
+)
+"""The advice of the library is for who calls it: an option of a Python call."""
+
 
 def refusal_of(error: BaseException) -> Refused:
     """The answer for any error. Unexpected ones are named by their class; whoever calls this logs them."""
@@ -59,7 +65,33 @@ def refusal_of(error: BaseException) -> Refused:
     headers = {CODE_HEADER: error.code}
     if status == 429 or (status == 503 and error.retry == "safe"):
         headers["retry-after"] = str(RETRY_AFTER_S)
+    if isinstance(error, errors.DeadlineExceeded):
+        error = error.copy()
+        error.fix = _TIME_IS_OVER
     return Refused(status, in_words(error), headers)
+
+
+def load_refused(name: str, error: errors.BridgeError) -> Refused:
+    """The answer when a model of this server cannot be loaded. Where its file lies is not told."""
+    headers = {CODE_HEADER: error.code}
+    kept = "What was loaded before, if anything was, is served on."
+    if isinstance(error, errors.NoSuchFile):
+        return Refused(
+            404,
+            f"The model {name} cannot be loaded: its file cannot be read. {kept}\n"
+            "Cause: It was moved, deleted, or is not this user's to read.\n"
+            "Fix: Put it back where the server was started with it, or start the server with another one.",
+            headers,
+        )
+    if isinstance(error, (errors.InvalidProtobuf, errors.InvalidGraph)):
+        return Refused(
+            400,
+            f"The model {name} cannot be loaded: its file is no valid ONNX model. {kept}\n"
+            f"Cause: {error.cause or error.message}\n"
+            "Fix: Write the file again and load it again; qnnbridge inspect says what is in it.",
+            headers,
+        )
+    return refusal_of(error)
 
 
 def in_words(error: errors.BridgeError) -> str:

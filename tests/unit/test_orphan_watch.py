@@ -1,0 +1,60 @@
+"""A test run that is killed leaves no daemon behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+GRACE_S = 30.0
+"""Only a defect waits this long."""
+
+RUN = """
+    import os, signal, subprocess, sys
+    from pathlib import Path
+    from tests.orphan_watch import orphans_end_with_this_process
+    with orphans_end_with_this_process(Path(sys.argv[1])):
+        sleeper = subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(600)"],
+            env={**os.environ, "TMPDIR": sys.argv[1]},
+            start_new_session=True,
+        )
+        print(sleeper.pid, flush=True)
+        if sys.argv[2] != "end":
+            os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+            signal.pause()
+    print("alive" if sleeper.poll() is None else "ended")
+    sleeper.kill()
+    sleeper.wait()
+"""
+
+
+def run(folder: Path, end: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(RUN), str(folder), end],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("end", ["SIGTERM", "SIGKILL"])
+def test_what_a_killed_run_started_is_ended(tmp_path: Path, end: str) -> None:
+    (pid,) = run(tmp_path, end)
+    try:
+        psutil.Process(int(pid)).wait(GRACE_S)
+    except psutil.NoSuchProcess:
+        pass
+    assert not psutil.pid_exists(int(pid))
+
+
+def test_a_run_that_ends_by_itself_is_left_to_its_own_guards(tmp_path: Path) -> None:
+    assert run(tmp_path, "end")[1] == "alive"

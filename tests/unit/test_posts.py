@@ -1,0 +1,71 @@
+"""Requests of which nobody wants the answer: none waits for others, none is lost, none is told late."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from qnnbridge.process.posts import Posts
+
+
+class Pipe:
+    """Takes as many as there is room for."""
+
+    def __init__(self, room: int = 10) -> None:
+        self.lock = threading.Lock()
+        self.room = room
+        self.written: list[int] = []
+        self.posts = Posts(self.lock, self.write)
+
+    def write(self, header: dict[str, Any]) -> bool:
+        assert self.lock.locked()
+        if len(self.written) >= self.room:
+            return False
+        self.written.append(header["slab"])
+        return True
+
+    def add(self, *numbers: int) -> None:
+        for number in numbers:
+            self.posts.add({"op": "slab.release", "slab": number})
+
+
+def test_what_finds_nobody_in_the_way_is_written_at_once() -> None:
+    pipe = Pipe()
+    pipe.add(1, 2)
+    assert pipe.written == [1, 2]
+    assert not pipe.lock.locked()
+
+
+def test_what_finds_somebody_in_the_way_is_left_to_him() -> None:
+    pipe = Pipe()
+    with pipe.lock:
+        pipe.add(1, 2)
+        assert pipe.written == []
+    pipe.posts.send()
+    assert pipe.written == [1, 2]
+
+
+def test_what_comes_while_another_is_written_is_written_behind_it() -> None:
+    """Whoever brings it finds the lock taken, and goes."""
+    pipe = Pipe()
+    write = pipe.write
+
+    def write_slowly(header: dict[str, Any]) -> bool:
+        if header["slab"] < 3:
+            pipe.add(header["slab"] + 1)
+        return write(header)
+
+    pipe.posts = Posts(pipe.lock, write_slowly)
+    pipe.add(1)
+    assert pipe.written == [1, 2, 3]
+
+
+def test_what_finds_no_room_waits_in_its_order() -> None:
+    pipe = Pipe(room=1)
+    pipe.add(1, 2, 3)
+    assert pipe.written == [1]
+    assert len(pipe.posts) == 2
+    pipe.room = 10
+    pipe.add(4)
+    assert pipe.written == [1, 2, 3, 4]
+    assert not pipe.posts
