@@ -7,9 +7,8 @@ because pybind11 answers a wrong one with a page of signatures. A built object b
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from qnnbridge_host.engine import config_keys, ort_values
 from qnnbridge_protocol import errors
@@ -51,8 +50,7 @@ DEFAULT_LOG_SEVERITY = 2
 _WRITES_FILES = ("enable_profiling", "optimized_model_filepath")
 
 
-@dataclasses.dataclass(slots=True)
-class Tensors:
+class Tensors(NamedTuple):
     """The initializers of a session as OrtValues.
 
     They must outlive the session: ONNX Runtime uses the memory of those given by ``add_initializer``.
@@ -147,6 +145,8 @@ def _fits(kind: Kind, value: Any) -> bool:
 
 
 def _unknown_attribute(what: str, name: str, known: Iterable[str]) -> errors.OptionError:
+    import difflib  # only somebody who made a mistake waits for it
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return errors.OptionError(
         f"{what} has no attribute {name!r} that can be set.",
