@@ -33,8 +33,6 @@ def main(
     load_engine: Loader | None = None,
 ) -> NoReturn:
     """Serve one application over the two descriptors. Never returns."""
-    # A fifth of a start is the collector looking again and again through what imports have just made.
-    gc.disable()
     parent = _parent(sys.argv[1:] if argv is None else argv)
     if sys.platform == "win32":
         from qnnbridge_host.parent_watch import error_dialogs_off
