@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests import needs
@@ -12,10 +13,13 @@ from qnnbridge_host import distributions
 
 pytestmark = needs.a_host_python
 
+ROOT = Path(__file__).parents[2]
+
 
 def told_by(program: str) -> list[str]:
     """What a fresh interpreter that runs this writes to stderr, word by word."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stderr.split()
 
@@ -44,7 +48,7 @@ def test_garbage_is_collected_again_when_the_engine_is_there_or_never_will_be(fa
     assert told == ["False", "True", "True", "True"]
 
 
-def test_a_session_is_ready_without_what_only_repeated_calls_and_mistakes_need() -> None:
+def test_a_session_is_ready_without_what_only_runs_and_mistakes_need() -> None:
     told = told_by(
         "import sys, qnnbridge_host.main, qnnbridge_host.handlers, qnnbridge_host.server\n"
         "import qnnbridge_host.engine.common, qnnbridge_host.engine.plugin, qnnbridge_host.engine.builtin\n"
@@ -52,7 +56,29 @@ def test_a_session_is_ready_without_what_only_repeated_calls_and_mistakes_need()
     )
     assert "qnnbridge_host.engine.ort_session" in told
     for_lines = {"qnnbridge_host.lines", "qnnbridge_host.sharing", "qnnbridge_protocol.lines", "mmap"}
-    assert not {*for_lines, "difflib"} & set(told)
+    for_values = {"qnnbridge_protocol.elements", "qnnbridge_protocol.sparse", "qnnbridge_protocol.values"}
+    assert not {*for_lines, *for_values, "difflib"} & set(told)
+
+
+def test_what_runs_need_is_loaded_behind_the_answer_that_a_session_is_there() -> None:
+    told = told_by(
+        "import sys, numpy\n"
+        "from qnnbridge_host.handlers import HostHandlers\n"
+        "from qnnbridge_host.requests import Request\n"
+        "from qnnbridge_protocol.specs import SessionSpec\n"
+        "from tests.fakes.fake_engine import FakeEngine\n"
+        "handlers = HostHandlers(lambda on_phase: FakeEngine())\n"
+        "handlers.start(lambda phase: None)\n"
+        "model = numpy.frombuffer(b'{}', numpy.uint8)\n"
+        "header = {'op': 'session.create', 'spec': SessionSpec(None).to_wire()}\n"
+        "request = Request(1, header, (model,))\n"
+        "handlers.handle(request, lambda phase: None)\n"
+        "needed = ('qnnbridge_host.lines', 'qnnbridge_host.engine.ort_values', 'qnnbridge_protocol.values')\n"
+        "before = [name in sys.modules for name in needed]\n"
+        "request.after()\n"
+        "print(*before, *(name in sys.modules for name in needed), file=sys.stderr)\n"
+    )
+    assert told[-6:] == ["False"] * 3 + ["True"] * 3
 
 
 def test_what_is_installed_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from qnnbridge_host.engine import config_keys, ort_values
+from qnnbridge_host.engine import config_keys
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import SessionSpec
 
@@ -65,6 +65,10 @@ def make_tensors(ort: Any, spec: SessionSpec, values: Mapping[str, Any]) -> Tens
     for name in (*spec.initializers, *spec.external_initializers):
         if name not in values:
             raise errors.InvalidArgument(f"The initializer {name!r} was announced and not sent.")
+    if not (spec.initializers or spec.external_initializers):
+        return Tensors({}, {})
+    from qnnbridge_host.engine import ort_values
+
     return Tensors(
         {name: ort_values.to_ort_value(ort, values[name], name) for name in spec.initializers},
         {name: ort_values.to_ort_value(ort, values[name], name) for name in spec.external_initializers},
