@@ -11,7 +11,7 @@ from qnnbridge_host import stdio_guard
 IN_FD, OUT_FD = stdio_guard.claim()
 
 if __name__ == "__main__":
-    # A quarter of a start is the collector looking again and again through what imports have just made. `main`
+    # A seventh of a start is the collector looking again and again through what imports have just made. `main`
     # switches it on again.
     gc.disable()
 

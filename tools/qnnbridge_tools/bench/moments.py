@@ -48,7 +48,8 @@ sys.stdin.buffer.read()
 host.close()
 os._exit(0)
 """
-"""The same through the bridge, in a process that has imported nothing yet."""
+"""The same through the bridge, in a process that has imported nothing yet (and is not isolated: qnnbridge may be a
+package of the user's)."""
 
 
 def starting(python: str, subject: Subject, rounds: int) -> dict[str, list[float]]:
@@ -62,7 +63,7 @@ def starting(python: str, subject: Subject, rounds: int) -> dict[str, list[float
         READY: lambda: _ready(python),
         SESSION: lambda: _session(python, subject),
         DIRECT_SESSION: lambda: _told([python, "-I", "-c", _DIRECT, str(subject.model)]),
-        APPLICATION: lambda: _told([sys.executable, "-I", "-c", _APPLICATION, str(subject.model), python]),
+        APPLICATION: lambda: _told([sys.executable, "-c", _APPLICATION, str(subject.model), python]),
     }
     taken: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):
