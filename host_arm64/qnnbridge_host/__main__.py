@@ -4,11 +4,17 @@ The order of the first lines matters. The native QNN library prints on descripto
 carry the protocol are taken away before anything else is imported.
 """
 
+import gc
+
 from qnnbridge_host import stdio_guard
 
 IN_FD, OUT_FD = stdio_guard.claim()
 
 if __name__ == "__main__":
+    # A seventh of a start is the collector looking again and again through what imports have just made. `main`
+    # switches it on again.
+    gc.disable()
+
     from qnnbridge_host.main import main
 
     main(IN_FD, OUT_FD)

@@ -74,6 +74,17 @@ class Installed(NamedTuple):
     problem: str | None = None
 
 
+_here: Installed | None = None
+
+
+def installed_here() -> Installed:
+    """`installed` for this interpreter, which is looked at once: nothing changes under a process that lives."""
+    global _here
+    if _here is None:
+        _here = installed()
+    return _here
+
+
 def installed(paths: Sequence[str] | None = None) -> Installed:
     """Look at the folders of ``sys.path`` (or those given)."""
     folders = [folder for folder in (sys.path if paths is None else paths) if folder]
@@ -110,7 +121,7 @@ def installed(paths: Sequence[str] | None = None) -> Installed:
 
 def installed_versions(paths: Sequence[str] | None = None) -> dict[str, str]:
     """What HELLO carries: onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, driver; what is missing is left out."""
-    found = installed(paths)
+    found = installed_here() if paths is None else installed(paths)
     versions = {
         "onnxruntime": found.onnxruntime,
         "onnxruntime_qnn": found.onnxruntime_qnn,

@@ -158,6 +158,7 @@ class HostHandlers:
             raise Cancelled("The creation of the session was cancelled.")
         # Its number is that of the request: a client that does not wait for the answer can close it all the same.
         self._sessions[request.id] = session
+        request.after = _load_what_runs_need
         return {"session": request.id, "info": session.info.to_wire()}, ()
 
     def _compile(self, request: Request, enter: Callable[[str], None]) -> Answer:
@@ -222,16 +223,26 @@ class HostHandlers:
         return self.find(_session_id(request))[0]
 
 
+def _load_what_runs_need() -> None:
+    """Behind the answer that a session is there: the application has its arrays to make ready before it runs it."""
+    with contextlib.suppress(ImportError):  # who needs it is told
+        from qnnbridge_host import lines  # noqa: F401
+        from qnnbridge_host.engine import ort_values  # noqa: F401
+        from qnnbridge_protocol import values  # noqa: F401
+
+
 def _model_and_tensors(request: Request, spec: SessionSpec, described: list[Any]) -> tuple[Any, dict[str, Any]]:
     """The model, unless it is a file, and the initializers by name."""
-    from qnnbridge_protocol.values import Decoder
-
     # A model that travels as bytes is the last buffer, behind the tensors.
     count = len(request.buffers) - (spec.model_path is None)
     model = request.buffers[count] if spec.model_path is None else None
-    decoder = Decoder(request.buffers[:count])
-    values = [decoder.value(item) for item in described]
-    decoder.finish()
+    values: list[Any] = []
+    if described or count:
+        from qnnbridge_protocol.values import Decoder
+
+        decoder = Decoder(request.buffers[:count])
+        values = [decoder.value(item) for item in described]
+        decoder.finish()
     return model, dict(zip((*spec.initializers, *spec.external_initializers), values, strict=True))
 
 

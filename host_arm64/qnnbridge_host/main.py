@@ -5,6 +5,7 @@ What is imported here, at the top, is imported before HELLO: next to nothing. ``
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from qnnbridge_host.engine import Engine
 
+    Loader = Callable[[Callable[[str], None]], Engine]
+
 PARENT = "--parent"
 """Option: the process to end with, if that is not the one that started this one."""
 
@@ -27,7 +30,7 @@ def main(
     in_fd: int,
     out_fd: int,
     argv: Sequence[str] | None = None,
-    load_engine: Callable[[Callable[[str], None]], Engine] | None = None,
+    load_engine: Loader | None = None,
 ) -> NoReturn:
     """Serve one application over the two descriptors. Never returns."""
     parent = _parent(sys.argv[1:] if argv is None else argv)
@@ -43,7 +46,7 @@ def main(
     from qnnbridge_host.handlers import HostHandlers
     from qnnbridge_host.server import OwnProcess, Server
 
-    handlers = HostHandlers(load_engine or _load_engine)
+    handlers = HostHandlers(_then_collect(load_engine or _load_engine))
     Server(OwnProcess(in_fd, out_fd), connection.hello, handlers, connection).run()
 
 
@@ -100,6 +103,23 @@ def _machine() -> str:
         return "x64" if "amd64" in built else "ARM64" if "(arm64)" in built else "x86"
     machine = os.uname().machine
     return {"amd64": "x64", "arm64": "ARM64"}.get(machine, machine)
+
+
+def _then_collect(load_engine: Loader) -> Loader:
+    """Garbage is collected again from when the engine is there, or is known not to come.
+
+    What is there by then stays for ever, so the collector need never look at it (measured: 500 of 40,000 objects
+    are garbage); without `gc.freeze` it would do so at once, for 20 ms, in the middle of the making of a session.
+    """
+
+    def load(on_phase: Callable[[str], None]) -> Engine:
+        try:
+            return load_engine(on_phase)
+        finally:
+            gc.freeze()
+            gc.enable()
+
+    return load
 
 
 def _load_engine(on_phase: Callable[[str], None]) -> Engine:

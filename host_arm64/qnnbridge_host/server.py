@@ -12,15 +12,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from qnnbridge_host.failures import describe
 from qnnbridge_host.lanes import Lane
-from qnnbridge_host.lines import LineCall
-from qnnbridge_host.open_lines import Lines
-from qnnbridge_host.plans import BoundRuns
 from qnnbridge_host.requests import InFlight, Request
-from qnnbridge_host.sharing import Slabs
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import (
@@ -33,11 +29,20 @@ from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
 
+if TYPE_CHECKING:
+    from qnnbridge_host.lines import LineCall
+    from qnnbridge_host.open_lines import Lines
+    from qnnbridge_host.plans import BoundRuns
+    from qnnbridge_host.sharing import Slabs
+
 CANCEL_GRACE_S = 0.3
 """How long a cancel waits to see what it achieved."""
 
 DRAIN_TIMEOUT_S = 10.0
 """After GOODBYE; the client kills earlier if it is in a hurry."""
+
+LINE_OPERATIONS = frozenset(("line.open", "slab.attach", "slab.release"))
+"""See `lines`."""
 
 EXIT_OK = 0
 EXIT_PROTOCOL = 3
@@ -99,8 +104,16 @@ class OwnProcess:
     def __init__(self, in_fd: int, out_fd: int) -> None:
         self.read_into = ByteReader(in_fd).read_into
         self.write_all = ByteWriter(blocking_write(out_fd)).write_all
-        self.slabs = Slabs()
         self.drain_timeout_s = DRAIN_TIMEOUT_S
+        self._slabs: Slabs | None = None
+
+    @property
+    def slabs(self) -> Slabs:
+        if self._slabs is None:  # one server asks, under its lock
+            from qnnbridge_host.sharing import Slabs
+
+            self._slabs = Slabs()
+        return self._slabs
 
     def start_thread(self, work: Callable[[], None]) -> None:
         threading.Thread(target=work, name="qnnbridge worker", daemon=True).start()
@@ -130,8 +143,9 @@ class Server:
         self._idle_lock = threading.Lock()
         self._lanes: dict[str, Lane[Request]] = {}
         self._in_flight = InFlight(self._tell_phase, hello.limits.max_in_flight)
-        self._lines = Lines(_Desk(self, handlers, hello), home.slabs)
-        self._line_operations = self._lines.operations
+        self._desk = _Desk(self, handlers, hello)
+        self._lines: Lines | None = None
+        self._lines_lock = threading.Lock()
 
     def run(self) -> NoReturn:
         """Greet, serve until the client leaves, leave."""
@@ -143,7 +157,7 @@ class Server:
 
     def abandon(self) -> None:
         """The client is gone and the process goes on: withdraw what it asked for, let go of its memory."""
-        self._lines.close()
+        self._all_lines().close()
         self._in_flight.withdraw_all()
 
     @property
@@ -242,9 +256,10 @@ class Server:
 
     def _cancel(self, target: int) -> str:
         """What became of it. A call on a line may still be on its way, behind its cancel on the connection."""
-        open_still = self._lines.withdraw(target)
+        lines = self._lines
+        open_still = lines is not None and lines.withdraw(target)
         state = self._in_flight.cancel(target, CANCEL_GRACE_S)
-        if state == "finished" and open_still and self._lines.withdraw(target):
+        if state == "finished" and lines is not None and open_still and lines.withdraw(target):
             return "not-started"
         return state
 
@@ -325,11 +340,20 @@ class Server:
             call.served()
 
     def _handle(self, request: Request) -> Answer:
-        operation = self._line_operations.get(str(request.op))
-        if operation is not None:
-            operation(request.header, request.id)
+        op = str(request.op)
+        if op in LINE_OPERATIONS:
+            self._all_lines().operations[op](request.header, request.id)
             return {}, ()
         return self._handlers.handle(request, lambda phase: self._in_flight.enter(request, phase))
+
+    def _all_lines(self) -> Lines:
+        """Made for the first call that is repeated: a session is ready without what they need."""
+        with self._lines_lock:
+            if self._lines is None:
+                from qnnbridge_host.open_lines import Lines
+
+                self._lines = Lines(self._desk, self._home.slabs)
+            return self._lines
 
     # --- writing ---
 

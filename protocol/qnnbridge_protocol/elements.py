@@ -19,7 +19,7 @@ import enum
 import functools
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -74,8 +74,7 @@ class ElementType(enum.IntEnum):
         return self.name.lower()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """How elements lie in memory.
 
     bits: per element in a dense buffer; for strings the size of a pointer, which bounds the count only.

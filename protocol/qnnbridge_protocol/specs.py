@@ -7,17 +7,55 @@ a `ProtocolDesync`-worthy error raised as `TypeError`. Names of fields are those
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 Fallback = Literal["error", "cpu"]
 ShareWeights = Literal["no", "more", "last"]
 T = TypeVar("T", bound="_Record")
 
 
-@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+if TYPE_CHECKING:
+    from dataclasses import dataclass as _record
+else:
+
+    def _record(**_declared: bool) -> Callable[[type], type]:
+        """A dataclass that writes no code of its own: `_Record` has it."""
+        return dataclasses.dataclass(init=False, repr=False, eq=False)
+
+
+@_record(frozen=True, repr=False, eq=False)
 class _Record:
     """What `dataclasses` would write for each class is here once: writing it takes the host 10 ms of its start."""
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, *values: Any, **named: Any) -> None:
+            fields = dataclasses.fields(self)
+            given = dict(zip((field.name for field in fields), values, strict=False)) | named
+            wrong = len(given) < len(values) + len(named) or not given.keys() <= self.__dataclass_fields__.keys()
+            for field in fields:
+                if field.name in given:
+                    value = given[field.name]
+                elif field.default_factory is not dataclasses.MISSING:
+                    value = field.default_factory()
+                else:
+                    value = field.default
+                wrong |= value is dataclasses.MISSING
+                object.__setattr__(self, field.name, value)
+            if wrong:
+                names = ", ".join(field.name for field in fields)
+                raise TypeError(f"{type(self).__name__} takes {names}; got {len(values)} and {sorted(named)}")
+            self.__post_init__()
+
+        def __post_init__(self) -> None:
+            """For classes that check or convert what they are given."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+        def __delattr__(self, name: str) -> None:
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __repr__(self) -> str:
         told = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self))
@@ -56,7 +94,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+@_record(frozen=True, repr=False, eq=False)
 class ProviderSpec(_Record):
     """One execution provider by its ONNX Runtime name, with its options as text."""
 
@@ -64,7 +102,7 @@ class ProviderSpec(_Record):
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+@_record(frozen=True, repr=False, eq=False)
 class SessionSpec(_Record):
     """Everything that makes a session, apart from the model's bytes and initializer tensors.
 
@@ -100,7 +138,7 @@ class SessionSpec(_Record):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
-@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+@_record(frozen=True, repr=False, eq=False)
 class CompileSpec(_Record):
     """A session, and where its compiled (EPContext) model goes.
 
@@ -122,7 +160,7 @@ class CompileSpec(_Record):
             raise TypeError("no proper description of a compilation")
 
 
-@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+@_record(frozen=True, repr=False, eq=False)
 class RunSpec(_Record):
     """What ``onnxruntime.RunOptions`` carries: attributes that were set, and config entries."""
 
@@ -130,7 +168,7 @@ class RunSpec(_Record):
     config_entries: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+@_record(frozen=True, repr=False, eq=False)
 class NodeInfo(_Record):
     """An input or output as ``onnxruntime.NodeArg`` shows it. A dimension is a number, a name or ``None``."""
 
@@ -143,7 +181,7 @@ class NodeInfo(_Record):
             object.__setattr__(self, "shape", tuple(self.shape))
 
 
-@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+@_record(frozen=True, repr=False, eq=False)
 class Placement(_Record):
     """Where the nodes of the optimized graph run, from ONNX Runtime's own graph assignment.
 
@@ -168,7 +206,7 @@ class Placement(_Record):
         object.__setattr__(self, "cpu_list", tuple((str(n), str(o)) for n, o in self.cpu_list))
 
 
-@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+@_record(frozen=True, repr=False, eq=False)
 class SessionInfo(_Record):
     """What the host tells of a session that it created. Durations in seconds."""
 

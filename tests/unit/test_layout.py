@@ -128,6 +128,14 @@ def test_what_takes_longer_than_hello_itself_is_loaded_behind_it() -> None:
     assert not loaded & {"typing", "dataclasses", "inspect", "re", "argparse", "logging", "traceback", "ctypes"}
 
 
+@needs.a_host_python
+def test_what_explains_deaths_is_loaded_when_the_host_has_said_hello() -> None:
+    """Not for its start, which would wait for it, and not at its death, when there may be no descriptor left."""
+    program = "import qnnbridge; host = qnnbridge.Host(); "
+    assert "qnnbridge.diagnosis.crash" not in loaded_after(program)
+    assert "qnnbridge.diagnosis.crash" in loaded_after(program + "host.start(); host.close()")
+
+
 def test_the_application_loads_no_model_library_and_no_terminal_library() -> None:
     loaded = loaded_after("import qnnbridge; qnnbridge.InferenceSession")
     assert "qnnbridge.remote_session" in loaded

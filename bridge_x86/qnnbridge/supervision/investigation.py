@@ -1,4 +1,8 @@
-"""Looks into a host's death: collects the evidence, names the cause, writes the report, books the blame."""
+"""Looks into a host's death: collects the evidence, names the cause, writes the report, books the blame.
+
+What names the cause is twenty modules, which nobody needs for a host to start. They are loaded when it has said
+HELLO, while it is busy with ONNX Runtime, and not when it dies: that may be for want of memory or descriptors.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,8 @@ import dataclasses
 import platform
 import sys
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from qnnbridge.diagnosis.crash import CrashRecord, OpenCall, to_error
-from qnnbridge.diagnosis.exit_status import ExitStatus
 from qnnbridge.diagnosis.reports import CrashReports
 from qnnbridge.diagnosis.stderr_text import decode_stderr
 from qnnbridge.process.channel import ChannelFailed, Lost, Note
@@ -19,6 +21,10 @@ from qnnbridge.supervision.overdue import ASKED_FOR
 from qnnbridge.supervision.quarantine import Quarantine
 from qnnbridge_protocol._version import __version__
 from qnnbridge_protocol.errors import HostError, HostHung
+
+if TYPE_CHECKING:
+    from qnnbridge.diagnosis.crash import CrashRecord
+    from qnnbridge.diagnosis.exit_status import ExitStatus
 
 VERSIONS_THAT_MATTER = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
 """A model that kills a host of these versions may be harmless with others."""
@@ -71,6 +77,8 @@ class Investigator:
 
     def on_ready(self, process: HostProcess) -> None:
         """A generation said HELLO: the quarantine is that of its versions."""
+        from qnnbridge.diagnosis import crash  # noqa: F401 - see the module
+
         versions = process.peer.versions
         self._quarantine.versions = ", ".join(f"{k} {versions[k]}" for k in VERSIONS_THAT_MATTER if k in versions)
 
@@ -97,6 +105,9 @@ class Investigator:
         suspect: what was done when the NPU was lost; its call has been answered, so it is not open any more.
         patience_s: how long the process may take to end by itself.
         """
+        from qnnbridge.diagnosis.crash import to_error
+        from qnnbridge.diagnosis.exit_status import ExitStatus
+
         on_purpose = process.killed_because is not None or _asked_for(failure)
         if failure.reason is not None:
             # It talks nonsense or does not move: it is of no use any more.
@@ -122,6 +133,8 @@ class Investigator:
         return Conclusion(error, status, on_purpose)
 
     def _record(self, process: HostProcess, status: ExitStatus | None, *, on_purpose: bool) -> CrashRecord:
+        from qnnbridge.diagnosis.crash import CrashRecord, OpenCall
+
         channel = process.channel
         lost = _with_implied_phase(channel.requests.lost)
         host_phase = channel.requests.host_phase

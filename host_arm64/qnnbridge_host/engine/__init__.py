@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from qnnbridge_host.distributions import Installed, installed
+from qnnbridge_host.distributions import Installed, installed_here
 from qnnbridge_host.engine.stop import StopHandle
 from qnnbridge_protocol.errors import ProviderUnavailable
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
@@ -85,7 +85,7 @@ def load_engine(on_phase: Callable[[str], None] = lambda phase: None) -> Engine:
 
     Without a usable QNN the engine still has the CPU; a session that asks for QNN is then told what is missing.
     """
-    found = installed()
+    found = installed_here()
     on_phase("importing")
     try:
         import onnxruntime as ort

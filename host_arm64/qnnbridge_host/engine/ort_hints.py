@@ -6,10 +6,10 @@ change the text. Pure functions; any thread.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from qnnbridge_host.engine import soc
 
@@ -18,8 +18,7 @@ _V73 = 73
 _NOT_A_MODEL = ("INVALID_PROTOBUF", "Protobuf parsing failed", "No graph was found in the protobuf")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Circumstances:
+class Circumstances(NamedTuple):
     """What the rules may know of the call.
 
     soc_model: the chip that the session computes for, if one was said. simulator: it runs on the HTP simulator.
@@ -33,8 +32,7 @@ class Circumstances:
 Text = str | Callable[[Circumstances], str]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     pattern: str
     """A regular expression, compiled when an error is there to look at: all of them take 15 ms."""
     cause: Text

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qnnbridge_host.engine import bound_run, ort_values, qnn_checks
+from qnnbridge_host.engine import bound_run, qnn_checks
 from qnnbridge_host.engine.bound_call import BoundCall
 from qnnbridge_host.engine.ort_errors import translate
 from qnnbridge_host.engine.ort_hints import Circumstances
@@ -45,7 +45,8 @@ class OrtSession:
         self._adapters = Adapters(ort)
         self._output_names = [node.name for node in info.outputs]
         self._bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
-        self._unreadable = {node.name for node in info.outputs if ort_values.typed_element(node.type)}
+        self._unreadable: frozenset[str] | None = None
+        """Names of outputs that ONNX Runtime has no array for; looked for by the first run."""
 
     def run(
         self,
@@ -75,6 +76,12 @@ class OrtSession:
     def _run(
         self, session: Any, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: Any
     ) -> list[Any]:
+        from qnnbridge_host.engine import ort_values  # which nobody needs who only waits for a session
+
+        if self._unreadable is None:
+            self._unreadable = frozenset(
+                node.name for node in self.info.outputs if ort_values.typed_element(node.type)
+            )
         names = list(output_names) if output_names else self._output_names
         if self._unreadable and not self._unreadable.isdisjoint(names):
             given = ort_values.feeds_as_ort_values(self._ort, feeds)

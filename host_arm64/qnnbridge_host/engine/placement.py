@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from qnnbridge_host.engine.qnn_options import PROVIDER
 from qnnbridge_protocol.backends import BACKENDS_WITHOUT_RESULTS
@@ -21,8 +21,7 @@ _NAMED_NODES = 10
 _QUANTIZATION = ("QuantizeLinear", "DequantizeLinear")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """What the QNN part of a session computes with.
 
     backend: its type (htp, gpu, ...). simulator: no NPU. soc_model: the chip, if one was said.

@@ -8,10 +8,9 @@ Immutable results, pure functions; any thread.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from qnnbridge_host.engine import qnn_checks, soc
 from qnnbridge_host.engine.config_keys import DISABLE_CPU_FALLBACK, RECORD_ASSIGNMENT
@@ -76,8 +75,7 @@ class NoQnn:
         return ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """What a session is made with.
 
     qnn: QNN's options, checked and complete, or ``None`` for a session without QNN.

@@ -10,9 +10,8 @@ behaviour of 2.7.0 on the simulator.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 PROVIDER = "QNNExecutionProvider"
 
@@ -34,8 +33,7 @@ BACKEND_TYPES = ("htp", "gpu", "cpu", "saver", "ir", "genie")
 PRIORITIES = ("normal", "low", "normal_low", "normal_high", "high", "high_plus", "critical", "critical_plus")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One option.
 
     kind: what its text means. ``switch`` is exactly "0" or "1"; ``library`` is a file that must exist, or the

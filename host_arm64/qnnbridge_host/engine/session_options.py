@@ -7,11 +7,10 @@ because pybind11 answers a wrong one with a page of signatures. A built object b
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from qnnbridge_host.engine import config_keys, ort_values
+from qnnbridge_host.engine import config_keys
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import SessionSpec
 
@@ -51,8 +50,7 @@ DEFAULT_LOG_SEVERITY = 2
 _WRITES_FILES = ("enable_profiling", "optimized_model_filepath")
 
 
-@dataclasses.dataclass(slots=True)
-class Tensors:
+class Tensors(NamedTuple):
     """The initializers of a session as OrtValues.
 
     They must outlive the session: ONNX Runtime uses the memory of those given by ``add_initializer``.
@@ -67,6 +65,10 @@ def make_tensors(ort: Any, spec: SessionSpec, values: Mapping[str, Any]) -> Tens
     for name in (*spec.initializers, *spec.external_initializers):
         if name not in values:
             raise errors.InvalidArgument(f"The initializer {name!r} was announced and not sent.")
+    if not (spec.initializers or spec.external_initializers):
+        return Tensors({}, {})
+    from qnnbridge_host.engine import ort_values
+
     return Tensors(
         {name: ort_values.to_ort_value(ort, values[name], name) for name in spec.initializers},
         {name: ort_values.to_ort_value(ort, values[name], name) for name in spec.external_initializers},
@@ -147,6 +149,8 @@ def _fits(kind: Kind, value: Any) -> bool:
 
 
 def _unknown_attribute(what: str, name: str, known: Iterable[str]) -> errors.OptionError:
+    import difflib  # only somebody who made a mistake waits for it
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return errors.OptionError(
         f"{what} has no attribute {name!r} that can be set.",

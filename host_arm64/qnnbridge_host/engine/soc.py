@@ -8,7 +8,6 @@ Pure functions on constant tables; any thread.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -95,6 +94,8 @@ def for_simulator(soc_model: str | None, htp_arch: str | None) -> str:
 
 
 def _suggest(word: str) -> str:
+    import difflib  # only somebody who made a mistake waits for it
+
     close = difflib.get_close_matches(word.upper(), _BY_NAME, n=1, cutoff=0.6)
     known = ", ".join(f"{soc.name}={soc.number}" for soc in KNOWN)
     hint = f"Did you mean {close[0]} ({_BY_NAME[close[0]].number})? " if close else ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,11 +18,13 @@ if TYPE_CHECKING:
 TIMEOUT_S = 300.0
 
 EMPTY, READY, SESSION, DIRECT_SESSION = "python", "host ready", "session", "direct session"
+APPLICATION = "application session"
 MOMENTS_IN_WORDS = {
     EMPTY: "an interpreter that does nothing (python -I -c pass)",
     READY: "from the start to the host's first answer",
     SESSION: "from the start to a session, through the bridge",
     DIRECT_SESSION: "from the start to a session, in a fresh process without the bridge",
+    APPLICATION: "from the start of an application to its session, through the bridge",
 }
 
 _DIRECT = """
@@ -34,14 +38,32 @@ os._exit(0)
 """
 """With all defaults: what people start today. Its end is not part of the time."""
 
+_APPLICATION = """
+import os, sys
+import qnnbridge
+host = qnnbridge.Host(python=sys.argv[2])
+qnnbridge.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"], host=host, cache=False)
+os.write(1, b"!")
+sys.stdin.buffer.read()
+host.close()
+os._exit(0)
+"""
+"""The same through the bridge, in a process that has imported nothing yet (and is not isolated: qnnbridge may be a
+package of the user's)."""
+
 
 def starting(python: str, subject: Subject, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each, in turns. The first turn warms the disk's cache and is not told."""
+    """Seconds of each, in turns. The first turn warms the disk's cache and is not told.
+
+    All sessions run on the CPU, with ONNX Runtime's own number of threads.
+    """
+    subject = dataclasses.replace(subject, threads=0)
     works: dict[str, Callable[[], float]] = {
         EMPTY: lambda: _empty(python),
         READY: lambda: _ready(python),
         SESSION: lambda: _session(python, subject),
-        DIRECT_SESSION: lambda: _direct(python, subject),
+        DIRECT_SESSION: lambda: _told([python, "-I", "-c", _DIRECT, str(subject.model)]),
+        APPLICATION: lambda: _told([sys.executable, "-c", _APPLICATION, str(subject.model), python]),
     }
     taken: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):
@@ -75,10 +97,11 @@ def _session(python: str, subject: Subject) -> float:
         return time.perf_counter() - begin
 
 
-def _direct(python: str, subject: Subject) -> float:
+def _told(command: list[str]) -> float:
+    """From the start of a process to its first word."""
     begin = time.perf_counter()
     child = subprocess.Popen(
-        [python, "-I", "-c", _DIRECT, str(subject.model)],
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -91,9 +114,7 @@ def _direct(python: str, subject: Subject) -> float:
         child.stdin.close()
         child.wait(TIMEOUT_S)
     if not said:
-        raise RuntimeError(
-            f"a process without the bridge could not make the session (exit code {child.returncode})"
-        )
+        raise RuntimeError(f"a fresh process could not make the session (exit code {child.returncode})")
     return seconds
 
 

@@ -1,0 +1,97 @@
+"""What the host does, and leaves for later, on its way to a first session."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests import needs
+
+from qnnbridge_host import distributions
+
+pytestmark = needs.a_host_python
+
+ROOT = Path(__file__).parents[2]
+
+
+def told_by(program: str) -> list[str]:
+    """What a fresh interpreter that runs this writes to stderr, word by word."""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr.split()
+
+
+def test_no_garbage_is_looked_for_while_the_host_imports() -> None:
+    told = told_by(
+        "import gc, runpy, sys, qnnbridge_host.main as host\n"
+        "host.main = lambda *_: print(gc.isenabled(), file=sys.stderr)\n"
+        "runpy.run_module('qnnbridge_host', run_name='__main__')\n"
+    )
+    assert told == ["False"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_garbage_is_collected_again_when_the_engine_is_there_or_never_will_be(fails: bool) -> None:
+    told = told_by(
+        "import contextlib, gc, sys, qnnbridge_host.main as host\n"
+        "gc.disable()\n"
+        "def load(on_phase):\n"
+        "    print(gc.isenabled(), file=sys.stderr)\n"
+        f"    if {fails}: raise ImportError\n"
+        "with contextlib.suppress(ImportError):\n"
+        "    host._then_collect(load)(print)\n"
+        "print(gc.isenabled(), gc.get_freeze_count() > 1000, gc.get_count()[0] < 700, file=sys.stderr)\n"
+    )
+    assert told == ["False", "True", "True", "True"]
+
+
+def test_a_session_is_ready_without_what_only_runs_and_mistakes_need() -> None:
+    told = told_by(
+        "import sys, qnnbridge_host.main, qnnbridge_host.handlers, qnnbridge_host.server\n"
+        "import qnnbridge_host.engine.common, qnnbridge_host.engine.plugin, qnnbridge_host.engine.builtin\n"
+        "print(*sys.modules, file=sys.stderr)\n"
+    )
+    assert "qnnbridge_host.engine.ort_session" in told
+    for_lines = {"qnnbridge_host.lines", "qnnbridge_host.sharing", "qnnbridge_protocol.lines", "mmap"}
+    for_values = {"qnnbridge_protocol.elements", "qnnbridge_protocol.sparse", "qnnbridge_protocol.values"}
+    assert not {*for_lines, *for_values, "difflib"} & set(told)
+
+
+def test_what_runs_need_is_loaded_behind_the_answer_that_a_session_is_there() -> None:
+    told = told_by(
+        "import sys, numpy\n"
+        "from qnnbridge_host.handlers import HostHandlers\n"
+        "from qnnbridge_host.requests import Request\n"
+        "from qnnbridge_protocol.specs import SessionSpec\n"
+        "from tests.fakes.fake_engine import FakeEngine\n"
+        "handlers = HostHandlers(lambda on_phase: FakeEngine())\n"
+        "handlers.start(lambda phase: None)\n"
+        "model = numpy.frombuffer(b'{}', numpy.uint8)\n"
+        "header = {'op': 'session.create', 'spec': SessionSpec(None).to_wire()}\n"
+        "request = Request(1, header, (model,))\n"
+        "handlers.handle(request, lambda phase: None)\n"
+        "needed = ('qnnbridge_host.lines', 'qnnbridge_host.engine.ort_values', 'qnnbridge_protocol.values')\n"
+        "before = [name in sys.modules for name in needed]\n"
+        "request.after()\n"
+        "print(*before, *(name in sys.modules for name in needed), file=sys.stderr)\n"
+    )
+    assert told[-6:] == ["False"] * 3 + ["True"] * 3
+
+
+def test_what_is_installed_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[None] = []
+    look = distributions.installed
+
+    def counting() -> distributions.Installed:
+        looks.append(None)
+        return look()
+
+    monkeypatch.setattr(distributions, "_here", None)
+    monkeypatch.setattr(distributions, "installed", counting)
+    told = distributions.installed_versions()
+    found = distributions.installed_here()
+    assert told.get("numpy") == found.distributions.get("numpy")
+    assert len(looks) == 1

@@ -1,0 +1,49 @@
+"""Descriptions are dataclasses like any other, although they write no code of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+
+from qnnbridge_protocol.specs import NodeInfo, Placement, ProviderSpec, SessionSpec
+
+SPEC = SessionSpec("m.onnx", (ProviderSpec("CPUExecutionProvider"),), fallback="cpu", initializers=("w",))
+
+
+def test_fields_are_given_by_place_by_name_or_left_to_their_defaults() -> None:
+    assert (SPEC.model_path, SPEC.fallback, SPEC.initializers, SPEC.options) == ("m.onnx", "cpu", ("w",), {})
+    assert SPEC.options is not SessionSpec("m.onnx").options
+
+
+def test_what_no_dataclass_would_take_is_refused() -> None:
+    for values, named in (
+        ((), {}),
+        (("x", "tensor(float)", (), "more"), {}),
+        (("x",), {"name": "y", "type": "tensor(float)"}),
+        (("x", "tensor(float)"), {"colour": "red"}),
+    ):
+        with pytest.raises(TypeError, match="NodeInfo takes name, type, shape"):
+            NodeInfo(*values, **named)
+
+
+def test_a_field_cannot_be_changed_or_deleted() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        SPEC.fallback = "error"  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del SPEC.fallback
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        SPEC.colour = "red"  # type: ignore[attr-defined]
+    assert SPEC.fallback == "cpu"
+
+
+def test_copies_are_equal_until_something_is_replaced() -> None:
+    same = dataclasses.replace(SPEC)
+    assert same == SPEC
+    assert same is not SPEC
+    assert dataclasses.replace(SPEC, fallback="error") != SPEC
+    assert pickle.loads(pickle.dumps(SPEC)) == SPEC
+    assert SessionSpec.from_wire(SPEC.to_wire()) == SPEC
+    assert hash(Placement(qnn_nodes=3)) == hash(Placement(qnn_nodes=3))
+    assert "qnn_nodes=3" in repr(Placement(qnn_nodes=3))
