@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import statistics
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_tools.bench.direct_process import DirectProcess
 from qnnbridge_tools.bench.hosts import Subject, open_session
 
 if TYPE_CHECKING:
     from qnnbridge import Host
 
 TIMEOUT_S = 300.0
+STATE_DIR = "QNNBRIDGE_STATE_DIR"
 
 EMPTY, READY, SESSION, DIRECT_SESSION = "python", "host ready", "session", "direct session"
 MOMENTS_IN_WORDS = {
@@ -23,7 +29,7 @@ MOMENTS_IN_WORDS = {
     DIRECT_SESSION: "from the start to a session, in a fresh process without the bridge",
 }
 
-_DIRECT = """
+_DEFAULT = """
 import sys
 import onnxruntime
 onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
@@ -35,13 +41,18 @@ os._exit(0)
 """With all defaults: what people start today. Its end is not part of the time."""
 
 
-def starting(python: str, subject: Subject, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each, in turns. The first turn warms the disk's cache and is not told."""
+def starting(
+    python: str, subject: Subject, rounds: int, spec: dict[str, Any] | None = None
+) -> dict[str, list[float]]:
+    """Seconds of each, in turns. The first turn warms the disk's cache and is not told.
+
+    spec: what the process without the bridge is to make; ``None`` for the model on the CPU, with all defaults.
+    """
     works: dict[str, Callable[[], float]] = {
         EMPTY: lambda: _empty(python),
         READY: lambda: _ready(python),
         SESSION: lambda: _session(python, subject),
-        DIRECT_SESSION: lambda: _direct(python, subject),
+        DIRECT_SESSION: lambda: _default(python, subject) if spec is None else _same(python, spec),
     }
     taken: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):
@@ -75,10 +86,17 @@ def _session(python: str, subject: Subject) -> float:
         return time.perf_counter() - begin
 
 
-def _direct(python: str, subject: Subject) -> float:
+def _same(python: str, spec: dict[str, Any]) -> float:
+    begin = time.perf_counter()
+    with DirectProcess(python) as process:
+        process.open_only(spec)
+        return time.perf_counter() - begin
+
+
+def _default(python: str, subject: Subject) -> float:
     begin = time.perf_counter()
     child = subprocess.Popen(
-        [python, "-I", "-c", _DIRECT, str(subject.model)],
+        [python, "-I", "-c", _DEFAULT, str(subject.model)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -102,7 +120,7 @@ def recovery(python: str, subject: Subject, kills: int) -> list[float]:
     from qnnbridge import Host
 
     taken = []
-    with Host(python=python) as host, open_session(host, subject) as session:
+    with _expected_deaths(), Host(python=python) as host, open_session(host, subject) as session:
         feed: dict[str, Any] = dict(subject.feed)
         session.run(None, feed)
         for _ in range(kills):
@@ -111,6 +129,23 @@ def recovery(python: str, subject: Subject, kills: int) -> list[float]:
             session.run(None, feed)
             taken.append(time.perf_counter() - begin)
     return taken
+
+
+@contextlib.contextmanager
+def _expected_deaths() -> Iterator[None]:
+    """Hosts are killed within: that is no news, and no matter for the user's crash reports and quarantine."""
+    log = logging.getLogger("qnnbridge.supervisor")
+    kept, disabled = os.environ.get(STATE_DIR), log.disabled
+    with tempfile.TemporaryDirectory(prefix="qnnbridge-bench-", ignore_cleanup_errors=True) as folder:
+        os.environ[STATE_DIR], log.disabled = folder, True
+        try:
+            yield
+        finally:
+            log.disabled = disabled
+            if kept is None:
+                del os.environ[STATE_DIR]
+            else:
+                os.environ[STATE_DIR] = kept
 
 
 def kill(host: Host) -> None:
