@@ -97,5 +97,6 @@ def _ended(error: errors.BridgeError, as_json: bool) -> typer.Exit:
     if as_json:
         from qnnbridge_tools import output
 
-        output.print_json({"error": error.to_wire()})
+        with contextlib.suppress(OSError):  # stdout is what failed; the words are on stderr
+            output.print_json({"error": error.to_wire()})
     return typer.Exit(exit_code_of(error))
