@@ -6,6 +6,7 @@ Set up once, by the main thread, before others exist.
 from __future__ import annotations
 
 import faulthandler
+import hashlib
 import logging
 import logging.handlers
 import os
@@ -14,14 +15,15 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from qnnbridge._platform.door import default_runtime_folder
+from qnnbridge.daemon.folder import runtime_folder
 from qnnbridge.diagnosis.state_files import state_dir
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-LOG_NAME: Final = "daemon.log"
-STDERR_NAME: Final = "daemon.stderr.log"
-"""What libraries and Python itself print past the log; from the last daemon alone."""
+_NAME: Final = "daemon"
+_FOLDER_DIGITS: Final = 8
 
 LOG_BYTES: Final = 1 << 20
 OLD_LOGS: Final = 4
@@ -31,8 +33,16 @@ _log = logging.getLogger("qnnbridge.daemon")
 
 
 def log_file() -> Path:
-    """Where it is, or would be."""
-    return state_dir() / "logs" / LOG_NAME
+    """Where it is, or would be: a daemon with a runtime folder of its own has a log of its own, too."""
+    name, folder = _NAME, runtime_folder()
+    if folder != default_runtime_folder():
+        name += "-" + hashlib.sha256(os.fsencode(folder)).hexdigest()[:_FOLDER_DIGITS]
+    return state_dir() / "logs" / f"{name}.log"
+
+
+def stderr_file(log: Path) -> Path:
+    """What libraries and Python itself print past the log; from the last daemon alone."""
+    return log.with_suffix(".stderr.log")
 
 
 def open_log(*, foreground: bool) -> Path:
@@ -53,7 +63,7 @@ def open_log(*, foreground: bool) -> Path:
 
 def leave_stderr(log: Path) -> None:
     """Whoever started the daemon has heard enough: its pipe is given up for a file beside the log."""
-    fd = os.open(log.with_name(STDERR_NAME), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    fd = os.open(stderr_file(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     sys.stderr.flush()
     os.dup2(fd, 2)
     os.dup2(fd, 1)

@@ -1,8 +1,9 @@
 """Runs in the host's interpreter: the same session without a bridge, timed there when it is told to.
 
 ``python -m qnnbridge_host.direct``. Each line on stdin is a JSON document, each answer one on stdout:
-``{"open": specification, "feed": FILE.npz}`` makes a session, ``{"calls": N, "session": number}`` runs it so often
-and tells the nanoseconds of each call. The end of stdin ends it.
+``{"open": specification, "feed": FILE.npz}`` makes a session and runs it once, or without ``feed`` not at all;
+``{"calls": N, "session": number}`` runs it so often and tells the nanoseconds of each call. The end of stdin
+ends it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def main() -> None:
 
                         engine = load_engine()
                     sessions.append(_open(engine, question))
-                    answer = {"session": len(sessions) - 1, "crc": _check(*sessions[-1])}
+                    answer = {"session": len(sessions) - 1}
+                    if "feed" in question:
+                        answer["crc"] = _check(*sessions[-1])
                 except Exception as error:  # noqa: BLE001 - the answer says it
                     answer = {"error": str(error)}
             else:
@@ -48,8 +51,10 @@ def _open(engine: Any, question: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     from qnnbridge_protocol.specs import SessionSpec
 
     session = engine.create_session(SessionSpec.from_wire(question["open"]), None, {}, lambda phase: None)
-    with np.load(question["feed"]) as archive:
-        feed = {name: archive[name] for name in archive.files}
+    feed = {}
+    if "feed" in question:
+        with np.load(question["feed"]) as archive:
+            feed = {name: archive[name] for name in archive.files}
     # ONNX Runtime's own object: what an application would call without the bridge.
     return session._native[0], feed
 

@@ -11,6 +11,7 @@ import pytest
 import qnnbridge
 from qnnbridge.daemon.discovery import FILE_NAME, read_discovery, remove_discovery, write_discovery
 from qnnbridge.daemon.folder import make_runtime_folder, runtime_folder
+from qnnbridge_daemon.logs import log_file, stderr_file
 from qnnbridge_protocol.errors import HostStartFailed
 from tests import needs
 from tests.daemon.doors import StandIn, new_discovery, open_listener
@@ -48,8 +49,9 @@ def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     elsewhere.mkdir(mode=0o700)
     runtime_folder().parent.mkdir(parents=True, exist_ok=True)
     runtime_folder().symlink_to(elsewhere)
-    with pytest.raises(HostStartFailed, match="symbolic link"):
+    with pytest.raises(HostStartFailed, match="symbolic link") as caught:
         qnnbridge.connect()
+    assert "chmod" not in str(caught.value.fix)
     assert not list(elsewhere.iterdir())
 
 
@@ -58,8 +60,9 @@ def test_a_folder_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch) -
     make_runtime_folder()
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
-    with pytest.raises(HostStartFailed, match=f"belongs to user {me}, not to you"):
+    with pytest.raises(HostStartFailed, match=f"belongs to user {me}, not to you") as caught:
         make_runtime_folder()
+    assert "chmod" not in str(caught.value.fix), "that would not work"
 
 
 @needs.posix
@@ -71,11 +74,29 @@ def test_a_token_that_others_could_have_read_is_not_used(mode: int) -> None:
             qnnbridge.connect(start=False)
 
 
-def test_a_file_in_the_place_of_the_folder_is_refused() -> None:
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+@pytest.mark.parametrize("start", [True, False])
+def test_a_file_in_the_place_of_the_folder_is_called_that_and_nobody_is_told_to_remove_it(
+    start: bool, mode: int
+) -> None:
     runtime_folder().parent.mkdir(parents=True, exist_ok=True)
     runtime_folder().write_text("")
-    with pytest.raises(HostStartFailed):
-        qnnbridge.connect(start=False)
+    runtime_folder().chmod(mode)
+    with pytest.raises(HostStartFailed, match="it is no folder") as caught:
+        qnnbridge.connect(start=start)
+    assert caught.value.fix == "Set QNNBRIDGE_RUNTIME_DIR to a folder of your own."
+
+
+def test_daemons_of_two_folders_have_a_log_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two processes that write and rotate one file lose lines; on Windows neither could rotate it."""
+    here = {log_file(), stderr_file(log_file())}
+    assert {log_file(), stderr_file(log_file())} == here
+    monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", str(tmp_path / "other"))
+    there = {log_file(), stderr_file(log_file())}
+    monkeypatch.delenv("QNNBRIDGE_RUNTIME_DIR")
+    usual = {log_file(), stderr_file(log_file())}
+    assert len(here | there | usual) == 6
+    assert log_file().name == "daemon.log"
 
 
 @pytest.mark.parametrize(

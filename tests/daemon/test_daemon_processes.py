@@ -21,7 +21,7 @@ from qnnbridge.daemon.connect import shared_daemon_host
 from qnnbridge.daemon.discovery import read_discovery, write_discovery
 from qnnbridge.daemon.folder import make_runtime_folder, runtime_folder
 from qnnbridge.daemon.start import Starting
-from qnnbridge_daemon.logs import log_file
+from qnnbridge_daemon.logs import log_file, stderr_file
 from qnnbridge_daemon.main import EXIT_OK, EXIT_RUNNING
 from qnnbridge_protocol.errors import DeadlineExceeded, HostCrashed, HostStartFailed, OptionError
 from tests import needs
@@ -313,7 +313,7 @@ def test_one_that_was_started_holds_nothing_of_its_starter() -> None:
     assert process.terminal() is None
     assert os.getsid(process.pid) != os.getsid(0)
     targets = {os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in (0, 1, 2)}
-    assert targets == {"/dev/null", str(log_file().with_name("daemon.stderr.log"))}
+    assert targets == {"/dev/null", str(stderr_file(log_file()))}
     assert {psutil.Process(process.pid).cwd()} == {str(runtime_folder())}
 
 

@@ -224,6 +224,31 @@ def test_the_report_says_where_models_ran(tmp_path: Path) -> None:
     assert "CPU, all of 1 node" in asked.stderr
 
 
+def test_the_report_counts_each_call_once_also_those_that_are_repeated(tmp_path: Path) -> None:
+    source = f"""
+        import numpy as np
+        import onnxruntime as ort
+
+        session = ort.InferenceSession({MUL!r})
+        x = np.ones((3, 2), np.float32)
+        for _ in range(7):
+            session.run(None, {{"X": x}})
+        bound = session.io_binding()
+        bound.bind_cpu_input("X", x)
+        bound.bind_output("Y")
+        for _ in range(4):
+            session.run_with_iobinding(bound)
+        try:
+            session.run(None, {{"X": np.ones(5, np.float32)}})
+        except ort.capi.onnxruntime_pybind11_state.InvalidArgument:
+            pass
+    """
+    ran = exec_program("--report", program(tmp_path, source), cwd=tmp_path)
+    line = next(line for line in ran.stderr.splitlines() if "mul_1.onnx" in line)
+    sessions, calls, failed = line.partition("node")[2].split()[:3]
+    assert (sessions, calls, failed) == ("1", "12", "1"), ran.stderr
+
+
 def test_a_model_that_cannot_go_to_the_npu_runs_on_the_cpu_and_the_report_says_why(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     source = f"""

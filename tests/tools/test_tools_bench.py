@@ -88,6 +88,8 @@ def test_the_page_is_whole_and_needs_nothing_else(measured: tuple[dict[str, Any]
         (("--model", "no-such.onnx"), "no model file"),
         (("--html", "/"), "cannot be written"),
         (("--model", MODELS / "sigmoid.onnx", "--dim", "x"), "--dim"),
+        (("--model", MODELS / "sigmoid.onnx", "--dim", "batch=2"), 'no free dimension "batch"'),
+        (("--dim", "batch=2"), "goes with --model"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_host_is_started(
@@ -97,6 +99,29 @@ def test_what_cannot_be_measured_is_refused_before_a_host_is_started(
     assert done.returncode == 2
     assert words in done.stderr
     assert not done.stdout
+
+
+@pytest.mark.simulator
+def test_a_model_with_free_dimensions_is_measured_on_qnn_with_those_that_are_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path))
+    sizes = [part for name in ("N=1", "M1=12", "M2=12") for part in ("--dim", name)]
+    done = bench("--model", MODELS / "pnet.onnx", "--quick", "--json", *sizes)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["placement"]["qnn_nodes"] > 0
+    assert "SIGKILL" not in done.stderr, "the hosts that it kills itself are no news"
+    assert not (tmp_path / "crashes").exists(), "and no crash of the user's"
+
+
+@pytest.mark.simulator
+def test_a_refused_model_is_told_how_in_options_of_the_command() -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    done = bench("--model", MODELS / "pnet.onnx", "--quick")
+    assert done.returncode == 1
+    assert "--dim N=SIZE" in done.stderr
+    assert "--fallback cpu" in done.stderr
 
 
 # --- parts -----------------------------------------------------------------------------------------------

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
+import sys
 
 import pytest
 import typer
+from tests import needs
+from typer.testing import CliRunner
 
 from qnnbridge_protocol import errors
 from qnnbridge_tools import reporting
+from qnnbridge_tools.cli import app
 
 
 def ended(error: BaseException, *, as_json: bool = False) -> int:
@@ -70,6 +75,37 @@ def test_ctrl_c_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_full_disk_is_told_without_a_stack_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(OSError(errno.ENOSPC, "No space left on device", "out/y.npy")) == 1
     assert capsys.readouterr().err == "Error: out/y.npy: No space left on device\n"
+
+
+@needs.linux
+def test_a_full_disk_behind_stdout_is_told_without_a_stack_trace_with_json_too() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "qnnbridge_tools", "explain", "127", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["host", "stop", "--drain", "nan"], "--drain nan"),
+        (["host", "restart", "--drain", "inf"], "--drain inf"),
+        (["top", "--interval", "inf"], "--interval inf"),
+        (["serve", "--timeout", "nan"], "--timeout nan"),
+        (["serve", "--drain", "nan"], "--drain nan"),
+    ],
+)
+def test_a_time_that_is_no_number_is_bad_input(arguments: list[str], words: str) -> None:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
+    assert f"{words} is no number of seconds" in done.stderr
 
 
 def test_a_closed_pipe_is_left_to_the_command_line_library() -> None:

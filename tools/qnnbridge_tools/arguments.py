@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -81,6 +82,12 @@ def read_timeout(seconds: float | None) -> float | None:
             fix="Give a number of seconds above 0, or leave --timeout away for as long as it takes.",
         )
     return seconds
+
+
+def check_seconds(option: str, seconds: float | None) -> None:
+    """Raises `OptionError` for nan and infinity, which pass the range of an option."""
+    if seconds is not None and not math.isfinite(seconds):
+        raise OptionError(f"{option} {seconds:g} is no number of seconds.")
 
 
 def read_provider_options(texts: Iterable[str]) -> dict[str, str]:

@@ -94,6 +94,6 @@ def _ended(error: errors.BridgeError, as_json: bool) -> typer.Exit:
     if as_json:
         from qnnbridge_tools import output
 
-        with contextlib.suppress(OSError):  # that may have been what went wrong
+        with contextlib.suppress(OSError):  # stdout is what failed; the words are on stderr
             output.print_json({"error": error.to_wire()})
     return typer.Exit(exit_code_of(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import sys
 import tempfile
@@ -45,8 +46,12 @@ def why_not_private(path: Path) -> str | None:
     return None
 
 
-def how_to_make_private(path: Path) -> str:
-    return f"Remove it, or: chmod go-rwx {path}"
+def how_to_make_private(path: Path) -> str | None:
+    """``None`` for what is not ours to change, or is a link."""
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid():
+        return None
+    return f"If nobody else needs it: chmod go-rwx {shlex.quote(str(path))}"
 
 
 def write_private_file(path: Path, data: bytes) -> None:

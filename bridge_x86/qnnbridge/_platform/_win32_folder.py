@@ -69,8 +69,8 @@ def why_not_private(path: Path) -> str | None:
     return f"others may use it ({', '.join(sorted(others))})" if others else None
 
 
-def how_to_make_private(path: Path) -> str:
-    return f'Remove it, or: icacls "{path}" /inheritance:r /grant:r "%USERNAME%:(OI)(CI)F"'
+def how_to_make_private(path: Path) -> str | None:
+    return f'If nobody else needs it: icacls "{path}" /inheritance:r /grant:r "%USERNAME%:(OI)(CI)F"'
 
 
 def write_private_file(path: Path, data: bytes) -> None:

@@ -14,6 +14,7 @@ from qnnbridge._platform import door as platform
 from qnnbridge_protocol.errors import HostStartFailed
 
 VARIABLE: Final = "QNNBRIDGE_RUNTIME_DIR"
+_NOT_PRIVATE: Final = "Who can write there could pretend to be the daemon, and who can read there could use it."
 
 
 def runtime_folder() -> Path:
@@ -28,15 +29,21 @@ def make_runtime_folder() -> Path:
     try:
         platform.make_private_folder(folder)
     except OSError as error:
-        raise refused(folder, f"it cannot be made ({error.strerror or error})") from error
-    check_private(folder)
+        raise _refused(folder, f"it cannot be made ({error.strerror or error})") from error
+    _check_folder(folder)
     return folder
 
 
 def existing_runtime_folder() -> Path | None:
     """The folder if it is there. Raises `HostStartFailed` if it cannot be trusted."""
     folder = runtime_folder()
-    return folder if check_private(folder) else None
+    return folder if _check_folder(folder) else None
+
+
+def _check_folder(path: Path) -> bool:
+    if path.exists() and not path.is_dir():
+        raise _refused(path, "it is no folder")
+    return check_private(path)
 
 
 def check_private(path: Path) -> bool:
@@ -46,17 +53,18 @@ def check_private(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise refused(path, f"it cannot be looked at ({error.strerror or error})") from error
+        raise _refused(path, f"it cannot be looked at ({error.strerror or error})") from error
     if problem is not None:
-        raise refused(path, problem, platform.how_to_make_private(path))
+        raise _refused(path, problem, platform.how_to_make_private(path), _NOT_PRIVATE)
     return True
 
 
-def refused(path: Path, problem: str, fix: str | None = None) -> HostStartFailed:
+def _refused(path: Path, problem: str, fix: str | None = None, cause: str | None = None) -> HostStartFailed:
+    elsewhere = f"{VARIABLE} to a folder of your own."
     error = HostStartFailed(
         f"{path} cannot be used for the daemon: {problem}.",
-        cause="Who can write there could pretend to be the daemon, and who can read there could use it.",
-        fix=f"{fix + '. ' if fix else ''}Or set {VARIABLE} to a folder of your own.",
+        cause=cause,
+        fix=f"{fix}. Or set {elsewhere}" if fix else f"Set {elsewhere}",
         details={"path": str(path)},
     )
     error.retry = "pointless"

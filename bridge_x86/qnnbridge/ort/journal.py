@@ -36,7 +36,8 @@ class ModelRecord:
 
 class Journal(Protocol):
     def opened(self, session: Any, because: str | None = None) -> None: ...
-    def running(self, session: Any) -> AbstractContextManager[None]: ...
+    def running(self, session: Any) -> AbstractContextManager[None]:
+        """Around one run. What a run does within itself, in the same thread, is part of it."""
 
 
 class _Silent:
@@ -51,10 +52,17 @@ class _Silent:
         return self._nothing
 
 
+class _Thread(threading.local):
+    """runs: whether this thread is within a run."""
+
+    runs = False
+
+
 class _Writing:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._lock = threading.Lock()
+        self._thread = _Thread()
         self._records: dict[tuple[str, int, int], ModelRecord] = {}
         self._hosts: dict[int, Any] = {}
         self._process = 0
@@ -69,12 +77,17 @@ class _Writing:
 
     @contextlib.contextmanager
     def running(self, session: Any) -> Iterator[None]:
+        if self._thread.runs:
+            yield
+            return
+        self._thread.runs = True
         begin = time.perf_counter()
         failed = True
         try:
             yield
             failed = False
         finally:
+            self._thread.runs = False
             spent = time.perf_counter() - begin
             with self._changing(session) as record:
                 record.calls += 1

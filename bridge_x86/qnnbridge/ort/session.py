@@ -142,7 +142,8 @@ class InferenceSession(bridge.InferenceSession):
         run_options: RunOptions | Any = None,
         **kwargs: Any,
     ) -> list[Any]:
-        return super().run(output_names, input_feed, run_options, **kwargs)
+        with journal().running(self):  # repeated calls do not come by `run_values`
+            return super().run(output_names, input_feed, run_options, **kwargs)
 
     @as_ort_raises
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | Any = None, **kwargs: Any) -> None:

@@ -6,15 +6,20 @@ import math
 import statistics
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from qnnbridge_tools import output
+from qnnbridge_tools import output, where
 from qnnbridge_tools.bench.hosts import WAYS, WAYS_IN_WORDS
 from qnnbridge_tools.bench.moments import MOMENTS_IN_WORDS
 from qnnbridge_tools.bench.report import notes
 from qnnbridge_tools.bench.work import Measured, Row
 
+if TYPE_CHECKING:
+    from qnnbridge_protocol.specs import Placement
+
 COLOURS = dict(zip(WAYS, ("#5b6472", "#1f77b4", "#2ca02c", "#9467bd", "#d98c1f"), strict=True))
 BAR_PX, GAP_PX, LEFT_PX, WIDTH_PX, LABEL_PX = 16, 22, 90, 640, 110
+NAME_CHARACTERS = 14
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>qnnbridge bench</title>
@@ -28,7 +33,7 @@ svg text {{ font: 12px system-ui, sans-serif; fill: #222; }}
 td, th {{ border-color: #444; }} }}
 </style></head><body>
 <h1>What a call costs</h1>
-<p>{sides}</p>
+<p>{sides}</p>{placement}
 {chart}
 <h2>Calls</h2>{calls}
 <h2>Many callers at once</h2>{crowds}
@@ -48,9 +53,10 @@ def page(measured: Measured) -> str:
     one = measured.crowds[min(measured.crowds)]
     return _PAGE.format(
         sides=escape(f"Host: {host.machine}, {host.platform}, Python {host.python}, {_versions(measured)}."),
+        placement="" if measured.placement is None else _placement(measured.placement),
         chart=_chart(measured.rows),
         calls=_table(
-            ("", "way", "median us", "times direct", "of ten", "of a hundred", "noise", "calls"),
+            ("", "way", "median us", "times direct", "slowest of ten", "of a hundred", "noise", "calls"),
             [cells for row in measured.rows for cells in _call_rows(row)],
         ),
         crowds=_table(
@@ -74,7 +80,18 @@ def page(measured: Measured) -> str:
 
 
 def _versions(measured: Measured) -> str:
-    return ", ".join(f"{name} {number}" for name, number in sorted(measured.host.versions.items()))
+    return ", ".join(
+        f"{name} {number}" for name, number in sorted(measured.host.versions.items()) if name != "python"
+    )
+
+
+def _placement(placement: Placement) -> str:
+    told = (f"{name}: {value}" for name, value in where.placement_pairs(placement))
+    return f"<p>Where the model ran: {escape('; '.join(told))}.</p>"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_CHARACTERS else name[: NAME_CHARACTERS - 1] + "…"
 
 
 def _call_rows(row: Row) -> list[tuple[str, ...]]:
@@ -113,7 +130,9 @@ def _chart(rows: list[Row]) -> str:
         parts.append(f'<text x="{at:.1f}" y="12" text-anchor="middle">{_axis(power)}</text>')
     for row in rows:
         middle = y + BAR_PX * len(WAYS) / 2 + 4
-        parts.append(f'<text x="{LEFT_PX - 8}" y="{middle:.0f}" text-anchor="end">{escape(row.name[:14])}</text>')
+        parts.append(
+            f'<text x="{LEFT_PX - 8}" y="{middle:.0f}" text-anchor="end">{escape(_short(row.name))}</text>'
+        )
         for way in WAYS:
             end = x(row.timings[way].median_s * 1e6)
             words = f"{way}: {row.timings[way].median_s * 1e6:.1f} us"

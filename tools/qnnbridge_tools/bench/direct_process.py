@@ -35,10 +35,18 @@ class DirectProcess:
 
     def open(self, spec: dict[str, Any], feed: Path) -> tuple[int, int]:
         """The number of the session, and the check sum of its outputs for this feed."""
-        answer = self._ask({"open": spec, "feed": str(feed)})
+        answer = self._opened({"open": spec, "feed": str(feed)})
+        return int(answer["session"]), int(answer["crc"])
+
+    def open_only(self, spec: dict[str, Any]) -> None:
+        """Make the session, and run nothing."""
+        self._opened({"open": spec})
+
+    def _opened(self, question: dict[str, Any]) -> dict[str, Any]:
+        answer = self._ask(question)
         if "error" in answer:
             raise BridgeError(f"The model cannot be run without the bridge either: {answer['error']}")
-        return int(answer["session"]), int(answer["crc"])
+        return answer
 
     def batch(self, session: int) -> Batch:
         def batch(count: int) -> Sequence[int]:

@@ -36,13 +36,15 @@ CPU = "CPUExecutionProvider"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Subject:
-    """A model to call, and with what. threads: of ONNX Runtime; 0 leaves that to it."""
+    """A model to call, and with what. threads: of ONNX Runtime; 0 leaves that to it. sizes: of free dimensions,
+    by their names."""
 
     model: Path
     feed: Mapping[str, Any]
     providers: Sequence[str] = (CPU,)
     fallback: str = "error"
     threads: int = 1
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Rig:
@@ -93,7 +95,7 @@ class Rig:
         self._feeds += 1
         file = self._folder / f"feed{self._feeds}.npz"
         _save(file, subject.feed)
-        direct, crc = self.direct.open(shared._remote.manifest.spec.to_wire(), file)
+        direct, crc = self.direct.open(specification(shared), file)
         feed = dict(subject.feed)
         calls: dict[str, Callable[[], Any]] = {
             PLAIN: lambda: shared.run(None, feed),
@@ -127,6 +129,8 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
         options.intra_op_num_threads = subject.threads
         options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    for name, size in subject.sizes.items():
+        options.add_free_dimension_override_by_name(name, size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CpuFallbackWarning)  # the report tells the placement
         return InferenceSession(
@@ -137,6 +141,11 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
             host=host,
             cache=False,
         )
+
+
+def specification(session: InferenceSession) -> dict[str, Any]:
+    """What the host was asked to make: the process without a bridge makes the same."""
+    return session._remote.manifest.spec.to_wire()
 
 
 def zero_copy(session: InferenceSession, feed: Mapping[str, Any]) -> Callable[[], Any]:

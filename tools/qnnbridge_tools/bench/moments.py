@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_tools.bench.direct_process import DirectProcess
 from qnnbridge_tools.bench.hosts import Subject, open_session
 
 if TYPE_CHECKING:
     from qnnbridge import Host
 
 TIMEOUT_S = 300.0
+STATE_DIR = "QNNBRIDGE_STATE_DIR"
 
 EMPTY, READY, SESSION, DIRECT_SESSION = "python", "host ready", "session", "direct session"
 APPLICATION = "application session"
@@ -27,7 +33,7 @@ MOMENTS_IN_WORDS = {
     APPLICATION: "from the start of an application to its session, through the bridge",
 }
 
-_DIRECT = """
+_DEFAULT = """
 import sys
 import onnxruntime
 onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
@@ -52,19 +58,25 @@ os._exit(0)
 package of the user's)."""
 
 
-def starting(python: str, subject: Subject, rounds: int) -> dict[str, list[float]]:
+def starting(
+    python: str, subject: Subject, rounds: int, spec: dict[str, Any] | None = None
+) -> dict[str, list[float]]:
     """Seconds of each, in turns. The first turn warms the disk's cache and is not told.
 
-    All sessions run on the CPU, with ONNX Runtime's own number of threads.
+    spec: what the process without the bridge is to make, and no application is started. ``None``: all sessions run
+    on the CPU with all defaults, so with ONNX Runtime's own number of threads.
     """
     subject = dataclasses.replace(subject, threads=0)
     works: dict[str, Callable[[], float]] = {
         EMPTY: lambda: _empty(python),
         READY: lambda: _ready(python),
         SESSION: lambda: _session(python, subject),
-        DIRECT_SESSION: lambda: _told([python, "-I", "-c", _DIRECT, str(subject.model)]),
-        APPLICATION: lambda: _told([sys.executable, "-c", _APPLICATION, str(subject.model), python]),
+        DIRECT_SESSION: lambda: (
+            _told([python, "-I", "-c", _DEFAULT, str(subject.model)]) if spec is None else _same(python, spec)
+        ),
     }
+    if spec is None:
+        works[APPLICATION] = lambda: _told([sys.executable, "-c", _APPLICATION, str(subject.model), python])
     taken: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):
         for name, work in works.items():
@@ -97,6 +109,13 @@ def _session(python: str, subject: Subject) -> float:
         return time.perf_counter() - begin
 
 
+def _same(python: str, spec: dict[str, Any]) -> float:
+    begin = time.perf_counter()
+    with DirectProcess(python) as process:
+        process.open_only(spec)
+        return time.perf_counter() - begin
+
+
 def _told(command: list[str]) -> float:
     """From the start of a process to its first word."""
     begin = time.perf_counter()
@@ -123,7 +142,7 @@ def recovery(python: str, subject: Subject, kills: int) -> list[float]:
     from qnnbridge import Host
 
     taken = []
-    with Host(python=python) as host, open_session(host, subject) as session:
+    with _expected_deaths(), Host(python=python) as host, open_session(host, subject) as session:
         feed: dict[str, Any] = dict(subject.feed)
         session.run(None, feed)
         for _ in range(kills):
@@ -132,6 +151,23 @@ def recovery(python: str, subject: Subject, kills: int) -> list[float]:
             session.run(None, feed)
             taken.append(time.perf_counter() - begin)
     return taken
+
+
+@contextlib.contextmanager
+def _expected_deaths() -> Iterator[None]:
+    """Hosts are killed within: that is no news, and no matter for the user's crash reports and quarantine."""
+    log = logging.getLogger("qnnbridge.supervisor")
+    kept, disabled = os.environ.get(STATE_DIR), log.disabled
+    with tempfile.TemporaryDirectory(prefix="qnnbridge-bench-", ignore_cleanup_errors=True) as folder:
+        os.environ[STATE_DIR], log.disabled = folder, True
+        try:
+            yield
+        finally:
+            log.disabled = disabled
+            if kept is None:
+                del os.environ[STATE_DIR]
+            else:
+                os.environ[STATE_DIR] = kept
 
 
 def kill(host: Host) -> None:

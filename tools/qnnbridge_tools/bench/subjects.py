@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qnnbridge_tools.bench.hosts import Subject
 
 if TYPE_CHECKING:
     from qnnbridge import Host
+    from qnnbridge_tools.arguments import Dimensions
 
 ASSETS = Path(__file__).with_name("assets")
 KIB, MIB = 1024, 1024 * 1024
@@ -35,13 +37,13 @@ def convolving() -> Subject:
 
 
 def users_own(
-    host: Host, model: Path, providers: tuple[str, ...], fallback: str, dimensions: Any, seed: int
+    host: Host, model: Path, providers: tuple[str, ...], fallback: str, dimensions: Dimensions, seed: int
 ) -> Subject:
     """The model with made up inputs."""
     from qnnbridge_tools import feeds
     from qnnbridge_tools.bench.hosts import open_session
 
-    empty = Subject(model, {}, providers, fallback, threads=0)
+    empty = Subject(model, {}, providers, fallback, threads=0, sizes=dimensions.by_name)
     with open_session(host, empty) as session:
         given = feeds.complete(session.get_inputs(), (), dimensions, seed=seed)
-    return Subject(model, {feed.name: feed.value for feed in given}, providers, fallback, threads=0)
+    return dataclasses.replace(empty, feed={feed.name: feed.value for feed in given})

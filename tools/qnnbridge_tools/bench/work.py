@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge_protocol.errors import NoSuchFile
+from qnnbridge_protocol.errors import NoSuchFile, OptionError, PlacementRefused
+from qnnbridge_tools import free_dimensions
+from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.bench import moments, subjects, threads
-from qnnbridge_tools.bench.hosts import Rig, Subject, open_session
+from qnnbridge_tools.bench.hosts import Rig, Subject, open_session, specification
 from qnnbridge_tools.bench.measuring import Timing, pinned, race
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class Request:
     model: Path | None
     providers: tuple[str, ...]
     fallback: str
-    dimensions: Any
+    dimensions: Dimensions
     effort: Effort
     pin: bool
     host_python: str | None
@@ -80,18 +82,37 @@ def perform(request: Request, say: Callable[[str], None]) -> Measured:
     """say: told what is being done, for somebody who waits."""
     if request.model is not None and not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
+    _check_dimensions(request)
+    try:
+        return _performed(request, say)
+    except PlacementRefused as refused:
+        free_dimensions.in_options(refused)
+        raise
+
+
+def _check_dimensions(request: Request) -> None:
+    if not request.dimensions.by_name and not request.dimensions.by_axis:
+        return
+    if request.model is None:
+        raise OptionError("--dim goes with --model: our own models have no free dimensions.")
+    from qnnbridge.epcontext.scan import scan_model
+
+    free_dimensions.refuse_unknown((scan_model(request.model, count_nodes=False),), request.dimensions)
+
+
+def _performed(request: Request, say: Callable[[str], None]) -> Measured:
     effort = request.effort
     before = _load()
     say("starting hosts")
     with Rig(request.host_python) as rig:
-        todo, placement = _subjects(request, rig)
+        todo, placement, spec = _subjects(request, rig)
         rows, held = _race(rig, todo, request, say)
         say("threads")
         crowds = _crowds(rig, todo[0][1], effort)
         stats, info = rig.shared.stats, rig.info
     small = todo[0][1] if request.model is not None else subjects.convolving()
     say("start-up")
-    starts = moments.starting(info.executable, small, effort.starts)
+    starts = moments.starting(info.executable, small, effort.starts, spec)
     say("recovery")
     recovery_s = moments.recovery(info.executable, small, effort.kills)
     after = _load()
@@ -99,15 +120,18 @@ def perform(request: Request, say: Callable[[str], None]) -> Measured:
     return Measured(rows, crowds, starts, recovery_s, held, placement, info, stats, load, os.cpu_count() or 1)
 
 
-def _subjects(request: Request, rig: Rig) -> tuple[list[tuple[str, Subject]], Placement | None]:
+def _subjects(
+    request: Request, rig: Rig
+) -> tuple[list[tuple[str, Subject]], Placement | None, dict[str, Any] | None]:
+    """What to measure by name; of the user's model where it runs and how its session is made, too."""
     if request.model is None:
         ours = [(name, subjects.adding(subjects.SIZES[name])) for name in request.effort.sizes]
-        return [*ours, ("convnet", subjects.convolving())], None
+        return [*ours, ("convnet", subjects.convolving())], None, None
     subject = subjects.users_own(
         rig.shared, request.model, request.providers, request.fallback, request.dimensions, seed=0
     )
     with open_session(rig.shared, subject) as session:
-        return [(request.model.name, subject)], session.placement
+        return [(request.model.name, subject)], session.placement, specification(session)
 
 
 def _race(

@@ -57,8 +57,10 @@ def run(given: DaemonOptions) -> None:
 def stop(drain: Drain = DRAIN_S, as_json: Json = False) -> None:
     """End the daemon and its NPU host, and wait for that. Calls under way may end first."""
     with reporting.work(as_json=as_json):
+        from qnnbridge_tools.arguments import check_seconds
         from qnnbridge_tools.host import actions
 
+        check_seconds("--drain", drain)
         actions.stop(drain, as_json)
 
 
@@ -74,8 +76,10 @@ def restart(
 ) -> None:
     """Replace the NPU host by a new one; no call is lost. The options go with --daemon."""
     with reporting.work(as_json=as_json):
+        from qnnbridge_tools.arguments import check_seconds
         from qnnbridge_tools.host import actions
 
+        check_seconds("--drain", drain)
         if whole:
             actions.restart_daemon(given, drain, as_json)
         else:

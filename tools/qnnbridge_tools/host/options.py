@@ -65,10 +65,13 @@ class DaemonOptions:
 
     def words(self) -> list[str]:
         """For the daemon's command line, which is read in another working folder. Raises `OptionError` for a size
-        that is none."""
+        or a time that is none."""
         from qnnbridge.daemon.start import from_anywhere
+        from qnnbridge_tools.arguments import check_seconds
 
         given: dict[str, Any] = dataclasses.asdict(self)
+        for name in _SECONDS:
+            check_seconds(_option(name), given[name])
         given["python"] = None if self.python is None else from_anywhere(self.python)
         for name in _SIZES:
             given[name] = _bytes(name, given[name])
@@ -82,6 +85,7 @@ class DaemonOptions:
 
 _GIVEN: Final = "given"
 _SIZES: Final = ("max_bytes", "recycle_bytes")
+_SECONDS: Final = ("idle_exit", "idle_unload")
 
 
 def with_daemon_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -68,6 +68,8 @@ def serve(
         from qnnbridge_tools.serve import address, model_files, server, sessions
         from qnnbridge_tools.serve import token_file as tokens
 
+        arguments.check_seconds("--timeout", timeout)
+        arguments.check_seconds("--drain", drain)
         server.require_packages()
         place = address.read_address(http)
         server.check_exposure(place, token_file)

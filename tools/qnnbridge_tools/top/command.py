@@ -28,6 +28,8 @@ def top(
 ) -> None:
     """Watch the daemon: clients, models, where they run, calls per second, latencies. q ends it."""
     with reporting.work(as_json=as_json):
+        from qnnbridge_tools.arguments import check_seconds
         from qnnbridge_tools.top import watching
 
+        check_seconds("--interval", interval)
         watching.watch(interval, order, rounds, as_json)
