@@ -180,7 +180,8 @@ class LineCall(Request):
         assert plan is not None
         try:
             line = self.line
-            values = plan.session.run_bound(plan.call, stop, line.recorder(self))
+            line.current = self
+            values = plan.session.run_bound(plan.call, stop, line.note if line.records else self.declare_all)
             if values is None and not plan.inline:
                 line.answer_shortly(line.result, self.number)
             else:
@@ -192,6 +193,10 @@ class LineCall(Request):
 
     def declare(self, phase: str) -> None:
         self.line.tell_phase(self, phase)
+
+    def declare_all(self, phase: str) -> None:
+        """Where there is no memory to note it in."""
+        self.line.declare(self, phase)
 
     def refuse(self, error: BaseException) -> None:
         self.line.answer_error(self, error)
@@ -232,8 +237,11 @@ class Line:
         """The client is gone from it: nothing is written any more."""
         self._answered = 0
         """The call that was answered last: nothing more is said about it. Under the lock."""
-        self._current: LineCall | None = None
-        self._note: Callable[[str], None] = self._note_phase
+        self.current: LineCall | None = None
+        """The call that is being served."""
+        self.note: Callable[[str], None] = self._note_phase
+        """To be called before each native step of it."""
+        self.declare = lines.desk.declare
 
     def let_go(self) -> None:
         """Of the memory of its plans."""
@@ -287,21 +295,18 @@ class Line:
                     for view in plan.inputs:
                         if not _fill(file, view):
                             raise EOFError
-                    self._begin(number, plan)
+                    call = self.spare.pop() if self.spare else self._new_call()
+                    call.renew(number, plan)
+                    self._accept(call, plan.lane)
                     return
             elif begins == _PING_BEGINS and not tail:
                 self.answer_shortly(self._pong, number)
                 return
         self._take_carefully(file, raw)
 
-    def _begin(self, number: int, plan: Plan) -> None:
-        if self.spare:
-            call = self.spare.pop()
-        else:
-            call = LineCall(self)
-            self._made += 1
-        call.renew(number, plan)
-        self._accept(call, plan.lane)
+    def _new_call(self) -> LineCall:
+        self._made += 1
+        return LineCall(self)
 
     def _take_carefully(self, file: io.FileIO, raw: memoryview) -> None:
         head = parse_head(raw, self._desk.limits, from_client=True)
@@ -348,16 +353,9 @@ class Line:
 
     # --- answering; whoever serves the call ---
 
-    def recorder(self, call: LineCall) -> Callable[[str], None]:
-        """What to call before each native step of this call."""
-        if self._record is None:
-            return lambda phase: self._desk.declare(call, phase)
-        self._current = call
-        return self._note
-
     def _note_phase(self, phase: str) -> None:
         # Read by the client only when this process is gone: no frame, no wake-up, and it is always right.
-        call = self._current
+        call = self.current
         if call is not None and self._record is not None:
             call.phase = phase
             PHASE_RECORD.pack_into(self._record, 0, call.number, _PHASE_NUMBERS.get(phase, 1))
@@ -420,8 +418,8 @@ class Line:
                 # Calls, plans and memory refer to each other: in a process that goes on they would stay for long.
                 self.spare.clear()
                 self._made = 0
-                self._current = self._record = None
-                self._note = _nowhere
+                self.current = self._record = None
+                self.note = _nowhere
 
 
 def _nowhere(_phase: str) -> None:

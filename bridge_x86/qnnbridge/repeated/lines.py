@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from qnnbridge._platform._forks import forks
+from qnnbridge._platform import _forks
 from qnnbridge._platform.sharing import LineStreams
 from qnnbridge.process.channel import Deadline
 from qnnbridge.process.open_requests import UNNOTED, ChannelFailed
@@ -48,7 +48,7 @@ class Lines:
         self._channel = channel
         self._sharing = sharing
         self._on_look = on_look
-        self._forks = forks()
+        self._forks = _forks.count
         self._lock = threading.RLock()
         self._attaching = threading.Lock()
         """Held while the host is shown what several callers may want to show it; it may take its time."""
@@ -72,22 +72,22 @@ class Lines:
     def __len__(self) -> int:
         return len(self._all)
 
-    def take(self, deadline: float | None) -> LinePlans | None:
+    def take(self, deadline: float | None, *, may_open: bool = True) -> LinePlans | None:
         """A line for the calling thread alone; ``None`` if there is none to be had.
 
         Raises what stops a call on the connection.
         """
-        if self._forks != forks():
+        if self._forks != _forks.count:
             return None
         try:
             return self._idle.pop()
         except IndexError:
-            return self._open(deadline)
+            return self._open(deadline) if may_open else None
 
     def ping(self, deadline: float | None) -> bool:
         """Ask the host for a sign of life. False if there is no line for it, or it has ended."""
         try:
-            plans = self._idle.pop() if self._forks == forks() else None
+            plans = self._idle.pop() if self._forks == _forks.count else None
         except IndexError:
             return False
         if plans is None:
