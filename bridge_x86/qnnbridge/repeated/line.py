@@ -9,6 +9,7 @@ While a call is under way (`busy`) the line stands for it in the table of open r
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import time
@@ -39,7 +40,7 @@ from qnnbridge_protocol.lines import (
 )
 
 LOOK_INTERVAL_S = 5.0
-"""How often a caller that waits looks whether the host can answer at all."""
+"""How often a caller that waits looks whether the host can answer at all, or somebody looks for it."""
 
 _LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
 _RESULT = int(LineKind.RESULT)
@@ -101,6 +102,9 @@ class Line:
         self._expected_tail = bytearray(HEAD_BYTES)
         self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
         self._readinto = self._file.readinto
+        self._may_block = streams.MAY_BLOCK and not eager
+        self._blocked = False
+        self._nudged = False
         self._write = streams.write
         self._poll = streams.poll
 
@@ -132,6 +136,22 @@ class Line:
         number, phase = PHASE_RECORD.unpack_from(self._record)
         return PHASES[phase] if number == self._call_number and 0 < phase < len(PHASES) else None
 
+    # --- who looks after a caller that waits in a read ---
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a call is under way that looks after nothing by itself. Any thread."""
+        return self._blocked and self.busy and not self.abandoned
+
+    def nudge(self) -> None:
+        """The host has been given up: let the caller that waits for it find that out. Any thread.
+
+        What comes by this line cannot be relied upon any more.
+        """
+        self._nudged = True
+        with contextlib.suppress(OSError):
+            self._streams.nudge(HEAD.pack(LINE_MAGIC, LineKind.PHASE, 0, 0, self._call_number, 0, 0, 0))
+
     # --- calls ---
 
     def call(self, plan: int, deadline: float | None) -> Head | None:
@@ -150,9 +170,14 @@ class Line:
         except OSError:
             raise LineEnded from None
         self.sent = True
-        if deadline is not None or self._eager or not self._poll(_LOOK_INTERVAL_MS):
+        if deadline is None and self._may_block:
+            # To ask first whether there is something costs a tenth of the call; `nudge` is for when nothing comes.
+            self._blocked = True
+            count = self._readinto(self._in)
+            self._blocked = False
+        else:
             self._wait(deadline)
-        count = self._readinto(self._in)
+            count = self._readinto(self._in)
         _NUMBER.pack_into(self._expected, _NUMBER_AT, number)
         if count == HEAD_BYTES and self._in == self._expected:
             self.busy = self.broken = False
@@ -176,8 +201,13 @@ class Line:
         """Make a call whose tensors travel here. ``None`` if the outputs have been filled, else what came."""
         self._begin()
         self._send(LineKind.CALL, plan, inputs, _bytes_in(inputs), deadline)
-        self._wait(deadline)
-        count = self._readinto(self._in)
+        if deadline is None and self._may_block:
+            self._blocked = True
+            count = self._readinto(self._in)
+            self._blocked = False
+        else:
+            self._wait(deadline)
+            count = self._readinto(self._in)
         HEAD.pack_into(
             self._expected_tail, 0, LINE_MAGIC, _RESULT, 0, 0, self._call_number, 0, _bytes_in(outputs), 0
         )
@@ -191,6 +221,8 @@ class Line:
                 raise desync(f"result of {head.tail_bytes} bytes, its plan says otherwise")
         for target in outputs:
             self._fill(target, deadline)
+        if self._nudged:  # between the head and the tensors
+            self._look(deadline)
         self._end()
         return None
 
@@ -302,6 +334,8 @@ class Line:
             head = parse_head(self._in, self._limits, from_client=False)
             if head.number != self._call_number:
                 raise desync(f"answer to call {head.number} on a line, asked was {self._call_number}", self._in)
+            if self._nudged:
+                self._look(deadline)
             if head.kind is not LineKind.PHASE:
                 return head
             self._declared = PHASES[head.phase] or None
