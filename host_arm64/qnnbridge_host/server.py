@@ -16,7 +16,8 @@ from typing import Any, NoReturn, Protocol
 
 from qnnbridge_host.failures import describe
 from qnnbridge_host.lanes import Lane
-from qnnbridge_host.lines import LineCall, Lines
+from qnnbridge_host.line_call import LineCall
+from qnnbridge_host.lines import Lines
 from qnnbridge_host.plans import BoundRuns
 from qnnbridge_host.requests import InFlight, Request
 from qnnbridge_host.sharing import Slabs

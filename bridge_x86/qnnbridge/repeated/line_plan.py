@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qnnbridge.repeated.memory import Slab, lend
-from qnnbridge.repeated.shapes import CallShape, TensorShape
+from qnnbridge.repeated.shapes import CallShape
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Whole = Callable[[], "Array | None"]
@@ -39,9 +39,9 @@ class LinePlan:
             "interfaces",
             "needs",
             "number",
-            "outputs",
             "plain",
             "reply",
+            "reply_size",
         ),
         *("results", "session", "shape", "size", "taken", "tight", "used"),
     )
@@ -54,13 +54,13 @@ class LinePlan:
         self.results: list[Array | None] = []
         self.interfaces: list[dict[str, Any]] = []
         self.reply: Slab | None = None
-        self.outputs: tuple[TensorShape, ...] = ()
         self.shape: CallShape | None = None
         self.given: tuple[tuple[str, np.dtype[Any], tuple[int, ...], Whole], ...] = ()
         self.taken: tuple[tuple[np.dtype[Any], tuple[int, ...], Whole], ...] = ()
         self.fills = False
         """Whether any output lies in such a block."""
-        self.size = 0
+        self.size = self.reply_size = 0
+        """Bytes of all inputs and of all outputs, of an inline plan."""
         self.needs = 0
         """Bytes of memory for inputs and outputs, without blocks of the application's."""
         self.used = False

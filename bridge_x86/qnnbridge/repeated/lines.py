@@ -21,8 +21,8 @@ from qnnbridge._platform import _forks
 from qnnbridge._platform.sharing import LineStreams
 from qnnbridge.process.channel import Deadline
 from qnnbridge.process.open_requests import UNNOTED, ChannelFailed
-from qnnbridge.repeated.line import Line, LineEnded, LineLate
 from qnnbridge.repeated.keeper import keep
+from qnnbridge.repeated.line import Line, LineEnded, LineLate
 from qnnbridge.repeated.memory import Slab, slab_size
 from qnnbridge.repeated.plans import LinePlans, NoSharedMemory
 from qnnbridge.repeated.sharing import Sharing, next_slab_number
@@ -37,6 +37,7 @@ MAX_OPEN_LINES = 32
 
 RETRY_S = 1.0
 """After a line could not be opened, none is tried for before."""
+
 
 class Lines:
     """See the module. Also the `SlabSource` of their plans."""

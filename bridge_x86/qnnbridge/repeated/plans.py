@@ -225,8 +225,8 @@ class LinePlans:
         plan = self._plans.get((shape, None))
         if plan is None or plan.session != session:
             plan = LinePlan(self._next_number(), session, inline=True)
-            plan.outputs = shape.outputs
             plan.size = sum(tensor.nbytes for tensor in shape.inputs)
+            plan.reply_size = sum(tensor.nbytes for tensor in shape.outputs)
             plan.needs = plan.size + shape.reply_bytes
             self._tell(
                 plan, [_wire(t, 0, 0) for t in shape.inputs], [_wire(t, 0, 0) for t in shape.outputs], deadline

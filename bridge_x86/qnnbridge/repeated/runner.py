@@ -242,7 +242,7 @@ def _run_inline(
         result = given if direct and given is not None else np.empty(tensor.shape, tensor.dtype)
         results.append(result)
         targets.append(result.data.cast("B"))
-    head = line.call_inline(plan.number, chunks, targets, deadline)
+    head = line.call_inline(plan.number, chunks, plan.size, targets, plan.reply_size, deadline)
     if head is not None:
         return _other_answer(plans, head, deadline, out)
     for index, result in enumerate(results):
