@@ -131,12 +131,12 @@ class LinePlans:
             return None
         for name, dtype, dims, whole in plan.given:
             array = feed.get(name)
-            if array.__class__ is not ndarray or array.dtype is not dtype or array.shape != dims:
-                return None
             if whole is no_array:
-                if array.base.__class__ is SharedBlock:
+                if array.__class__ is not ndarray or array.base.__class__ is SharedBlock:
                     return None
-            elif whole() is not array:
+            elif array is None or whole() is not array:  # one that is gone is ``None``, too
+                return None
+            if array.dtype is not dtype or array.shape != dims:  # also of the same array: both can be set
                 return None
         if out is None:
             return None if plan.fills else plan
@@ -145,14 +145,12 @@ class LinePlans:
                 if whole is not no_array:
                     return None
                 continue
-            if target.__class__ is not ndarray or target.dtype is not dtype or target.shape != dims:
-                return None
-            if not target.flags.writeable:
-                return None
             if whole is no_array:
-                if target.base.__class__ is SharedBlock:
+                if target.__class__ is not ndarray or target.base.__class__ is SharedBlock:
                     return None
             elif whole() is not target:
+                return None
+            if target.dtype is not dtype or target.shape != dims or not target.flags.writeable:
                 return None
         return plan
 
