@@ -54,13 +54,9 @@ class RemoteSession(SurvivingSession):
         self.info: SessionInfo
         self._key = str(next(_keys))
         self._dynamic: dict[str, str] = {}
-        self._id = 0
+        self.session_id = 0
+        """Its number in the host of `generation`. An attribute, because each quick call looks at it."""
         self._profile = SessionProfile()
-
-    @property
-    def session_id(self) -> int:
-        """Its number in the host of `generation`."""
-        return self._id
 
     def may_go_quick(self, retry: int | None, on_deadline: OnDeadline) -> bool:
         """Whether a call with these may go by a line, where there is no word for them to a daemon."""
@@ -112,7 +108,7 @@ class RemoteSession(SurvivingSession):
         For one that nobody calls at the moment, and that has no state of its own there.
         """
         with self._lock:
-            process, number = self.host.supervisor.running, self._id
+            process, number = self.host.supervisor.running, self.session_id
             self.live = None
             if process is not None and process.generation == self._generation:
                 process.channel.posts.add({"op": "session.close", "session": number})
@@ -148,14 +144,14 @@ class RemoteSession(SurvivingSession):
         process = self.host.supervisor.running
         if process is not None and process.generation == self._generation:
             try:
-                process.call({"op": "session.close", "session": self._id}, deadline=time.monotonic() + 2.0)
+                process.call({"op": "session.close", "session": self.session_id}, deadline=time.monotonic() + 2.0)
             except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
                 pass  # it is gone, or will be with the host
 
     def forget(self) -> None:
         """The application dropped the session: release it with the next call. Safe in a finalizer."""
-        if not self._closed and self._id:
-            self.host.release_later(self._generation, self._id)
+        if not self._closed and self.session_id:
+            self.host.release_later(self._generation, self.session_id)
 
     # --- calls ---
 
@@ -196,18 +192,18 @@ class RemoteSession(SurvivingSession):
         result = self._survive(
             attempt, timeout_s, retries, "raise" if kill else on_deadline, note, deadline, failed
         )
-        self.host.supervisor.good_reply(self._note, "running")
+        self.host.supervisor.good_reply(self.note, "running")
         return result
 
     def _note_of(self, op: str) -> Note:
-        return self._note if op == self._note.op else dataclasses.replace(self._note, op=op)
+        return self.note if op == self.note.op else dataclasses.replace(self.note, op=op)
 
     # --- making the session ---
 
     def _id_in(self, process: HostProcess, deadline: float | None) -> int:
         """The session's number in this generation; makes the session there if it is not yet."""
         if process.generation == self._generation:
-            return self._id
+            return self.session_id
         if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
             raise Deadline("not-started")
         try:
@@ -215,7 +211,7 @@ class RemoteSession(SurvivingSession):
                 if self._generation:
                     self.manifest.source.check_unchanged()
                 self._create(process, deadline)
-            return self._id
+            return self.session_id
         finally:
             self._lock.release()
 
@@ -234,14 +230,14 @@ class RemoteSession(SurvivingSession):
         else:
             self._book_on(entry.fingerprint)
             number, info = self._load(process, deadline, entry, spec)
-        self.info, self._id, self._generation = info, number, process.generation
+        self.info, self.session_id, self._generation = info, number, process.generation
         self._profile.made(spec, process.generation)
         self.live = process
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
             self.info = dataclasses.replace(self.info, placement=placement)
         if self._closed:
-            self.host.release_later(self._generation, self._id)
+            self.host.release_later(self._generation, self.session_id)
         self.host.recycler.created(process.generation, self._key)
         self.host.supervisor.good_reply(self._create_note, "creating")
         if self._cache is not None and entry is None:

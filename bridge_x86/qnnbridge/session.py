@@ -200,12 +200,15 @@ class InferenceSession(OtherRuns):
                 if timeout is not None or retry is not None or on_deadline != "raise":
                     check_call(timeout, retry, on_deadline)
                     quick = self._remote.may_go_quick(retry, on_deadline)
-                shape = self._known.find(output_names, input_feed) if quick else None
-                if shape is not None:
-                    if out is not None:
-                        out = check_out(out, shape.output_names, shape)
-                    limit = self._timeout if timeout is None else timeout
-                    results = run_repeated(self._remote, shape, input_feed, limit, borrow, out)
+                if quick:
+                    remote, limit = self._remote, self._timeout if timeout is None else timeout
+                    results = run_repeated(remote, None, output_names, input_feed, limit, borrow, out)
+                    if results is None:
+                        shape = self._known.find(output_names, input_feed)
+                        if shape is not None:
+                            if out is not None:
+                                out = check_out(out, shape.output_names, shape)
+                            results = run_repeated(remote, shape, output_names, input_feed, limit, borrow, out)
                     if results is not None:
                         return read_only(results) if borrow and out is None else results
             except Failure as failure:

@@ -46,8 +46,9 @@ class SurvivingSession:
         self.host = host
         self.manifest = manifest
         self.retry = retry
-        self._note = Note("session.run", manifest.source.label, manifest.source.fingerprint, manifest.options_hash)
-        self._create_note = dataclasses.replace(self._note, op="session.create")
+        self.note = Note("session.run", manifest.source.label, manifest.source.fingerprint, manifest.options_hash)
+        """What its runs are about."""
+        self._create_note = dataclasses.replace(self.note, op="session.create")
         self._lock = threading.Lock()
         use_cache = manifest.cache is not False and not host.is_daemon
         self._cache = _session_cache(host, manifest, retry) if use_cache else None
@@ -63,11 +64,6 @@ class SurvivingSession:
     @property
     def closed(self) -> bool:
         return self._closed
-
-    @property
-    def note(self) -> Note:
-        """What its runs are about."""
-        return self._note
 
     @property
     def generation(self) -> int:
@@ -145,7 +141,7 @@ class SurvivingSession:
             except BridgeError as error:
                 if self._shared is not None or not error.details.get("host_must_restart"):
                     raise as_onnxruntime(error) from None
-                supervisor.npu_lost(process, error, self._note)
+                supervisor.npu_lost(process, error, self.note)
                 if retry <= 0:
                     raise as_onnxruntime(error) from None
                 retry -= 1
@@ -180,8 +176,8 @@ class SurvivingSession:
 
     def _book_on(self, fingerprint: str) -> None:
         """Who is to blame if the host dies: the model, or the entry of the cache that stands for it."""
-        if fingerprint != self._note.fingerprint:
-            self._note = dataclasses.replace(self._note, fingerprint=fingerprint)
+        if fingerprint != self.note.fingerprint:
+            self.note = dataclasses.replace(self.note, fingerprint=fingerprint)
             self._create_note = dataclasses.replace(self._create_note, fingerprint=fingerprint)
 
     # --- quarantine ---
@@ -189,12 +185,12 @@ class SurvivingSession:
     def _concerns_me(self, error: BridgeError) -> bool:
         """Whether a death that a restart does not cure says anything about this model: not if another may be it."""
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
-        return not suspects or suspects == {self._note.fingerprint}
+        return not suspects or suspects == {self.note.fingerprint}
 
     def _check_quarantine(self) -> None:
         """Raises `ModelQuarantined`, or goes on with the CPU if the session allows that."""
         try:
-            self.host.supervisor.check_quarantine(self._note)
+            self.host.supervisor.check_quarantine(self.note)
         except ModelQuarantined as error:
             self._bear(error)
 
@@ -221,8 +217,8 @@ class SurvivingSession:
                 return
             spec = dataclasses.replace(self.manifest.spec, providers=(ProviderSpec(CPU),))
             self.manifest = dataclasses.replace(self.manifest, spec=spec)
-            self._note = dataclasses.replace(self._note, options_hash=self.manifest.options_hash)
-            self._create_note = dataclasses.replace(self._note, op="session.create")
+            self.note = dataclasses.replace(self.note, options_hash=self.manifest.options_hash)
+            self._create_note = dataclasses.replace(self.note, op="session.create")
             self._moved_because = error.message
             self._generation = 0
             self.live = None

@@ -15,12 +15,11 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge_host.engine.stop import StopHandle
 from qnnbridge_host.failures import describe
+from qnnbridge_host.line_call import LineCall
 from qnnbridge_host.plans import InlineMemory, Plan, make_plan
-from qnnbridge_host.requests import Request
 from qnnbridge_protocol.drivers.descriptors import ByteWriter, blocking_write
-from qnnbridge_protocol.errors import BridgeError, Cancelled, InvalidArgument, ProtocolDesync, UnknownOperation
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync, UnknownOperation
 from qnnbridge_protocol.frames import Frame, Kind, desync
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.lines import (
@@ -32,7 +31,6 @@ from qnnbridge_protocol.lines import (
     PHASES,
     LineKind,
     TailReader,
-    call_id,
     is_behind,
     pack_head,
     parse_head,
@@ -46,76 +44,12 @@ _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
 _IN_SHORT = struct.Struct("<8sIIQQ")
 """A head of which magic, kind and zeros are one field."""
 _CALL_BEGINS, _PING_BEGINS = pack_head(LineKind.CALL, 0)[:8], pack_head(LineKind.PING, 0)[:8]
+_RESULT = int(LineKind.RESULT)
+_FEW_CHUNKS = 64
+"""So many go in one gathering write that needs no preparation."""
 _NUMBER_AT = 8
 _NUMBER = struct.Struct("<I")
 """Of a head that says nothing but its kind, what differs from call to call."""
-
-
-class LineCall(Request):
-    """A call on a line. Used again for a later call when it has been answered and is out of everybody's hands."""
-
-    __slots__ = ("_first_id", "line", "number", "plan", "stop")
-
-    on_line = True
-
-    def __init__(self, line: Line) -> None:
-        super().__init__(0, {"op": "session.run"}, ())
-        self.line = line
-        self.number = 0
-        self.plan: Plan | None = None
-        self.stopper = self.stop = StopHandle()
-        self._first_id = call_id(line.number, 0)
-
-    def renew(self, number: int, plan: Plan) -> None:
-        self.id = self._first_id + number
-        self.number = number
-        self.plan = plan
-        self.started = False
-        self.declared = self.line.records  # where there is no record a frame has to tell
-        if self.withdrawn or self.failed or self.done is not None:
-            if self.withdrawn:  # whoever stops it may do so only now, and means the call before
-                self.stopper = self.stop = StopHandle()
-            self.withdrawn = self.refused = self.failed = False
-            self.done = None
-
-    def let_go(self) -> None:
-        pass
-
-    @property
-    def withdrawn_ahead(self) -> bool:
-        """Whether a cancel of it came before it did."""
-        return self.number == self.line.withdrawn
-
-    def serve(self) -> bool:
-        """Whether it went well. Never raises what a handler raises: that is the answer."""
-        plan, stop = self.plan, self.stop
-        assert plan is not None
-        try:
-            line = self.line
-            if line.withdrawn == self.number:
-                raise Cancelled("The request was cancelled before it started.")
-            values = plan.session.run_bound(plan.call, stop, line.recorder(self))
-            if values is None and not plan.inline:
-                line.answer_shortly(line.result, self.number)
-            else:
-                line.answer(self, plan, values)
-            return True
-        except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the caller
-            self.line.answer_error(self, error)
-            return False
-
-    def declare(self, phase: str) -> None:
-        self.line.tell_phase(self, phase)
-
-    def refuse(self, error: BaseException) -> None:
-        self.line.answer_error(self, error)
-
-    def served(self) -> None:
-        line = self.line
-        self.plan = None  # or it would keep the plan's memory until the next call
-        line.spare.append(self)
-        if line.ended:
-            line.close_if_unused()
 
 
 class Line:
@@ -137,8 +71,10 @@ class Line:
         self.spare: list[LineCall] = []
         """To be used again."""
         self._write_lock = threading.Lock()
-        self._writer = ByteWriter(blocking_write(self._out_fd))
+        self._write = blocking_write(self._out_fd)
+        self._writer = ByteWriter(self._write)
         self.result = bytearray(pack_head(LineKind.RESULT, 0))
+        self._out_head = memoryview(bytearray(HEAD_BYTES))
         self._pong = bytearray(pack_head(LineKind.PONG, 0))
         self._made = 0
         """Calls that there are. One that is not spare is in somebody's hands."""
@@ -148,8 +84,11 @@ class Line:
         """The call that was answered last: nothing more is said about it. Under the lock."""
         self.withdrawn = 0
         """The last call of which a cancel came before its answer, and maybe before the call itself."""
-        self._current: LineCall | None = None
-        self._note: Callable[[str], None] = self._note_phase
+        self.current: LineCall | None = None
+        """The call that is being served."""
+        self.note: Callable[[str], None] = self._note_phase
+        """To be called before each native step of it."""
+        self.declare = lines.desk.declare
 
     def let_go(self) -> None:
         """Of the memory of its plans."""
@@ -208,23 +147,21 @@ class Line:
                 plan = self._plans.get(plan_number)
                 if plan is not None and plan.input_bytes == tail:
                     for view in plan.inputs:
-                        if not _fill(file, view):
+                        count = file.readinto(view) or 0
+                        if count != view.nbytes and not _fill_rest(file, view, count):
                             raise EOFError
-                    self._begin(number, plan)
+                    call = self.spare.pop() if self.spare else self._new_call()
+                    call.renew(number, plan)
+                    self._accept(call, plan.lane)
                     return
             elif begins == _PING_BEGINS and not tail:
                 self.answer_shortly(self._pong, number)
                 return
         self._take_carefully(file, raw)
 
-    def _begin(self, number: int, plan: Plan) -> None:
-        if self.spare:
-            call = self.spare.pop()
-        else:
-            call = LineCall(self)
-            self._made += 1
-        call.renew(number, plan)
-        self._accept(call, plan.lane)
+    def _new_call(self) -> LineCall:
+        self._made += 1
+        return LineCall(self)
 
     def _take_carefully(self, file: io.FileIO, raw: memoryview) -> None:
         head = parse_head(raw, self._desk.limits, from_client=True)
@@ -275,30 +212,21 @@ class Line:
 
     # --- answering; whoever serves the call ---
 
-    def recorder(self, call: LineCall) -> Callable[[str], None]:
-        """What to call before each native step of this call."""
-        if self._record is None:
-            return lambda phase: self._desk.declare(call, phase)
-        self._current = call
-        return self._note
-
     def _note_phase(self, phase: str) -> None:
         # Read by the client only when this process is gone: no frame, no wake-up, and it is always right.
-        call = self._current
+        call = self.current
         if call is not None and self._record is not None:
             call.phase = phase
             PHASE_RECORD.pack_into(self._record, 0, call.number, _PHASE_NUMBERS.get(phase, 1))
 
-    def answer(self, call: LineCall, plan: Plan, values: list[Any] | None) -> None:
-        if values is not None:
-            from qnnbridge_protocol.values import Encoder
+    def answer(self, call: LineCall, values: list[Any]) -> None:
+        """With outputs of other shapes than the plan says."""
+        from qnnbridge_protocol.values import Encoder
 
-            encoder = Encoder()
-            header = {"outputs": [encoder.add(value) for value in values]}
-            frame = Frame(Kind.REPLY, 1, header, tuple(encoder.buffers))
-            self._send_frame(LineKind.VALUES, call.number, frame)
-            return
-        self._send(LineKind.RESULT, call.number, plan.outputs, plan.output_bytes)
+        encoder = Encoder()
+        header = {"outputs": [encoder.add(value) for value in values]}
+        frame = Frame(Kind.REPLY, 1, header, tuple(encoder.buffers))
+        self._send_frame(LineKind.VALUES, call.number, frame)
 
     def answer_error(self, call: LineCall, error: BaseException) -> None:
         self._send_frame(LineKind.ERROR, call.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
@@ -316,6 +244,22 @@ class Line:
             try:
                 os.write(self._out_fd, head)
             except OSError:  # the caller has given the line up
+                self.ended = True
+
+    def answer_inline(self, number: int, plan: Plan) -> None:
+        """With the outputs, that travel here."""
+        with self._write_lock:
+            if self.ended:
+                return
+            self._answered = number
+            HEAD.pack_into(self._out_head, 0, LINE_MAGIC, _RESULT, 0, 0, number, 0, plan.output_bytes, 0)
+            chunks = [self._out_head, *plan.outputs]
+            try:
+                count = self._write(chunks) if len(chunks) <= _FEW_CHUNKS else 0
+                if count != HEAD_BYTES + plan.output_bytes:
+                    self._writer.write_all(_behind(chunks, count))
+            except OSError:  # the caller has given the line up
+                self._writer.discard()
                 self.ended = True
 
     def _send_frame(self, kind: LineKind, number: int, frame: Frame) -> None:
@@ -352,21 +296,26 @@ class Line:
                 # Calls, plans and memory refer to each other: in a process that goes on they would stay for long.
                 self.spare.clear()
                 self._made = 0
-                self._current = self._record = None
-                self._note = _nowhere
+                self.current = self._record = None
+                self.note = _nowhere
 
 
 def _nowhere(_phase: str) -> None:
     """For a line that has ended."""
 
 
-def _fill(file: io.FileIO, view: memoryview) -> bool:
-    """Read until the view is full. False at the end of the stream."""
-    return _fill_rest(file, view, file.readinto(view) or 0)
+def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of them behind the first `count` bytes."""
+    rest = []
+    for chunk in chunks:
+        if count < chunk.nbytes:
+            rest.append(chunk[count:])
+        count = max(0, count - chunk.nbytes)
+    return rest
 
 
 def _fill_rest(file: io.FileIO, view: memoryview, count: int) -> bool:
-    """As `_fill`, behind a first read of `count` bytes."""
+    """Read until the view is full, behind a first read of `count` bytes. False at the end of the stream."""
     while count < view.nbytes:
         more = file.readinto(view[count:]) if count else 0
         if not more:
@@ -385,4 +334,4 @@ def _read_tail(file: io.FileIO, size: int, limits: Limits) -> Frame:
     return tail.frame
 
 
-__all__ = ["Line", "LineCall"]
+__all__ = ["Line"]

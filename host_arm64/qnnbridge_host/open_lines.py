@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from qnnbridge_host.lines import Line, LineCall
+from qnnbridge_host.line_call import LineCall
+from qnnbridge_host.lines import Line
 from qnnbridge_host.plans import BoundRuns
 from qnnbridge_host.sharing import Slabs, open_stream
 from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync

@@ -30,7 +30,7 @@ from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
-    from qnnbridge_host.lines import LineCall
+    from qnnbridge_host.line_call import LineCall
     from qnnbridge_host.open_lines import Lines
     from qnnbridge_host.plans import BoundRuns
     from qnnbridge_host.sharing import Slabs

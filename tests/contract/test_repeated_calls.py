@@ -200,6 +200,28 @@ def test_an_array_that_takes_the_place_of_another_is_what_is_read(quick: qnnbrid
             del x
 
 
+def test_an_array_that_was_changed_where_it_is_makes_another_call(quick: qnnbridge.Host) -> None:
+    with session(quick) as adds:
+        x, y = adds.empty_input("x", (4,)), adds.empty_output("y", (4,))
+        x[...] = 1
+        for _ in range(3):
+            adds.run(None, {"x": x}, out=[y])
+        x.dtype = np.int32
+        with pytest.raises(qnnbridge.errors.InvalidArgument):
+            adds.run(None, {"x": x}, out=[y])
+        x.dtype = np.float32
+        with pytest.raises(qnnbridge.errors.InvalidArgument):
+            adds.run(["no such output"], {"x": x}, out=[y])
+        with pytest.raises(qnnbridge.errors.InvalidArgument):
+            adds.run(None, {"x": x, "more": x}, out=[y])
+        assert adds.run(["y"], {"x": x}, out=[y])[0] is y
+        np.testing.assert_array_equal(y, 2)
+        adds.run(None, {"x": x}, out=[y])
+        y.flags.writeable = False
+        with pytest.raises(qnnbridge.errors.InvalidArgument):
+            adds.run(None, {"x": x}, out=[y])
+
+
 def test_plain_arrays_and_those_of_the_session_take_turns(quick: qnnbridge.Host) -> None:
     """Nothing of the way that the call before went is left."""
     with session(quick) as adds:

@@ -302,3 +302,47 @@ def test_requests_of_other_threads_leave_no_word_about_a_call_behind_its_answer(
     thread.join()
     assert out == [None]
     assert host.stats.crashes == 0
+
+
+def test_a_host_that_is_stopped_under_a_repeated_call_is_replaced_and_the_call_repeated(
+    host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller waits in a read, without a deadline: somebody else finds out for it, and lets it know."""
+    monkeypatch.setattr("qnnbridge.repeated.line.LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("qnnbridge.repeated.line._LOOK_INTERVAL_MS", 50.0)
+    model = Later(tmp_path, "stop_process")
+    session = qnnbridge.InferenceSession(model.path, host=host)
+    warm(session)
+    before = quick_calls(host)
+    model.now()
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+    assert quick_calls(host) > before
+    assert host.stats.generation == 2
+
+
+def test_what_a_closed_line_had_as_its_number_is_not_written_to(host: qnnbridge.Host, tmp_path: Path) -> None:
+    """A nudge may come as late as that: by then the number may be that of a file of the application's."""
+    model = Later(tmp_path)
+    session = qnnbridge.InferenceSession(model.path, host=host)
+    warm(session)
+    process = host.supervisor.running
+    assert process is not None
+    assert process.lines is not None
+    plans = process.lines.take(None)
+    assert plans is not None
+    fd = plans.line._streams.read_fd
+    own, end = os.pipe()
+    kept = os.dup(fd)
+    os.dup2(own, fd)
+    try:
+        plans.line.nudge()
+        os.set_blocking(fd, False)
+        with pytest.raises(BlockingIOError):
+            os.read(fd, 1)
+    finally:
+        os.dup2(kept, fd)
+        for number in (own, end, kept):
+            os.close(number)
+        plans.line.broken = True
+        process.lines.give_back(plans)
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from qnnbridge.repeated.memory import SMALLEST_SLAB_BYTES, Slab
-from qnnbridge_host.lines import Line, LineCall
+from qnnbridge_host.line_call import LineCall
+from qnnbridge_host.lines import Line
 from qnnbridge_host.open_lines import Lines
 from qnnbridge_host.sharing import Slab as HostSlab
 from qnnbridge_host.sharing import Slabs

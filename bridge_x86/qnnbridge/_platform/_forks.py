@@ -5,17 +5,13 @@ from __future__ import annotations
 
 import os
 
-_forks = 0
-
-
-def forks() -> int:
-    """How many forks lie between the first process that imported this and the current one."""
-    return _forks
+count = 0
+"""How many forks lie between the first process that imported this and the current one."""
 
 
 def _count() -> None:
-    global _forks
-    _forks += 1
+    global count
+    count += 1
 
 
 if hasattr(os, "register_at_fork"):

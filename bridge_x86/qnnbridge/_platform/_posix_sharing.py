@@ -74,6 +74,9 @@ class SharedMemory:
 class LineStreams:
     """Our ends of a line's two pipes, and until `opened` the host's ends. The write end does not block."""
 
+    MAY_BLOCK = True
+    """Whether a read that waits for ever is ended by Ctrl+C, and by `nudge`."""
+
     def __init__(self) -> None:
         self._fds = OwnedFds()
         try:
@@ -83,6 +86,7 @@ class LineStreams:
         except BaseException:
             self._fds.close_all()
             raise
+        self._come_by = _identity(self.read_fd)
         poll = select.poll()
         poll.register(self.read_fd, select.POLLIN)
         self.poll = poll.poll
@@ -109,6 +113,17 @@ class LineStreams:
         else:
             os.write(self.write_fd, data)
 
+    def nudge(self, data: bytes | bytearray) -> None:
+        """Let a thread of ours that reads find this, in between of what the host writes. Raises `OSError`."""
+        # Opened for both: whoever reads cannot be gone, and there is no signal. No descriptor is kept for it, or
+        # the death of the host would not be the end of the stream.
+        fd = os.open(f"/proc/self/fd/{self.read_fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if _identity(fd) == self._come_by:  # and not what was given the number of a line that is closed
+                os.write(fd, data)
+        finally:
+            os.close(fd)
+
     def close(self) -> None:
         self.write_fd = self.read_fd = -1
         self._fds.close_all()
@@ -120,6 +135,11 @@ def _write_without_signal(fd: int, data: bytes | bytearray) -> None:
     write_some(fd, [memoryview(data)], None)
 
 
-def _place(fd: int) -> Place:
+def _identity(fd: int) -> tuple[int, int]:
     status = os.fstat(fd)
-    return {"pid": os.getpid(), "fd": fd, "device": status.st_dev, "inode": status.st_ino}
+    return status.st_dev, status.st_ino
+
+
+def _place(fd: int) -> Place:
+    device, inode = _identity(fd)
+    return {"pid": os.getpid(), "fd": fd, "device": device, "inode": inode}

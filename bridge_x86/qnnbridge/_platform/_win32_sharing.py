@@ -100,6 +100,9 @@ class SharedMemory:
 class LineStreams:
     """Our ends of a line's two pipes, and until `opened` the host's ends."""
 
+    MAY_BLOCK = False
+    """Nothing but the host ends a read that waits: Ctrl+C has to come through."""
+
     def __init__(self) -> None:
         self._fds = OwnedFds()
         their_read, ours_w = _winapi.CreatePipe(None, BUFFER_BYTES)
@@ -123,6 +126,9 @@ class LineStreams:
 
     def enlarge(self) -> None:
         """Nothing to do: they are made large."""
+
+    def nudge(self, data: bytes | bytearray) -> None:
+        """Nobody waits in a read."""
 
     def write(self, data: bytes | bytearray) -> None:
         """Something small, into a pipe that is empty. Raises `OSError`."""

@@ -9,6 +9,7 @@ While a call is under way (`busy`) the line stands for it in the table of open r
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import time
@@ -39,10 +40,10 @@ from qnnbridge_protocol.lines import (
 )
 
 LOOK_INTERVAL_S = 5.0
-"""How often a caller that waits looks whether the host can answer at all."""
+"""How often a caller that waits looks whether the host can answer at all, or somebody looks for it."""
 
 _LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
-_RESULT = int(LineKind.RESULT)
+_CALL, _RESULT = int(LineKind.CALL), int(LineKind.RESULT)
 _KIND_AT = 4
 _NUMBER_AT = 8
 _NUMBER = struct.Struct("<I")
@@ -98,9 +99,12 @@ class Line:
         self._out = bytearray(pack_head(LineKind.CALL, 0))
         self._in = bytearray(HEAD_BYTES)
         self._expected = bytearray(pack_head(LineKind.RESULT, 0))
-        self._expected_tail = bytearray(HEAD_BYTES)
+        self._out_tail, self._expected_tail = memoryview(bytearray(HEAD_BYTES)), bytearray(HEAD_BYTES)
         self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
         self._readinto = self._file.readinto
+        self._may_block = streams.MAY_BLOCK and not eager
+        self._blocked = False
+        self._nudged = False
         self._write = streams.write
         self._poll = streams.poll
 
@@ -132,6 +136,22 @@ class Line:
         number, phase = PHASE_RECORD.unpack_from(self._record)
         return PHASES[phase] if number == self._call_number and 0 < phase < len(PHASES) else None
 
+    # --- who looks after a caller that waits in a read ---
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a call is under way that looks after nothing by itself. Any thread."""
+        return self._blocked and self.busy and not self.abandoned
+
+    def nudge(self) -> None:
+        """The host has been given up: let the caller that waits for it find that out. Any thread.
+
+        What comes by this line cannot be relied upon any more.
+        """
+        self._nudged = True
+        with contextlib.suppress(OSError):
+            self._streams.nudge(HEAD.pack(LINE_MAGIC, LineKind.PHASE, 0, 0, self._call_number, 0, 0, 0))
+
     # --- calls ---
 
     def call(self, plan: int, deadline: float | None) -> Head | None:
@@ -150,9 +170,14 @@ class Line:
         except OSError:
             raise LineEnded from None
         self.sent = True
-        if deadline is not None or self._eager or not self._poll(_LOOK_INTERVAL_MS):
+        if deadline is None and self._may_block:
+            # To ask first whether there is something costs a tenth of the call; `nudge` is for when nothing comes.
+            self._blocked = True
+            count = self._readinto(self._in)
+            self._blocked = False
+        else:
             self._wait(deadline)
-        count = self._readinto(self._in)
+            count = self._readinto(self._in)
         _NUMBER.pack_into(self._expected, _NUMBER_AT, number)
         if count == HEAD_BYTES and self._in == self._expected:
             self.busy = self.broken = False
@@ -171,26 +196,46 @@ class Line:
             raise desync(f"{head.kind.name} to a PING")
 
     def call_inline(
-        self, plan: int, inputs: Sequence[memoryview], outputs: Sequence[memoryview], deadline: float | None
+        self,
+        plan: int,
+        inputs: Sequence[memoryview],
+        size: int,
+        outputs: Sequence[memoryview],
+        reply_size: int,
+        deadline: float | None,
     ) -> Head | None:
-        """Make a call whose tensors travel here. ``None`` if the outputs have been filled, else what came."""
+        """Make a call whose tensors travel here. ``None`` if the outputs have been filled, else what came.
+
+        size, reply_size: bytes of all inputs, and of all outputs.
+        """
         self._begin()
-        self._send(LineKind.CALL, plan, inputs, _bytes_in(inputs), deadline)
-        self._wait(deadline)
+        number = self._call_number
+        HEAD.pack_into(self._out_tail, 0, LINE_MAGIC, _CALL, 0, 0, number, plan, size, 0)
+        self._send_all([self._out_tail, *inputs], HEAD_BYTES + size, deadline)
+        HEAD.pack_into(self._expected_tail, 0, LINE_MAGIC, _RESULT, 0, 0, number, 0, reply_size, 0)
+        direct = deadline is None and self._may_block
+        if direct:
+            self._blocked = True
+        else:
+            self._wait(deadline)
         count = self._readinto(self._in)
-        HEAD.pack_into(
-            self._expected_tail, 0, LINE_MAGIC, _RESULT, 0, 0, self._call_number, 0, _bytes_in(outputs), 0
-        )
         if count != HEAD_BYTES or self._in != self._expected_tail:
+            self._blocked = False
             if not count:
                 raise LineEnded
             head = self._head(deadline, count)
             if head.kind is not LineKind.RESULT:
                 return head
-            if head.tail_bytes != _bytes_in(outputs):
+            if head.tail_bytes != reply_size:
                 raise desync(f"result of {head.tail_bytes} bytes, its plan says otherwise")
+            direct = False
         for target in outputs:
-            self._fill(target, deadline)
+            got = self._readinto(target) if direct else 0
+            if got != target.nbytes:
+                self._fill(target[got:], deadline)
+        self._blocked = False
+        if self._nudged:  # there may be something between the tensors
+            self._look(deadline)
         self._end()
         return None
 
@@ -270,12 +315,14 @@ class Line:
         self, kind: LineKind, plan: int, chunks: Sequence[memoryview], size: int, deadline: float | None
     ) -> None:
         head = HEAD.pack(LINE_MAGIC, kind, 0, 0, self._call_number, plan, size, 0)
-        rest = [memoryview(head), *chunks]
-        left = HEAD_BYTES + size
+        self._send_all([memoryview(head), *chunks], HEAD_BYTES + size, deadline)
+
+    def _send_all(self, rest: list[memoryview], left: int, deadline: float | None) -> None:
+        """left: bytes of `rest`."""
         fd = self._streams.write_fd
         while True:
             try:
-                count = writer(fd)(rest[:MAX_GATHERED])
+                count = writer(fd)(rest if len(rest) <= MAX_GATHERED else rest[:MAX_GATHERED])
             except BlockingIOError:
                 count = 0
                 left_s = LOOK_INTERVAL_S if deadline is None else min(LOOK_INTERVAL_S, deadline - time.monotonic())
@@ -302,6 +349,8 @@ class Line:
             head = parse_head(self._in, self._limits, from_client=False)
             if head.number != self._call_number:
                 raise desync(f"answer to call {head.number} on a line, asked was {self._call_number}", self._in)
+            if self._nudged:
+                self._look(deadline)
             if head.kind is not LineKind.PHASE:
                 return head
             self._declared = PHASES[head.phase] or None
@@ -351,12 +400,6 @@ class Line:
                 return False
         self._back_off = 0
         return True
-
-
-def _bytes_in(chunks: Sequence[memoryview]) -> int:
-    if len(chunks) == 1:
-        return chunks[0].nbytes
-    return sum([chunk.nbytes for chunk in chunks])
 
 
 def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:

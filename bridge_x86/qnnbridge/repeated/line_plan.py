@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qnnbridge.repeated.memory import Slab, lend
-from qnnbridge.repeated.shapes import TensorShape
+from qnnbridge.repeated.shapes import CallShape
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Whole = Callable[[], "Array | None"]
@@ -24,8 +24,9 @@ class LinePlan:
     """A call that both sides know. number: its name. session: of the host, that it runs.
 
     copies: inputs that are to be copied in, with where to. results: what the outputs are read from; ``None`` for
-    one that lies in a block of the application's own. given, taken: for each input and output the application's
-    array that lies in such a block, or what gives ``None``.
+    one that lies in a block of the application's own. given, taken: for each input and output what its array has to
+    be, and the application's array that lies in such a block, or what gives ``None``. shape: the call that it was
+    used for last.
     """
 
     __slots__ = (
@@ -38,11 +39,11 @@ class LinePlan:
             "interfaces",
             "needs",
             "number",
-            "outputs",
             "plain",
             "reply",
+            "reply_size",
         ),
-        *("results", "session", "size", "taken", "tight", "used"),
+        *("results", "session", "shape", "size", "taken", "tight", "used"),
     )
 
     def __init__(self, number: int, session: int, *, inline: bool) -> None:
@@ -53,12 +54,13 @@ class LinePlan:
         self.results: list[Array | None] = []
         self.interfaces: list[dict[str, Any]] = []
         self.reply: Slab | None = None
-        self.outputs: tuple[TensorShape, ...] = ()
-        self.given: tuple[tuple[str, Whole], ...] = ()
-        self.taken: tuple[Whole, ...] = ()
+        self.shape: CallShape | None = None
+        self.given: tuple[tuple[str, np.dtype[Any], tuple[int, ...], Whole], ...] = ()
+        self.taken: tuple[tuple[np.dtype[Any], tuple[int, ...], Whole], ...] = ()
         self.fills = False
         """Whether any output lies in such a block."""
-        self.size = 0
+        self.size = self.reply_size = 0
+        """Bytes of all inputs and of all outputs, of an inline plan."""
         self.needs = 0
         """Bytes of memory for inputs and outputs, without blocks of the application's."""
         self.used = False

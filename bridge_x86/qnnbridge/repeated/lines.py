@@ -17,10 +17,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from qnnbridge._platform._forks import forks
+from qnnbridge._platform import _forks
 from qnnbridge._platform.sharing import LineStreams
 from qnnbridge.process.channel import Deadline
 from qnnbridge.process.open_requests import UNNOTED, ChannelFailed
+from qnnbridge.repeated.keeper import keep
 from qnnbridge.repeated.line import Line, LineEnded, LineLate
 from qnnbridge.repeated.memory import Slab, slab_size
 from qnnbridge.repeated.plans import LinePlans, NoSharedMemory
@@ -37,9 +38,6 @@ MAX_OPEN_LINES = 32
 RETRY_S = 1.0
 """After a line could not be opened, none is tried for before."""
 
-TRIM_INTERVAL_S = 10.0
-"""A line that was not used between two looks is closed, and its memory given back."""
-
 
 class Lines:
     """See the module. Also the `SlabSource` of their plans."""
@@ -48,7 +46,7 @@ class Lines:
         self._channel = channel
         self._sharing = sharing
         self._on_look = on_look
-        self._forks = forks()
+        self._forks = _forks.count
         self._lock = threading.RLock()
         self._attaching = threading.Lock()
         """Held while the host is shown what several callers may want to show it; it may take its time."""
@@ -70,22 +68,22 @@ class Lines:
     def __len__(self) -> int:
         return len(self._all)
 
-    def take(self, deadline: float | None) -> LinePlans | None:
+    def take(self, deadline: float | None, *, may_open: bool = True) -> LinePlans | None:
         """A line for the calling thread alone; ``None`` if there is none to be had.
 
         Raises what stops a call on the connection.
         """
-        if self._forks != forks():
+        if self._forks != _forks.count:
             return None
         try:
             return self._idle.pop()
         except IndexError:
-            return self._open(deadline)
+            return self._open(deadline) if may_open else None
 
     def ping(self, deadline: float | None) -> bool:
         """Ask the host for a sign of life. False if there is no line for it, or it has ended."""
         try:
-            plans = self._idle.pop() if self._forks == forks() else None
+            plans = self._idle.pop() if self._forks == _forks.count else None
         except IndexError:
             return False
         if plans is None:
@@ -205,7 +203,7 @@ class Lines:
             self._channel.requests.lines[number] = line
             if self._trimmer is None:
                 self._trimmer = threading.Thread(
-                    target=_trim, args=(weakref.ref(self), self._wake), name="qnnbridge trim", daemon=True
+                    target=keep, args=(weakref.ref(self), self._wake), name="qnnbridge lines", daemon=True
                 )
                 self._trimmer.start()
         return plans
@@ -236,6 +234,20 @@ class Lines:
             self._unsure.discard(number)
         if known:
             self._release(number)
+
+    def look(self, under_way: dict[int, int]) -> None:
+        """Look after callers that wait in a read: for them, whether the host can answer at all.
+
+        under_way: by the last look, the calls of lines that somebody waited at.
+        """
+        with self._lock:
+            blocked = [plans.line for plans in self._all.values() if plans.line.blocked]
+        stuck = any(under_way.get(line.number) == line.calls for line in blocked)
+        under_way.clear()
+        under_way.update((line.number, line.calls) for line in blocked)
+        if stuck and self._on_look() is not None:
+            for line in blocked:
+                line.nudge()
 
     def trim(self, seen: dict[int, int]) -> bool:
         """Close what was not used since the last look, or is much too large for what it was used for.
@@ -364,15 +376,6 @@ class Lines:
                     return None
                 self._phases = slab
             return self._phases
-
-
-def _trim(reference: weakref.ref[Lines], wake: threading.Event) -> None:
-    seen: dict[int, int] = {}
-    while not wake.wait(TRIM_INTERVAL_S):
-        lines = reference()
-        if lines is None or lines.closed or not lines.trim(seen):
-            return
-        del lines
 
 
 __all__ = ["Lines"]

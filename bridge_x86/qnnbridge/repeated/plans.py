@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy import ndarray
 
 from qnnbridge.repeated.arrays import Blocks, SharedBlock, no_array
 from qnnbridge.repeated.line import Line
@@ -22,6 +23,9 @@ from qnnbridge_protocol.lines import layout
 
 MAX_PLANS = 128
 """Of one line; the host takes twice as many."""
+
+MAX_RECENT = 16
+"""Sessions whose last plan is at hand."""
 
 MAX_LENT_SLABS = 8
 """Of one line; beyond that, results are copied."""
@@ -70,6 +74,8 @@ class LinePlans:
         self._replies: list[Slab] = []
         self._reply: Slab | None = None
         self._latest: dict[CallShape, LinePlan] = {}
+        self._recent: dict[int, LinePlan] = {}
+        """Of each session the plan that it had last."""
         self._too_much = 0
         self._retry_at = 0.0
         self._inline_bytes = 0
@@ -95,29 +101,56 @@ class LinePlans:
         return there > max(SMALL_BYTES, ROOMY * needed)
 
     def again(
-        self, shape: CallShape, session: int, feed: Mapping[str, Any], out: Sequence[Array | None] | None
+        self,
+        shape: CallShape | None,
+        session: int,
+        output_names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        out: Any,
     ) -> LinePlan | None:
         """The plan of the last call of this shape, if this is the same one in all that a plan consists of.
 
-        That is, as a rule, all that a call needs to look at: no key is made and no block is looked for.
+        shape: ``None`` if nobody has looked what call it is: then it is held against the session's last one here.
+        That is, as a rule, all that is looked at in a call, and it is done in one go: what else a call needs in the
+        processor's caches has to come back there each time that large tensors went through them.
         """
-        plan = self._latest.get(shape)
-        if plan is None or plan.session != session:
-            return None
+        if shape is None:
+            plan = self._recent.get(session)
+            if plan is None or feed.__class__ is not dict or len(feed) != len(plan.given):
+                return None
+            if output_names is not None and not _same_names(plan, output_names):
+                return None
+            if out is not None and (out.__class__ is not list or len(out) != len(plan.taken)):
+                return None
+        else:
+            plan = self._latest.get(shape)
+            if plan is None or plan.session != session:
+                return None
         reply = self._reply
         if plan.reply is not reply or (reply is not None and reply.lending.held):
             return None
-        for name, whole in plan.given:
-            array = feed[name]
-            if whole() is not array and (whole is not no_array or array.base.__class__ is SharedBlock):
+        for name, dtype, dims, whole in plan.given:
+            array: Any = feed.get(name)
+            if whole is no_array:
+                if array.__class__ is not ndarray or array.base.__class__ is SharedBlock:
+                    return None
+            elif array is None or whole() is not array:  # one that is gone is ``None``, too
+                return None
+            if array.dtype is not dtype or array.shape != dims:  # also of the same array: both can be set
                 return None
         if out is None:
             return None if plan.fills else plan
-        for target, whole in zip(out, plan.taken):  # noqa: B905 - as many as there are outputs
-            if whole is no_array:
-                if target is not None and target.base.__class__ is SharedBlock:
+        for target, (dtype, dims, whole) in zip(out, plan.taken):  # noqa: B905 - as many as there are outputs
+            if target is None:  # also what stands for an array that is gone
+                if whole is not no_array:
                     return None
-            elif target is None or whole() is not target:  # an array that is gone is ``None``, too
+                continue
+            if whole is no_array:
+                if target.__class__ is not ndarray or target.base.__class__ is SharedBlock:
+                    return None
+            elif whole() is not target:
+                return None
+            if target.dtype is not dtype or target.shape != dims or not target.flags.writeable:
                 return None
         return plan
 
@@ -147,21 +180,30 @@ class LinePlans:
         plan = self._plans.get(key)
         if plan is None or plan.session != session:
             plan = self._make(shape, session, inputs, outputs, deadline)
-        if plan.inline:
-            if not self._shared():
-                self._latest[shape] = plan
-        else:
-            wholes = _wholes(inputs, len(shape.inputs))
-            plan.given = tuple(zip(shape.input_names, wholes, strict=True))
-            plan.taken = _wholes(outputs, len(shape.outputs))
+        plan.shape = shape
+        if not plan.inline or not self._shared():
+            if plan.inline:
+                inputs = outputs = None
+            plan.given = tuple(
+                (tensor.name, tensor.dtype, tensor.shape, whole)
+                for tensor, whole in zip(shape.inputs, _wholes(inputs, len(shape.inputs)), strict=True)
+            )
+            plan.taken = tuple(
+                (tensor.dtype, tensor.shape, whole)
+                for tensor, whole in zip(shape.outputs, _wholes(outputs, len(shape.outputs)), strict=True)
+            )
             plan.fills = outputs is not None
             self._latest[shape] = plan
+            if len(self._recent) >= MAX_RECENT:
+                self._recent.clear()
+            self._recent[session] = plan
         return plan
 
     def close(self) -> None:
         """Give all memory back."""
         self._plans.clear()
         self._latest.clear()
+        self._recent.clear()
         for slab in (*self._replies, *((self._request,) if self._request is not None else ())):
             self._slabs.drop_slab(slab)
         self._replies = []
@@ -181,8 +223,8 @@ class LinePlans:
         plan = self._plans.get((shape, None))
         if plan is None or plan.session != session:
             plan = LinePlan(self._next_number(), session, inline=True)
-            plan.outputs = shape.outputs
             plan.size = sum(tensor.nbytes for tensor in shape.inputs)
+            plan.reply_size = sum(tensor.nbytes for tensor in shape.outputs)
             plan.needs = plan.size + shape.reply_bytes
             self._tell(
                 plan, [_wire(t, 0, 0) for t in shape.inputs], [_wire(t, 0, 0) for t in shape.outputs], deadline
@@ -268,6 +310,7 @@ class LinePlans:
 
     def _drop(self, keys: Sequence[Any], deadline: float | None) -> None:
         self._latest.clear()
+        self._recent.clear()
         dropped = {plan.number for plan in map(self._plans.pop, keys)}
         dropped -= {plan.number for plan in self._plans.values()}
         if dropped:
@@ -326,6 +369,14 @@ class LinePlans:
             self._drop([key for key, plan in self._plans.items() if uses(plan)], deadline)
         finally:
             self._slabs.drop_slab(slab)
+
+
+def _same_names(plan: LinePlan, output_names: Any) -> bool:
+    """Whether these outputs are asked for in the plan's call; False for what is no sequence of names, too."""
+    wanted = plan.shape.wanted if plan.shape is not None else None
+    if not output_names:
+        return wanted is None
+    return output_names.__class__ in (list, tuple) and wanted == tuple(output_names)
 
 
 def _is_tight(slab: Slab, wanted: int) -> bool:

@@ -29,7 +29,6 @@ from qnnbridge_protocol.values import Decoder
 if TYPE_CHECKING:
     from qnnbridge.process.host_process import HostProcess
     from qnnbridge.remote_session import RemoteSession
-    from qnnbridge.repeated.lines import Lines
 
 SETTLE_TIMEOUT_S = 0.2
 """How long the answer of a call that was stopped is waited for, so that the line can be used again."""
@@ -86,21 +85,30 @@ def bare(error: Exception) -> Exception:
 
 def run(
     remote: RemoteSession,
-    shape: CallShape,
+    shape: CallShape | None,
+    output_names: Sequence[str] | None,
     feed: Mapping[str, Any],
     timeout_s: float | None,
     borrow: bool,
-    out: Sequence[Array | None] | None,
+    out: Any,
     on_line: OnLine | None = None,
 ) -> list[Any] | None:
     """The outputs, or ``None`` if the call has to go the long way. Raises `Failure`.
 
+    shape: ``None`` if nothing has been checked yet. Then only the call that the session made last is made again,
+    and ``None`` says no more than that this is another one. With a shape `feed` and `out` (a list) fit it.
     on_line: told the process and the line by which the call is about to go.
+
+    All in one function: what lies between the caller and the line is read anew from slow memory in each call that
+    moves large tensors, and cost twice as much in several.
     """
     process = remote.live
-    if process is None or process.retiring or process.channel.requests.failure is not None:
+    if process is None or process.retiring:
         return None
-    refusal = shape.refusal
+    requests = process.channel.requests
+    if requests.failure is not None:
+        return None
+    refusal = None if shape is None else shape.refusal
     if refusal is not None and refusal.holds(process.generation, monotonic()):
         return None
     left, solo, kills = remote.host.obstacles
@@ -114,78 +122,64 @@ def run(
         return None
     deadline = None if timeout_s is None else deadline_after(timeout_s)
     try:
-        plans = lines.take(deadline)
+        plans = lines.take(deadline, may_open=shape is not None)
         if plans is None:
             return None
-        return _run_on(remote, process, lines, plans, shape, feed, deadline, borrow, out, on_line)
+        line, sharing = plans.line, process.sharing
+        assert sharing is not None
+        kept = False
+        try:
+            line.note = remote.note
+            plan = plans.again(shape, remote.session_id, output_names, feed, out)
+            lend = borrow and out is None
+            if plan is None or (lend and not plan.tight):
+                if shape is None:
+                    return None
+                plan = _plan(remote, process, plans, shape, feed, out, deadline, lend)
+                if plan is None:
+                    return None
+            plan.used = True
+            if on_line is not None:
+                # A cancel may come from now on. Should the call not be made, the next one would bear its number.
+                line.broken = True
+                on_line(process, line)
+            if plan.inline:
+                sharing.inline_calls += 1
+                return _run_inline(plans, plan, feed, deadline, out)
+            if plan.copies:
+                plan.put_in(feed)
+            sharing.shared_calls += 1
+            head = line.call(plan.number, deadline)
+            if head is not None:
+                return _other_answer(plans, head, deadline, out)
+            if plan.filled and out is not None:
+                return list(out)
+            if lend:
+                if plans.lent < MAX_LENT_SLABS and sharing.budget.may_lend:
+                    return plan.lend_out()
+                sharing.lent_refused += 1
+            return plan.take_out(out)
+        except LineEnded:
+            _host_gone(process, deadline)
+            raise ChannelRetired from None
+        except LineLate:
+            kept, state = _give_up(process, plans, _blocks_of(feed, out))
+            raise Deadline(state) from None
+        except ProtocolDesync as error:
+            raise process.channel.fail(error) from None
+        except BaseException as error:
+            # Ctrl+C, for one: the host is told, and the line is not used again.
+            if line.broken and line.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
+                kept, _ = _give_up(process, plans, _blocks_of(feed, out))
+            raise
+        finally:
+            if not kept:
+                line.busy = False
+                lines.give_back(plans)
+                if requests.idle_wanted:
+                    requests.line_is_free()
     except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
         raise Failure(process, error, deadline) from None
-
-
-def _run_on(
-    remote: RemoteSession,
-    process: HostProcess,
-    lines: Lines,
-    plans: LinePlans,
-    shape: CallShape,
-    feed: Mapping[str, Any],
-    deadline: float | None,
-    borrow: bool,
-    out: Sequence[Array | None] | None,
-    on_line: OnLine | None,
-) -> list[Any] | None:
-    line, sharing = plans.line, process.sharing
-    assert sharing is not None
-    line.note = remote.note
-    kept = False
-    lend = borrow and out is None
-    try:
-        plan = plans.again(shape, remote.session_id, feed, out)
-        if plan is None or (lend and not plan.tight):
-            plan = _plan(remote, process, plans, shape, feed, out, deadline, lend)
-            if plan is None:
-                return None
-        plan.used = True
-        if on_line is not None:
-            # A cancel may come from now on. Should the call not be made, the next one would bear its number.
-            line.broken = True
-            on_line(process, line)
-        if plan.inline:
-            sharing.inline_calls += 1
-            return _run_inline(plans, plan, shape, feed, deadline, out)
-        if plan.copies:
-            plan.put_in(feed)
-        sharing.shared_calls += 1
-        head = line.call(plan.number, deadline)
-        if head is not None:
-            return _other_answer(plans, head, deadline, out)
-        if plan.filled and out is not None:
-            return list(out)
-        if lend:
-            if plans.lent < MAX_LENT_SLABS and sharing.budget.may_lend:
-                return plan.lend_out()
-            sharing.lent_refused += 1
-        return plan.take_out(out)
-    except LineEnded:
-        _host_gone(process, deadline)
-        raise ChannelRetired from None
-    except LineLate:
-        kept, state = _give_up(process, plans, _blocks_of(feed, out))
-        raise Deadline(state) from None
-    except ProtocolDesync as error:
-        raise process.channel.fail(error) from None
-    except BaseException as error:
-        # Ctrl+C, for one: the host is told, and the line is not used again.
-        if line.broken and line.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
-            kept, _ = _give_up(process, plans, _blocks_of(feed, out))
-        raise
-    finally:
-        if not kept:
-            line.busy = False
-            lines.give_back(plans)
-            requests = process.channel.requests
-            if requests.idle_wanted:
-                requests.line_is_free()
 
 
 def _upkeep(remote: RemoteSession, process: HostProcess) -> bool:
@@ -242,12 +236,12 @@ def _blocks_of(feed: Mapping[str, Any], out: Sequence[Array | None] | None) -> l
 def _run_inline(
     plans: LinePlans,
     plan: LinePlan,
-    shape: CallShape,
     feed: Mapping[str, Any],
     deadline: float | None,
     out: Sequence[Array | None] | None,
 ) -> list[Any]:
-    line = plans.line
+    line, shape = plans.line, plan.shape
+    assert shape is not None
     chunks = [_bytes(feed[name]) for name in shape.input_names]
     results: list[Array] = []
     targets: list[memoryview] = []
@@ -257,7 +251,7 @@ def _run_inline(
         result = given if direct and given is not None else np.empty(tensor.shape, tensor.dtype)
         results.append(result)
         targets.append(result.data.cast("B"))
-    head = line.call_inline(plan.number, chunks, targets, deadline)
+    head = line.call_inline(plan.number, chunks, plan.size, targets, plan.reply_size, deadline)
     if head is not None:
         return _other_answer(plans, head, deadline, out)
     for index, result in enumerate(results):

@@ -62,12 +62,12 @@ class Refusal:
 class CallShape:
     """Inputs and outputs in the order of the call. refusal: the host could not make a plan of it.
 
-    reply_bytes: what the outputs take in a slab.
+    reply_bytes: what the outputs take in a slab. wanted: the names that were asked for, if any were.
     """
 
     __slots__ = (
-        *("_checks", "_count", "_wanted", "input_names", "inputs", "output_names", "outputs", "refusal"),
-        "reply_bytes",
+        *("_checks", "_count", "input_names", "inputs", "output_names", "outputs", "refusal", "reply_bytes"),
+        "wanted",
     )
 
     def __init__(
@@ -80,7 +80,7 @@ class CallShape:
         self.outputs = outputs
         self.input_names = tuple(tensor.name for tensor in inputs)
         self.output_names = tuple(tensor.name for tensor in outputs)
-        self._wanted = output_names
+        self.wanted = output_names
         self._count = len(inputs)
         self.refusal: Refusal | None = None
         self.reply_bytes = layout([tensor.nbytes for tensor in outputs])[1]
@@ -94,7 +94,7 @@ class CallShape:
             array = feed.get(name)
             if array.__class__ is not np.ndarray or array.dtype is not dtype or array.shape != shape:
                 return False
-        wanted = self._wanted
+        wanted = self.wanted
         if not output_names:
             return wanted is None
         return wanted is not None and len(output_names) == len(wanted) and tuple(output_names) == wanted

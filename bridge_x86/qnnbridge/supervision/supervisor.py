@@ -14,8 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from qnnbridge._platform import Spawner
-from qnnbridge._platform._forks import forks
+from qnnbridge._platform import Spawner, _forks
 from qnnbridge.process.channel import ChannelFailed, Deadline, Note
 from qnnbridge.process.host_process import EXIT_WAIT_S, HostProcess, Launch
 from qnnbridge.supervision.investigation import Inquest
@@ -65,7 +64,7 @@ class Supervisor:
         self._reach = reach
         self.counters = Counters()
         self._owner_pid = os.getpid()
-        self._forks = forks()
+        self._forks = _forks.count
         self._process: HostProcess | None = None
         self._starting: HostProcess | None = None
         """A generation that has not said HELLO yet."""
@@ -96,7 +95,7 @@ class Supervisor:
     def current(self) -> HostProcess | None:
         """`running`, for the path of quick calls: without a system call."""
         process = self._process
-        return process if process is not None and process.usable and self._forks == forks() else None
+        return process if process is not None and process.usable and self._forks == _forks.count else None
 
     def process(self, deadline: float | None) -> HostProcess:
         """A generation that takes calls; starts one if need be.
