@@ -81,7 +81,7 @@ def test_an_answer_that_nobody_takes_keeps_no_call_on_a_line_waiting(host: qnnbr
 def test_an_answer_that_nobody_takes_from_its_line_keeps_no_other_call_waiting(
     no_leaks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("qnnbridge.repeated.lines.TRIM_INTERVAL_S", 3600.0)  # nobody tidies up meanwhile
+    monkeypatch.setattr("qnnbridge.repeated.line.LOOK_INTERVAL_S", 3600.0)  # nobody tidies up meanwhile
     gate = tmp_path / "gate"
     (tmp_path / "slow").mkdir()
     slow = Later(tmp_path / "slow", f"wait:{gate}", npu=False)

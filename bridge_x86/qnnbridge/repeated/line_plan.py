@@ -55,7 +55,7 @@ class LinePlan:
         self.interfaces: list[dict[str, Any]] = []
         self.reply: Slab | None = None
         self.shape: CallShape | None = None
-        self.given: tuple[tuple[str, np.dtype[Any], tuple[int, ...], Whole], ...] = ()
+        self.given: tuple[tuple[str, np.dtype[Any], tuple[int, ...], Callable[[], Any]], ...] = ()
         self.taken: tuple[tuple[np.dtype[Any], tuple[int, ...], Whole], ...] = ()
         self.fills = False
         """Whether any output lies in such a block."""

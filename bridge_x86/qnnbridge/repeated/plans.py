@@ -130,7 +130,7 @@ class LinePlans:
         if plan.reply is not reply or (reply is not None and reply.lending.held):
             return None
         for name, dtype, dims, whole in plan.given:
-            array: Any = feed.get(name)
+            array = feed.get(name)
             if whole is no_array:
                 if array.__class__ is not ndarray or array.base.__class__ is SharedBlock:
                     return None
