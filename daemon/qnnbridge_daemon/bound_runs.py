@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from qnnbridge_host.engine.bound_call import BoundCall, BoundTensor
     from qnnbridge_host.engine.stop import StopHandle
 
-ASK_AGAIN_S = 0.01
-"""Between two cancels of a call that is on its way to the host."""
-
 
 class BoundSession:
     """A session of a client as its plans see it. A plan outlives its session, so it must not keep that alive."""
@@ -94,29 +91,20 @@ class _LineWatch:
     def __init__(self, cancellation: Cancellation) -> None:
         self._cancellation = cancellation
         self._remove: Callable[[], None] | None = None
-        self._over = False
 
     def __call__(self, process: HostProcess, line: Line) -> None:
         target = line.next_call_id  # by then the line may carry the call of somebody else
 
         def ask(_terminate: bool) -> None:
-            # A cancel goes by the connection, and may be there before its call, which goes by the line: then the
-            # host takes it for finished.
-            while self._ask(process, target) == "finished" and not self._over:
-                time.sleep(ASK_AGAIN_S)
+            try:  # it may be there before its call: the host knows of it then
+                process.channel.cancel(target, time.monotonic() + CANCEL_TIMEOUT_S)
+            except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
+                pass  # the call itself reports what happened
 
         self._remove = self._cancellation.add_terminate_listener(ask)
         self._cancellation.check()
 
-    @staticmethod
-    def _ask(process: HostProcess, target: int) -> str | None:
-        try:
-            return process.channel.cancel(target, time.monotonic() + CANCEL_TIMEOUT_S)
-        except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
-            return None  # the call itself reports what happened
-
     def close(self) -> None:
-        self._over = True
         if self._remove is not None:
             self._remove()
 

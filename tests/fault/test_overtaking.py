@@ -152,7 +152,7 @@ def test_a_cancel_ahead_of_its_call_is_not_lost(host: qnnbridge.Host, tmp_path: 
 
 def call(line: Line, plan: int, inline: bool) -> None:
     """What comes back is no result."""
-    head = line.call_inline(plan, [X.data.cast("B")], [], None) if inline else line.call(plan, None)
+    head = line.call_inline(plan, [X.data.cast("B")], X.nbytes, [], 0, None) if inline else line.call(plan, None)
     assert head is not None
     line.read_frame(head, None)
 
@@ -177,7 +177,7 @@ def test_a_call_whose_line_may_be_cancelled_and_is_not_used_takes_the_line_along
         raise errors.Cancelled("before it was sent")
 
     with pytest.raises(runner.Failure):
-        runner.run(session._remote, shape, {"x": X}, None, False, None, on_line)
+        runner.run(session._remote, shape, None, {"x": X}, None, False, None, on_line)
     assert plans.line.broken
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
