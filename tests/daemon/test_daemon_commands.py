@@ -160,6 +160,16 @@ def test_of_many_that_stop_it_at_once_none_fails() -> None:
     assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
 
 
+def test_a_daemon_that_leaves_while_it_greets_is_soon_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(self: qnnbridge.Host, timeout: float | None = None) -> None:
+        raise qnnbridge.errors.HostCrashed("The qnnbridge daemon closed the connection.")
+
+    monkeypatch.setattr(qnnbridge.Host, "start", closed)
+    with pytest.raises(qnnbridge.errors.HostStartFailed) as caught:
+        link.reach_soon(0.0)
+    assert link.is_none(caught.value)
+
+
 def test_options_reach_the_daemon_and_later_ones_do_not() -> None:
     start("--slots", "2", "--idle-unload", "77", "--idle-exit", "1000", "--max-sessions", "1")
     status = document("host", "status")

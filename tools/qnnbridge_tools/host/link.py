@@ -87,7 +87,7 @@ def reach(
         host.start(timeout_s)
     except BaseException as error:
         host.close()
-        if isinstance(error, (HostStartFailed, VersionMismatch)):
+        if isinstance(error, (HostStartFailed, HostCrashed, VersionMismatch)):  # crashed: left while it greeted
             raise explained(error) from None
         raise
     return Link(host)
