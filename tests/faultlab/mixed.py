@@ -39,7 +39,7 @@ GROWTH_BYTES = 16 * 1024 * 1024
 """Of heaps: what a lap may leave in them. Shared memory is told apart, and may not grow at all."""
 
 GROWTH_FDS = 2
-REST_TIMEOUT_S = 25.0
+REST_TIMEOUT_S = 10.0
 PHASES_BYTES = 128 * 1024
 """The one slab that both sides have as long as the host lives, and what the system rounds it up to."""
 STUCK_AFTER_S = 300.0
