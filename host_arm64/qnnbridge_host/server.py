@@ -8,6 +8,7 @@ block each other. Answers are written under one lock.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -40,6 +41,9 @@ CANCEL_GRACE_S = 0.3
 
 DRAIN_TIMEOUT_S = 10.0
 """After GOODBYE; the client kills earlier if it is in a hurry."""
+
+SPARE_THREADS = 4
+"""That wait for their turn to read. What a burst of requests needed beyond them ends behind it."""
 
 LINE_OPERATIONS = frozenset(("line.open", "slab.attach", "slab.release"))
 """See `lines`."""
@@ -186,26 +190,26 @@ class Server:
             self._home.leave(EXIT_PROTOCOL)
         self._write(chunks)
 
-    def _work(self) -> None:
+    def _work(self, *, may_end: bool = False) -> None:
         while True:
-            self._count_idle(+1)
+            with self._idle_lock:  # threads come here on their way to the lead, which another one has
+                if may_end and self._idle >= SPARE_THREADS:
+                    return
+                self._idle += 1
             with self._lead:
-                self._count_idle(-1)
+                with self._idle_lock:
+                    self._idle -= 1
                 frame = self._next_frame()
                 if frame.kind is Kind.GOODBYE:
                     self._say_goodbye()
                 if frame.kind is Kind.REQUEST:
                     self._in_flight.announce(frame.request_id)
                 if self._idle <= 0:
-                    self._home.start_thread(self._work)
+                    self._home.start_thread(functools.partial(self._work, may_end=True))
             # The only reference is handed over: a thread that waits, or works for others, holds no tensors.
             taken = [frame]
             del frame
             self._take(taken)
-
-    def _count_idle(self, change: int) -> None:
-        with self._idle_lock:  # threads come here on their way to the lead, which another one has
-            self._idle += change
 
     def _next_frame(self) -> Frame:
         while not self._frames:

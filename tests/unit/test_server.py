@@ -71,9 +71,9 @@ class EndingServer(Server):
         self._greet()
         self._work()
 
-    def _work(self) -> None:
+    def _work(self, *, may_end: bool = False) -> None:
         with contextlib.suppress(ProcessEnds):
-            super()._work()
+            super()._work(may_end=may_end)
 
 
 class Peer:
@@ -163,6 +163,19 @@ def test_the_count_of_threads_that_wait_is_right_after_many_requests(peer: Peer)
         peer.send("free")
     assert eventually(lambda: len(peer.handlers.served) == 300)
     # One of them reads, all others wait for the lead.
+    assert eventually(lambda: peer.server._idle == len(peer.workers()) - 1)
+
+
+def test_threads_that_a_burst_needed_end_behind_it(peer: Peer) -> None:
+    for _ in range(20):
+        peer.send("long")
+    assert eventually(lambda: len(peer.workers()) > 20)
+    peer.handlers.go.set()
+    assert eventually(lambda: len(peer.handlers.served) == 20)
+    # Beside those that may end: the one that reads, and the first of all.
+    assert eventually(lambda: len(peer.workers()) <= server_module.SPARE_THREADS + 2)
+    free = peer.send("free")
+    assert eventually(lambda: free in peer.handlers.served)
     assert eventually(lambda: peer.server._idle == len(peer.workers()) - 1)
 
 
