@@ -24,6 +24,7 @@ from qnnbridge_protocol.door import CHALLENGE_BYTES, PROOF_BYTES, ClientSide, Vi
 from qnnbridge_protocol.errors import ForkedClient, HostCrashed, HostStartFailed
 from tests import needs
 from tests.daemon.doors import GRACE_S, StandIn, new_discovery, open_listener
+from tests.fakes.later import until
 
 pytestmark = needs.posix
 
@@ -112,6 +113,7 @@ def test_a_proof_that_was_overheard_opens_nothing(door: tuple[Listener, Discover
         )
         visitor.sendall(proof)
         assert visitor.recv(1)
+        until(lambda: bool(behind.entered))
     with knock(folder) as thief:
         thief.recv(CHALLENGE_BYTES)
         thief.sendall(proof)
