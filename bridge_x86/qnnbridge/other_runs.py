@@ -10,17 +10,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from qnnbridge.background import Background
 from qnnbridge.deadlines import deadline_after
-from qnnbridge.feeds import FeedChecker
-from qnnbridge.io_binding import IOBinding
-from qnnbridge.ort_value import OrtValue
 from qnnbridge.session_facts import SessionFacts
 from qnnbridge_protocol.errors import BridgeError, OptionError, RemoteError, RemoteValueError
 
 if TYPE_CHECKING:
+    from qnnbridge.feeds import FeedChecker
+    from qnnbridge.io_binding import IOBinding
+    from qnnbridge.ort_value import OrtValue
     from qnnbridge.run_options import RunOptions
     from qnnbridge.supervision.overdue import OnDeadline
 
@@ -90,6 +88,8 @@ class OtherRuns(SessionFacts):
         on_deadline: OnDeadline = "raise",
     ) -> list[OrtValue]:
         """Like `run`, with `OrtValue` in and out."""
+        from qnnbridge.ort_value import OrtValue
+
         feed = {name: value.value for name, value in input_dict_ort_values.items()}
         types = {node.name: node.type for node in self._outputs}
         values = self.run_values(
@@ -99,6 +99,8 @@ class OtherRuns(SessionFacts):
 
     def io_binding(self) -> IOBinding:
         """An empty binding for `run_with_iobinding`."""
+        from qnnbridge.io_binding import IOBinding
+
         return IOBinding(self)
 
     def run_with_iobinding(
@@ -127,6 +129,8 @@ def check_call(timeout: float | None, retry: int | None, on_deadline: str) -> No
 
 
 def read_only(results: list[Any]) -> list[Any]:
+    import numpy as np
+
     for result in results:
         if isinstance(result, np.ndarray):
             result.flags.writeable = False

@@ -24,17 +24,16 @@ from qnnbridge.session_profile import SessionProfile, profile_lost
 from qnnbridge.supervision.overdue import OnDeadline as OnDeadline
 from qnnbridge.surviving_session import BadEntry, SurvivingSession
 from qnnbridge.terminate_relay import Terminable, TerminateRelay
-from qnnbridge_protocol.elements import ValueType
 from qnnbridge_protocol.errors import BridgeError, Closed
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
-from qnnbridge_protocol.values import Decoder, Encoder
 
 if TYPE_CHECKING:
     from qnnbridge.cache.loadable import Loadable
     from qnnbridge.host import Host
     from qnnbridge.process.host_process import HostProcess
-    from qnnbridge.repeated.runner import Failure
+    from qnnbridge.repeated.failure import Failure
+    from qnnbridge_protocol.elements import ValueType
 
 _log = logging.getLogger("qnnbridge.session")
 
@@ -91,6 +90,8 @@ class RemoteSession(SurvivingSession):
 
         failed: how the call went over a line; this is what is done about it.
         """
+        from qnnbridge_protocol.values import Decoder, Encoder  # numpy, which making a session does not need
+
         encoder = Encoder()
         inputs = [[name, encoder.add(value, kind)] for name, value, kind in feeds]
         header: dict[str, Any] = {"op": "session.run", "outputs": output_names, "inputs": inputs}

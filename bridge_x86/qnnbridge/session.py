@@ -11,9 +11,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge.background import Background
 from qnnbridge.buckets.api import bucket_arguments
@@ -22,19 +20,14 @@ from qnnbridge.daemon.connect import DAEMON, chosen_host
 from qnnbridge.epcontext.gate import with_context_folder
 from qnnbridge.epcontext.native_path import path_for_qnn
 from qnnbridge.errors import as_onnxruntime
-from qnnbridge.feeds import FeedChecker
 from qnnbridge.host import Host
 from qnnbridge.model_source import ModelSource
 from qnnbridge.node import NodeArg
 from qnnbridge.options import RunOptions, SessionOptions, coerce_run_options, coerce_session_options
 from qnnbridge.other_runs import OtherRuns, check_call, read_only
-from qnnbridge.outputs import to_application
 from qnnbridge.providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge.remote_session import Manifest, OnDeadline, RemoteSession
-from qnnbridge.repeated.runner import Failure, deliver
-from qnnbridge.repeated.runner import run as run_repeated
-from qnnbridge.repeated.shapes import KnownShapes
-from qnnbridge.repeated.user_arrays import Out, check_out, empty
+from qnnbridge.repeated.failure import Failure
 from qnnbridge_protocol.backends import BACKENDS_WITHOUT_RESULTS
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -42,6 +35,11 @@ from qnnbridge_protocol.errors import (
     OptionError,
 )
 from qnnbridge_protocol.specs import Fallback, RunSpec, SessionSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from qnnbridge.repeated.user_arrays import Out
 
 _log = logging.getLogger("qnnbridge.session")
 
@@ -143,6 +141,12 @@ class InferenceSession(OtherRuns):
     def _open(self, manifest: Manifest, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
         remote = RemoteSession(host, manifest, retry=retry, timeout_s=self._timeout)
         info = remote.open(self._timeout, on_deadline)
+        # Loaded while the host made the session, not for its start, which would wait for numpy.
+        from qnnbridge.feeds import FeedChecker
+        from qnnbridge.repeated.runner import run
+        from qnnbridge.repeated.shapes import KnownShapes
+
+        self._run_repeated = run
         self._remote = remote
         self._inputs = [NodeArg(node) for node in info.inputs]
         self._outputs = [NodeArg(node) for node in info.outputs]
@@ -202,11 +206,14 @@ class InferenceSession(OtherRuns):
                     quick = self._remote.may_go_quick(retry, on_deadline)
                 if quick:
                     remote, limit = self._remote, self._timeout if timeout is None else timeout
+                    run_repeated = self._run_repeated
                     results = run_repeated(remote, None, output_names, input_feed, limit, borrow, out)
                     if results is None:
                         shape = self._known.find(output_names, input_feed)
                         if shape is not None:
                             if out is not None:
+                                from qnnbridge.repeated.user_arrays import check_out
+
                                 out = check_out(out, shape.output_names, shape)
                             results = run_repeated(remote, shape, output_names, input_feed, limit, borrow, out)
                     if results is not None:
@@ -231,6 +238,10 @@ class InferenceSession(OtherRuns):
         out: Out | None,
         failed: Failure | None,
     ) -> list[Any]:
+        from qnnbridge.outputs import to_application
+        from qnnbridge.repeated.runner import deliver
+        from qnnbridge.repeated.user_arrays import check_out
+
         try:
             arrays = None if out is None else check_out(out, tuple(output_names or self._output_names))
             values = self.run_values(
@@ -260,6 +271,8 @@ class InferenceSession(OtherRuns):
         Args:
             shape: default that of the model, if it is fixed.
         """
+        from qnnbridge.repeated.user_arrays import empty
+
         try:
             return empty(self._remote.host, name, shape, (*self._inputs, *self._overridable), host_writes=False)
         except BridgeError as error:
@@ -270,6 +283,8 @@ class InferenceSession(OtherRuns):
 
         After a `DeadlineExceeded` that says "still-running" the host may write to it until that run has ended.
         """
+        from qnnbridge.repeated.user_arrays import empty
+
         try:
             return empty(self._remote.host, name, shape, self._outputs, host_writes=True)
         except BridgeError as error:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from qnnbridge.buckets.api import Bucketable
 from qnnbridge.cache.status import CacheStatus
-from qnnbridge.host import Host
 from qnnbridge.node import ModelMetadata, NodeArg
-from qnnbridge.session_options import SessionOptions
 from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
+    from qnnbridge.host import Host
     from qnnbridge.remote_session import RemoteSession
+    from qnnbridge.session_options import SessionOptions
 
 
 class SessionFacts(Bucketable):

@@ -1,5 +1,6 @@
 """Makes a session in one host: the request, the answer, and the cause of a failure from the host's log.
 
+What the first run needs is loaded while the host is busy with the session: both take as long as numpy.
 Owns nothing: the caller keeps the session's number and releases it. Any thread.
 """
 
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge.process.channel import Deadline, Note
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
-from qnnbridge_protocol.values import Encoder
 
 if TYPE_CHECKING:
     from qnnbridge.daemon.session import DaemonSession
@@ -47,11 +47,18 @@ def make_session(
 
     A session of which the answer is not waited for is released with a later call.
     """
-    encoder = Encoder()
+    buffers: tuple[Any, ...] = ()
+    initializers: list[Any] = []
+    if making.initializers:
+        from qnnbridge_protocol.values import Encoder
+
+        encoder = Encoder()
+        initializers = [encoder.add(value) for value in making.initializers]
+        buffers = tuple(encoder.buffers)
     header: dict[str, Any] = {
         "op": "session.create",
         "spec": making.spec.to_wire(),
-        "initializers": [encoder.add(value) for value in making.initializers],
+        "initializers": initializers,
     }
     if making.dynamic:
         header["dynamic"] = dict(making.dynamic)
@@ -59,16 +66,20 @@ def make_session(
         header["seed"] = making.seed
     if making.shared is not None:
         header |= making.shared.request()
-    buffers: tuple[Any, ...] = tuple(encoder.buffers)
     if making.data is not None:
         # Behind the tensors.
         buffers += (making.data,)
     if deadline is not None:
         header["budget_s"] = max(1.0, deadline - time.monotonic())
     request_id: list[int] = []
+
+    def on_sent(number: int) -> None:
+        request_id.append(number)
+        from qnnbridge import needed_by_runs  # noqa: F401 - while the host is busy
+
     try:
         with host.gate(note, deadline):
-            frame = process.call(header, buffers, deadline, note, request_id.append)
+            frame = process.call(header, buffers, deadline, note, on_sent)
     except (Deadline, KeyboardInterrupt):
         # It may be made all the same; its number is that of the request.
         for number in request_id:

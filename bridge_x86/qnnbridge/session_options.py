@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from qnnbridge.enums import (
     ExecutionMode,
@@ -29,10 +29,12 @@ from qnnbridge.option_fields import (
     as_text_mapping,
     wrong_type,
 )
-from qnnbridge.ort_value import OrtValue
 from qnnbridge.suggestions import suggest
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge.ort_value import OrtValue
 
 MAX_CONFIG_KEY_BYTES = 1024
 MAX_CONFIG_VALUE_BYTES = 8192
@@ -163,6 +165,8 @@ class SessionOptions(HasFields):
             self._new_initializer(self._external_initializers, as_text("an initializer's name", name), value)
 
     def _new_initializer(self, target: dict[str, OrtValue], name: str, value: OrtValue) -> None:
+        from qnnbridge.ort_value import OrtValue  # imports numpy, which a session's start does not need
+
         if not isinstance(value, OrtValue):
             raise errors.RemoteRuntimeError(
                 "The provided Python object must be an OrtValue",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from qnnbridge.cache.session_cache import SessionCache
     from qnnbridge.host import Host
     from qnnbridge.process.host_process import HostProcess
-    from qnnbridge.repeated.runner import Failure
+    from qnnbridge.repeated.failure import Failure
 
 _log = logging.getLogger("qnnbridge.session")
 
@@ -50,8 +50,8 @@ class SurvivingSession:
         """What its runs are about."""
         self._create_note = dataclasses.replace(self.note, op="session.create")
         self._lock = threading.Lock()
-        use_cache = manifest.cache is not False and not host.is_daemon
-        self._cache = _session_cache(host, manifest, retry) if use_cache else None
+        self._use_cache = manifest.cache is not False and not host.is_daemon
+        self._cache: SessionCache | None = None
         self._shared = DaemonSession(manifest, retry) if host.is_daemon else None
         self._moved_because: str | None = None
         self._generation = 0
@@ -151,9 +151,13 @@ class SurvivingSession:
 
     def _prepare_entry(self, deadline: float | None) -> None:
         """Find or make the compiled model to load. Raises what the model raises when it is compiled."""
-        if self._cache is None:
+        if not self._use_cache:
             return
         self._check_quarantine()
+        if self._cache is None:
+            # The host comes up while the cache's modules are loaded.
+            self.host.supervisor.start_ahead(deadline)
+            self._cache = _session_cache(self.host, self.manifest, self.retry)
         if not self.moved:
             try:
                 self._cache.prepare(deadline)

@@ -22,7 +22,6 @@ from qnnbridge._platform._fds import OwnedFds
 assert sys.platform != "win32"
 
 from qnnbridge._platform._posix_pipes import enlarge_pipe  # noqa: E402 - type checkers find it empty on Windows
-from qnnbridge_protocol.drivers.posix_mapping import map_shared  # noqa: E402
 
 LINES = sys.platform == "linux"
 """Whether the host can open further streams here."""
@@ -42,6 +41,10 @@ class SharedMemory:
 
     def __init__(self, size: int, *, writable: bool) -> None:
         """Raises `OSError`."""
+        from qnnbridge_protocol.drivers.posix_mapping import (
+            map_shared,
+        )  # ctypes, which a session's start does not need
+
         self.size = size
         self._fds = OwnedFds()
         if sys.platform != "linux":

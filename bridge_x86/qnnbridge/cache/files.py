@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
-import shutil
 import stat
 import sys
 from collections.abc import Callable
@@ -28,7 +26,7 @@ class Damaged(Exception):
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = False) -> None:
     """Readers see the old file or the new one. durable: it survives a loss of power. Raises `OSError`."""
     text = _dump({"sha256": _digest(content), "content": content})
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with open(temporary, "xb") as file:
             file.write(text)
@@ -104,6 +102,8 @@ def remove_tree(path: Path) -> None:
         is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
         return
+    import shutil  # with the compressions
+
     if not is_folder:
         make_writable(os.unlink, os.fspath(path), None)
     elif sys.version_info >= (3, 12):

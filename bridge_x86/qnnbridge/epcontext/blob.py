@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import struct
-import zipfile
 from typing import BinaryIO, Final, Literal
 
 from qnnbridge.epcontext.scan import is_text
@@ -67,6 +66,8 @@ def read_blob(file: BinaryIO, start: int = 0, size: int | None = None) -> BlobFa
     facts = blob_facts(file.read(min(size, _HEAD_BYTES)), size)
     if facts.kind == "several contexts" and not start:
         # The directory of a ZIP archive is at its end.
+        import zipfile  # with shutil and the compressions
+
         return dataclasses.replace(facts, is_whole=zipfile.is_zipfile(file))
     return facts
 

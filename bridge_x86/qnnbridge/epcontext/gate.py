@@ -10,22 +10,21 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from qnnbridge.epcontext.blob import looks_like_blob
 from qnnbridge.epcontext.guard import RUN_ON_THE_ORIGINAL, compiled_refused
-from qnnbridge.epcontext.host_traits import QNN, HostTraits
 from qnnbridge.epcontext.scan import ModelScan, no_model
 from qnnbridge.epcontext.verdict import RECOMPILE, Verdict
 from qnnbridge.model_source import ModelSource
+from qnnbridge.providers import CPU, QNN
 from qnnbridge_protocol.errors import CompiledModelRefused, OptionError
-from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.specs import ProviderSpec
 
 if TYPE_CHECKING:
+    from qnnbridge.epcontext.host_traits import HostTraits
     from qnnbridge.host import Host
+    from qnnbridge_protocol.hello import Hello
 
 _log = logging.getLogger("qnnbridge.epcontext")
 
-CPU: Final = "CPUExecutionProvider"
 CONTEXT_ENABLE: Final = "ep.context_enable"
 CONTEXT_PATH: Final = "ep.context_file_path"
 
@@ -119,6 +118,9 @@ def _only_warns() -> bool:
 
 
 def _traits(host: Host | Hello | HostTraits, providers: Sequence[ProviderSpec]) -> HostTraits:
+    from qnnbridge.epcontext.host_traits import HostTraits
+    from qnnbridge_protocol.hello import Hello
+
     if isinstance(host, HostTraits):
         return host
     if isinstance(host, Hello):
@@ -144,6 +146,8 @@ def _refused_on_cpu(scan: ModelScan) -> CompiledModelRefused:
 
 def _refuse_blob(source: ModelSource) -> None:
     """The wrong one of a compiled model's two files; what else is no model, the host explains."""
+    from qnnbridge.epcontext.blob import looks_like_blob
+
     if source.path is None:
         return
     try:

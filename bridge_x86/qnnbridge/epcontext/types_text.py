@@ -9,6 +9,7 @@ from typing import Final
 
 from qnnbridge.epcontext import onnx_schema as schema
 from qnnbridge.protobuf_walk import Message
+from qnnbridge_protocol.element_types import ElementType
 
 Shape = tuple[int | str | None, ...]
 
@@ -63,8 +64,6 @@ def _text(message: Message) -> str:
 
 
 def _element(message: Message, field: int) -> str:
-    from qnnbridge_protocol.elements import ElementType  # numpy
-
     number = message.number(field)
     try:
         return ElementType(number or 0).text

@@ -17,6 +17,7 @@ import numpy as np
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.repeated.arrays import SharedBlock, shared_blocks
+from qnnbridge.repeated.failure import Failure, bare
 from qnnbridge.repeated.line import Line, LineEnded, LineLate
 from qnnbridge.repeated.line_plan import BOOL, LinePlan
 from qnnbridge.repeated.plans import MAX_LENT_SLABS, LinePlans
@@ -47,40 +48,6 @@ OnLine = Callable[["HostProcess", Line], None]
 
 class Offered(list["Array | None"]):
     """Arrays for the outputs that need not be used: outputs that do not fit are returned as they are."""
-
-
-class Failure(Exception):
-    """The call failed in this process; the long way knows what to do about it, in the time that is left.
-
-    It is kept while the call is repeated (`alone`). Tracebacks would keep the call's frames meanwhile, in a circle,
-    so that the application's arrays would not be freed before the garbage collector comes by.
-    """
-
-    def __init__(self, process: HostProcess, error: Exception, deadline: float | None) -> None:
-        super().__init__(str(error))
-        self.process = process
-        self.deadline = deadline
-        self._error: Exception | None = bare(error)
-
-    def alone(self) -> Failure:
-        """Without traceback and context."""
-        self.__traceback__ = self.__context__ = None
-        return self
-
-    def take(self) -> Exception:
-        """What it is, once, to be raised again."""
-        error, self._error = self._error, None
-        assert error is not None
-        return error
-
-
-def bare(error: Exception) -> Exception:
-    """The error without frames: not its own, nor those of what it came from."""
-    part: BaseException | None = error
-    while part is not None:
-        part.__traceback__ = None
-        part = part.__context__
-    return error
 
 
 def run(

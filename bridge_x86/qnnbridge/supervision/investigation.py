@@ -7,7 +7,6 @@ HELLO, while it is busy with ONNX Runtime, and not when it dies: that may be for
 from __future__ import annotations
 
 import dataclasses
-import platform
 import sys
 import time
 from typing import TYPE_CHECKING, Protocol
@@ -165,7 +164,7 @@ class Investigator:
             memory_ran_out=process.memory_ran_out,
             interpreter=process.peer.executable if ready else "",
             versions={**process.peer.versions, "qnnbridge": process.peer.qnnbridge} if ready else {},
-            application_versions={"qnnbridge": __version__, "python": platform.python_version()},
+            application_versions={"qnnbridge": __version__, "python": sys.version.partition(" ")[0]},
         )
 
     def _book(self, record: CrashRecord, failure: ChannelFailed, report: object, suspect: Note | None) -> None:
