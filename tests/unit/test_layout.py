@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 import zipfile
@@ -134,6 +135,64 @@ def test_what_explains_deaths_is_loaded_when_the_host_has_said_hello() -> None:
     program = "import qnnbridge; host = qnnbridge.Host(); "
     assert "qnnbridge.diagnosis.crash" not in loaded_after(program)
     assert "qnnbridge.diagnosis.crash" in loaded_after(program + "host.start(); host.close()")
+
+
+WITH_A_SESSION = """
+import contextlib, sys
+told = []
+def listen(event, arguments):
+    if event == "subprocess.Popen" and "qnnbridge_host" in " ".join(map(str, arguments[1])):
+        told.append("start")
+        print("at the start:", *sys.modules)
+    elif event == "import" and arguments[0] in ("numpy", "qnnbridge.cache.session_cache"):
+        told.append(arguments[0])
+sys.addaudithook(listen)
+import qnnbridge
+from qnnbridge.process.channel import Channel
+send = Channel._send
+def sent(self, kind, header, *rest):
+    number = send(self, kind, header, *rest)
+    told.append(header["op"])
+    return number
+Channel._send = sent
+with contextlib.suppress(qnnbridge.BridgeError):  # whether there is an ONNX Runtime does not matter
+    qnnbridge.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"]).close()
+print("order:", *told)
+"""
+
+
+@pytest.fixture(scope="module")
+def first_session(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What a fresh application has loaded when it starts the host, and the order of what it does then."""
+    model = ROOT / "tests" / "models" / "sigmoid.onnx"
+    state = {f"QNNBRIDGE_{name}_DIR": str(tmp_path_factory.mktemp(name)) for name in ("STATE", "CACHE")}
+    command = [sys.executable, "-c", WITH_A_SESSION, str(model)]
+    environment = {**os.environ, **state}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    lines = (line.partition(": ") for line in done.stdout.splitlines())
+    return {name: said.split() for name, _, said in lines}
+
+
+@needs.linux
+@needs.a_host_python
+def test_the_host_starts_before_the_application_loads_what_only_runs_need(
+    first_session: dict[str, list[str]],
+) -> None:
+    loaded = set(first_session["at the start"])
+    assert "qnnbridge.process.host_process" in loaded
+    assert not loaded & {*HEAVY, "difflib", "zipfile", "ctypes", "platform"}
+    for name in ("feeds", "io_binding", "ort_value", "repeated.runner", "diagnosis.crash", "chips", "cache.store"):
+        assert f"qnnbridge.{name}" not in loaded
+
+
+@needs.linux
+@needs.a_host_python
+def test_numpy_is_loaded_while_the_host_makes_the_session(first_session: dict[str, list[str]]) -> None:
+    order = first_session["order"]
+    assert order.index("start") < order.index("qnnbridge.cache.session_cache") < order.index("session.create")
+    assert order[order.index("session.create") + 1] == "numpy"
+    assert order.count("start") == 1
 
 
 def test_the_application_loads_no_model_library_and_no_terminal_library() -> None:
