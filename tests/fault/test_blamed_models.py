@@ -68,14 +68,12 @@ def test_the_poison_is_known_to_the_next_application_and_to_no_other_versions(ho
     program = (
         "import sys, qnnbridge\n"
         "from tests.fakes.hosts import fake_host\n"
-        "host = fake_host()\n"
-        f"try: qnnbridge.InferenceSession({poison!r}, host=host)\n"
-        "except qnnbridge.errors.ModelQuarantined as error: print(error, 'starts:', host.stats.generation)\n"
+        f"try: qnnbridge.InferenceSession({poison!r}, host=fake_host())\n"
+        "except qnnbridge.errors.ModelQuarantined as error: print(error)\n"
     )
     root = Path(FAKE_HOST).parents[2]
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root, timeout=60)
     assert "is in quarantine" in ran.stdout, ran.stderr
-    assert "starts: 0" in ran.stdout
     quarantine = Quarantine()
     (account,) = quarantine.accounts()
     quarantine.versions = "onnxruntime 99"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests import needs
 
+import qnnbridge
 import qnnbridge_protocol
 
 ROOT = Path(__file__).parents[2]
@@ -193,6 +194,16 @@ def test_numpy_is_loaded_while_the_host_makes_the_session(first_session: dict[st
     assert order.index("start") < order.index("qnnbridge.cache.session_cache") < order.index("session.create")
     assert order[order.index("session.create") + 1] == "numpy"
     assert order.count("start") == 1
+
+
+def test_what_is_refused_starts_no_host(tmp_path: Path) -> None:
+    model = ROOT / "tests" / "models" / "sigmoid.onnx"
+    with qnnbridge.Host() as host:
+        with pytest.raises(qnnbridge.BridgeError):
+            qnnbridge.InferenceSession(tmp_path / "none.onnx", host=host)
+        with pytest.raises(qnnbridge.BridgeError):
+            qnnbridge.InferenceSession(model, providers=[("QNNExecutionProvider", 1)], host=host)
+        assert host.stats.generation == 0
 
 
 def test_the_application_loads_no_model_library_and_no_terminal_library() -> None:
