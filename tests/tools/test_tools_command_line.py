@@ -172,7 +172,7 @@ def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
     assert "Exception ignored" not in result.stderr
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that is always full")
+@needs.linux
 @pytest.mark.parametrize("command", PRINTING)
 def test_output_that_finds_no_room_is_told_in_a_sentence(command: list[str]) -> None:
     with open("/dev/full", "wb") as full:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests import needs
 
 from qnnbridge.repeated.memory import SMALLEST_SLAB_BYTES, Slab
 from qnnbridge_host.line_call import LineCall
@@ -20,7 +20,7 @@ from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.limits import Limits
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is found by /proc here")
+pytestmark = needs.linux
 
 NUMBER = 7
 

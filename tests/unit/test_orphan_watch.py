@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests import needs
 
 GRACE_S = 30.0
 """Only a defect waits this long."""
@@ -45,7 +45,7 @@ def run(folder: Path, end: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@needs.posix
 @pytest.mark.parametrize("end", ["SIGTERM", "SIGKILL"])
 def test_what_a_killed_run_started_is_ended(tmp_path: Path, end: str) -> None:
     (pid,) = run(tmp_path, end)
