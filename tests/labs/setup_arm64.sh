@@ -63,7 +63,8 @@ describe_cpu() {
   # ONNX Runtime's CPU probe crashes when it reads an x86 /proc/cpuinfo, so the machine has one of an Arm core.
   mkdir -p "$machine/proc"
   local core
-  for core in $(seq 0 $(($(nproc) - 1))); do
+  # As many as /sys tells of, whatever part of them this process may use: the probe trusts the two to agree.
+  for core in $(seq 0 $(($(nproc --all) - 1))); do
     printf '%s\t: %s\n' processor "$core" BogoMIPS 100.00 \
       Features 'fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp' \
       'CPU implementer' 0x41 'CPU architecture' 8 'CPU variant' 0x3 'CPU part' 0xd0c 'CPU revision' 1
