@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import qnnbridge
+from qnnbridge.repeated.plans import LinePlans
 from tests.contract.small_models import CPU
 
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
@@ -267,6 +268,31 @@ def test_borrowed_results_stay_what_they_are(quick: qnnbridge.Host) -> None:
         for number, part in enumerate(kept):
             assert (part == number + 1).all()
     assert (kept[-1] == 30).all()
+
+
+def test_a_borrowed_result_is_kept_until_the_next_one_and_each_call_still_goes_the_quick_way(
+    shared: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``y = session.run(...)`` in a loop has two results at a time: they take turns in two pieces of memory."""
+
+    def looked_for(*_: object) -> None:
+        raise AssertionError("a plan was looked for")
+
+    with session(shared) as adds:
+        x = np.zeros(3000, np.float32)
+        y = None
+        for number in range(24):
+            if number == 4:
+                monkeypatch.setattr(LinePlans, "plan", looked_for)
+            x[:] = number
+            (later,) = adds.run(None, {"x": x}, borrow=True)
+            assert y is None or ((y == number).all() and y.base is not later.base)
+            assert (later == number + 1).all()
+            assert not later.flags.owndata, "it was copied"
+            y = later
+            if number > 12:  # and where nothing is kept, in one
+                del y, later
+                y = None
 
 
 def test_borrowed_results_survive_the_death_of_the_host(shared: qnnbridge.Host) -> None:

@@ -106,6 +106,8 @@ class LinePlan:
     def lend_out(self) -> list[Array]:
         """The results where they are, read-only. A bool is a copy: the host may have left any byte for true."""
         assert self.reply is not None
+        if self.plain and len(self.results) == 1:
+            return [lend(self.reply, self.interfaces[0])]
         return [
             _proper(result) if result.dtype is BOOL else lend(self.reply, interface)
             for result, interface in zip(self.results, self.interfaces, strict=True)

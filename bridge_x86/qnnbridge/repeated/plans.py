@@ -76,6 +76,9 @@ class LinePlans:
         self._latest: dict[CallShape, LinePlan] = {}
         self._recent: dict[int, LinePlan] = {}
         """Of each session the plan that it had last."""
+        self._turns: dict[LinePlan, LinePlan] = {}
+        """Of plans that make the same call, each in another slab: while the application looks at one result, the
+        next goes to the other slab."""
         self._too_much = 0
         self._retry_at = 0.0
         self._inline_bytes = 0
@@ -84,9 +87,10 @@ class LinePlans:
         """What a call that nobody waits for any more may still write to."""
 
     @property
-    def lent(self) -> int:
-        """Slabs that the application still looks at."""
-        return sum(not slab.lending.free() for slab in self._replies)
+    def may_lend(self) -> bool:
+        """Whether the slab that is free for this call may be lent, too."""
+        slabs = self._replies
+        return len(slabs) <= MAX_LENT_SLABS or sum(not slab.lending.free() for slab in slabs) < MAX_LENT_SLABS
 
     def outgrown(self) -> bool:
         """Whether the calls since the last look needed much less memory than there is."""
@@ -126,9 +130,11 @@ class LinePlans:
             plan = self._latest.get(shape)
             if plan is None or plan.session != session:
                 return None
-        reply = self._reply
-        if plan.reply is not reply or (reply is not None and reply.lending.held):
-            return None
+        reply = plan.reply
+        if reply is not self._reply or (reply is not None and reply.lending.held):
+            plan = self._in_free_memory(plan)
+            if plan is None:
+                return None
         for name, dtype, dims, whole in plan.given:
             array = feed.get(name)
             if whole is no_array:
@@ -153,6 +159,15 @@ class LinePlans:
             if target.dtype is not dtype or target.shape != dims or not target.flags.writeable:
                 return None
         return plan
+
+    def _in_free_memory(self, plan: LinePlan) -> LinePlan | None:
+        """This plan, or the one for the same call, in a slab that nobody looks at any more."""
+        for candidate in (plan, self._turns.get(plan)):
+            if candidate is not None and candidate.reply is not None and candidate.reply.lending.free():
+                candidate.reply.lending.reuse()
+                self._reply = candidate.reply
+                return candidate
+        return None
 
     def plan(
         self,
@@ -193,17 +208,19 @@ class LinePlans:
                 for tensor, whole in zip(shape.outputs, _wholes(outputs, len(shape.outputs)), strict=True)
             )
             plan.fills = outputs is not None
-            self._latest[shape] = plan
             if len(self._recent) >= MAX_RECENT:
-                self._recent.clear()
+                self._forget_which_were_last()
+            self._latest[shape] = plan
+            before = self._recent.get(session)
+            if before is not None and before is not plan and before.shape is shape:
+                self._turns[before], self._turns[plan] = plan, before
             self._recent[session] = plan
         return plan
 
     def close(self) -> None:
         """Give all memory back."""
         self._plans.clear()
-        self._latest.clear()
-        self._recent.clear()
+        self._forget_which_were_last()
         for slab in (*self._replies, *((self._request,) if self._request is not None else ())):
             self._slabs.drop_slab(slab)
         self._replies = []
@@ -308,9 +325,13 @@ class LinePlans:
         if len(self._plans) >= MAX_PLANS:
             self._drop(list(self._plans)[: MAX_PLANS // 2], deadline)
 
-    def _drop(self, keys: Sequence[Any], deadline: float | None) -> None:
+    def _forget_which_were_last(self) -> None:
         self._latest.clear()
         self._recent.clear()
+        self._turns.clear()
+
+    def _drop(self, keys: Sequence[Any], deadline: float | None) -> None:
+        self._forget_which_were_last()
         dropped = {plan.number for plan in map(self._plans.pop, keys)}
         dropped -= {plan.number for plan in self._plans.values()}
         if dropped:

@@ -20,7 +20,7 @@ from qnnbridge.repeated.arrays import SharedBlock, shared_blocks
 from qnnbridge.repeated.failure import Failure, bare
 from qnnbridge.repeated.line import Line, LineEnded, LineLate
 from qnnbridge.repeated.line_plan import BOOL, LinePlan
-from qnnbridge.repeated.plans import MAX_LENT_SLABS, LinePlans
+from qnnbridge.repeated.plans import LinePlans
 from qnnbridge.repeated.shapes import CallShape, Refusal
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
 from qnnbridge_protocol.frames import desync
@@ -122,7 +122,7 @@ def run(
             if plan.filled and out is not None:
                 return list(out)
             if lend:
-                if plans.lent < MAX_LENT_SLABS and sharing.budget.may_lend:
+                if plans.may_lend and sharing.budget.may_lend:
                     return plan.lend_out()
                 sharing.lent_refused += 1
             return plan.take_out(out)
