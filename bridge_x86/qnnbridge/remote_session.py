@@ -110,7 +110,7 @@ class RemoteSession(SurvivingSession):
         """
         with self._lock:
             process, number = self.host.supervisor.running, self.session_id
-            self.live = None
+            self.live = self.shortcut = None
             if process is not None and process.generation == self._generation:
                 process.channel.posts.add({"op": "session.close", "session": number})
             self._generation = UNLOADED
@@ -138,7 +138,7 @@ class RemoteSession(SurvivingSession):
         """Release the session in the host. Idempotent; never blocks for long."""
         if self._closed:
             return
-        self.live = None
+        self.live = self.shortcut = None
         self._closed = True  # whoever is making it this moment looks at that, and releases what it made
         if self._cache is not None:
             self._cache.close()
@@ -233,7 +233,7 @@ class RemoteSession(SurvivingSession):
             number, info = self._load(process, deadline, entry, spec)
         self.info, self.session_id, self._generation = info, number, process.generation
         self._profile.made(spec, process.generation)
-        self.live = process
+        self.live, self.shortcut = process, None
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
             self.info = dataclasses.replace(self.info, placement=placement)

@@ -206,8 +206,8 @@ class InferenceSession(OtherRuns):
                     quick = self._remote.may_go_quick(retry, on_deadline)
                 if quick:
                     remote, limit = self._remote, self._timeout if timeout is None else timeout
-                    run_repeated = self._run_repeated
-                    results = run_repeated(remote, None, output_names, input_feed, limit, borrow, out)
+                    again = remote.shortcut
+                    results = None if again is None else again(output_names, input_feed, limit, borrow, out)
                     if results is None:
                         shape = self._known.find(output_names, input_feed)
                         if shape is not None:
@@ -215,7 +215,7 @@ class InferenceSession(OtherRuns):
                                 from qnnbridge.repeated.user_arrays import check_out
 
                                 out = check_out(out, shape.output_names, shape)
-                            results = run_repeated(remote, shape, output_names, input_feed, limit, borrow, out)
+                            results = self._run_repeated(remote, shape, input_feed, limit, borrow, out)
                     if results is not None:
                         return read_only(results) if borrow and out is None else results
             except Failure as failure:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from qnnbridge.host import Host
     from qnnbridge.process.host_process import HostProcess
     from qnnbridge.repeated.failure import Failure
+    from qnnbridge.repeated.runner import Shortcut
 
 _log = logging.getLogger("qnnbridge.session")
 
@@ -60,6 +61,8 @@ class SurvivingSession:
         """The process in which it was made last, for quick calls. It may have ended."""
         self.next_upkeep = 0.0
         """When a quick call has to look again after what every other call looks after."""
+        self.shortcut: Shortcut | None = None
+        """For the call that was made last, once there was a quick one."""
 
     @property
     def closed(self) -> bool:
@@ -225,7 +228,7 @@ class SurvivingSession:
             self._create_note = dataclasses.replace(self.note, op="session.create")
             self._moved_because = error.message
             self._generation = 0
-            self.live = None
+            self.live = self.shortcut = None
         self.host.supervisor.counters.cpu_fallbacks += 1
         _log.warning("%s It runs on the CPU from now on, as fallback='cpu' allows.", error.message)
 

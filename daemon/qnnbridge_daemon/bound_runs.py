@@ -62,7 +62,7 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
     if shape is not False:
         watch = _LineWatch(cancellation)
         try:
-            results = run(remote, shape, call.output_names, call.feeds, None, False, arrays, watch)
+            results = run(remote, shape, call.feeds, None, False, arrays, watch)
             if results is not None:
                 if all(result is array for result, array in zip(results, arrays, strict=True)):
                     return None

@@ -167,7 +167,7 @@ def test_a_line_that_ends_alone_costs_nothing(host: qnnbridge.Host, tmp_path: Pa
     process = host.supervisor.running
     assert process is not None
     assert process.lines is not None
-    (plans,) = process.lines._idle
+    (plans,) = process.lines.idle
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, plans.line._streams.read_fd)  # end of file
     os.close(null)
@@ -196,7 +196,7 @@ def test_a_call_whose_plan_was_refused_goes_the_quick_way_again(
         process = host.supervisor.running
         assert process is not None
         assert process.lines is not None
-        (plans,) = process.lines._idle
+        (plans,) = process.lines.idle
         plans._last_number -= 1  # so the next plan has the number of one that is there
 
     monkeypatch.setattr(shapes, "FIRST_WAIT_S", 3600.0)

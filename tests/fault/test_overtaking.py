@@ -94,9 +94,9 @@ def test_an_answer_that_nobody_takes_from_its_line_keeps_no_other_call_waiting(
         first = taken(lines)
         warm(given_up, LARGE)  # has a line of its own by that
         lines.give_back(first)
-        second = lines._idle.popleft()
+        second = lines.idle.popleft()
         slow.now()
-        lines._idle.append(second)
+        lines.idle.append(second)
         give_up(slow, given_up, LARGE)
         gate.touch()
         until(second.line.answered)
@@ -168,7 +168,7 @@ def test_a_call_whose_line_may_be_cancelled_and_is_not_used_takes_the_line_along
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)
     _, lines = running(host)
-    (plans,) = lines._idle
+    (plans,) = lines.idle
     shape = next(key[0] for key in plans._plans)
     assert isinstance(shape, CallShape)
 
@@ -177,7 +177,7 @@ def test_a_call_whose_line_may_be_cancelled_and_is_not_used_takes_the_line_along
         raise errors.Cancelled("before it was sent")
 
     with pytest.raises(runner.Failure):
-        runner.run(session._remote, shape, None, {"x": X}, None, False, None, on_line)
+        runner.run(session._remote, shape, {"x": X}, None, False, None, on_line)
     assert plans.line.broken
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
@@ -245,7 +245,7 @@ def test_a_host_that_takes_its_time_is_not_taken_for_dead_when_a_line_ends(host:
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)
     process, lines = running(host)
-    (plans,) = lines._idle
+    (plans,) = lines.idle
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, plans.line._streams.read_fd)  # end of file
     os.close(null)

@@ -64,7 +64,7 @@ def slabs(host: qnnbridge.Host) -> tuple[int, int]:
     process = host.supervisor.running
     assert process is not None
     assert process.lines is not None
-    (plans,) = process.lines._idle
+    (plans,) = process.lines.idle
     assert plans._request is not None
     assert plans._reply is not None
     return plans._request.number, plans._reply.number

@@ -34,7 +34,6 @@ from qnnbridge_protocol.lines import (
     TailReader,
     call_id,
     next_number,
-    pack_head,
     parse_head,
     tail_of,
 )
@@ -44,10 +43,8 @@ LOOK_INTERVAL_S = 5.0
 
 _LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
 _CALL, _RESULT = int(LineKind.CALL), int(LineKind.RESULT)
-_KIND_AT = 4
 _NUMBER_AT = 8
 _NUMBER = struct.Struct("<I")
-_NUMBER_AND_PLAN = struct.Struct("<II")
 """Of a head, what differs from call to call."""
 
 SPIN_S = 25e-6
@@ -96,9 +93,7 @@ class Line:
         self._call_number = 0
         self._eager = eager
         self._back_off = self._skip = 0
-        self._out = bytearray(pack_head(LineKind.CALL, 0))
         self._in = bytearray(HEAD_BYTES)
-        self._expected = bytearray(pack_head(LineKind.RESULT, 0))
         self._out_tail, self._expected_tail = memoryview(bytearray(HEAD_BYTES)), bytearray(HEAD_BYTES)
         self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
         self._readinto = self._file.readinto
@@ -107,6 +102,7 @@ class Line:
         self._nudged = False
         self._write = streams.write
         self._poll = streams.poll
+        self._ping = self.caller(0, LineKind.PING, LineKind.PONG)
 
     @property
     def records(self) -> bool:
@@ -156,42 +152,53 @@ class Line:
 
     def call(self, plan: int, deadline: float | None) -> Head | None:
         """Make a call whose tensors are in shared memory. ``None`` if its outputs are there, else what came."""
-        # `_begin` and `_end` are written out here: this is the whole of what a repeated call does with its line.
-        self.broken = True
-        self.sent = False
-        number = self._call_number + 1
-        if number > LAST_NUMBER:
-            number = 1
-        self._call_number = number
-        self.busy = True
-        _NUMBER_AND_PLAN.pack_into(self._out, _NUMBER_AT, number, plan)
-        try:
-            self._write(self._out)
-        except OSError:
-            raise LineEnded from None
-        self.sent = True
-        if deadline is None and self._may_block:
-            # To ask first whether there is something costs a tenth of the call; `nudge` is for when nothing comes.
-            self._blocked = True
-            count = self._readinto(self._in)
-            self._blocked = False
-        else:
-            self._wait(deadline)
-            count = self._readinto(self._in)
-        _NUMBER.pack_into(self._expected, _NUMBER_AT, number)
-        if count == HEAD_BYTES and self._in == self._expected:
-            self.busy = self.broken = False
-            return None
-        if not count:
-            raise LineEnded
-        return self._head(deadline, count)
+        return self.caller(plan)(deadline)
+
+    def caller(self, plan: int, kind: int = _CALL, answer: int = _RESULT) -> Callable[[float | None], Head | None]:
+        """What `call` does, for one plan: all that it needs is bound to it.
+
+        kind, answer: of the frame that is sent, and of the one that says that all is well.
+        """
+        frame, expected, got = bytearray(HEAD_BYTES), bytearray(HEAD_BYTES), self._in
+        HEAD.pack_into(frame, 0, LINE_MAGIC, kind, 0, 0, 0, plan, 0, 0)
+        HEAD.pack_into(expected, 0, LINE_MAGIC, answer, 0, 0, 0, 0, 0, 0)
+        write, readinto, may_block, pack = self._write, self._readinto, self._may_block, _NUMBER.pack_into
+
+        def call(deadline: float | None) -> Head | None:
+            # `_begin` and `_end` are written out: this is the whole of what a repeated call does with its line.
+            self.broken = True
+            self.sent = False
+            number = self._call_number + 1
+            if number > LAST_NUMBER:
+                number = 1
+            self._call_number = number
+            self.busy = True
+            pack(frame, _NUMBER_AT, number)
+            pack(expected, _NUMBER_AT, number)
+            try:
+                write(frame)
+            except OSError:
+                raise LineEnded from None
+            self.sent = True
+            if deadline is None and may_block:
+                # To ask first whether there is something costs a tenth of the call; if nothing comes, `nudge`.
+                self._blocked = True
+                count = readinto(got)
+                self._blocked = False
+            else:
+                self._wait(deadline)
+                count = readinto(got)
+            if count == HEAD_BYTES and got == expected:
+                self.busy = self.broken = False
+                return None
+            if not count:
+                raise LineEnded
+            return self._head(deadline, count)
+
+        return call
 
     def ping(self, deadline: float | None) -> None:
-        self._out[_KIND_AT], self._expected[_KIND_AT] = LineKind.PING, LineKind.PONG
-        try:
-            head = self.call(0, deadline)
-        finally:
-            self._out[_KIND_AT], self._expected[_KIND_AT] = LineKind.CALL, LineKind.RESULT
+        head = self._ping(deadline)
         if head is not None:
             raise desync(f"{head.kind.name} to a PING")
 
@@ -295,6 +302,7 @@ class Line:
     def close(self) -> None:
         self.broken = True
         self._streams.close()
+        self._ping = _over  # refers to this line
 
     # --- parts ---
 
@@ -400,6 +408,10 @@ class Line:
                 return False
         self._back_off = 0
         return True
+
+
+def _over(_deadline: float | None) -> Head | None:
+    raise LineEnded
 
 
 def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from qnnbridge.repeated.memory import Slab, lend
 from qnnbridge.repeated.shapes import CallShape
+from qnnbridge_protocol.lines import Head
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Whole = Callable[[], "Array | None"]
@@ -31,6 +32,7 @@ class LinePlan:
 
     __slots__ = (
         *(
+            "call",
             "copies",
             "filled",
             "fills",
@@ -50,6 +52,8 @@ class LinePlan:
         self.number = number
         self.session = session
         self.inline = inline
+        self.call: Callable[[float | None], Head | None] = _never
+        """Makes it, if its tensors are in shared memory: see `Line.caller`."""
         self.copies: list[tuple[str, Array]] = []
         self.results: list[Array | None] = []
         self.interfaces: list[dict[str, Any]] = []
@@ -113,6 +117,10 @@ class LinePlan:
             for result, interface in zip(self.results, self.interfaces, strict=True)
             if result is not None
         ]
+
+
+def _never(_deadline: float | None) -> Head | None:
+    raise AssertionError("the tensors of this plan travel on the line")
 
 
 def _owned(result: Array) -> Array:

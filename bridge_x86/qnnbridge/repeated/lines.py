@@ -44,13 +44,15 @@ class Lines:
 
     def __init__(self, channel: Channel, sharing: Sharing, on_look: Callable[[], ChannelFailed | None]) -> None:
         self._channel = channel
+        self._requests = channel.requests
         self._sharing = sharing
         self._on_look = on_look
         self._forks = _forks.count
         self._lock = threading.RLock()
         self._attaching = threading.Lock()
         """Held while the host is shown what several callers may want to show it; it may take its time."""
-        self._idle: collections.deque[LinePlans] = collections.deque()
+        self.idle: collections.deque[LinePlans] = collections.deque()
+        """Lines that nobody has; the one that was used last is the last."""
         self._all: dict[int, LinePlans] = {}
         self._abandoned: list[LinePlans] = []
         self._kept: list[object] = []
@@ -68,7 +70,7 @@ class Lines:
     def __len__(self) -> int:
         return len(self._all)
 
-    def take(self, deadline: float | None, *, may_open: bool = True) -> LinePlans | None:
+    def take(self, deadline: float | None) -> LinePlans | None:
         """A line for the calling thread alone; ``None`` if there is none to be had.
 
         Raises what stops a call on the connection.
@@ -76,14 +78,14 @@ class Lines:
         if self._forks != _forks.count:
             return None
         try:
-            return self._idle.pop()
+            return self.idle.pop()
         except IndexError:
-            return self._open(deadline) if may_open else None
+            return self._open(deadline)
 
     def ping(self, deadline: float | None) -> bool:
         """Ask the host for a sign of life. False if there is no line for it, or it has ended."""
         try:
-            plans = self._idle.pop() if self._forks == _forks.count else None
+            plans = self.idle.pop() if self._forks == _forks.count else None
         except IndexError:
             return False
         if plans is None:
@@ -100,18 +102,20 @@ class Lines:
         except ProtocolDesync as error:
             raise self._channel.fail(error) from None
         finally:
-            line.busy = False
             self.give_back(plans)
 
     def give_back(self, plans: LinePlans) -> None:
         """The call is over, well or not."""
         line = plans.line
+        line.busy = False
         if line.broken or self.closed:
             self._retire(plans)
         else:
-            self._idle.append(plans)
+            self.idle.append(plans)
             if self.closed:
                 self._close_idle()
+        if self._requests.idle_wanted:
+            self._requests.line_is_free()
 
     def abandon(self, plans: LinePlans) -> None:
         """The host may go on with the call; nobody waits for it."""
@@ -200,7 +204,7 @@ class Lines:
         plans = LinePlans(line, self, shared=self._shares_memory)
         with self._lock:
             self._all[number] = plans
-            self._channel.requests.lines[number] = line
+            self._requests.lines[number] = line
             if self._trimmer is None:
                 self._trimmer = threading.Thread(
                     target=keep, args=(weakref.ref(self), self._wake), name="qnnbridge lines", daemon=True
@@ -213,15 +217,15 @@ class Lines:
         with self._lock:
             if self._all.pop(line.number, None) is None:
                 return
-            self._channel.requests.lines.pop(line.number, None)
+            self._requests.lines.pop(line.number, None)
             self._slots.append(line.slot)
         line.close()
         plans.close()
 
     def _close_idle(self) -> None:
-        while self._idle:
+        while self.idle:
             try:
-                plans = self._idle.pop()
+                plans = self.idle.pop()
             except IndexError:
                 return
             self._retire(plans)
@@ -256,15 +260,15 @@ class Lines:
         """
         self._channel.take_in()
         self.reap()
-        for _ in range(len(self._idle)):
+        for _ in range(len(self.idle)):
             try:
-                plans = self._idle.popleft()
+                plans = self.idle.popleft()
             except IndexError:
                 break
             if seen.get(plans.line.number) == plans.line.calls or plans.outgrown():
                 self._retire(plans)
             else:
-                self._idle.append(plans)
+                self.idle.append(plans)
         if self._sharing.collect is not None:
             self._sharing.collect()
         self._sharing.budget.sweep()

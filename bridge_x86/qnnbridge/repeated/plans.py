@@ -104,37 +104,35 @@ class LinePlans:
             there += self._request.size
         return there > max(SMALL_BYTES, ROOMY * needed)
 
-    def again(
-        self,
-        shape: CallShape | None,
-        session: int,
-        output_names: Sequence[str] | None,
-        feed: Mapping[str, Any],
-        out: Any,
+    def last(
+        self, session: int, output_names: Sequence[str] | None, feed: Mapping[str, Any], out: Any
     ) -> LinePlan | None:
-        """The plan of the last call of this shape, if this is the same one in all that a plan consists of.
+        """The plan of the session's last call, if this is the same one in all that a plan consists of.
 
-        shape: ``None`` if nobody has looked what call it is: then it is held against the session's last one here.
-        That is, as a rule, all that is looked at in a call, and it is done in one go: what else a call needs in the
-        processor's caches has to come back there each time that large tensors went through them.
+        Nothing need have been looked at. It is done in one go: what a call needs in the processor's caches has to
+        come back there each time that large tensors went through them.
         """
-        if shape is None:
-            plan = self._recent.get(session)
-            if plan is None or feed.__class__ is not dict or len(feed) != len(plan.given):
-                return None
-            if output_names is not None and not _same_names(plan, output_names):
-                return None
-            if out is not None and (out.__class__ is not list or len(out) != len(plan.taken)):
-                return None
-        else:
-            plan = self._latest.get(shape)
-            if plan is None or plan.session != session:
-                return None
+        plan = self._recent.get(session)
+        if plan is None or feed.__class__ is not dict or len(feed) != len(plan.given):
+            return None
+        if output_names is not None and not _same_names(plan, output_names):
+            return None
+        if out is not None and (out.__class__ is not list or len(out) != len(plan.taken)):
+            return None
+        return self._fitting(plan, feed, out)
+
+    def again(self, shape: CallShape, session: int, feed: Mapping[str, Any], out: Any) -> LinePlan | None:
+        """The plan of the last call of this shape, if it does for these arrays."""
+        plan = self._latest.get(shape)
+        return None if plan is None or plan.session != session else self._fitting(plan, feed, out)
+
+    def _fitting(self, plan: LinePlan, feed: Mapping[str, Any], out: Any) -> LinePlan | None:
         reply = plan.reply
         if reply is not self._reply or (reply is not None and reply.lending.held):
-            plan = self._in_free_memory(plan)
-            if plan is None:
+            free = self._in_free_memory(plan)
+            if free is None:
                 return None
+            plan = free
         for name, dtype, dims, whole in plan.given:
             array = feed.get(name)
             if whole is no_array:
@@ -268,6 +266,7 @@ class LinePlans:
         plan.needs = in_size + out_size
         plan.tight = _is_tight(reply, out_size)
         plan.reply = reply
+        plan.call = self.line.caller(plan.number)
         told: tuple[list[Any], list[Any]] = ([], [])
         for tensor, block, at in zip(shape.inputs, in_blocks, in_at, strict=True):
             told[0].append(self._locate(tensor, block, request, at, deadline))

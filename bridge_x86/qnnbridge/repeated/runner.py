@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qnnbridge._platform import _forks
 from qnnbridge.deadlines import deadline_after
 from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.repeated.arrays import SharedBlock, shared_blocks
@@ -30,6 +31,7 @@ from qnnbridge_protocol.values import Decoder
 if TYPE_CHECKING:
     from qnnbridge.process.host_process import HostProcess
     from qnnbridge.remote_session import RemoteSession
+    from qnnbridge.repeated.lines import Lines
 
 SETTLE_TIMEOUT_S = 0.2
 """How long the answer of a call that was stopped is waited for, so that the line can be used again."""
@@ -52,8 +54,7 @@ class Offered(list["Array | None"]):
 
 def run(
     remote: RemoteSession,
-    shape: CallShape | None,
-    output_names: Sequence[str] | None,
+    shape: CallShape,
     feed: Mapping[str, Any],
     timeout_s: float | None,
     borrow: bool,
@@ -62,90 +63,164 @@ def run(
 ) -> list[Any] | None:
     """The outputs, or ``None`` if the call has to go the long way. Raises `Failure`.
 
-    shape: ``None`` if nothing has been checked yet. Then only the call that the session made last is made again,
-    and ``None`` says no more than that this is another one. With a shape `feed` and `out` (a list) fit it.
-    on_line: told the process and the line by which the call is about to go.
-
-    All in one function: what lies between the caller and the line is read anew from slow memory in each call that
-    moves large tensors, and cost twice as much in several.
+    shape: of the call; `feed` and `out` (a list) fit it. on_line: told the process and the line by which the call
+    is about to go.
     """
     process = remote.live
-    if process is None or process.retiring:
+    if process is None or process.retiring or process.channel.requests.failure is not None:
         return None
-    requests = process.channel.requests
-    if requests.failure is not None:
+    if shape.refusal is not None and shape.refusal.holds(process.generation, monotonic()):
         return None
-    refusal = None if shape is None else shape.refusal
-    if refusal is not None and refusal.holds(process.generation, monotonic()):
+    if (any(remote.host.obstacles) or monotonic() >= remote.next_upkeep) and not _upkeep(remote, process):
         return None
-    left, solo, kills = remote.host.obstacles
-    if left or solo or kills or monotonic() >= remote.next_upkeep:  # noqa: SIM102
-        if not _upkeep(remote, process):
-            return None
-    lines = process.open_lines
-    if lines is None:
-        lines = process.lines
+    lines = process.lines
     if lines is None:
         return None
     deadline = None if timeout_s is None else deadline_after(timeout_s)
     try:
-        plans = lines.take(deadline, may_open=shape is not None)
-        if plans is None:
+        plans = lines.take(deadline)
+    except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
+        raise Failure(process, error, deadline) from None
+    if plans is None:
+        return None
+    line, lend = plans.line, borrow and out is None
+    try:
+        line.note = remote.note
+        plan = plans.again(shape, remote.session_id, feed, out)
+        if plan is None or (lend and not plan.tight):
+            plan = _plan(remote, process, plans, shape, feed, out, deadline, lend)
+            if plan is None:
+                return None
+        if on_line is not None:
+            # A cancel may come from now on. Should the call not be made, the next one would bear its number.
+            line.broken = True
+            on_line(process, line)
+        elif remote.shortcut is None:
+            remote.shortcut = shortcut(remote, process, lines)
+        return _carry_out(process, plans, plan, feed, deadline, lend, out)
+    except BaseException as error:
+        _look_after(process, plans, error, deadline, feed, out)
+        raise
+    finally:
+        if not line.abandoned:
+            lines.give_back(plans)
+
+
+Shortcut = Callable[["Sequence[str] | None", "Mapping[str, Any]", "float | None", bool, Any], "list[Any] | None"]
+
+
+def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Shortcut:
+    """What makes the call that the session made last in this process once more; ``None`` if this is another one.
+
+    Nothing need have been checked. It raises `Failure`. It is `run` with everything at hand: a call that moves
+    large tensors finds nothing of the bridge's own in the processor's caches, and what takes time then is to look
+    for it from object to object.
+    """
+    requests, take, give_back = process.channel.requests, lines.idle.pop, lines.give_back
+    left, solo, kills = remote.host.obstacles
+    session, forks, sharing = remote.session_id, _forks.count, process.sharing
+    assert sharing is not None
+
+    def repeat(
+        output_names: Sequence[str] | None, feed: Mapping[str, Any], timeout_s: float | None, borrow: bool, out: Any
+    ) -> list[Any] | None:
+        if (
+            remote.live is not process
+            or remote.session_id != session
+            or process.retiring
+            or requests.failure is not None
+            or left
+            or solo
+            or kills
+            or _forks.count != forks
+            or monotonic() >= remote.next_upkeep
+        ):
             return None
-        line, sharing = plans.line, process.sharing
-        assert sharing is not None
-        kept = False
         try:
+            plans = take()
+        except IndexError:
+            return None
+        line, deadline = plans.line, None if timeout_s is None else deadline_after(timeout_s)
+        try:
+            plan = plans.last(session, output_names, feed, out)
+            if plan is None or (borrow and out is None and not plan.tight):
+                return None
             line.note = remote.note
-            plan = plans.again(shape, remote.session_id, output_names, feed, out)
-            lend = borrow and out is None
-            if plan is None or (lend and not plan.tight):
-                if shape is None:
-                    return None
-                plan = _plan(remote, process, plans, shape, feed, out, deadline, lend)
-                if plan is None:
-                    return None
+            if plan.inline or borrow:
+                return _carry_out(process, plans, plan, feed, deadline, borrow and out is None, out)
+            # What that comes to in most calls.
             plan.used = True
-            if on_line is not None:
-                # A cancel may come from now on. Should the call not be made, the next one would bear its number.
-                line.broken = True
-                on_line(process, line)
-            if plan.inline:
-                sharing.inline_calls += 1
-                return _run_inline(plans, plan, feed, deadline, out)
             if plan.copies:
                 plan.put_in(feed)
             sharing.shared_calls += 1
-            head = line.call(plan.number, deadline)
+            head = plan.call(deadline)
             if head is not None:
                 return _other_answer(plans, head, deadline, out)
-            if plan.filled and out is not None:
-                return list(out)
-            if lend:
-                if plans.may_lend and sharing.budget.may_lend:
-                    return plan.lend_out()
-                sharing.lent_refused += 1
-            return plan.take_out(out)
-        except LineEnded:
-            _host_gone(process, deadline)
-            raise ChannelRetired from None
-        except LineLate:
-            kept, state = _give_up(process, plans, _blocks_of(feed, out))
-            raise Deadline(state) from None
-        except ProtocolDesync as error:
-            raise process.channel.fail(error) from None
+            return list(out) if plan.filled and out is not None else plan.take_out(out)
         except BaseException as error:
-            # Ctrl+C, for one: the host is told, and the line is not used again.
-            if line.broken and line.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
-                kept, _ = _give_up(process, plans, _blocks_of(feed, out))
+            _look_after(process, plans, error, deadline, feed, out)
             raise
         finally:
-            if not kept:
-                line.busy = False
-                lines.give_back(plans)
-                if requests.idle_wanted:
-                    requests.line_is_free()
-    except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
+            if not line.abandoned:
+                give_back(plans)
+
+    return repeat
+
+
+def _carry_out(
+    process: HostProcess,
+    plans: LinePlans,
+    plan: LinePlan,
+    feed: Mapping[str, Any],
+    deadline: float | None,
+    lend: bool,
+    out: Any,
+) -> list[Any]:
+    sharing = process.sharing
+    assert sharing is not None
+    plan.used = True
+    if plan.inline:
+        sharing.inline_calls += 1
+        return _run_inline(plans, plan, feed, deadline, out)
+    if plan.copies:
+        plan.put_in(feed)
+    sharing.shared_calls += 1
+    head = plan.call(deadline)
+    if head is not None:
+        return _other_answer(plans, head, deadline, out)
+    if plan.filled and out is not None:
+        return list(out)
+    if lend:
+        if plans.may_lend and sharing.budget.may_lend:
+            return plan.lend_out()
+        sharing.lent_refused += 1
+    return plan.take_out(out)
+
+
+def _look_after(
+    process: HostProcess,
+    plans: LinePlans,
+    error: BaseException,
+    deadline: float | None,
+    feed: Mapping[str, Any],
+    out: Any,
+) -> None:
+    """A call has failed, or was interrupted. Raises `Failure`, unless it is the caller's own business."""
+    line = plans.line
+    try:
+        if isinstance(error, LineEnded):
+            _host_gone(process, deadline)
+            error = ChannelRetired()
+        elif isinstance(error, LineLate):
+            error = Deadline(_give_up(process, plans, _blocks_of(feed, out)))
+        elif isinstance(error, ProtocolDesync):
+            error = process.channel.fail(error)
+        elif line.broken and line.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
+            # Ctrl+C, for one: the host is told, and the line is not used again.
+            _give_up(process, plans, _blocks_of(feed, out))
+    except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as found:
+        error = found
+    if isinstance(error, (ChannelFailed, ChannelRetired, Deadline, BridgeError)):
         raise Failure(process, error, deadline) from None
 
 
@@ -290,28 +365,27 @@ def _host_gone(process: HostProcess, deadline: float | None) -> None:
         raise
 
 
-def _give_up(process: HostProcess, plans: LinePlans, blocks: object) -> tuple[bool, str]:
-    """Cancel the call. Whether the line is kept aside until its answer comes, and what became of the work.
+def _give_up(process: HostProcess, plans: LinePlans, blocks: object) -> str:
+    """Cancel the call: what became of the work. If it goes on, the line is kept aside until its answer comes.
 
     blocks: of the application's arrays. As long as the host may write to them they are nobody else's.
     """
     line, lines = plans.line, process.lines
     assert lines is not None
-    state = "not-started"
-    if line.sent:
-        try:
-            state = process.channel.cancel(line.call_id, monotonic() + CANCEL_TIMEOUT_S)
-        except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
-            state = "still-running"
-        if state != "still-running":
-            if line.settle(SETTLE_TIMEOUT_S):
-                return False, state
-            if state == "finished":
-                state = "still-running"  # or its answer would be there
-        plans.pinned = blocks
-        lines.abandon(plans)
-        return True, state
-    return False, state
+    if not line.sent:
+        return "not-started"
+    try:
+        state = process.channel.cancel(line.call_id, monotonic() + CANCEL_TIMEOUT_S)
+    except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
+        state = "still-running"
+    if state != "still-running":
+        if line.settle(SETTLE_TIMEOUT_S):
+            return state
+        if state == "finished":
+            state = "still-running"  # or its answer would be there
+    plans.pinned = blocks
+    lines.abandon(plans)
+    return state
 
 
-__all__ = ["Failure", "Offered", "bare", "deliver", "run"]
+__all__ = ["Failure", "Offered", "Shortcut", "bare", "deliver", "run"]
