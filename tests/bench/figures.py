@@ -14,7 +14,7 @@ import numpy as np
 
 import qnnbridge
 from qnnbridge_tools import demo
-from qnnbridge_tools.bench import moments, subjects, threads
+from qnnbridge_tools.bench import make_assets, moments, subjects, threads
 from qnnbridge_tools.bench.hosts import CPU, DIRECT, PLAIN, Rig, Subject, open_session
 from qnnbridge_tools.bench.measuring import Contender, Timing, pinned, race, timed
 from tests.bench.peers import open_floors, open_peers
@@ -23,6 +23,9 @@ from tests.fakes.hosts import fake_host, script
 QNN_MODEL = next((Path(demo.__file__).parent / "assets").glob("*.onnx"))
 """The demo's: all of it runs on QNN."""
 PEERS_AT = "600 KB"
+CONVNET_S = 250e-6
+"""What the convolution network of the targets takes in one process."""
+CONVNET_WIDTHS = range(8, 129, 4)
 STEADY_CALLS = 2000
 
 
@@ -51,8 +54,7 @@ class Bench:
             self._ping(rig, Path(folder))
             for size in subjects.SIZES:
                 self._size(rig, size, Path(folder))
-            subject = subjects.convolving()
-            contenders, close = rig.contenders(subject)
+            subject, contenders, close = _convolving(rig, Path(folder))
             with open_floors(subject.model, subject.feed["x"]) as floors:
                 contenders += [Contender(floor.name, timed(floor.call)) for floor in floors]
                 self._race(contenders, "convnet", [*rig.pids, *{floor.pid for floor in floors}])
@@ -167,6 +169,23 @@ class Bench:
             wanted = [contender for contender in contenders if contender.name in (DIRECT, PLAIN)]
             self._race(wanted, "qnn", rig.pids)
             close()
+
+
+def _convolving(rig: Rig, folder: Path) -> tuple[Subject, list[Contender], Callable[[], None]]:
+    """A convolution network that takes `CONVNET_S` here, and the ways to call it. A quick machine gets a wide one."""
+    image = subjects.convolving().feed
+    for width in CONVNET_WIDTHS:
+        model = folder / f"convnet{width}.onnx"
+        model.write_bytes(make_assets.convnet(width).SerializeToString())
+        subject = Subject(model, image)
+        contenders, close = rig.contenders(subject)
+        (direct,) = (contender for contender in contenders if contender.name == DIRECT)
+        with pinned(rig.pids):
+            direct.batch(200)
+            if statistics.median(direct.batch(200)) * 1e-9 >= CONVNET_S or width == CONVNET_WIDTHS[-1]:
+                break
+        close()
+    return subject, contenders, close
 
 
 def _faults_and_memory(pid: str) -> tuple[int, int]:
