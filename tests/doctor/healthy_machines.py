@@ -33,6 +33,32 @@ def native_host_with_2_7() -> SimulatedMachine:
 
 
 @healthy
+def native_host_with_onnxruntime_1_32() -> SimulatedMachine:
+    return snapdragon("2.7.0", "1.32.0")[0]
+
+
+@healthy
+def x64_pc_with_onnxruntime_1_32() -> SimulatedMachine:
+    machine = x64_pc()
+    make_host(add_python(machine, r"C:\Python313", "3.13.1", "x64", running=True), "2.7.0", "1.32.0")
+    return machine
+
+
+@healthy
+def linux_with_onnxruntime_1_32() -> SimulatedMachine:
+    machine = linux()
+    make_host(add_python(machine, "/opt/python", "3.14.0", "x86_64", running=True), "2.7.0", "1.32.0")
+    return machine
+
+
+@healthy
+def linux_board_with_onnxruntime_1_32() -> SimulatedMachine:
+    machine = linux("aarch64")
+    make_host(add_python(machine, "/opt/python", "3.12.4", "aarch64", running=True), "2.7.0", "1.32.0")
+    return machine
+
+
+@healthy
 def native_host_with_1_23() -> SimulatedMachine:
     return snapdragon("1.23.2", system_qnn="2.40.0.0")[0]
 

@@ -35,8 +35,9 @@ SDKS = {
     "2.3.0": "2.47.0.260601114230",
     "2.4.0": "2.48.40.260701000000",
     "2.7.0": "2.51.0.260929181845",
+    "2.9.0": "2.53.0.261110000000",
 }
-"""What the version resources of QnnHtp.dll say (2.4.0: made up but for its first two numbers)."""
+"""What the version resources of QnnHtp.dll say (2.4.0: made up but for its first two numbers; 2.9.0: does not exist)."""
 
 
 @dataclasses.dataclass
@@ -456,9 +457,9 @@ def install_bridge(python: Python, version: str = __version__) -> None:
 def make_host(python: Python, qnn: str = "2.7.0", ort: str | None = "1.31.1") -> Python:
     """Everything that a host has. A 1.x release brings its own onnxruntime."""
     install_bridge(python)
-    record = {"record": "2.7.0"} if qnn in ("2.4.0", "2.5.0", "2.6.0") else {}
+    record = {"record": "2.7.0"} if not qnn.startswith("1.") and qnn not in ("2.3.0", "2.7.0") else {}
     if ort is not None and not qnn.startswith("1."):
-        install(python, "onnxruntime", ort, **({} if ort == "1.31.1" else {"record": "1.31.1"}))
+        install(python, "onnxruntime", ort, **({} if ort in ("1.31.1", "1.32.0") else {"record": "1.32.0"}))
     install(python, "onnxruntime-qnn", qnn, **record)
     return python
 

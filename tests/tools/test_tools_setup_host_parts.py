@@ -19,7 +19,7 @@ from tests import needs
 from qnnbridge._platform import RegisteredPython
 from qnnbridge.launch.configuration import configured_host
 from qnnbridge.launch.installed import Surroundings
-from qnnbridge.releases.table import Release, for_version
+from qnnbridge.releases.table import Release, for_version, generated_on
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import HostNotFound, NoSuchFile, OptionError
 from qnnbridge_tools.setup_host.asking import Answer, ask
@@ -482,8 +482,10 @@ def test_what_has_no_wheel_cannot_be_forced() -> None:
 
 def test_an_unknown_version_is_bad_input() -> None:
     for version in ("9.9", "newest"):
-        with pytest.raises(OptionError, match="There is no onnxruntime-qnn"):
+        with pytest.raises(OptionError, match=f"has no onnxruntime-qnn {version}") as raised:
             chosen(arm((3, 13)), version)
+        assert generated_on() in raised.value.message, "it may have come since"
+        assert "update qnnbridge" in str(raised.value.fix)
 
 
 def test_without_any_interpreter_it_says_what_to_install() -> None:

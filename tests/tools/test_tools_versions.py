@@ -49,7 +49,8 @@ def test_the_best_one_comes_first_and_every_refusal_has_its_reason() -> None:
     assert "QNN too new: bundles a QNN that is newer than the 2.40 of the NPU driver." in told
     assert "no wheel: has no wheel for Python 3.13." in told
     assert "Best here: onnxruntime-qnn 1.23.2" in told
-    assert told.splitlines()[-2] == "Install it: qnnbridge setup-host --version 1.23.2"
+    before = told.partition("The table was read")[0]
+    assert before.splitlines()[-1] == "Install it: qnnbridge setup-host --version 1.23.2"
 
 
 @pytest.mark.parametrize(
@@ -101,6 +102,7 @@ def test_every_reason_that_can_be_given_has_a_word_of_its_own() -> None:
         for more in (
             ["--ort", "1.23.2", "--chip", "V68", "--system-sdk", "2.22"],
             ["--ort", "1.31.1", "--chip", "V81"],
+            ["--ort", "1.40.0", "--chip", "V81"],
         )
         for release in document("--platform", platform, "--python", "3.12", *more)["releases"]
         for reason in release["reasons"]
@@ -153,6 +155,18 @@ def test_an_onnxruntime_that_is_wanted_counts() -> None:
     verdicts = {release["version"]: release["verdict"] for release in told["releases"]}
     assert verdicts["2.3.0"] == "refused"
     assert verdicts["2.4.0"] == "works"
+
+
+def test_of_an_onnxruntime_that_is_newer_than_the_table_nothing_is_claimed() -> None:
+    arguments = ("--platform", "win_arm64", "--python", "3.13", "--chip", "V73", "--ort")
+    told = document(*arguments, "1.40.0")
+    assert {one["version"]: one["verdict"] for one in told["releases"]}["2.7.0"] == "doubtful"
+    assert (told["best"], told["newest_onnxruntime_tried"]) == ("2.7.0", "1.32.0")
+    _, text = versions(*arguments, "1.40.0")
+    words = " ".join(text.split())
+    assert "It is known neither to work with onnxruntime 1.40.0 nor to fail" in words
+    assert "onnxruntime was tried up to 1.32.0. Of what is newer nothing is known here" in words
+    assert {one["verdict"] for one in document(*arguments, "1.32.0", "--working")["releases"]} == {"works"}
 
 
 def test_without_options_it_is_about_this_computer() -> None:

@@ -160,7 +160,7 @@ def test_a_development_build_is_never_the_best_while_there_is_a_release() -> Non
 # --- with which onnxruntime ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ort", ["1.28.0", "1.31.1"])
+@pytest.mark.parametrize("ort", ["1.28.0", "1.31.1", "1.32.0"])
 def test_plugins_before_2_4_fail_with_a_new_onnxruntime_though_pip_allows_it(ort: str) -> None:
     machine = HostMachine("linux_x86_64", "x86_64", (3, 12), ort=ort)
     assert codes("2.3.0", machine) == ["ort-too-new", "simulator"]
@@ -186,6 +186,29 @@ def test_an_exact_requirement_of_the_metadata_is_kept_to() -> None:
     assert codes("2.2.0", machine) == ["other-ort"]
 
 
+@pytest.mark.parametrize("platform", ["win_arm64", "win_amd64", "linux_x86_64", "linux_aarch64"])
+@pytest.mark.parametrize("minor", [11, 12, 13, 14])
+def test_onnxruntime_1_32_goes_with_2_4_and_later_wherever_it_has_wheels(platform: Platform, minor: int) -> None:
+    judged = judge(HostMachine(platform, PLATFORM_MACHINES[platform], (3, minor), ort="1.32.0"))
+    usable = [one for one in judged if one.verdict != "refused"]
+    assert [one.release.version for one in usable] == ["2.7.0", "2.6.0", "2.5.0", "2.4.0"]
+    assert {one.verdict for one in usable} == {"works"}
+
+
+@pytest.mark.parametrize("ort", ["1.32.1", "1.40.0", "2.0.0"])
+def test_with_an_onnxruntime_that_nobody_tried_a_release_is_doubtful_and_not_refused(ort: str) -> None:
+    machine = HostMachine("win_arm64", "ARM64", (3, 12), ort=ort)
+    (reason,) = fits(only("2.7.0", "win_arm64"), machine)
+    assert (reason.code, reason.severity) == ("ort-not-tried", "warning")
+    assert ort in reason.text
+    assert "1.32.0" in reason.text
+    assert codes("2.3.0", machine) == ["ort-too-new"], "what is known of it is enough"
+    assert codes("1.23.2", machine) == ["other-ort"]
+    best = newest_fitting(machine)
+    assert best is not None
+    assert best.version == "2.7.0"
+
+
 @pytest.mark.parametrize(
     ("version", "bounds"),
     [("2.0.0", ">=1.24.2,<1.28"), ("2.2.0", "==1.24.4"), ("2.3.0", ">=1.24.2,<1.28"), ("2.7.0", ">=1.24.2")],
@@ -200,7 +223,7 @@ platforms = st.sampled_from(list(PLATFORM_MACHINES))
 systems = st.none() | st.builds("2.{}.{}".format, st.integers(20, 60), st.integers(0, 50)) | st.just("2.40")
 pythons = st.none() | st.tuples(st.just(3), st.integers(8, 16))
 chips = st.sampled_from([None, 68, 69, 73, 75, 79, 81, 85])
-orts = st.sampled_from([None, "1.22.1", "1.23.2", "1.24.4", "1.27.0", "1.31.1"])
+orts = st.sampled_from([None, "1.22.1", "1.23.2", "1.24.4", "1.27.0", "1.31.1", "1.32.0", "1.40.0"])
 
 
 @st.composite

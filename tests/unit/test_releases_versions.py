@@ -12,7 +12,17 @@ numbers = st.lists(st.integers(0, 99), min_size=1, max_size=4).map(lambda parts:
 
 
 def test_releases_sort_as_they_followed_each_other() -> None:
-    in_order = ["1.9.9", "1.20.2.dev20250213004", "1.20.2rc1", "1.20.2", "1.22.0", "1.24.1", "2.0.0", "2.10.0"]
+    in_order = [
+        "1.9.9",
+        "1.20.2.dev20250213004",
+        "1.20.2rc1",
+        "1.20.2",
+        "1.20.2.post1",
+        "1.22.0",
+        "1.24.1",
+        "2.0.0",
+        "2.10.0",
+    ]
     assert sorted(sorted(in_order, key=len), key=version_key) == in_order
 
 
@@ -29,6 +39,7 @@ def test_what_is_no_version_is_refused(text: str) -> None:
 
 def test_only_a_release_is_final() -> None:
     assert is_final("1.23.2")
+    assert is_final("1.23.2.post1")
     assert not is_final("1.20.2.dev20250213004")
     assert not is_final("2.0.0rc1")
 

@@ -2,6 +2,7 @@
 
 The rules: a wheel exists for the interpreter; its libraries are for the computer's processor; they know the chip;
 the QNN SDK in the wheel is not newer than the one of the installed driver; and no known fault applies.
+With an onnxruntime that is newer than all that were tried it is doubtful.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from qnnbridge.releases.known_faults import Reason, known_faults
+from qnnbridge.releases.known_faults import NEWEST_ORT_TRIED, Reason, is_untried, known_faults, ort_bounds
 from qnnbridge.releases.machines import PLATFORM_MACHINES, HostMachine, Platform
 from qnnbridge.releases.table import Release, load_releases
 from qnnbridge.releases.versions import is_final, satisfies, sdk_is_newer, version_key
@@ -200,6 +201,18 @@ def _check_ort(release: Release, machine: HostMachine) -> Iterator[Reason]:
     yield Reason("other-ort", "refused", text)
 
 
+def _check_ort_tried(release: Release, machine: HostMachine) -> Iterator[Reason]:
+    if machine.ort is None or release.layout == "1.x builtin" or not is_untried(machine.ort):
+        return
+    if satisfies(machine.ort, ort_bounds(release)):
+        yield Reason(
+            "ort-not-tried",
+            "warning",
+            f"is known neither to work with onnxruntime {machine.ort} nor to fail: the newest that was tried is "
+            f"{NEWEST_ORT_TRIED}",
+        )
+
+
 def _check_stage(release: Release, machine: HostMachine) -> Iterator[Reason]:
     if not is_final(release.version):
         yield Reason("development-build", "warning", "is a development build")
@@ -217,5 +230,6 @@ _CHECKS = (
     _check_chip,
     _check_sdk,
     _check_ort,
+    _check_ort_tried,
     _check_stage,
 )

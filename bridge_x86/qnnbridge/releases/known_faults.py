@@ -40,6 +40,8 @@ class KnownFault:
 
 OLDEST_ORT_FOR_PLUGINS: Final = "1.24.2"
 ORT_TOO_NEW_FOR_OLD_PLUGINS: Final = "1.28"
+NEWEST_ORT_TRIED: Final = "1.32.0"
+"""The newest onnxruntime that releases were run with. Of a newer one nothing is known, neither good nor bad."""
 
 OLDEST_PYTHON_THAT_KNOWS_EMULATION: Final = (3, 12)
 
@@ -66,7 +68,8 @@ def _uses_an_npu(release: Release, machine: HostMachine) -> bool:
 
 
 KNOWN_FAULTS: Final = (
-    # Measured: 2.1.0, 2.1.1, 2.2.0 and 2.3.0 with onnxruntime 1.24.2 to 1.31.1; 2.4.0 and later work with all.
+    # Measured: 2.1.0, 2.1.1, 2.2.0 and 2.3.0 with onnxruntime 1.24.2 to 1.31.1, 2.3.0 also with 1.32.0; 2.4.0 to
+    # 2.7.0 work with all of these.
     KnownFault(
         ">=2,<2.4",
         Reason(
@@ -122,6 +125,14 @@ def known_faults(release: Release, machine: HostMachine) -> list[Reason]:
         for fault in KNOWN_FAULTS
         if satisfies(release.version, fault.versions) and fault.applies(release, machine)
     ]
+
+
+def is_untried(ort: str) -> bool:
+    """Whether this onnxruntime is newer than all that were tried, or has no version that can be read."""
+    try:
+        return satisfies(ort, f">{NEWEST_ORT_TRIED}")
+    except ValueError:
+        return True
 
 
 def ort_bounds(release: Release) -> str:

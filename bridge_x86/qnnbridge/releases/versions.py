@@ -1,7 +1,7 @@
 """Compares version numbers: of Python packages, and of QNN SDK builds. Pure functions.
 
-A package's version is PEP 440's, as far as onnxruntime and onnxruntime-qnn use it: numbers, ``rc`` and ``dev``. The
-base install has no library for that.
+A package's version is PEP 440's, as far as onnxruntime and onnxruntime-qnn use it or may use it: numbers, ``rc``,
+``post`` and ``dev``. The base install has no library for that.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import re
 
 Key = tuple[tuple[int, ...], int, int]
 
-_VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:(a|b|rc)(\d+))?(?:[.-]?dev(\d+))?(?:\+.*)?", re.IGNORECASE)
+_VERSION = re.compile(
+    r"v?(\d+(?:\.\d+)*)(?:(a|b|rc)(\d+))?(?:[.-]?post(\d+))?(?:[.-]?dev(\d+))?(?:\+.*)?", re.IGNORECASE
+)
 _SDK = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)?(?:[_-].*)?", re.IGNORECASE)
 _PRE = {"a": 1, "b": 2, "rc": 3}
-_FINAL = 4
+_FINAL, _POST = 4, 5
 
 
 def version_key(text: str) -> Key:
@@ -24,13 +26,16 @@ def version_key(text: str) -> Key:
     numbers = [int(part) for part in found[1].split(".")]
     while len(numbers) > 1 and numbers[-1] == 0:
         numbers.pop()  # 2.0 and 2.0.0 are one version
-    stage = _PRE[found[2].lower()] if found[2] else (0 if found[4] else _FINAL)
-    return tuple(numbers), stage, int(found[3] or 0) if found[2] else int(found[4] or 0)
+    if found[2]:
+        return tuple(numbers), _PRE[found[2].lower()], int(found[3])
+    if found[4]:
+        return tuple(numbers), _POST, int(found[4])
+    return tuple(numbers), 0 if found[5] else _FINAL, int(found[5] or 0)
 
 
 def is_final(text: str) -> bool:
     """Neither a development build nor a candidate."""
-    return version_key(text)[1] == _FINAL
+    return version_key(text)[1] >= _FINAL
 
 
 def sdk_numbers(text: str) -> tuple[int, ...]:

@@ -88,13 +88,29 @@ def fitting_version(facts: Facts, python: tuple[int, int] | None = None) -> str 
 
 
 def fits(facts: Facts, version: str) -> bool:
-    """Whether this release can be used by this host; of one that the table does not have nothing bad is known."""
+    """Whether this release can be used by this host. Of one that the table does not have nothing bad is known but
+    what its own files say, if it is installed."""
     machine, release = host_machine(facts), release_of(facts, version)
-    if machine is None or release is None or release.version != version:
+    if machine is None or release is None:
         return True
+    if release.version != version:
+        return not _is_newer_than_system(facts, version, machine)
     from qnnbridge.releases.fitness import fits as reasons_against
 
     return all(reason.severity != "refused" for reason in reasons_against(release, machine))
+
+
+def _is_newer_than_system(facts: Facts, version: str, machine: HostMachine) -> bool:
+    packages = facts.host_packages
+    bundled = packages.qnn_sdk if packages is not None and packages.version(QNN) == version else None
+    if bundled is None or machine.system_sdk is None or not machine.has_npu:
+        return False
+    from qnnbridge.releases.versions import sdk_is_newer
+
+    try:
+        return sdk_is_newer(bundled, machine.system_sdk)
+    except ValueError:
+        return False
 
 
 def release_of(facts: Facts, version: str) -> Release | None:
@@ -128,12 +144,48 @@ def known_reasons(facts: Facts) -> dict[str, Reason]:
         return {}
 
 
-def ort_requirement(facts: Facts, version: str) -> str:
-    """The onnxruntime that goes with a 2.x release, as pip wants it."""
-    from qnnbridge.releases.known_faults import ort_bounds
+def ort_requirement(facts: Facts, version: str, *, only_tried: bool = False) -> str:
+    """The onnxruntime that goes with a 2.x release, as pip wants it. only_tried: none of which nothing is known."""
+    from qnnbridge.releases.known_faults import NEWEST_ORT_TRIED, ort_bounds
 
     release = release_of(facts, version)
-    return f"onnxruntime{ort_bounds(dataclasses.replace(release, version=version)) if release else ''}"
+    try:
+        bounds = ort_bounds(dataclasses.replace(release, version=version)) if release else ""
+    except ValueError:  # not a version as this package has them: pip knows its metadata
+        bounds = ""
+    if only_tried and not bounds.startswith("==") and "<" not in bounds:
+        bounds = f"{bounds},<={NEWEST_ORT_TRIED}".lstrip(",")
+    return f"onnxruntime{bounds}"
+
+
+# --- what nothing is known of ---
+
+
+def is_unknown_release(facts: Facts) -> bool:
+    """Whether the version table does not have the host's onnxruntime-qnn: then that came later."""
+    version = facts.host_packages.version(QNN) if facts.host_packages else None
+    release = release_of(facts, version) if version else None
+    return release is not None and release.version != version
+
+
+def unknown_packages(facts: Facts) -> list[str]:
+    """The host's onnxruntime and onnxruntime-qnn as far as neither the table nor anybody who tried says anything of
+    them. What is unknown speaks neither for nor against a computer."""
+    packages = facts.host_packages
+    version = packages.version(QNN) if packages else None
+    if packages is None or version is None:
+        return []
+    from qnnbridge.releases.known_faults import is_untried
+
+    ort = packages.version("onnxruntime") if not version.startswith(("0.", "1.")) else None
+    found = [f"onnxruntime {ort}"] if ort is not None and is_untried(ort) else []
+    return [*found, f"{QNN} {version}"] if is_unknown_release(facts) else found
+
+
+def table_date() -> str:
+    from qnnbridge.releases.table import generated_on
+
+    return generated_on()
 
 
 # --- commands ---
@@ -166,15 +218,22 @@ def own_environment(facts: Facts) -> Remedy:
     )
 
 
-def install_version(facts: Facts, version: str | None, *, remove: str = "", words: str = "") -> Remedy:
+def install_version(
+    facts: Facts, version: str | None, *, remove: str = "", words: str = "", only_tried: bool = False
+) -> Remedy:
     """Brings one onnxruntime-qnn version after what has to go first: 1.x and plain onnxruntime exclude each other,
-    2.x needs it. remove: what else has to go. ``None``: says what would have to be different."""
+    2.x needs it. ``None``: says what would have to be different. remove: what else has to go. only_tried: as
+    `ort_requirement` has it."""
     if version is None or is_managed(facts):
         return nothing_fits(facts) if version is None else own_environment(facts)
     others = f" {remove}" if remove else ""
-    return Remedy(
-        words, pip(facts, f"uninstall -y onnxruntime{others} {QNN}", f"install {_pair_words(facts, version)}")
-    )
+    pair = _pair_words(facts, version, only_tried=only_tried)
+    return Remedy(words, pip(facts, f"uninstall -y onnxruntime{others} {QNN}", f"install {pair}"))
+
+
+def install_known(facts: Facts, words: str) -> Remedy:
+    """The newest pair that fits and that somebody has tried."""
+    return install_version(facts, fitting_version(facts), words=words, only_tried=True)
 
 
 def install_fitting(facts: Facts, words: str = "") -> Remedy:
@@ -208,10 +267,10 @@ def after_removal(facts: Facts, folder: str | None, version: str | None) -> Reme
     return Remedy(commands=python_lines(facts, facts.host.path, *lines))
 
 
-def _pair_words(facts: Facts, version: str) -> str:
+def _pair_words(facts: Facts, version: str, *, only_tried: bool = False) -> str:
     names = [f"{QNN}=={version}"]
     if not version.startswith(("0.", "1.")):
-        names.insert(0, ort_requirement(facts, version))
+        names.insert(0, ort_requirement(facts, version, only_tried=only_tried))
     return " ".join(word(name) for name in names)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
+from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding, is_hidden, rank
 from qnnbridge_tools.doctor.checks import Check, all_checks
 from qnnbridge_tools.doctor.facts import Facts
@@ -13,6 +14,9 @@ from qnnbridge_tools.doctor.findings import Finding, Healthy, Remedy, Report, Se
 
 _PROVED_WRONG: Final = ("sdk.newer-than-system", "path.not-ascii", "path.too-long", "files.incomplete")
 """Predictions: a probe on the NPU that went well proves that they did not come true."""
+
+_BY_KNOWN_RELEASES: Final = ("files.incomplete", "files.mixed-builds", "files.skel-not-signed")
+"""Predictions from how the known releases are made: a later one may be made otherwise and be whole."""
 
 _SNAPSHOT: Final = ("qnnbridge doctor --snapshot report.json",)
 
@@ -22,7 +26,8 @@ def diagnose(facts: Facts, checks: Sequence[Check] | None = None) -> Report:
     healthy: list[Healthy] = []
     for check in checks if checks is not None else all_checks():
         try:
-            findings = tuple(check.find(facts))
+            tempered = (_tempered(one, facts) for one in check.find(facts))
+            findings = tuple(one for one in tempered if one is not None)
             line = check.healthy(facts) if not findings else None
         except Exception as error:  # noqa: BLE001 - a fault of one check must not hide what the others found
             findings, line = (_broken_check(check.name, error),), None
@@ -38,7 +43,7 @@ def diagnose(facts: Facts, checks: Sequence[Check] | None = None) -> Report:
                 fix=Remedy("Run it again; if it stays, report it with a snapshot.", _SNAPSHOT),
             )
         )
-    all_found = tuple(_tempered(one, facts) for one in found)
+    all_found = tuple(found)
     shown = tuple(sorted((one for one in all_found if not is_hidden(one, all_found)), key=rank))
     shown = _with_probe(shown, all_found)
     return Report(shown, tuple(healthy), verdict(facts, shown))
@@ -59,21 +64,41 @@ def verdict(facts: Facts, findings: tuple[Finding, ...]) -> str:
 def _what_works(facts: Facts) -> str:
     probe = facts.probe
     if probe is None or probe.skipped:
+        unknown = advice.unknown_packages(facts)
+        but = f", though nothing is known of {' and '.join(unknown)}" if unknown else ""
         if not facts.is_arm:
-            return "Nothing speaks against QNN's simulator here (this computer has no NPU; no live probe was made)"
-        return "Nothing speaks against the NPU (no live probe was made)"
+            no_npu = "this computer has no NPU; no live probe was made"
+            return f"Nothing speaks against QNN's simulator here{but} ({no_npu})"
+        return f"Nothing speaks against the NPU{but} (no live probe was made)"
     if probe.simulator:
         return "QNN works here, in its simulator: this computer has no NPU"
     return "The NPU can be used"
 
 
-def _tempered(found: Finding, facts: Facts) -> Finding:
+def _tempered(found: Finding, facts: Facts) -> Finding | None:
     probe = facts.probe
-    worked = probe is not None and not probe.failed and not probe.skipped and probe.simulator is False
-    if worked and found.code in _PROVED_WRONG:
+    worked = probe is not None and not probe.failed and not probe.skipped
+    if found.code in _BY_KNOWN_RELEASES and _is_unknown_and_whole(facts):
+        if worked:
+            return None
+        note = "This release is not in the version table: it may be made otherwise than those before it, and work."
+        found = dataclasses.replace(found, notes=(*found.notes, note))
+        if probe is None or probe.skipped:
+            # A repair by what is known would take away what perhaps works.
+            see = Remedy("See whether it works, with a live probe.", ("qnnbridge doctor",))
+            found = dataclasses.replace(found, severity=Severity.DEGRADED, remedy=see)
+        return found
+    if worked and probe is not None and probe.simulator is False and found.code in _PROVED_WRONG:
         notes = (*found.notes, "The live probe worked all the same; other models may not.")
         return dataclasses.replace(found, severity=Severity.DEGRADED, notes=notes)
     return found
+
+
+def _is_unknown_and_whole(facts: Facts) -> bool:
+    """A later release than the table's, with all its files as they were packed."""
+    packages = facts.host_packages
+    qnn = packages.distribution(advice.QNN) if packages is not None else None
+    return qnn is not None and qnn.has_record and not qnn.wrong and advice.is_unknown_release(facts)
 
 
 def _with_probe(shown: tuple[Finding, ...], all_found: tuple[Finding, ...]) -> tuple[Finding, ...]:

@@ -151,6 +151,11 @@ class Packages:
         return found.version if found else None
 
     @property
+    def qnn_sdk(self) -> str | None:
+        """Of the QNN that would be loaded, as its libraries say, else as the package says."""
+        return (self.loaded_set.sdk if self.loaded_set else None) or self.plugin_sdk
+
+    @property
     def loaded_set(self) -> QnnSet | None:
         return next((found for found in self.sets if found.folder == self.loaded), None)
 

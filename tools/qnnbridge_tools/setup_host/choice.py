@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from qnnbridge.launch.installed import Surroundings
 from qnnbridge.releases.fitness import Judgement, best_of, judge
 from qnnbridge.releases.machines import HostMachine, read_platform
-from qnnbridge.releases.table import Release, for_version, load_releases
+from qnnbridge.releases.table import Release, for_version, generated_on, load_releases
 from qnnbridge.releases.versions import is_final, version_key
 from qnnbridge_protocol.errors import HostNotFound, OptionError
 from qnnbridge_tools.setup_host.failures import NothingFits
@@ -100,7 +100,14 @@ def _check_known(version: str) -> None:
         known = ()
     if not known:
         known_text = ", ".join(dict.fromkeys(release.version for release in load_releases()))
-        raise OptionError(f"There is no onnxruntime-qnn {version}.", fix=f"One of: {known_text}.")
+        later = (
+            "If it came later, update qnnbridge; or set up one of these, let pip put the later one into its "
+            "environment, and see what qnnbridge doctor finds."
+        )
+        raise OptionError(
+            f"The version table, which is of {generated_on()}, has no onnxruntime-qnn {version}.",
+            fix=f"One of: {known_text}. {later}",
+        )
 
 
 def _nothing(choices: Sequence[Choice], version: str | None, machine: HostMachine) -> NothingFits:

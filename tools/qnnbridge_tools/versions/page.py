@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from qnnbridge.releases.fitness import platform_of_release, pythons_text, short_sdk
-from qnnbridge.releases.known_faults import KNOWN_FAULTS
+from qnnbridge.releases.known_faults import KNOWN_FAULTS, NEWEST_ORT_TRIED
 from qnnbridge.releases.machines import PLATFORM_MACHINES
 from qnnbridge.releases.table import Release, generated_on, load_releases
 from qnnbridge_protocol.errors import OptionError
@@ -36,7 +36,11 @@ def with_table(page: str) -> str:
 def table_text() -> str:
     releases = load_releases()
     wheels = sum(len(release.wheels) for release in releases)
-    lines = [f"{len(releases)} releases with {wheels} wheels, read on {generated_on()}.", ""]
+    lines = [
+        f"{len(releases)} releases with {wheels} wheels, read on {generated_on()}; onnxruntime was tried up to "
+        f"{NEWEST_ORT_TRIED}.",
+        "",
+    ]
     for platform in PLATFORM_MACHINES:
         of_it = [release for release in releases if platform_of_release(release) == platform]
         if of_it:

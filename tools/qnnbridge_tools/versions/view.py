@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from qnnbridge.chips import CHIPS
 from qnnbridge.releases.fitness import Judgement, best_of, hexagons_text, judge, pythons_text, short_sdk
-from qnnbridge.releases.known_faults import Reason, ort_bounds
+from qnnbridge.releases.known_faults import NEWEST_ORT_TRIED, Reason, ort_bounds
 from qnnbridge.releases.machines import HostMachine
 from qnnbridge.releases.table import Release, generated_on
 from qnnbridge.releases.versions import is_final
@@ -38,6 +38,7 @@ _LABELS = {
     "development-build": "development",
     "ort-too-new": "ORT too new",
     "ort-too-old": "ORT too old",
+    "ort-not-tried": "ORT not tried",
     "loader-picks-simulator": "picks simulator",
     "error-1002": "error 1002",
 }
@@ -63,7 +64,14 @@ def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Seq
         print(paragraph(f"Left out: development builds ({', '.join(left_out)}); --json has them.\n"))
     for line in verdict_lines(machine, best):
         print(line)
-    print(paragraph(f"The table was read from the wheels on the package index on {generated_on()}."))
+    print(paragraph(origin_text()))
+
+
+def origin_text() -> str:
+    return (
+        f"The table was read from the wheels on the package index on {generated_on()}, and onnxruntime was tried "
+        f"up to {NEWEST_ORT_TRIED}. Of what is newer nothing is known here: an update of qnnbridge may know more."
+    )
 
 
 def paragraph(text: str, indent: str = "") -> str:
@@ -185,6 +193,7 @@ def document(machine: HostMachine, judged: Sequence[Judgement], shown: Sequence[
     return {
         "schema": SCHEMA_VERSION,
         "generated": generated_on(),
+        "newest_onnxruntime_tried": NEWEST_ORT_TRIED,
         "machine": {
             "platform": machine.platform,
             "computer": machine.computer,

@@ -277,8 +277,9 @@ def healthy(facts: Facts) -> str | None:
     if packages is None or qnn is None:
         return None
     ort = packages.version("onnxruntime")
-    names = [f"onnxruntime {ort}"] if ort else []
-    return ", ".join([*names, f"onnxruntime-qnn {qnn}"])
+    names = [*([f"onnxruntime {ort}"] if ort else []), f"onnxruntime-qnn {qnn}"]
+    unknown = advice.unknown_packages(facts)
+    return ", ".join(f"{name} (nothing known of it)" if name in unknown else name for name in names)
 
 
 CHECK = Check("packages", find, healthy)

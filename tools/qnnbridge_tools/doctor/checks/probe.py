@@ -33,8 +33,17 @@ def find(facts: Facts) -> Iterator[Finding]:
         probe.message,
         *probe.evidence[:4],
         fix=Remedy(probe.fix) if probe.fix else _remedy(facts, probe),
-        notes=(probe.cause,) if probe.cause else (),
+        notes=(*([probe.cause] if probe.cause else []), *_unknown(facts)),
     )
+
+
+def _unknown(facts: Facts) -> Iterator[str]:
+    unknown = advice.unknown_packages(facts)
+    if unknown:
+        yield (
+            f"Whether the versions are to blame cannot be told: of {' and '.join(unknown)} nothing is known here. "
+            f"This qnnbridge has a table of {advice.table_date()}; another may know more."
+        )
 
 
 def _remedy(facts: Facts, probe: ProbeResult) -> Remedy:
@@ -42,6 +51,8 @@ def _remedy(facts: Facts, probe: ProbeResult) -> Remedy:
     if probe.failed == "timeout":
         words = "Restart the computer, in case the NPU hangs; then give it more time."
         return Remedy(words, ("qnnbridge doctor --timeout 300",))
+    if probe.failed != "start" and advice.unknown_packages(facts):
+        return advice.install_known(facts, "Update qnnbridge, which may know more, or install what it knows.")
     again = advice.reinstall(facts)
     if again.words or probe.failed in ("start", "import", "register"):
         return again

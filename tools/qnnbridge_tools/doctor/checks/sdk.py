@@ -22,9 +22,7 @@ def find(facts: Facts) -> Iterator[Finding]:
 
 
 def bundled_sdk(facts: Facts) -> str | None:
-    packages = facts.host_packages
-    loaded = packages.loaded_set if packages else None
-    return (loaded.sdk if loaded else None) or (packages.plugin_sdk if packages else None)
+    return facts.host_packages.qnn_sdk if facts.host_packages else None
 
 
 def _backend_path(facts: Facts) -> Iterator[Finding]:

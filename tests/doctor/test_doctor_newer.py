@@ -1,0 +1,212 @@
+"""Versions that came after the version table: the doctor neither calls a computer broken for them nor claims to know
+that they work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from machines import (
+    Python,
+    SimulatedMachine,
+    add_python,
+    install_bridge,
+    linux,
+    make_host,
+    snapdragon,
+    x64_pc,
+)
+
+from qnnbridge.releases.known_faults import NEWEST_ORT_TRIED, is_untried
+from qnnbridge.releases.table import generated_on, load_releases
+from qnnbridge.releases.versions import version_key
+from qnnbridge_tools.doctor import advice
+from qnnbridge_tools.doctor.diagnose import diagnose
+from qnnbridge_tools.doctor.facts import ProbeResult
+from qnnbridge_tools.doctor.findings import Report, Severity
+from qnnbridge_tools.doctor.survey import Order, survey
+
+NEWER = QNN, ORT = "2.9.0", "1.40.0"
+"""As they may be one day: with the files of the newest ones that there are."""
+
+PAIRS = [NEWER, ("2.7.0", ORT), (QNN, NEWEST_ORT_TRIED)]
+NOTHING_KNOWN = "(nothing known of it)"
+FAILED = ProbeResult(failed="register", message="register_execution_provider_library failed")
+
+
+def on_npu(simulator: bool = False) -> ProbeResult:
+    return ProbeResult(simulator=simulator, qnn_nodes=2, difference=1e-6)
+
+
+def native(qnn: str, ort: str) -> SimulatedMachine:
+    return snapdragon(qnn, ort)[0]
+
+
+def x64(qnn: str, ort: str) -> SimulatedMachine:
+    machine = x64_pc()
+    make_host(add_python(machine, r"C:\Python313", "3.13.1", "x64", running=True), qnn, ort)
+    return machine
+
+
+def simulator(qnn: str, ort: str) -> SimulatedMachine:
+    machine = linux()
+    make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True), qnn, ort)
+    return machine
+
+
+def board(qnn: str, ort: str) -> SimulatedMachine:
+    machine = linux("aarch64")
+    make_host(add_python(machine, "/opt/python", "3.11.7", "aarch64", running=True), qnn, ort)
+    return machine
+
+
+def report_of(machine: SimulatedMachine, probe: ProbeResult | None = None) -> Report:
+    if probe is not None:
+        machine.probe_result = probe
+    return diagnose(survey(machine, Order()))
+
+
+def packages_line(report: Report) -> str:
+    return next(line.text for line in report.healthy if line.check == "packages")
+
+
+def test_the_made_up_ones_are_newer_than_all_that_is_known() -> None:
+    """Else these tests are about nothing."""
+    assert is_untried(ORT)
+    assert version_key(QNN) > max(version_key(one.version) for one in load_releases())
+
+
+@pytest.mark.parametrize("build", [native, x64, simulator, board], ids=lambda build: build.__name__)
+@pytest.mark.parametrize(("qnn", "ort"), PAIRS)
+def test_they_are_no_finding_and_no_praise(
+    build: Callable[[str, str], SimulatedMachine], qnn: str, ort: str
+) -> None:
+    report = report_of(build(qnn, ort))
+    assert [one.code for one in report.findings] == []
+    assert report.exit_code == 0
+    unknown = [
+        name
+        for name, known in (
+            (f"onnxruntime {ort}", ort == NEWEST_ORT_TRIED),
+            (f"onnxruntime-qnn {qnn}", qnn == "2.7.0"),
+        )
+        if not known
+    ]
+    assert packages_line(report).count(NOTHING_KNOWN) == len(unknown)
+    for name in unknown:
+        assert f"{name} {NOTHING_KNOWN}" in packages_line(report)
+    assert f"though nothing is known of {' and '.join(unknown)} (" in report.verdict
+    assert "no live probe was made" in report.verdict
+
+
+@pytest.mark.parametrize("ort", ["1.24.2", "1.31.1", "1.32.0", "1.32.0+cpu"])
+def test_what_was_tried_is_known(ort: str) -> None:
+    report = report_of(native("2.7.0", ort))
+    assert packages_line(report) == f"onnxruntime {ort}, onnxruntime-qnn 2.7.0"
+    assert report.verdict == "Nothing speaks against the NPU (no live probe was made)."
+
+
+@pytest.mark.parametrize(("qnn", "ort"), PAIRS)
+def test_a_probe_that_went_well_is_all_that_counts(qnn: str, ort: str) -> None:
+    assert report_of(native(qnn, ort), on_npu()).verdict == "The NPU can be used."
+    assert "QNN works here" in report_of(simulator(qnn, ort), on_npu(simulator=True)).verdict
+
+
+@pytest.mark.parametrize("version", ["2.9.0.post1", "2.9.0rc1", "3.0.0", "2.6.7"])
+def test_whatever_it_is_called_it_is_examined_to_the_end(version: str) -> None:
+    report = report_of(native(version, "2.0.0.post2"))
+    assert report.findings == ()
+    assert packages_line(report).count(NOTHING_KNOWN) == 2
+
+
+def test_a_version_that_cannot_be_read_is_unknown_and_no_fault_of_the_doctor() -> None:
+    machine, _, host = snapdragon("2.9.0", ort=None)
+    install_bridge(host)
+    facts = survey(machine, Order(host_python=host.executable))
+    assert advice.ort_requirement(facts, "2.x-nightly") == "onnxruntime"
+    assert advice.ort_requirement(facts, "2.x-nightly", only_tried=True) == f"onnxruntime<={NEWEST_ORT_TRIED}"
+    assert advice.fits(facts, "2.x-nightly")
+    assert is_untried("nightly")
+
+
+# --- what fails with them --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("qnn", "ort"), PAIRS)
+def test_a_probe_that_failed_is_not_blamed_on_them_and_the_way_back_is_named(qnn: str, ort: str) -> None:
+    (found,) = report_of(native(qnn, ort), FAILED).findings
+    assert found.code == "probe.register"
+    (note,) = found.notes
+    assert "cannot be told" in note
+    assert generated_on() in note
+    assert "Update qnnbridge" in found.remedy.words
+    assert found.remedy.commands[-1].endswith(
+        f'-m pip install "onnxruntime>=1.24.2,<={NEWEST_ORT_TRIED}" onnxruntime-qnn==2.7.0'
+    )
+
+
+def test_a_probe_that_failed_with_known_versions_says_nothing_of_unknown_ones() -> None:
+    (found,) = report_of(native("2.7.0", "1.32.0"), FAILED).findings
+    assert found.notes == ()
+    assert "--force-reinstall" in found.remedy.commands[-1]
+
+
+def test_the_way_back_fits_the_driver() -> None:
+    machine, _, _ = snapdragon(*NEWER, system_qnn="2.53.0.0")
+    assert report_of(machine, FAILED).findings[0].remedy.commands[-1].endswith("onnxruntime-qnn==2.7.0")
+    older, _, _ = snapdragon("2.7.0", ORT, system_qnn="2.51.0.0")
+    facts = survey(older, Order())
+    assert advice.install_known(facts, "").commands[-1].endswith('<=1.32.0" onnxruntime-qnn==2.7.0')
+
+
+# --- what its own files say of an unknown release --------------------------------------------------
+
+
+def test_its_qnn_is_held_against_the_driver_all_the_same() -> None:
+    machine, _, host = snapdragon(*NEWER, system_qnn="2.40.0.0")
+    assert [one.code for one in report_of(machine).findings] == ["sdk.newer-than-system"]
+    facts = survey(machine, Order())
+    assert not advice.fits(facts, QNN)
+    assert advice.fits(facts, "2.8.0"), "of one that is not installed nothing is known"
+    machine.remove(host.path("onnxruntime_qnn/QnnSystem.dll"))
+    found = report_of(machine).findings[0]
+    assert found.code == "files.missing"
+    assert found.remedy.commands[-1].endswith("install onnxruntime-qnn==1.23.2"), "not the same one anew"
+
+
+def test_its_damage_is_damage() -> None:
+    machine, _, host = snapdragon(*NEWER)
+    machine.remove(host.path("onnxruntime_qnn/QnnSystem.dll"))
+    (found,) = report_of(machine).findings
+    assert (found.code, found.severity) == ("files.missing", Severity.BLOCKED)
+    assert found.remedy.commands[-1].endswith(f"onnxruntime-qnn=={QNN}")
+
+
+def without_a_library(qnn: str, python: Python) -> None:
+    """A release that was packed without it: its RECORD does not name it."""
+    machine, record = python.machine, python.path(f"onnxruntime_qnn-{qnn}.dist-info/RECORD")
+    text = (machine.file(record).data or b"").decode()
+    lines = [line for line in text.splitlines() if not line.startswith("onnxruntime_qnn/QnnSystem.dll,")]
+    machine.put(record, text="\n".join(lines) + "\n")
+    machine.remove(python.path("onnxruntime_qnn/QnnSystem.dll"))
+
+
+def test_one_that_is_made_otherwise_than_those_before_is_not_broken_for_that() -> None:
+    machine, _, host = snapdragon(*NEWER)
+    without_a_library(QNN, host)
+    (found,) = report_of(machine).findings
+    assert (found.code, found.severity) == ("files.incomplete", Severity.DEGRADED)
+    assert "not in the version table" in found.notes[-1]
+    assert found.remedy.commands == ("qnnbridge doctor",)
+    well = report_of(machine, on_npu())
+    assert (well.findings, well.exit_code) == ((), 0)
+    assert "files" in {line.check for line in well.healthy}
+    failed = report_of(machine, FAILED).findings[0]
+    assert (failed.code, failed.severity) == ("files.incomplete", Severity.BLOCKED)
+
+
+def test_one_of_the_table_that_is_made_otherwise_is() -> None:
+    machine, _, host = snapdragon("2.7.0", ORT)
+    without_a_library("2.7.0", host)
+    (found,) = report_of(machine).findings
+    assert (found.code, found.severity) == ("files.incomplete", Severity.BLOCKED)
