@@ -50,11 +50,23 @@ class Lane(Generic[T]):
         try:
             self._work(item)
         finally:
-            with self._lock:
-                next_item = self._queue.popleft() if self._queue else None
-                self._busy = next_item is not None
-            if next_item is not None:
-                self._hand_over(next_item)
+            self.leave()
+
+    def enter(self) -> bool:
+        """Whether the lane is free. Then it is the caller's, who does what there is to do, up to `leave`."""
+        with self._lock:
+            if self._busy:
+                return False
+            self._busy = True
+            return True
+
+    def leave(self) -> None:
+        """To whatever waits for it."""
+        with self._lock:
+            next_item = self._queue.popleft() if self._queue else None
+            self._busy = next_item is not None
+        if next_item is not None:
+            self._hand_over(next_item)
 
     def _hand_over(self, item: T) -> None:
         try:

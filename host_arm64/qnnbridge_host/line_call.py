@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class LineCall(Request):
     """A call on a line. Used again for a later call when it has been answered and is out of everybody's hands."""
 
-    __slots__ = ("_first_id", "line", "number", "plan", "stop")
+    __slots__ = ("_declared", "_first_id", "line", "number", "plan", "stop")
 
     on_line = True
 
@@ -31,13 +31,15 @@ class LineCall(Request):
         self.plan: Plan | None = None
         self.stopper = self.stop = StopHandle()
         self._first_id = call_id(line.number, 0)
+        self._declared = line.records
+        """Where there is no record a frame has to tell."""
 
     def renew(self, number: int, plan: Plan) -> None:
         self.id = self._first_id + number
         self.number = number
         self.plan = plan
         self.started = False
-        self.declared = self.line.records  # where there is no record a frame has to tell
+        self.declared = self._declared
         if self.withdrawn or self.failed or self.done is not None:
             if self.withdrawn:  # whoever stops it may do so only now, and means the call before
                 self.stopper = self.stop = StopHandle()

@@ -98,11 +98,19 @@ class ResettableSession:
 
     def run_bound(self, call: BoundCall, stop: StopHandle, enter: Enter) -> list[Any] | None:
         """See `EngineSession.run_bound`."""
-        session = self._session
-        if self._make is None and session is not None:  # not on the NPU: nothing to survive
-            enter("running")
+        session, resets = self._session, self._npu.resets
+        if session is None or (self._make is not None and self._made_at_reset != resets):
+            return self._survive(lambda session: session.run_bound(call, stop), enter)
+        # What `_survive` comes to as long as nothing was reset.
+        self._seen_resets = resets
+        enter("running")
+        try:
             return session.run_bound(call, stop)
-        return self._survive(lambda session: session.run_bound(call, stop), enter)
+        except BridgeError as error:
+            if self._make is None:
+                raise
+            self._after(error)
+        return self._once_more(lambda session: session.run_bound(call, stop), enter)
 
     def set_ep_dynamic_options(self, options: Mapping[str, str], enter: Enter) -> None:
         """See `EngineSession`. They are kept, and set again whenever the session is made again."""
@@ -150,6 +158,9 @@ class ResettableSession:
             if self._make is None:
                 raise
             self._after(error)
+        return self._once_more(call, enter)
+
+    def _once_more(self, call: Callable[[EngineSession], T], enter: Enter) -> T:
         try:
             return self._attempt(call, enter)
         except BridgeError as error:

@@ -148,15 +148,29 @@ class InFlight:
             self._arriving.discard(request_id)
             self._arrived.notify_all()
 
-    def begin(self, request: Request) -> None:
-        """`add` and `start` at once, of one that came by a line and waits for nothing."""
-        with self._lock:
-            if self._requests:
-                for other in self._requests.values():
+    def carry(self, call: Request) -> None:
+        """`add`, `start`, serve and `finish`, in one go: a call that came by a line and waits for nothing."""
+        lock, requests = self._lock, self._requests
+        call.started = True
+        with lock:
+            if requests:
+                for other in requests.values():
                     if other.phase and not other.declared:
                         self._declare(other)
-            self._requests[request.id] = request
-            request.started = True
+            requests[call.id] = call
+        well = False
+        try:
+            well = call.serve()
+        finally:
+            with lock:
+                call.phase = None
+                call.failed = not well
+                requests.pop(call.id, None)
+                if self._draining and not requests:
+                    self._empty.notify_all()
+                done = call.done
+            if done is not None:
+                done.set()
 
     def start(self, request: Request) -> bool:
         """The request leaves its queue. False if it was withdrawn (and answered, see `take_withdrawn`)."""

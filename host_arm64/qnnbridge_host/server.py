@@ -287,25 +287,27 @@ class Server:
 
     def accept_call(self, call: LineCall, lane: str | None) -> None:
         """A call that came by a line: counted with the others, in the same lanes."""
-        if lane is None:
-            # `_finish_call`, without a further step: this is the whole of a repeated call.
-            self._in_flight.begin(call)
-            well = False
-            try:
-                well = call.serve()
-            finally:
-                self._in_flight.finish(call, failed=not well)
-                call.served()
-        else:
+        place = None if lane is None else self._lane(lane)
+        if place is not None and not place.enter():
             self._in_flight.add(call)
             if call.withdrawn_ahead:
                 self._serve_call(call)
             else:
-                self._lane(lane).submit(call, stay=False)
+                place.submit(call, stay=False)
+            return
+        try:
+            self._in_flight.carry(call)
+        finally:
+            if place is not None:
+                place.leave()
+            call.served()
 
     def _lane(self, name: str) -> Lane[Request]:
-        # setdefault: two threads may meet a new lane at once.
-        return self._lanes.setdefault(name, Lane(self._serve))
+        lane = self._lanes.get(name)
+        if lane is None:
+            # setdefault: two threads may meet a new lane at once.
+            lane = self._lanes.setdefault(name, Lane(self._serve))
+        return lane
 
     def enter(self, request: Request, phase: str) -> None:
         """The request is about to enter native code."""
@@ -330,17 +332,14 @@ class Server:
             self._in_flight.finish(request, failed=failed)
 
     def _serve_call(self, call: Request) -> None:
-        if self._in_flight.start(call):
-            self._finish_call(call)
-        else:
-            call.served()
-
-    def _finish_call(self, call: Request) -> None:
         well = False
         try:
-            well = call.serve()
+            if self._in_flight.start(call):
+                try:
+                    well = call.serve()
+                finally:
+                    self._in_flight.finish(call, failed=not well)
         finally:
-            self._in_flight.finish(call, failed=not well)
             call.served()
 
     def _handle(self, request: Request) -> Answer:

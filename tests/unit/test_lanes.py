@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 
 import pytest
 
@@ -189,3 +190,24 @@ def test_work_that_fails_in_such_a_thread_does_not_keep_the_lane() -> None:
         lane.submit(0, stay=False)
     assert over.wait(WAIT_S)
     assert done == [1]
+
+
+def test_a_free_lane_can_be_entered_and_what_comes_meanwhile_goes_to_another_thread() -> None:
+    bench, over = Bench(), threading.Event()
+    assert bench.lane.enter()
+    assert not bench.lane.enter()
+    for item in (1, 2):
+        bench.lane.submit(item)
+    bench.lane.submit(3, on_placed=over.set)
+    assert over.is_set()
+    assert bench.done == []
+    assert len(bench.lane) == 4
+    bench.lane.leave()
+    until = time.monotonic() + WAIT_S
+    while len(bench.lane):
+        assert time.monotonic() < until
+    assert bench.done == [1, 2, 3]
+    assert threading.get_ident() not in bench.by.values()
+    assert bench.lane.enter()
+    bench.lane.leave()
+    assert len(bench.lane) == 0
