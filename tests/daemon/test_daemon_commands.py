@@ -126,6 +126,15 @@ def test_stopping_what_does_not_run_is_no_failure() -> None:
 # --- start, status, stop ---
 
 
+def test_documents_name_the_clients_and_not_the_command_that_asks() -> None:
+    start()
+    for command, clients in (("status", "clients"), ("stop", "before")):
+        # A process of its own, as a user's is.
+        ran = subprocess.run([*COMMAND, "host", command, "--json"], capture_output=True, text=True, check=True)
+        found = json.loads(ran.stdout)[clients]
+        assert (found if command == "status" else found["clients"]) == []
+
+
 def test_a_daemon_is_started_once_shown_and_stopped() -> None:
     daemon = start()
     again = document("host", "start")

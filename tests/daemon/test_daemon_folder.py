@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from qnnbridge_daemon.logs import log_file, stderr_file
 from qnnbridge_protocol.errors import HostStartFailed
 from tests import needs
 from tests.daemon.doors import StandIn, new_discovery, open_listener
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_folder_is_made_for_this_user_alone() -> None:
@@ -131,6 +135,32 @@ def test_a_daemon_removes_its_own_file_only() -> None:
     assert read_discovery(folder) == others
     remove_discovery(folder, others.instance)
     assert [entry.name for entry in folder.iterdir()] == []
+
+
+WRITES_WITHOUT_ROOM = """
+import resource, signal
+from tests.daemon.doors import new_discovery
+from qnnbridge.daemon.discovery import write_discovery
+from qnnbridge.daemon.folder import make_runtime_folder
+folder = make_runtime_folder()
+discovery = new_discovery(folder)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    write_discovery(folder, discovery)
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+@needs.posix
+def test_where_nothing_can_be_written_nothing_is_left() -> None:
+    """A full disk lets a file be made, and refuses its contents."""
+    ran = subprocess.run(
+        [sys.executable, "-c", WRITES_WITHOUT_ROOM], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == ["OSError"]
+    assert [entry.name for entry in make_runtime_folder().iterdir()] == []
 
 
 @needs.posix

@@ -79,16 +79,19 @@ def read_discovery(folder: Path) -> Discovery | None:
 def write_discovery(folder: Path, discovery: Discovery) -> None:
     """For the daemon alone. Raises `OSError`."""
     temporary = folder / f".{FILE_NAME}.{secrets.token_hex(8)}"
-    write_private_file(temporary, json.dumps(discovery.to_json(), indent=1).encode())
-    for tries_left in reversed(range(_REPLACE_TRIES)):
-        try:
-            os.replace(temporary, folder / FILE_NAME)
-            return
-        except PermissionError:
-            if not tries_left:
-                temporary.unlink(missing_ok=True)
-                raise
-            time.sleep(_REPLACE_INTERVAL_S)
+    try:
+        write_private_file(temporary, json.dumps(discovery.to_json(), indent=1).encode())
+        for tries_left in reversed(range(_REPLACE_TRIES)):
+            try:
+                os.replace(temporary, folder / FILE_NAME)
+                return
+            except PermissionError:
+                if not tries_left:
+                    raise
+                time.sleep(_REPLACE_INTERVAL_S)
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # a full disk, say, lets it be made and not be written
+        raise
 
 
 def remove_discovery(folder: Path, instance: bytes) -> None:
