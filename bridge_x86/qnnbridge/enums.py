@@ -13,6 +13,7 @@ __all__ = [
     "ExecutionMode",
     "ExecutionOrder",
     "GraphOptimizationLevel",
+    "ModelPackageWriteMode",
     "OrtAllocatorType",
     "OrtCompileApiFlags",
     "OrtDeviceMemoryType",
@@ -95,6 +96,13 @@ class OrtSparseFormat(_OrtEnum):
     ORT_SPARSE_COO = 1
     ORT_SPARSE_CSRC = 2
     ORT_SPARSE_BLOCK_SPARSE = 4
+
+
+class ModelPackageWriteMode(_OrtEnum):
+    """Since ONNX Runtime 1.32."""
+
+    PRESERVE = 0
+    DENSE = 1
 
 
 class OrtCompileApiFlags(enum.IntFlag):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qnnbridge.model_source import ModelSource
-from qnnbridge.providers import CPU
+from qnnbridge.providers import CPU, QNN
 from qnnbridge_protocol.specs import SessionSpec
 
 
@@ -29,6 +29,12 @@ class Manifest:
     def on_cpu(self) -> bool:
         """Whether the CPU is all that it asks for."""
         return [provider.name for provider in self.spec.providers] == [CPU]
+
+    @property
+    def without_qnn(self) -> bool:
+        """Whether it asks for providers, and QNN is none of them."""
+        names = [provider.name for provider in self.spec.providers]
+        return bool(names) and QNN not in names
 
     @property
     def options_hash(self) -> str:

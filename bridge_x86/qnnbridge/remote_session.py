@@ -232,6 +232,7 @@ class RemoteSession(SurvivingSession):
             self._book_on(entry.fingerprint)
             number, info = self._load(process, deadline, entry, spec)
         self.info, self.session_id, self._generation = info, number, process.generation
+        self._note_part_of_qnn(info.placement)
         self._profile.made(spec, process.generation)
         self.live, self.shortcut = process, None
         if self._moved_because is not None:

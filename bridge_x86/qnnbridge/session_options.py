@@ -65,12 +65,14 @@ KNOWN_PROVIDERS = (
     "WebNNExecutionProvider",
     "XnnpackExecutionProvider",
 )
-"""What ``onnxruntime.get_all_providers()`` lists. Whether the host has one is for the host to say."""
+"""What ``onnxruntime.get_all_providers()`` lists, or has listed: 1.32 lost ACL and NvTensorRTRTX, which
+applications may still name. Whether the host has one is for the host to say."""
 
 # Config entries whose value names a file or folder relative to the working folder. Others that hold file names
 # (those ending in ``_file_name``) are relative to the model and stay as they are.
 _PATH_ENTRIES = (
     "ep.context_file_path",
+    "ep.context_source_model_path",
     "session.collect_node_memory_stats_to_file",
     "session.model_external_initializers_file_folder_path",
     "session.moe_expert_counter_state_file",
@@ -295,7 +297,7 @@ class SessionOptions(HasFields):
         entries = dict(self._config_entries)
         for key in _PATH_ENTRIES:
             if entries.get(key):
-                entries[key] = os.path.abspath(entries[key])
+                entries[key] = _absolute(entries[key])
         parts: dict[str, Any] = {
             "options": options,
             "config_entries": entries,
@@ -365,3 +367,9 @@ def _refuse_callback(name: str, fix: str) -> NoReturn:
         cause="A Python function cannot be called from the host process while native code waits for its answer.",
         fix=fix,
     )
+
+
+def _absolute(path: str) -> str:
+    """A slash at the end stays: it makes the path one of a folder."""
+    absolute = os.path.abspath(path)
+    return absolute if os.path.basename(path) else os.path.join(absolute, "")

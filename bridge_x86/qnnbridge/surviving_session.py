@@ -22,7 +22,7 @@ from qnnbridge.process.channel import ChannelFailed, ChannelRetired, Deadline, N
 from qnnbridge.providers import CPU
 from qnnbridge.supervision.overdue import OnDeadline, overdue
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined
-from qnnbridge_protocol.specs import ProviderSpec
+from qnnbridge_protocol.specs import Placement, ProviderSpec
 
 if TYPE_CHECKING:
     from qnnbridge.cache.session_cache import SessionCache
@@ -47,7 +47,10 @@ class SurvivingSession:
         self.host = host
         self.manifest = manifest
         self.retry = retry
-        self.note = Note("session.run", manifest.source.label, manifest.source.fingerprint, manifest.options_hash)
+        source = manifest.source
+        self.note = Note(
+            "session.run", source.label, source.fingerprint, manifest.options_hash, manifest.without_qnn
+        )
         """What its runs are about."""
         self._create_note = dataclasses.replace(self.note, op="session.create")
         self._lock = threading.Lock()
@@ -187,6 +190,12 @@ class SurvivingSession:
             self.note = dataclasses.replace(self.note, fingerprint=fingerprint)
             self._create_note = dataclasses.replace(self._create_note, fingerprint=fingerprint)
 
+    def _note_part_of_qnn(self, placement: Placement) -> None:
+        """Whether QNN can be to blame if the host dies in a run: not if it took no node."""
+        without = self.manifest.without_qnn or (placement.known and not placement.qnn_nodes)
+        if without != self.note.without_qnn:
+            self.note = dataclasses.replace(self.note, without_qnn=without)
+
     # --- quarantine ---
 
     def _concerns_me(self, error: BridgeError) -> bool:
@@ -224,7 +233,9 @@ class SurvivingSession:
                 return
             spec = dataclasses.replace(self.manifest.spec, providers=(ProviderSpec(CPU),))
             self.manifest = dataclasses.replace(self.manifest, spec=spec)
-            self.note = dataclasses.replace(self.note, options_hash=self.manifest.options_hash)
+            self.note = dataclasses.replace(
+                self.note, options_hash=self.manifest.options_hash, without_qnn=self.manifest.without_qnn
+            )
             self._create_note = dataclasses.replace(self.note, op="session.create")
             self._moved_because = error.message
             self._generation = 0

@@ -15,6 +15,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "ort-api.md"
 
 NOT_POSSIBLE = {
     "AdapterFormat": "reads and writes ONNX Runtime's own file format; write adapters with onnxruntime itself",
+    "AdapterFormat.read_adapter": "reads and writes ONNX Runtime's own file format; load adapters with LoraAdapter",
+    "ModelPackage": "reads and writes ONNX Runtime's own file format; write packages with onnxruntime itself",
+    "ModelPackage.open": "reads and writes ONNX Runtime's own file format; write packages with onnxruntime itself",
+    "ModelPackage.compute_directory_hash": "the hash of ONNX Runtime's own format",
+    "ModelPackageComponentContext": "the variant is chosen, and its session made, by native libraries of one process",
+    "ModelPackageContext": "the variant is chosen by native libraries of one process; open the variant's .onnx file",
+    "ModelPackageOptions": "the variant is chosen by native libraries of one process; open the variant's .onnx file",
     "OrtEpContextData": "a view of native memory in a callback",
     "OrtEpContextDataBuffer": "a buffer in native memory",
     "OrtExternalInitializerInfo": "answers a callback, which cannot be called from another process",
@@ -29,6 +36,8 @@ NOT_POSSIBLE = {
     "SparseTensor.to_cuda": "no CUDA",
     "create_and_register_allocator": "allocators belong to the host, whose sessions share them",
     "create_and_register_allocator_v2": "allocators belong to the host, whose sessions share them",
+    "set_default_logger_callback": "a callback cannot be called from another process; the logger qnnbridge.host has "
+    "the lines. None is taken",
     "set_global_thread_pool_sizes": "only before ONNX Runtime's first use in a process",
     "InferenceSession.set_tuning_results": "no tunable provider; an empty list is taken",
 }
@@ -48,10 +57,12 @@ DIFFERS = {
     "OrtArenaCfg": "holds the settings; nothing uses them",
     "OrtMemoryInfo": "describes; no memory can be allocated with it",
     "ModelCompiler": "compiles for QNN, in a process of its own",
-    "ModelCompiler.compile_to_bytes": "needs embed_compiled_data_into_model=True",
-    "ModelCompiler.compile_to_stream": "needs embed_compiled_data_into_model=True; one piece",
+    "ModelCompiler.compile_to_bytes": "needs embed_compiled_data_into_model=True or set_ep_context_binary_information",
+    "ModelCompiler.compile_to_stream": "as compile_to_bytes; one piece",
+    "ModelCompiler.set_ep_context_binary_information": "a folder that is not there is made",
     "enable_telemetry_events": "does nothing but warn: the host sends none",
     "disable_telemetry_events": "does nothing: the host sends none",
+    "get_all_providers": "also those that only older releases knew",
     "get_available_providers": "QNN first, where the host has a device for it",
     "get_ep_devices": "the host's; QNN's after its library has been registered",
     "preload_dlls": "does nothing: native libraries are loaded in the host",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,9 @@ PROGRAMS = sorted(path.stem for path in (Path(__file__).parent / "programs").glo
 
 pytestmark = pytest.mark.lab
 
+CPU = 1
+"""In a pair of numbers of nodes."""
+
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_package_gives_the_same_without_onnxruntime(name: str, tmp_path: Path) -> None:
@@ -35,13 +39,50 @@ def test_a_package_gives_the_same_without_onnxruntime(name: str, tmp_path: Path)
 
 
 ON_THE_NPU = {
-    "captcha": {"common_det.onnx": "QNN, all of 277 nodes", "common_old.onnx": "QNN 119 nodes, CPU 150"},
-    "detector": {"320n.onnx": "QNN 27 nodes, CPU 289"},
-    "file_kinds": {"model.onnx": "CPU, all of 94 nodes"},
-    "nsfw": {"open-nsfw.onnx": "CPU, all of 125 nodes"},
-    "ocr": {"ch_PP-OCRv4_rec_infer.onnx": "QNN 2 nodes, CPU 406"},
+    "captcha": {"common_det.onnx": (274, 0), "common_old.onnx": (119, 150)},
+    "detector": {"320n.onnx": (27, 289)},
+    "file_kinds": {"model.onnx": (0, 94)},
+    "nsfw": {"open-nsfw.onnx": (0, 125)},
+    "ocr": {"ch_PP-OCRv4_rec_infer.onnx": (2, 406)},
 }
-"""Models, and where they run if somebody wants the NPU. Most have inputs of any size, which QNN cannot take."""
+"""Models, and how many of their nodes QNN and the CPU take if somebody wants the NPU, with onnxruntime 1.32. Most have
+inputs of any size, which QNN cannot take."""
+
+_RAN_ON = re.compile(
+    r"(?P<model>\S+) +(?:QNN, all of (?P<all_qnn>\d+)|CPU, all of (?P<all_cpu>\d+)|QNN (?P<qnn>\d+) nodes?, CPU (?P<cpu>\d+))\b"
+)
+
+
+def test_what_counts_as_the_same_placement() -> None:
+    placed = nodes_by_model(
+        ["  a.onnx  QNN, all of 277 nodes  1", "  b.onnx  QNN 120 nodes, CPU 148  1", "  a.onnx: x"]
+    )
+    assert placed == {"a.onnx": (277, 0), "b.onnx": (120, 148)}
+    assert same_placement((277, 0), (274, 0))
+    assert same_placement((120, 148), (119, 150))
+    for other in ((273, 1), (0, 274), (150, 119), (200, 0)):
+        assert not same_placement(other, (274, 0))
+    assert not same_placement((0, 408), (2, 406))
+    assert not same_placement((1, 93), (0, 94))
+    assert not same_placement((150, 119), (119, 150))
+    assert not same_placement((40, 276), (27, 289))
+
+
+def nodes_by_model(report: list[str]) -> dict[str, tuple[int, int]]:
+    """From the table of the report: how many nodes QNN and the CPU took."""
+    rows = [row.groupdict("0") for line in report if (row := _RAN_ON.match(line.strip()))]
+    return {
+        row["model"]: (int(row["all_qnn"]) + int(row["qnn"]), int(row["all_cpu"]) + int(row["cpu"])) for row in rows
+    }
+
+
+def same_placement(nodes: tuple[int, int], known: tuple[int, int]) -> bool:
+    """Versions of onnxruntime fuse a few nodes more or less; none of them gives QNN or the CPU work or takes it all
+    away."""
+    return all(
+        bool(now) == bool(then) and abs(now - then) <= max(5, then // 20)
+        for now, then in zip(nodes, known, strict=True)
+    )
 
 
 @pytest.mark.simulator
@@ -57,9 +98,10 @@ def test_a_package_taken_to_the_npu_says_where_it_ran_and_why_and_stays_near(nam
     )
     assert ran.returncode == 0, ran.stderr
     report = ran.stderr.partition("qnnbridge report")[2].splitlines()
-    for model, where in ON_THE_NPU[name].items():
-        assert any(line.split()[:1] == [model] and where in line for line in report), ran.stderr
-        assert "CPU" not in where or any(line.startswith(f"  {model}: ") for line in report), ran.stderr
+    placed = nodes_by_model(report)
+    for model, known in ON_THE_NPU[name].items():
+        assert same_placement(placed[model], known), ran.stderr
+        assert not known[CPU] or any(line.startswith(f"  {model}: ") for line in report), ran.stderr
     assert _near(_result(ran.stdout), beside_onnxruntime(name)), ran.stdout
 
 

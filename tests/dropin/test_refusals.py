@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +39,13 @@ def sparse_to_cuda() -> Any:
 
 ATTEMPTS: dict[str, Callable[[], Any]] = {
     "AdapterFormat": lambda: ort.AdapterFormat(),
+    "AdapterFormat.read_adapter": lambda: ort.AdapterFormat.read_adapter("adapter.onnx_adapter"),
+    "ModelPackage": lambda: ort.ModelPackage(),
+    "ModelPackage.open": lambda: ort.ModelPackage.open("package", allow_external_paths=True),
+    "ModelPackage.compute_directory_hash": lambda: ort.ModelPackage.compute_directory_hash("package"),
+    "ModelPackageComponentContext": lambda: ort.ModelPackageComponentContext(),
+    "ModelPackageContext": lambda: ort.ModelPackageContext("package"),
+    "ModelPackageOptions": lambda: ort.ModelPackageOptions(ort.SessionOptions()),
     "OrtEpContextData": lambda: ort.OrtEpContextData(),
     "OrtEpContextDataBuffer": lambda: ort.OrtEpContextDataBuffer(),
     "OrtExternalInitializerInfo": lambda: ort.OrtExternalInitializerInfo("weights.bin", 0, 4),
@@ -55,6 +65,7 @@ ATTEMPTS: dict[str, Callable[[], Any]] = {
     "SparseTensor.to_cuda": sparse_to_cuda,
     "create_and_register_allocator": lambda: ort.create_and_register_allocator(ort.OrtMemoryInfo, None),
     "create_and_register_allocator_v2": lambda: ort.create_and_register_allocator_v2("CPU", None, None, {}),
+    "set_default_logger_callback": lambda: ort.set_default_logger_callback(callback, severity=1),
     "set_global_thread_pool_sizes": lambda: ort.set_global_thread_pool_sizes(1, 1),
     "InferenceSession.set_tuning_results": set_tuning_results,
 }
@@ -71,6 +82,29 @@ def test_what_is_not_possible_is_refused_in_words(name: str) -> None:
     error: Any = caught.value
     assert error.fix
     assert error.cause or name == "SparseTensor.to_cuda"
+
+
+def test_taking_back_a_log_callback_that_is_never_set_is_no_error() -> None:
+    ort.set_default_logger_callback(None)
+    ort.set_default_logger_callback(callback=None, severity=4)
+
+
+def test_what_a_log_callback_is_refused_for_names_where_the_lines_are(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(OptionError, match=r"set_default_logger_callback") as caught:
+        ort.set_default_logger_callback(callback)
+    (name,) = re.findall(r'getLogger\("(.+?)"\)', caught.value.fix or "")
+    options = ort.SessionOptions()
+    options.log_severity_level = 0
+    with caplog.at_level(logging.DEBUG, logger=name):
+        ort.InferenceSession(MUL, options, providers=["CPUExecutionProvider"])
+        until(lambda: any("onnxruntime" in record.getMessage() for record in caplog.records))
+
+
+def until(happened: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
 
 
 def test_a_callback_of_the_compiler_is_refused_in_words() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 MODELS = Path(__file__).parents[1] / "models"
 MUL = str(MODELS / "mul_1.onnx")  # X: float[3,2] -> Y
@@ -209,6 +210,52 @@ def compiler_without_model(ort: Any) -> Any:
 @wrong
 def compiler_of_a_number(ort: Any) -> Any:
     return ort.ModelCompiler(ort.SessionOptions(), 17)
+
+
+def since_132(ort: Any) -> Any:
+    if not hasattr(ort, "set_default_logger_callback"):
+        pytest.skip(f"onnxruntime {ort.__version__} has no such function yet")
+    return ort
+
+
+def set_binary(ort: Any, folder: Any, name: Any) -> Any:
+    compiler = since_132(ort).ModelCompiler(ort.SessionOptions(), MUL)
+    return compiler.set_ep_context_binary_information(folder, name)
+
+
+@wrong
+def context_binary_in_no_folder(ort: Any) -> Any:
+    return set_binary(ort, "", "model.onnx")
+
+
+@wrong
+def context_binary_without_name(ort: Any) -> Any:
+    return set_binary(ort, "folder/", "")
+
+
+@wrong
+def context_binary_in_a_folder_without_slash(ort: Any) -> Any:
+    return set_binary(ort, Path("folder"), "model.onnx")
+
+
+@wrong
+def context_binary_in_a_number(ort: Any) -> Any:
+    return set_binary(ort, 17, "model.onnx")
+
+
+@wrong
+def log_callback_that_is_a_number(ort: Any) -> Any:
+    return since_132(ort).set_default_logger_callback(17)
+
+
+@wrong
+def log_callback_of_no_severity(ort: Any) -> Any:
+    return since_132(ort).set_default_logger_callback(None, 9)
+
+
+@wrong
+def log_severity_of_no_number(ort: Any) -> Any:
+    return ort.set_default_logger_severity(-1)
 
 
 @wrong

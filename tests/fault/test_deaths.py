@@ -8,7 +8,9 @@ import os
 import shutil
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -94,6 +96,73 @@ def test_a_death_in_native_code_names_phase_model_and_cause_and_the_next_model_w
         assert report["exit"]["number"] == number
         assert host.stats.crashes == 1
     assert points() == {"creating": 1.0}
+
+
+CPU = "CPUExecutionProvider"
+
+
+@pytest.mark.parametrize(
+    ("what", "keywords"),
+    [
+        ({"on_create": ["segv"]}, {"providers": [CPU]}),
+        ({"on_run": ["segv"]}, {"providers": [CPU]}),
+        ({"on_run": ["segv"], "npu": False}, {"fallback": "cpu"}),
+    ],
+    ids=["created for the CPU", "run for the CPU", "QNN took no node"],
+)
+@pytest.mark.filterwarnings("ignore::qnnbridge.CpuFallbackWarning")
+def test_a_death_on_the_cpu_is_not_blamed_on_qnn(what: dict[str, Any], keywords: dict[str, Any], no_leaks):
+    with fake_host() as host, pytest.raises(errors.HostCrashed) as caught:
+        session = qnnbridge.InferenceSession(script(**what), host=host, retry=0, **keywords)
+        session.run(None, {"x": X})
+    assert "it is on the CPU, and QNN has no part in it" in (caught.value.cause or "")
+    assert "CPU provider" not in (caught.value.fix or "")
+    assert [suspect["without_qnn"] for suspect in caught.value.details["suspects"]] == [True]
+
+
+@pytest.mark.parametrize(
+    ("what", "keywords"),
+    [
+        ({"on_run": ["segv"]}, {}),
+        ({"on_create": ["segv"], "npu": False}, {"fallback": "cpu"}),
+    ],
+    ids=["run on QNN", "asked of QNN"],
+)
+def test_a_death_that_qnn_had_a_part_in_is(what: dict[str, Any], keywords: dict[str, Any], no_leaks):
+    with fake_host() as host, pytest.raises(errors.HostCrashed, match=r"QNN (or the driver )?crashed") as caught:
+        session = qnnbridge.InferenceSession(script(**what), host=host, retry=0, **keywords)
+        session.run(None, {"x": X})
+    assert [suspect["without_qnn"] for suspect in caught.value.details["suspects"]] == [False]
+
+
+@pytest.mark.filterwarnings("ignore::qnnbridge.CpuFallbackWarning")
+def test_a_quick_call_that_dies_on_the_cpu_is_not_blamed_on_qnn_either(tmp_path: Path, no_leaks):
+    gate = tmp_path / "gate"
+    gate.touch()
+    model = script(on_run=[f"note:{tmp_path / 'runs'}", f"wait:{gate}"])
+    with fake_host() as host, ThreadPoolExecutor(1) as pool:
+        session = qnnbridge.InferenceSession(model, host=host, retry=0, providers=[CPU])
+        for _ in range(5):
+            session.run(None, {"x": X})
+        assert host.stats.inline_calls + host.stats.shared_calls > 0, "they go by a line"
+        gate.unlink()
+        running = pool.submit(session.run, None, {"x": X})
+        while len((tmp_path / "runs").read_text()) < 6:
+            time.sleep(0.01)
+        os.kill(host.info.pid, signal.SIGSEGV)
+        with pytest.raises(errors.HostCrashed, match="it is on the CPU, and QNN has no part in it"):
+            running.result()
+
+
+def test_an_instruction_that_is_missing_names_the_processor(no_leaks):
+    with fake_host() as host, pytest.raises(errors.HostCrashed) as caught:
+        model = script(on_run=[f"signal:{int(signal.SIGILL)}"])
+        qnnbridge.InferenceSession(model, host=host, retry=0).run(None, {"x": X})
+    assert "an instruction that the processor, or the emulator that runs it, does not have" in str(caught.value)
+    assert os.uname().machine in (caught.value.cause or "")
+    assert caught.value.details["processor"] in (caught.value.cause or "")
+    report = json.loads(Path(caught.value.details["report"]).with_suffix(".json").read_text())
+    assert report["processor"] == caught.value.details["processor"]
 
 
 def test_a_kill_from_outside_is_nobodys_fault():

@@ -62,6 +62,24 @@ def nothing_to_compute(folder: Path) -> Path:
     return _save(folder, "nothing_to_compute.onnx", helper.make_graph([node], "nothing", values[:1], values[1:]))
 
 
+def convolution(folder: Path) -> Path:
+    """A convolution of floats, for what is to run on the CPU in the Windows lab: see README.md."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3], pads=[1, 1, 1, 1])]
+    weights = np.random.default_rng(22).normal(size=(8, 3, 3, 3)).astype(np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "convolution",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 16, 16])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    return _save(folder, "convolution.onnx", graph)
+
+
+def convolution_inputs() -> dict[str, np.ndarray[Any, Any]]:
+    return {"x": np.random.default_rng(23).random((1, 3, 16, 16), np.float32)}
+
+
 def quantized_convolution(folder: Path) -> Path:
     """A convolution in QDQ form, 8 bit throughout: with float inputs their quantization would stay on the CPU."""
     rng = np.random.default_rng(20)

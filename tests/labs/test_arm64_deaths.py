@@ -43,6 +43,8 @@ def test_a_death_is_seen_and_explained_and_the_next_model_works(
     assert caught.value.details["exit"]["number"] == -number
     if action == "abort":
         assert "stoul" in text
+    if action == "illegal_instruction":
+        assert ", on which aarch64 is emulated." in caught.value.cause
 
 
 def test_a_death_at_import_is_explained(arm64_python: str) -> None:

@@ -79,8 +79,8 @@ def test_a_model_at_a_path_that_is_not_ascii_runs_on_windows(
 ) -> None:
     folder = tmp_path / "Größe 模型"
     folder.mkdir()
-    model = lab_models.quantized_convolution(folder)
-    report, results = on_windows(model, lab_models.quantized_convolution_inputs(), "--provider", provider)
+    model = lab_models.convolution(folder)
+    report, results = on_windows(model, lab_models.convolution_inputs(), "--provider", provider)
     assert report["providers"][0] == provider
     assert results["y"].any()
 

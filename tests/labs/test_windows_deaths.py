@@ -47,6 +47,9 @@ def test_a_death_is_seen_with_all_its_bits_and_explained(report: dict[str, Any],
     assert told["cause"]
     assert told["fix"]
     assert told["report"]
+    if name == "STATUS_ILLEGAL_INSTRUCTION":
+        assert "an instruction that the processor, or the emulator that runs it, does not have" in told["cause"]
+        assert ", under Wine " in told["cause"]
 
 
 @pytest.mark.parametrize("death", DEATHS)

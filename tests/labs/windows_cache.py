@@ -1,8 +1,8 @@
 """The cache of compiled models on Windows: prints what sessions, entries and locks did, as JSON.
 
-    windows_cache.py MODEL INPUTS.npz CACHE
+    windows_cache.py MODEL INPUTS.npz OWN OWN_INPUTS.npz CACHE
 
-CACHE, and the folder that a compiled model is moved to, have names that no code page holds.
+OWN is compiled by the user. CACHE, and the folder that a compiled model is moved to, have names that no code page holds.
 With the real simulator. On Windows a file that is open can be neither renamed nor removed, which is what this is for.
 """
 
@@ -26,17 +26,16 @@ BLOB = "model_ctx_qnn.bin"
 
 
 def main() -> None:
-    model, inputs, os.environ["QNNBRIDGE_CACHE_DIR"] = sys.argv[1:]
+    model, inputs, own, own_inputs, os.environ["QNNBRIDGE_CACHE_DIR"] = sys.argv[1:]
     os.environ["QNNBRIDGE_CACHE"] = "1"
-    with np.load(inputs) as archive:
-        feeds = dict(archive)
+    feeds, own_feeds = arrays(inputs), arrays(own_inputs)
     store = Store(cache_settings().folder)
     report: dict[str, Any] = {}
 
-    def result(session: qnnbridge.InferenceSession) -> str:
+    def result(session: qnnbridge.InferenceSession, feeds: dict[str, Any] = feeds) -> str:
         return hashlib.sha256(session.run(None, feeds)[0].tobytes()).hexdigest()
 
-    def open_session(host: qnnbridge.Host, cache: bool = True) -> qnnbridge.InferenceSession:
+    def open_session(host: qnnbridge.Host, cache: bool = True, model: str = model) -> qnnbridge.InferenceSession:
         return qnnbridge.InferenceSession(
             model, providers=[("QNNExecutionProvider", {"soc_model": "60"})], host=host, cache=cache
         )
@@ -44,6 +43,8 @@ def main() -> None:
     with qnnbridge.Host() as host:
         with open_session(host, cache=False) as plain:
             report["right"] = result(plain)
+        with open_session(host, cache=False, model=own) as plain:
+            report["own right"] = result(plain, own_feeds)
         first, second = open_session(host), open_session(host)
         report["states"] = [str(s.cache) for s in (first, second)]
         report["results"] = [result(first), result(second)]
@@ -61,17 +62,24 @@ def main() -> None:
             report["results"].append(result(third))
         report["set aside"] = [bad.fault for bad in store.bad_entries()]
         report["crashes"] = host.stats.crashes
-    compiled = Path(qnnbridge.compile(model, Path(model).with_name("compiled.onnx"), soc_model=60).path)
+    made = qnnbridge.compile(own, Path(own).with_name("compiled.onnx"), soc_model=60)
+    report["own compared"] = [made.validation.skipped, len(made.validation.differences)]
+    compiled = Path(made.path)
     folder = compiled.with_name("模型 ü")
     folder.mkdir()
     for file in compiled.parent.glob("compiled*"):
         file.rename(folder / file.name)
     with qnnbridge.Host() as host:
-        report["a user's own"] = result(qnnbridge.InferenceSession(folder / compiled.name, host=host))
+        report["a user's own"] = result(qnnbridge.InferenceSession(folder / compiled.name, host=host), own_feeds)
         report["own crashes"] = host.stats.crashes
     report["shrunk"] = shrink(store, 0) == [key]
     report["left"] = [str(file) for name in ("entries", "tmp", "bad", "uses") for file in _under(store.root / name)]
     print(json.dumps(report))
+
+
+def arrays(path: str) -> dict[str, Any]:
+    with np.load(path) as archive:
+        return dict(archive)
 
 
 def _under(folder: Path) -> list[Path]:

@@ -21,6 +21,7 @@ from qnnbridge_tools.analyze import Analysis, analyze_model
 from qnnbridge_tools.analyze.graph_view import view_of
 from qnnbridge_tools.analyze.partitions import parts_of
 from qnnbridge_tools.analyze.summary import shares_of
+from qnnbridge_tools.analyze.tables import NEWEST_IR_VERSION, NEWEST_OPSET, NEWEST_ORT
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.fix import fix_model
 
@@ -286,6 +287,25 @@ def test_a_session_that_cannot_be_made_is_told_with_qnns_reasons(tmp_path: Path)
     assert found.truth is not None
     assert found.truth.error is not None
     assert any(advice.severity == "fails" for advice in found.advice)
+
+
+@pytest.mark.parametrize(("opset", "ir_version"), [(1, 0), (0, 1)])
+def test_a_model_that_no_onnxruntime_loads_yet_is_told(opset: int, ir_version: int, tmp_path: Path) -> None:
+    import onnxruntime as ort
+
+    def made(opset: int, ir_version: int) -> Any:
+        nodes = [node("Relu", ["x"], ["y"])]
+        x, y = models.value("x", [1, 8]), models.value("y", [1, 8])
+        return models.model(nodes, [x], [y], opset=NEWEST_OPSET + opset, ir_version=NEWEST_IR_VERSION + ir_version)
+
+    beyond = made(opset, ir_version)
+    advice = [one for one in offline(beyond, tmp_path).advice if one.severity == "fails"]
+    assert [f"ONNX Runtime {NEWEST_ORT} does not load it" in one.why for one in advice] == [True]
+    assert not any(one.severity == "fails" for one in offline(made(0, 0), tmp_path).advice)
+    with pytest.raises(Exception, match="onnx"):  # one that loads it was released: the table is to follow
+        ort.InferenceSession(beyond.SerializeToString(), providers=["CPUExecutionProvider"])
+    if ort.__version__.startswith(f"{NEWEST_ORT}."):
+        ort.InferenceSession(made(0, 0).SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 # --- the command -----------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""Reads from the Windows registry what processor this computer has."""
+"""What processor this computer has, by the Windows registry, and whether it is Wine and not Windows."""
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import winreg
 
@@ -18,3 +19,14 @@ def processor_name() -> str | None:
     except OSError:
         return None
     return value if isinstance(value, str) else None
+
+
+def wine_version() -> str | None:
+    """``None`` on Windows itself."""
+    try:
+        tell = ctypes.WinDLL("ntdll").wine_get_version
+    except (AttributeError, OSError):
+        return None
+    tell.restype = ctypes.c_char_p
+    version = tell()
+    return version.decode("ascii", "replace") if isinstance(version, bytes) else None

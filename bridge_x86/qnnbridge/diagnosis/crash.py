@@ -52,7 +52,10 @@ _WATCHDOG = re.compile(r"^Timeout \(\d+:\d\d:\d\d")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpenCall:
-    """A request that was open when the host died. phase: what the host had declared for it, ``None`` if queued."""
+    """A request that was open when the host died. phase: what the host had declared for it, ``None`` if queued.
+
+    without_qnn: QNN is not asked for, or took no node of the session that runs.
+    """
 
     request_id: int
     op: str
@@ -60,6 +63,7 @@ class OpenCall:
     fingerprint: str = ""
     options_hash: str = ""
     phase: str | None = None
+    without_qnn: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class CrashRecord:
     in `in_flight`. stderr_head, stderr_tail: both ends, as text. killed_because: why we ended it ourselves.
     on_purpose: the application asked for that end, by a deadline for example; it is no crash.
     memory_ran_out: the kernel's out-of-memory killer struck while it lived; ``None`` if that is not known.
+    processor: what is known of the one that the host ran on, with an emulator if there is one.
     versions, application_versions: of the host and of this side. last_frames: headers of the last messages.
     """
 
@@ -84,6 +89,7 @@ class CrashRecord:
     killed_because: str | None = None
     on_purpose: bool = False
     memory_ran_out: bool | None = None
+    processor: str = ""
     interpreter: str = ""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     application_versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -93,6 +99,11 @@ class CrashRecord:
     def suspects(self) -> tuple[OpenCall, ...]:
         """The requests that were inside native code: only these can have killed it."""
         return tuple(call for call in self.in_flight if call.phase in NATIVE_PHASES)
+
+    @property
+    def without_qnn(self) -> bool:
+        """Whether QNN had no part in what the host was doing; what is not known counts as QNN's."""
+        return bool(self.suspects) and all(call.without_qnn for call in self.suspects)
 
     @property
     def phase(self) -> str:
@@ -215,10 +226,11 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
     found = [d for rule in DEATH_RULES if (d := _apply(rule, record, lines, evidence)) is not None]
     curable = record.exit is None or record.exit.code.curable
     # An earlier failure that was survived leaves its lines too, so a log line alone is a symptom at most.
+    # All that are known are about QNN.
     found += [
         Diagnosis(finding.cause, finding.fix, finding.evidence, min(finding.weight, SYMPTOM) - 1, curable)
         for finding in explain_lines(lines)
-        if finding.weight > HINT
+        if finding.weight > HINT and not record.without_qnn
     ]
     if record.exit is None:
         found.append(Diagnosis("Its exit code could not be read.", "Look at stderr.", evidence, 0, True))
@@ -286,13 +298,15 @@ def _apply(
         return None
     if rule.phases and record.phase not in rule.phases:
         return None
+    if rule.qnn is not None and rule.qnn is record.without_qnn:
+        return None
     if rule.ops and not any(call.op in rule.ops for call in record.in_flight):
         return None
     if rule.silent and (record.terminate_line is not None or any(_TRACEBACK.match(line) for line in lines)):
         return None
     if rule.silent and record.phase == "starting" and record.last_line:
         return None  # nothing logs that early, so this is what ended it
-    words = {"signal": code.name if code is not None else ""}
+    words = {"signal": code.name if code is not None else "", "processor": record.processor or "not known"}
     if rule.line is not None:
         matches = [(line, match) for line in lines if (match := re.search(rule.line, line))]
         if not matches:

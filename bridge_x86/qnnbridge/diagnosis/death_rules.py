@@ -34,6 +34,8 @@ class DeathRule:
     silent: bool = False
     """Only if nothing on stderr tells the fault (no C++ exception's name, no traceback; at the start, nothing)."""
     curable: bool | None = None
+    qnn: bool | None = None
+    """Whether QNN may have had a part in what was under way; ``None``: no matter."""
     memory: tuple[bool | None, ...] = ()
     """Whether the kernel's out-of-memory killer struck while it lived; ``None``: not known. Empty: no matter."""
 
@@ -49,9 +51,10 @@ def _rule(
     line: str | None = None,
     silent: bool = False,
     curable: bool | None = None,
+    qnn: bool | None = None,
     memory: tuple[bool | None, ...] = (),
 ) -> DeathRule:
-    return DeathRule(cause, fix, weight, tuple(faults.split()), phases, ops, line, silent, curable, memory)
+    return DeathRule(cause, fix, weight, tuple(faults.split()), phases, ops, line, silent, curable, qnn, memory)
 
 
 _REBUILD = "Compile the model again with this onnxruntime-qnn; copy the .onnx and the .bin file together."
@@ -67,6 +70,7 @@ _NAME_PYTHON = (
 )
 _CPU = "Run this model on the CPU provider meanwhile, and report it to onnxruntime-qnn with the crash report."
 _ABORT = "abort cpp-exception"
+_CRASH = "access-violation illegal-instruction stack-overflow float unknown"
 
 DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     # --- the model, or what was asked of it ---
@@ -75,6 +79,15 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "Find the dimension of size 0 (also behind Slice or Reshape) and give it a size, or cut that part out.",
         faults="divide-by-zero",
         phases=MODEL,
+        qnn=True,
+    ),
+    _rule(
+        "An integer division failed on the CPU: the smallest integer there is was divided by -1, or one by 0.",
+        "Look for both among the inputs of Div and Mod of integers, and keep them out.",
+        STRONG,
+        faults="divide-by-zero",
+        phases=MODEL,
+        qnn=False,
     ),
     _rule(
         "A dynamic option (set_ep_dynamic_options) has a value that QNN cannot read.",
@@ -100,6 +113,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         _REBUILD,
         faults=_ABORT,
         phases=MODEL,
+        qnn=True,
         line=r"(?P<what>std::out_of_range|std::length_error)",
     ),
     _rule(
@@ -115,23 +129,44 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         SYMPTOM,
         faults=_ABORT,
         phases=MODEL,
+        qnn=True,
         silent=True,
+    ),
+    _rule(
+        "A native library used an instruction that the processor, or the emulator that runs it, does not have. "
+        "Processor: {processor}.",
+        "Update the emulator or the operating system; if there is none newer, use another version of onnxruntime "
+        "in the host's Python.",
+        SYMPTOM + 1,
+        faults="illegal-instruction",
     ),
     _rule(
         "QNN crashed on this model. If it is a compiled one (EPContext), its context binary is damaged or was made "
         "by another QNN version; otherwise one of its operators does it (STFT and some poolings are known to).",
         "Compiled: compile it again with this onnxruntime-qnn. Otherwise: replace the operator. " + _CPU,
         SYMPTOM,
-        faults="access-violation illegal-instruction stack-overflow float unknown",
+        faults=_CRASH,
         phases=("creating", "compiling"),
+        qnn=True,
     ),
     _rule(
         "QNN or the driver crashed while running this model: its context binary is damaged, or this input or model "
         "hits a fault of theirs.",
         "Compile the model again with this onnxruntime-qnn, update the NPU driver. " + _CPU,
         SYMPTOM,
-        faults="access-violation illegal-instruction stack-overflow float unknown",
+        faults=_CRASH,
         phases=("running",),
+        qnn=True,
+    ),
+    _rule(
+        "ONNX Runtime itself, or a library of custom operators, crashed on this model: it is on the CPU, and QNN "
+        "has no part in it. An operator is the cause, or an input that it does not expect.",
+        "Use another version of onnxruntime in the host's Python, or set graph_optimization_level to "
+        "ORT_DISABLE_ALL; report it to onnxruntime with the crash report.",
+        SYMPTOM,
+        faults=f"{_CRASH} {_ABORT} heap-corruption breakpoint invalid-handle",
+        phases=MODEL,
+        qnn=False,
     ),
     # --- files and libraries ---
     _rule(
@@ -140,6 +175,15 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         STRONG,
         faults="bus",
         phases=(*START, "creating", "compiling"),
+        qnn=True,
+    ),
+    _rule(
+        "A file that is mapped into memory is cut off: the model's weights, or a library.",
+        "Copy the model again, or reinstall onnxruntime in the host's interpreter. Check the free space.",
+        STRONG,
+        faults="bus in-page",
+        phases=("creating", "compiling"),
+        qnn=False,
     ),
     _rule(
         "A file that QNN has mapped into memory (context binary, weights) was cut off or replaced while in use.",
@@ -147,20 +191,29 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         STRONG,
         faults="bus in-page",
         phases=("running",),
+        qnn=True,
+    ),
+    _rule(
+        "A file that is mapped into memory (weights) was cut off or replaced while in use.",
+        "Do not overwrite models in use: write a new file and rename it.",
+        STRONG,
+        faults="bus in-page",
+        phases=("running",),
+        qnn=False,
     ),
     _rule(
         "ONNX Runtime's library died while it was loaded: it cannot read what processor this is (a container or "
         "emulator without /proc/cpuinfo), or the installation is mixed from several versions.",
         _REINSTALL + " In a container mount /proc.",
         STRONG,
-        faults="access-violation illegal-instruction",
+        faults="access-violation",
         phases=("importing",),
     ),
     _rule(
         "The QNN execution provider died while it was loaded: it does not fit this ONNX Runtime.",
         _REINSTALL,
         STRONG,
-        faults="access-violation abort illegal-instruction",
+        faults="access-violation abort",
         phases=("registering",),
     ),
     _rule(
@@ -168,11 +221,13 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         _ONE_SET,
         STRONG,
         faults="heap-corruption",
+        qnn=True,
     ),
     _rule(
         "The heap was damaged ({what}): a double free, or two copies of one library in the process.",
         _ONE_SET,
         faults=_ABORT,
+        qnn=True,
         line=r"(?P<what>(?:free|malloc|realloc)\(\): [\w /,!=<>.-]+|double free or corruption|munmap_chunk)",
     ),
     _rule(

@@ -57,6 +57,10 @@ _MACHINE = (
     "print(sysconfig.get_platform())\" names the interpreter's; install the packages with that interpreter: "
     'python -m pip install --force-reinstall "qnnbridge[host]".'
 )
+_INSTRUCTION = (
+    "Use a newer emulator or operating system, or another version of the library that the crash report names. "
+    + _MACHINE
+)
 _MEMORY = "Keep fewer sessions, use context binaries instead of compiling, enlarge the page file."
 _FLOAT = "a floating-point trap that some library switched on"
 
@@ -130,8 +134,8 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         _MODEL),
     _crash(0xC0000017, "STATUS_NO_MEMORY", "no-memory", "the system had no memory to give", _MEMORY),
     _crash(0xC000001D, "STATUS_ILLEGAL_INSTRUCTION", "illegal-instruction",
-        "an instruction this processor does not have: a library for another machine, AVX under x64 "
-        "emulation on an older Windows, or a jump into data", _MACHINE),
+        "an instruction that the processor, or the emulator that runs it (Wine, x64 on an older Windows on Arm), "
+        "does not have; or a library for another machine, or a jump into data", _INSTRUCTION),
     _loader(0xC0000022, "STATUS_ACCESS_DENIED", "blocked", "Windows refused access to a file of the program",
         "Check the rights on the interpreter's folder and the antivirus log."),
     _crash(0xC0000025, "STATUS_NONCONTINUABLE_EXCEPTION", "cpp-exception",
@@ -156,7 +160,7 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         "an integer was divided by zero: nearly always a tensor with a dimension of size 0",
         "Find the dimension of size 0 in the model and give it a size, or cut that part out of the model."),
     _crash(0xC0000095, "STATUS_INTEGER_OVERFLOW", "divide-by-zero", "an integer division overflowed", _MODEL),
-    _crash(0xC0000096, "STATUS_PRIVILEGED_INSTRUCTION", "illegal-instruction", "execution jumped into data",
+    _crash(0xC0000096, "STATUS_PRIVILEGED_INSTRUCTION", "access-violation", "execution jumped into data",
         _MODEL),
     _crash(0xC000009A, "STATUS_INSUFFICIENT_RESOURCES", "no-memory",
         "the system ran out of a resource (pool, handles, driver memory)", _MEMORY),
@@ -238,8 +242,8 @@ SIGNALS: Final[tuple[ExitCode, ...]] = (
     _killed(2, "SIGINT", "interrupt", "Ctrl+C", "Nothing, it is no crash."),
     _killed(3, "SIGQUIT", "interrupt", "Ctrl+\\ in the terminal", "Nothing, it is no crash."),
     _crash(4, "SIGILL", "illegal-instruction",
-        "an instruction this processor does not have: a library for another machine, or a jump into data",
-        _MACHINE),
+        "an instruction that the processor, or the emulator that runs it (qemu), does not have; or a library for "
+        "another machine, or a jump into data", _INSTRUCTION),
     _crash(5, "SIGTRAP", "breakpoint", "a breakpoint or a compiler's trap instruction", _MODEL),
     _crash(6, "SIGABRT", "abort",
         "abort(): an uncaught C++ exception, the allocator's own check (double free), a thread alive at exit",

@@ -222,6 +222,7 @@ def _as_text(data: Mapping[str, Any], record: CrashRecord, diagnoses: list[Diagn
         f"models      {', '.join(data['models']) or '-'}",
         f"generation  {record.generation}, {record.uptime_s:.1f} s old",
         f"interpreter {data['interpreter'] or '-'}",
+        f"processor   {data['processor'] or '-'}",
         f"host        {_pairs(data['versions'])}",
         f"application {_pairs({'qnnbridge': __version__, **data['application_versions']})}",
         "",

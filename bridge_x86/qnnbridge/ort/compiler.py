@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from qnnbridge.compiling import names
 from qnnbridge.enums import GraphOptimizationLevel, OrtCompileApiFlags
 from qnnbridge.options import coerce_session_options
 from qnnbridge.ort.errors import as_ort_raises
@@ -64,6 +65,8 @@ class ModelCompiler:
         self._model = model
         self._embed = bool(embed_compiled_data_into_model)
         self._flags = OrtCompileApiFlags(int(flags))
+        self._binary: tuple[str, str] | None = None
+        """Folder and stem of the context binary, if the application named them."""
 
     @as_ort_raises
     def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> None:
@@ -80,13 +83,16 @@ class ModelCompiler:
 
     @as_ort_raises
     def compile_to_bytes(self) -> bytes:
-        """Compile and return the model; its context binary is embedded, since bytes have no file beside them."""
-        if not self._embed:
+        """Compile and return the model; its context binary is embedded, or where the application wants it."""
+        if not self._embed and self._binary is None:
             raise InvalidArgument(
                 "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : compile_to_bytes needs "
-                "embed_compiled_data_into_model.",
-                fix="Give ModelCompiler embed_compiled_data_into_model=True, or use compile_to_file.",
+                "embed_compiled_data_into_model, or a place for the context binary.",
+                fix="Give ModelCompiler embed_compiled_data_into_model=True, call "
+                "set_ep_context_binary_information, or use compile_to_file.",
             )
+        if not self._embed and self._binary is not None:
+            return self._compile_beside(*self._binary)
         with tempfile.TemporaryDirectory(prefix="qnnbridge-") as folder:
             output = os.path.join(folder, "model_ctx.onnx")
             self._compile(output, embed=True)
@@ -105,6 +111,55 @@ class ModelCompiler:
 
     def clear_ep_context_data_write_func(self) -> None:
         """Nothing to clear: such a function is never set."""
+
+    @as_ort_raises
+    def set_ep_context_binary_information(self, output_directory: str | os.PathLike[str], model_name: str) -> None:
+        """Where `compile_to_bytes` and `compile_to_stream` put a context binary that is not embedded:
+        ``<directory>/<name without its ending>_qnn.bin``, whose name the model has in it.
+
+        `compile_to_file` puts it beside the .onnx file, whatever is said here; so does ONNX Runtime.
+        """
+        folder, name = os.fsdecode(output_directory), model_name
+        if not isinstance(name, str):
+            raise RemoteTypeError(f"model_name must be a str, not {type(name).__name__}.")
+        if not folder or not name:
+            raise InvalidArgument("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : output_dir or model_name is empty.")
+        last = os.path.basename(folder)
+        if last and not os.path.splitext(last)[1]:
+            raise InvalidArgument(
+                "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : output_dir is not a valid directory.",
+                cause="ONNX Runtime takes a path for a folder if it ends in a slash.",
+                fix="Put a slash at its end.",
+            )
+        path = os.path.join(folder, name)
+        stem = names.stem_of(path)
+        if not stem or names.safe_stem(stem) != stem:
+            raise OptionError(
+                f"A context binary cannot be called after {name!r}.",
+                cause="QNN does not load a file whose name has two dots in a row, is empty or too long.",
+                fix="Give a file name such as model.onnx.",
+            )
+        self._binary = os.path.dirname(path), stem
+
+    def _compile_beside(self, folder: str, stem: str) -> bytes:
+        """Compile; only the context binary goes to `folder`, in the place of what has that name there."""
+        from qnnbridge.compiling import trouble
+        from qnnbridge.compiling.workfolder import work_folder
+
+        folder, blob = os.path.abspath(folder), names.blob_of(stem)
+        with work_folder(folder) as inner:
+            output = os.path.join(inner, stem + names.MODEL_SUFFIX)
+            try:
+                self._compile(output, embed=False)
+            except CompileFailed as error:
+                raise trouble.seen_from(error, inner, folder) from None
+            try:
+                with open(output, "rb") as file:
+                    model = file.read()
+                os.replace(os.path.join(inner, blob), os.path.join(folder, blob))
+            except OSError as error:
+                raise trouble.from_os(error, folder) from None
+        return model
 
     def _default_output(self) -> str:
         if isinstance(self._model, bytes):

@@ -79,6 +79,22 @@ def set_default_logger_verbosity(verbosity: int, /) -> None:
 
 
 @as_ort_raises
+def set_default_logger_callback(callback: object, severity: int = 2) -> None:
+    """``None`` takes back a callback: none is ever set. Any other is refused."""
+    _check("severity", severity, 0, MOST_SEVERE)
+    if callback is None:
+        return
+    if not callable(callback):
+        raise RemoteRuntimeError("callback must be a callable")
+    raise OptionError(
+        "set_default_logger_callback cannot be used through qnnbridge.",
+        cause="A Python function cannot be called from the host process, in which the log lines are written.",
+        fix='Give logging.getLogger("qnnbridge.host") a handler and the level DEBUG: it has the lines that the '
+        "host writes. set_default_logger_severity says from which severity on it writes any.",
+    )
+
+
+@as_ort_raises
 def set_seed(seed: int, /) -> None:
     """The seed of random operators, in sessions made from now on."""
     _keep("seed", seed, -(2**63), 2**63 - 1)
@@ -120,15 +136,19 @@ def setting(name: str) -> int | None:
 
 
 def _keep(name: str, value: Any, least: int, most: int) -> None:
+    number = _check(name, value, least, most)
+    with _lock:
+        _settings[name] = number
+
+
+def _check(name: str, value: Any, least: int, most: int) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise RemoteTypeError(f"{name} must be an int, not {type(value).__name__}.")
     number = value.__index__()
     if not least <= number <= most:
-        raise RemoteRuntimeError(
-            f"{name} {number} is not valid.",
-            fix="0:Verbose, 1:Info, 2:Warning, 3:Error, 4:Fatal"
-            if most == MOST_SEVERE
-            else f"Give {least} to {most}.",
-        )
-    with _lock:
-        _settings[name] = number
+        if most == MOST_SEVERE:
+            raise RemoteRuntimeError(
+                "Invalid logging severity. 0:Verbose, 1:Info, 2:Warning, 3:Error, 4:Fatal", cause=f"Got {number}."
+            )
+        raise RemoteRuntimeError(f"{name} {number} is not valid.", fix=f"Give {least} to {most}.")
+    return int(number)

@@ -29,12 +29,16 @@ class ChannelFailed(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """What a request is about, for the case that the host does not survive it."""
+    """What a request is about, for the case that the host does not survive it.
+
+    without_qnn: QNN is not asked for, or took no node of the session that runs.
+    """
 
     op: str
     model: str = ""
     fingerprint: str = ""
     options_hash: str = ""
+    without_qnn: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

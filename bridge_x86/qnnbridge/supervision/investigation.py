@@ -76,7 +76,7 @@ class Investigator:
 
     def on_ready(self, process: HostProcess) -> None:
         """A generation said HELLO: the quarantine is that of its versions."""
-        from qnnbridge.diagnosis import crash  # noqa: F401 - see the module
+        from qnnbridge.diagnosis import crash, processor  # noqa: F401 - see the module
 
         versions = process.peer.versions
         self._quarantine.versions = ", ".join(f"{k} {versions[k]}" for k in VERSIONS_THAT_MATTER if k in versions)
@@ -133,6 +133,7 @@ class Investigator:
 
     def _record(self, process: HostProcess, status: ExitStatus | None, *, on_purpose: bool) -> CrashRecord:
         from qnnbridge.diagnosis.crash import CrashRecord, OpenCall
+        from qnnbridge.diagnosis.processor import processor_of
 
         channel = process.channel
         lost = _with_implied_phase(channel.requests.lost)
@@ -153,6 +154,7 @@ class Investigator:
                     one.note.fingerprint,
                     one.note.options_hash,
                     one.phase,
+                    one.note.without_qnn,
                 )
                 for one in lost
             ),
@@ -162,6 +164,7 @@ class Investigator:
             killed_because=process.killed_because,
             on_purpose=on_purpose,
             memory_ran_out=process.memory_ran_out,
+            processor=processor_of(process.peer.machine if ready else ""),
             interpreter=process.peer.executable if ready else "",
             versions={**process.peer.versions, "qnnbridge": process.peer.qnnbridge} if ready else {},
             application_versions={"qnnbridge": __version__, "python": sys.version.partition(" ")[0]},

@@ -1,6 +1,6 @@
 """What an error text of ONNX Runtime or QNN really means, where the text itself misleads or says too little.
 
-Each rule was seen on onnxruntime 1.24 to 1.31 with onnxruntime-qnn 2.7. Rules add a cause and a fix; they never
+Each rule was seen on onnxruntime 1.24 to 1.32 with onnxruntime-qnn 2.7. Rules add a cause and a fix; they never
 change the text. Pure functions; any thread.
 """
 
@@ -109,6 +109,23 @@ _RULES: tuple[Rule, ...] = (
         "it back to the CPU after that, whatever fallback is allowed.",
         "Change or quantize the operator so that QNN takes it (weights must be initializers, not Constant nodes), "
         "or run the model on the CPU provider.",
+    ),
+    Rule(
+        r"is not a registered function/op",
+        "This ONNX Runtime does not know the operator: it is one of a library of custom operators, or of a newer "
+        "release.",
+        "Register the library (SessionOptions.register_custom_ops_library), update onnxruntime in the host's "
+        "Python, or replace the operator.",
+    ),
+    Rule(
+        r"No opset import for domain",
+        "The model has an operator of a domain that its opset_import does not name.",
+        "Export the model again, or add the domain to its opset_import.",
+    ),
+    Rule(
+        r"Unsupported model IR version|Current official support for domain ai\.onnx is till opset",
+        "The model is written for a newer ONNX Runtime than the host has.",
+        "Update onnxruntime in the host's Python, or export the model with the version that the error names.",
     ),
     Rule(
         r"Dynamic shape is not supported",

@@ -1,6 +1,6 @@
 """Builds ``onnxruntime.SessionOptions`` from what came over the wire.
 
-Every attribute of ONNX Runtime 1.31 that can cross a process is carried. Attributes are checked by name and type,
+Every attribute of ONNX Runtime 1.32 that can cross a process is carried. Attributes are checked by name and type,
 because pybind11 answers a wrong one with a page of signatures. A built object belongs to one session creation.
 """
 

@@ -193,7 +193,8 @@ def _notes(prediction: Prediction, model: Any, truth: Truth | None) -> list[Advi
         notes.append(
             Advice(
                 f"Export with opset {tables.NEWEST_OPSET} and IR version {tables.NEWEST_IR_VERSION} at most",
-                f"it has opset {view.opset} and IR version {view.ir_version}; ONNX Runtime 1.31 does not load it",
+                f"it has opset {view.opset} and IR version {view.ir_version}; "
+                f"ONNX Runtime {tables.NEWEST_ORT} does not load it",
                 severity="fails",
             )
         )

@@ -55,9 +55,10 @@ NEEDS_V73: Final = frozenset(
 
 FIRST_FLOAT_ARCH: Final = 73
 MOST_DIMENSIONS: Final = 5
-NEWEST_OPSET: Final = 26
-NEWEST_IR_VERSION: Final = 13
-"""What ONNX Runtime 1.31 loads."""
+NEWEST_ORT: Final = "1.32"
+NEWEST_OPSET: Final = 28
+NEWEST_IR_VERSION: Final = 14
+"""What the newest ONNX Runtime that was tried loads."""
 
 _FLOATS = ("float", "float16")
 _INTS = (*_FLOATS, "int32", "int64")

@@ -1,0 +1,163 @@
+"""``ModelCompiler.set_ep_context_binary_information``: where a model compiled to bytes has its context binary."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime_qnn")
+
+import qnnbridge.ort as ours  # noqa: E402
+from qnnbridge.epcontext.scan import scan_model  # noqa: E402
+from qnnbridge.errors import CompileFailed, OptionError  # noqa: E402
+from tests.dropin.wrong_uses import MUL, X  # noqa: E402
+
+pytestmark = pytest.mark.simulator
+
+CONTEXT_PATH = "ep.context_file_path"
+
+
+def options(context_path: str | None = None) -> Any:
+    made = ours.SessionOptions()
+    made.add_provider("QNNExecutionProvider", {"soc_model": "60"})
+    if context_path is not None:
+        made.add_session_config_entry(CONTEXT_PATH, context_path)
+    return made
+
+
+def compiler(**keywords: Any) -> Any:
+    return ours.ModelCompiler(options(), MUL, **keywords)
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def to_bytes(made: Any) -> bytes:
+    return bytes(made.compile_to_bytes())
+
+
+def to_stream(made: Any) -> bytes:
+    pieces: list[bytes] = []
+    made.compile_to_stream(pieces.append)
+    return b"".join(pieces)
+
+
+@pytest.mark.parametrize("compiled", [to_bytes, to_stream])
+@pytest.mark.parametrize("place", ["bins/", "bins/net.onnx"])
+def test_a_model_of_bytes_runs_with_the_binary_that_lies_where_it_was_wanted(
+    place: str, compiled: Callable[[Any], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = compiler()
+    made.set_ep_context_binary_information("bins/", "net.onnx")
+    model = compiled(made)
+    assert files_in(tmp_path) == ["bins/net_qnn.bin"]
+    assert [node.cache_path for node in scan_model(model).ep_contexts] == ["net_qnn.bin"]
+    session = ours.InferenceSession(model, options(place))
+    assert session.get_providers()[0] == "QNNExecutionProvider"
+    expected = ours.InferenceSession(MUL, providers=["CPUExecutionProvider"]).run(None, {"X": X})[0]
+    assert np.allclose(session.run(None, {"X": X})[0], expected, rtol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["net.onnx", "net", "a.b.onnx", "übung.onnx"])
+def test_the_binary_has_the_name_that_onnxruntime_gives_it(name: str, tmp_path: Path) -> None:
+    if not hasattr(ort.ModelCompiler, "set_ep_context_binary_information"):
+        pytest.skip(f"onnxruntime {ort.__version__} has no such method yet")
+    for kind, made in (("theirs", with_qnn_in_this_process()), ("ours", compiler())):
+        folder = tmp_path / kind
+        folder.mkdir()
+        made.set_ep_context_binary_information(f"{folder}/", name)
+        assert [node.cache_path for node in scan_model(bytes(made.compile_to_bytes())).ep_contexts] == files_in(
+            folder
+        )
+    assert files_in(tmp_path / "ours") == files_in(tmp_path / "theirs")
+
+
+def with_qnn_in_this_process() -> Any:
+    import onnxruntime_qnn
+
+    provider = onnxruntime_qnn.get_ep_name()
+    if not any(device.ep_name == provider for device in ort.get_ep_devices()):
+        ort.register_execution_provider_library(provider, onnxruntime_qnn.get_library_path())
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == provider][:1]
+    chosen = ort.SessionOptions()
+    chosen.add_provider_for_devices(
+        devices, {"backend_path": onnxruntime_qnn.get_qnn_htp_path(), "soc_model": "60"}
+    )
+    return ort.ModelCompiler(chosen, MUL)
+
+
+def test_a_file_has_its_binary_beside_it_whatever_was_said(tmp_path: Path) -> None:
+    made = compiler()
+    made.set_ep_context_binary_information(f"{tmp_path / 'elsewhere'}/", "other.onnx")
+    made.compile_to_file(str(tmp_path / "net.onnx"))
+    assert {"net.onnx", "net_qnn.bin"} <= set(files_in(tmp_path))
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_an_embedded_binary_needs_no_place(tmp_path: Path) -> None:
+    made = compiler(embed_compiled_data_into_model=True)
+    made.set_ep_context_binary_information(f"{tmp_path}/", "net.onnx")
+    model = made.compile_to_bytes()
+    assert files_in(tmp_path) == []
+    assert ours.InferenceSession(model, options()).run(None, {"X": X})
+
+
+def test_compiling_again_replaces_the_binary_and_the_last_word_counts(tmp_path: Path) -> None:
+    made = compiler()
+    made.set_ep_context_binary_information(f"{tmp_path / 'first'}/", "net.onnx")
+    made.set_ep_context_binary_information(f"{tmp_path}/", "net.onnx")
+    (tmp_path / "net_qnn.bin").write_bytes(b"an older one")
+    model = made.compile_to_bytes()
+    assert files_in(tmp_path) == ["net_qnn.bin"]
+    assert ours.InferenceSession(model, options(f"{tmp_path}/")).run(None, {"X": X})
+
+
+def test_without_a_place_for_it_the_error_names_the_ways(tmp_path: Path) -> None:
+    with pytest.raises(ours.capi.onnxruntime_pybind11_state.InvalidArgument) as caught:
+        compiler().compile_to_bytes()
+    error: Any = caught.value
+    assert "set_ep_context_binary_information" in error.fix
+    assert "embed_compiled_data_into_model" in error.fix
+
+
+@pytest.mark.parametrize("name", ["a..b.onnx", "folder/", "x" * 300])
+def test_a_name_under_which_qnn_would_not_find_it_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="cannot be called after") as caught:
+        compiler().set_ep_context_binary_information(f"{tmp_path}/", name)
+    assert caught.value.cause
+    assert caught.value.fix
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="model_name must be a str"):
+        compiler().set_ep_context_binary_information(f"{tmp_path}/", 17)
+
+
+def test_what_fails_leaves_nothing_and_names_the_folder_that_was_given(tmp_path: Path) -> None:
+    blocked = tmp_path / "net_qnn.bin"
+    blocked.mkdir()
+    made = compiler()
+    made.set_ep_context_binary_information(f"{tmp_path}/", "net.onnx")
+    with pytest.raises(CompileFailed, match="cannot be written") as caught:
+        made.compile_to_bytes()
+    assert str(tmp_path) in str(caught.value)
+    assert ".qnnbridge-compile" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == [blocked]
+
+
+def test_a_model_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
+    shutil.copy(MUL, tmp_path / "model.onnx")
+    made = ours.ModelCompiler(options(), str(tmp_path / "model.onnx"))
+    made.set_ep_context_binary_information(f"{tmp_path / 'bins'}/", "net.onnx")
+    (tmp_path / "model.onnx").unlink()
+    with pytest.raises(ours.capi.onnxruntime_pybind11_state.InvalidArgument, match="does not exist"):
+        made.compile_to_bytes()
+    assert list(tmp_path.iterdir()) == []
