@@ -22,7 +22,9 @@ def host_package_version(name: str) -> str | None:
     # Files only: another finder may be the drop-in, which asks here.
     where = DistributionFinder.Context(path=list(_folders(python)))
     installed = MetadataPathFinder.find_distributions(where)
-    found = {_normal(one.metadata["Name"] or ""): one.version for one in installed}
+    found: dict[str, str] = {}
+    for one in installed:  # the first on the path is the one that is imported
+        found.setdefault(_normal(one.metadata["Name"] or ""), one.version)
     version = found.get(_normal(name))
     if version is None and name == "onnxruntime":
         builtin = found.get(QNN_1X, "")
