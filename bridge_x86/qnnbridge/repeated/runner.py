@@ -106,7 +106,9 @@ def run(
             lines.give_back(plans)
 
 
-Shortcut = Callable[["Sequence[str] | None", "Mapping[str, Any]", "float | None", bool, Any], "list[Any] | None"]
+Shortcut = Callable[
+    ["RemoteSession", "Sequence[str] | None", "Mapping[str, Any]", "float | None", bool, Any], "list[Any] | None"
+]
 
 
 def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Shortcut:
@@ -115,6 +117,8 @@ def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Short
     Nothing need have been checked. It raises `Failure`. It is `run` with everything at hand: a call that moves
     large tensors finds nothing of the bridge's own in the processor's caches, and what takes time then is to look
     for it from object to object.
+
+    The session keeps it, so it must not keep the session: it is given that with each call.
     """
     requests, take, give_back = process.channel.requests, lines.idle.pop, lines.give_back
     left, solo, kills = remote.host.obstacles
@@ -122,12 +126,18 @@ def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Short
     assert sharing is not None
 
     def repeat(
-        output_names: Sequence[str] | None, feed: Mapping[str, Any], timeout_s: float | None, borrow: bool, out: Any
+        remote: RemoteSession,
+        output_names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        timeout_s: float | None,
+        borrow: bool,
+        out: Any,
     ) -> list[Any] | None:
+        if remote.live is not process or remote.session_id != session:
+            remote.shortcut = None  # made by a call that was overtaken by the next host
+            return None
         if (
-            remote.live is not process
-            or remote.session_id != session
-            or process.retiring
+            process.retiring
             or requests.failure is not None
             or left
             or solo
@@ -136,11 +146,12 @@ def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Short
             or monotonic() >= remote.next_upkeep
         ):
             return None
+        deadline = None if timeout_s is None else deadline_after(timeout_s)
         try:
             plans = take()
         except IndexError:
             return None
-        line, deadline = plans.line, None if timeout_s is None else deadline_after(timeout_s)
+        line = plans.line
         try:
             plan = plans.last(session, output_names, feed, out)
             if plan is None or (borrow and out is None and not plan.tight):

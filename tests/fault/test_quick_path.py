@@ -1,0 +1,160 @@
+"""What calls that are repeated leave behind, and what of it a later one meets: no stale plan, no lost line, no circle."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.fakes.hosts import fake_host, script
+from tests.fakes.later import GRACE_S, X, in_thread, warm
+
+import qnnbridge
+from qnnbridge.process.host_process import HostProcess
+from qnnbridge.repeated.lines import Lines
+from qnnbridge.repeated.plans import LinePlans
+
+CPU = "CPUExecutionProvider"
+
+
+@pytest.fixture(params=[True, False], ids=["shared", "inline"])
+def host(request: pytest.FixtureRequest, no_leaks: Any) -> Iterator[qnnbridge.Host]:
+    with fake_host(shared_memory=request.param) as host:
+        yield host
+
+
+@pytest.fixture
+def shared(no_leaks: Any) -> Iterator[qnnbridge.Host]:
+    with fake_host(shared_memory=True) as host:
+        yield host
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """As in applications that do not want its pauses."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def running(host: qnnbridge.Host) -> tuple[HostProcess, Lines]:
+    process = host.supervisor.running
+    assert process is not None
+    assert process.lines is not None
+    return process, process.lines
+
+
+# --- what is freed without the garbage collector ---
+
+
+def test_a_session_that_is_dropped_is_freed_at_once(host: qnnbridge.Host, no_collector: None) -> None:
+    """With the model, which may have been given as bytes."""
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
+    for _ in range(3):
+        warm(session)
+    left = [weakref.ref(session), weakref.ref(session._remote), weakref.ref(session._remote.manifest)]
+    del session
+    assert [reference() for reference in left] == [None] * 3
+
+
+def test_lines_of_a_dead_host_and_arrays_of_its_calls_are_freed_at_once(
+    host: qnnbridge.Host, no_collector: None
+) -> None:
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
+
+    def call(**how: Any) -> list[weakref.ref[Any]]:
+        x = X.copy()
+        (y,) = session.run(None, {"x": x}, **how)
+        return [weakref.ref(array) for array in (x, y, *how.get("out", ()))]
+
+    def calls() -> list[weakref.ref[Any]]:
+        ways: list[Callable[[], dict[str, Any]]] = [
+            dict,
+            lambda: {"borrow": True},
+            lambda: {"timeout": GRACE_S},
+            lambda: {"out": [np.empty_like(X)]},
+            lambda: {"out": [session.empty_output("y", X.shape)]},
+        ]
+        return [left for way in ways for _ in range(3) for left in call(**way())]
+
+    def end(way: str) -> None:
+        if way == "killed":
+            os.kill(host.info.pid, signal.SIGKILL)
+        elif way == "restarted":
+            host.restart()
+        else:
+            host.close()
+
+    for way in ("killed", "restarted", "closed"):
+        left = calls()
+        _, lines = running(host)
+        for plans in lines._all.values():
+            slabs = [*plans._replies, *([plans._request] if plans._request is not None else [])]
+            left += [weakref.ref(thing) for thing in (plans, plans.line, plans.line._streams)]
+            left += [weakref.ref(slab.data) for slab in slabs]
+        assert len(left) > 15
+        del slabs, plans, lines
+        end(way)
+        if way != "closed":
+            left += call()
+        assert [reference() for reference in left if reference() is not None] == [], way
+
+
+# --- what is stale ---
+
+
+def test_a_call_that_is_overtaken_by_the_next_host_does_not_cost_the_later_ones_their_way(
+    host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks for its plan in the old host, while the session is made in the new one."""
+    gate = tmp_path / "gate"
+    slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{gate}"], npu=False), host=host, providers=[CPU])
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
+    session.run(None, {"x": X})
+    keeps_it_open, _ = in_thread(lambda: slow.run(None, {"x": X}))
+    waiting, go_on = threading.Event(), threading.Event()
+    careful = LinePlans.plan
+
+    def wait(*arguments: Any) -> Any:
+        waiting.set()
+        assert go_on.wait(GRACE_S)
+        return careful(*arguments)
+
+    monkeypatch.setattr(LinePlans, "plan", wait)
+    overtaken, result = in_thread(lambda: session.run(None, {"x": X}))
+    assert waiting.wait(GRACE_S)
+    monkeypatch.setattr(LinePlans, "plan", careful)
+    host.supervisor.retire(running(host)[0], wait=False)
+    session.run(None, {"x": X})
+    go_on.set()
+    overtaken.join()
+    assert np.array_equal(result[0][0], X * 3)
+    gate.touch()
+    keeps_it_open.join()
+    warm(session)
+    warm(session)
+    monkeypatch.setattr(Lines, "take", lambda *_: pytest.fail("it went the careful way"))
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+
+
+# --- Ctrl+C ---
+
+
+def test_an_interrupt_before_the_call_costs_no_line(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken when everything else is known."""
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
+    warm(session)
+    with monkeypatch.context() as patch:
+        patch.setattr("qnnbridge.repeated.runner.deadline_after", lambda _: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            session.run(None, {"x": X}, timeout=GRACE_S)
+    _, lines = running(host)
+    assert len(lines.idle) == len(lines) == 1
