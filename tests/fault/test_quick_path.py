@@ -20,6 +20,7 @@ import qnnbridge
 from qnnbridge.process.host_process import HostProcess
 from qnnbridge.repeated.lines import Lines
 from qnnbridge.repeated.plans import LinePlans
+from qnnbridge_protocol.lines import MAX_PLANS
 
 CPU = "CPUExecutionProvider"
 
@@ -50,6 +51,10 @@ def running(host: qnnbridge.Host) -> tuple[HostProcess, Lines]:
     assert process is not None
     assert process.lines is not None
     return process, process.lines
+
+
+def quick_calls(host: qnnbridge.Host) -> int:
+    return host.stats.shared_calls + host.stats.inline_calls
 
 
 # --- what is freed without the garbage collector ---
@@ -143,6 +148,30 @@ def test_a_call_that_is_overtaken_by_the_next_host_does_not_cost_the_later_ones_
     warm(session)
     monkeypatch.setattr(Lines, "take", lambda *_: pytest.fail("it went the careful way"))
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+
+
+def test_of_many_sessions_none_looks_for_its_plan_each_time(
+    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = [qnnbridge.InferenceSession(script(scale=scale), host=host) for scale in range(2, 22)]
+    for session in sessions:
+        warm(session)
+    monkeypatch.setattr(Lines, "take", lambda *_: pytest.fail("it went the careful way"))
+    for _ in range(3):
+        for scale, session in enumerate(sessions, 2):
+            assert np.array_equal(session.run(None, {"x": X})[0], X * scale)
+
+
+def test_a_session_that_is_made_again_and_again_leaves_no_plans_behind(shared: qnnbridge.Host) -> None:
+    session = qnnbridge.InferenceSession(script(scale=3), host=shared)
+    warm(session)
+    before = quick_calls(shared)
+    for _ in range(MAX_PLANS + 4):
+        session._remote.unload()
+        session.run(None, {"x": X})  # makes it
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+    assert quick_calls(shared) - before == MAX_PLANS + 4
+    assert shared.stats.lines == 1
 
 
 # --- Ctrl+C ---
