@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.fakes.hosts import fake_host, script
-from tests.fakes.later import GRACE_S, X, in_thread, warm
+from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
 
 import qnnbridge
+from qnnbridge import errors
 from qnnbridge.process.host_process import HostProcess
 from qnnbridge.repeated.lines import Lines
 from qnnbridge.repeated.plans import LinePlans
+from qnnbridge.supervision.supervisor import RETIRE_TIMEOUT_S
 from qnnbridge_protocol.lines import MAX_PLANS
 
 CPU = "CPUExecutionProvider"
@@ -172,6 +175,26 @@ def test_a_session_that_is_made_again_and_again_leaves_no_plans_behind(shared: q
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     assert quick_calls(shared) - before == MAX_PLANS + 4
     assert shared.stats.lines == 1
+
+
+def test_a_planned_restart_does_not_wait_for_a_call_that_was_given_up_meanwhile(
+    host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    model = Later(tmp_path, f"wait:{gate}", npu=False)
+    session = qnnbridge.InferenceSession(model.path, host=host, providers=[CPU])
+    warm(session)
+    model.now()
+    process, _ = running(host)
+    late, told = in_thread(lambda: session.run(None, {"x": X}, timeout=1.0))
+    until(lambda: model.begun)
+    begin = time.monotonic()
+    host.restart()
+    assert time.monotonic() - begin < RETIRE_TIMEOUT_S / 2
+    assert process.exit_code(0) is not None
+    late.join()
+    assert isinstance(told[0], errors.DeadlineExceeded)
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
 # --- Ctrl+C ---

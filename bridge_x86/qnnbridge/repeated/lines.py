@@ -126,6 +126,8 @@ class Lines:
                 self._kept.append(plans.pinned)
         if self.closed:
             self._close_abandoned()
+        if self._requests.idle_wanted:
+            self._requests.line_is_free()
 
     def reap(self) -> None:
         """Close the lines of abandoned calls that have come to their end."""
