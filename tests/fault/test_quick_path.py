@@ -200,6 +200,21 @@ def test_a_planned_restart_does_not_wait_for_a_call_that_was_given_up_meanwhile(
 # --- Ctrl+C ---
 
 
+class Interrupting:
+    """Stands in for a function: Ctrl+C comes the moment that it has done its work, once it is `armed`."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.armed = False
+
+    def __call__(self, *arguments: Any) -> Any:
+        result = self._function(*arguments)
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        return result
+
+
 def test_an_interrupt_before_the_call_costs_no_line(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is taken when everything else is known."""
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -210,3 +225,65 @@ def test_an_interrupt_before_the_call_costs_no_line(host: qnnbridge.Host, monkey
             session.run(None, {"x": X}, timeout=GRACE_S)
     _, lines = running(host)
     assert len(lines.idle) == len(lines) == 1
+
+
+def test_an_interrupt_behind_the_answer_costs_no_line(host: qnnbridge.Host) -> None:
+    """There is no further answer to be waited for."""
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
+    warm(session)
+    process, lines = running(host)
+    for number in range(3):
+        (plans,) = lines.idle
+        read = plans.line._readinto = Interrupting(plans.line._readinto)
+        x = np.full(8 + number, number, np.float32)
+        warm(session, x)  # by a plan that knows of it
+        read.armed = True
+        with pytest.raises(KeyboardInterrupt):
+            session.run(None, {"x": x})
+        assert not process.channel.requests.abandoned
+        assert not process.channel.requests.waiting
+        assert np.array_equal(session.run(None, {"x": x})[0], x * 3)
+        assert len(lines) == 1
+    assert session.generation == 1
+
+
+@pytest.mark.parametrize("moment", ["behind the call", "twice"])
+def test_what_an_interrupted_call_may_still_write_to_is_given_to_nobody(
+    moment: str, shared: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    model = Later(tmp_path, f"wait:{gate}", npu=False)
+    session = qnnbridge.InferenceSession(model.path, host=shared, providers=[CPU])
+    warm(session)
+    process, lines = running(shared)
+    (plans,) = lines.idle
+    write = plans.line._write = Interrupting(plans.line._write)
+    out = session.empty_output("y", (4,))
+    place = out.base.place
+    for _ in range(2):
+        session.run(None, {"x": X}, out=[out])
+    model.now()
+    given = [out]
+    if moment == "twice":
+        monkeypatch.setattr(process.channel, "cancel", lambda *_: signal.raise_signal(signal.SIGINT))
+        thread, _ = in_thread(lambda: (until(lambda: model.begun), os.kill(os.getpid(), signal.SIGINT)))
+    else:
+        write.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        session.run(None, {"x": X}, out=given)
+    if moment == "twice":
+        thread.join()
+    until(lambda: model.begun)
+    given.clear()
+    del out
+    gc.collect()  # the frames of the error
+    monkeypatch.undo()
+    others = [session.empty_output("y", (4,)) for _ in range(3)]
+    assert place not in [array.base.place for array in others]
+    gate.touch()
+    until(lambda: not process.channel.requests.abandoned)
+    lines.reap()
+    others += [session.empty_output("y", (4,)) for _ in range(3)]
+    assert place in [array.base.place for array in others]
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+    assert not process.channel.requests.waiting

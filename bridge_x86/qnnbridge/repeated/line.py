@@ -276,6 +276,12 @@ class Line:
 
     # --- after a call that went wrong ---
 
+    @property
+    def answer_begun(self) -> bool:
+        """Whether its answer has been read, or a part of it: the host has nothing to do with the call any more."""
+        _, kind, _, _, number, _, _, _ = HEAD.unpack_from(self._in)
+        return bool(number == self._call_number and kind != LineKind.PHASE)
+
     def settle(self, timeout_s: float) -> bool:
         """Read the answer of a call that was cancelled, and drop it. False if it does not come in time."""
         deadline = time.monotonic() + timeout_s

@@ -223,11 +223,11 @@ def _look_after(
             _host_gone(process, deadline)
             error = ChannelRetired()
         elif isinstance(error, LineLate):
-            error = Deadline(_give_up(process, plans, _blocks_of(feed, out)))
+            error = Deadline(_give_up(process, plans, _blocks_of(feed, out)) if line.sent else "not-started")
         elif isinstance(error, ProtocolDesync):
             error = process.channel.fail(error)
         elif line.broken and line.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
-            # Ctrl+C, for one: the host is told, and the line is not used again.
+            # Ctrl+C, for one: the host is told. It may have the call all the same if it was not noted as sent yet.
             _give_up(process, plans, _blocks_of(feed, out))
     except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as found:
         error = found
@@ -383,19 +383,22 @@ def _give_up(process: HostProcess, plans: LinePlans, blocks: object) -> str:
     """
     line, lines = plans.line, process.lines
     assert lines is not None
-    if not line.sent:
-        return "not-started"
+    if line.answer_begun:
+        return "finished"
+    state = "still-running"
     try:
         state = process.channel.cancel(line.call_id, monotonic() + CANCEL_TIMEOUT_S)
-    except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
-        state = "still-running"
-    if state != "still-running":
-        if line.settle(SETTLE_TIMEOUT_S):
+        # One that was not started never will be, and may not even have been sent.
+        if state != "still-running" and (line.settle(SETTLE_TIMEOUT_S) or state == "not-started"):
             return state
         if state == "finished":
             state = "still-running"  # or its answer would be there
-    plans.pinned = blocks
-    lines.abandon(plans)
+    except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
+        pass
+    except BaseException:  # Ctrl+C once more
+        lines.abandon(plans, blocks)
+        raise
+    lines.abandon(plans, blocks)
     return state
 
 
