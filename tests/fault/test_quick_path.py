@@ -197,6 +197,32 @@ def test_a_planned_restart_does_not_wait_for_a_call_that_was_given_up_meanwhile(
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
+def test_several_threads_may_ask_at_once_what_became_of_a_call_that_was_given_up(
+    host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    """One that opens a line, one whose own time is up, and who tidies up."""
+    gate = tmp_path / "gate"
+    model = Later(tmp_path, f"wait:{gate}", npu=False)
+    session = qnnbridge.InferenceSession(model.path, host=host, providers=[CPU])
+    warm(session)
+    model.now()
+    model.late(lambda: session.run(None, {"x": X}, timeout=0.2))
+    process, lines = running(host)
+
+    def ask(what: Callable[[], object]) -> None:
+        for _ in range(5000):
+            what()
+
+    askers = [in_thread(lambda: ask(lines.reap)), in_thread(lambda: ask(lambda: process.channel.requests.abandoned))]
+    for thread, told in askers:
+        thread.join()
+        assert told == [None]
+    gate.touch()
+    until(lambda: not process.channel.requests.abandoned)
+    lines.reap()
+    assert not process.channel.requests.waiting
+
+
 # --- Ctrl+C ---
 
 
