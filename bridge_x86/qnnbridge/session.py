@@ -207,7 +207,7 @@ class InferenceSession(OtherRuns):
                 if quick:
                     remote, limit = self._remote, self._timeout if timeout is None else timeout
                     again = remote.shortcut
-                    results = None if again is None else again(output_names, input_feed, limit, borrow, out)
+                    results = None if again is None else again(remote, output_names, input_feed, limit, borrow, out)
                     if results is None:
                         shape = self._known.find(output_names, input_feed)
                         if shape is not None:

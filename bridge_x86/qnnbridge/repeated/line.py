@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qnnbridge._platform import wait_writable, writer
+from qnnbridge._platform import wait_readable, wait_writable, writer
 from qnnbridge._platform.sharing import LineStreams
 from qnnbridge.process.open_requests import UNNOTED, ChannelFailed, Note
 from qnnbridge_protocol.errors import ProtocolDesync, from_wire
@@ -276,6 +276,12 @@ class Line:
 
     # --- after a call that went wrong ---
 
+    @property
+    def answer_begun(self) -> bool:
+        """Whether its answer has been read, or a part of it: the host has nothing to do with the call any more."""
+        _, kind, _, _, number, _, _, _ = HEAD.unpack_from(self._in)
+        return bool(number == self._call_number and kind != LineKind.PHASE)
+
     def settle(self, timeout_s: float) -> bool:
         """Read the answer of a call that was cancelled, and drop it. False if it does not come in time."""
         deadline = time.monotonic() + timeout_s
@@ -296,8 +302,11 @@ class Line:
         return True
 
     def answered(self) -> bool:
-        """Of a call that nobody waits for: whether its answer has come, or the line has ended."""
-        return bool(self._poll(0))
+        """Of a call that nobody waits for: whether its answer has come, or the line has ended. Any thread."""
+        try:
+            return wait_readable(self._streams.read_fd, 0)  # `_poll` is for one thread at a time
+        except OSError:  # it is closed
+            return True
 
     def close(self) -> None:
         self.broken = True

@@ -117,15 +117,18 @@ class Lines:
         if self._requests.idle_wanted:
             self._requests.line_is_free()
 
-    def abandon(self, plans: LinePlans) -> None:
-        """The host may go on with the call; nobody waits for it."""
-        plans.line.abandoned = True
+    def abandon(self, plans: LinePlans, pinned: object = None) -> None:
+        """Nobody waits for the call any more. The host may go on with it, and write to what is `pinned`."""
+        plans.pinned = pinned
         with self._lock:
+            plans.line.abandoned = True
             self._abandoned.append(plans)
             if not plans.line.records:  # what comes next may be a phase, not the answer
                 self._kept.append(plans.pinned)
         if self.closed:
             self._close_abandoned()
+        if self._requests.idle_wanted:
+            self._requests.line_is_free()
 
     def reap(self) -> None:
         """Close the lines of abandoned calls that have come to their end."""

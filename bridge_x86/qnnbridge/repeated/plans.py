@@ -24,9 +24,6 @@ from qnnbridge_protocol.lines import layout
 MAX_PLANS = 128
 """Of one line; the host takes twice as many."""
 
-MAX_RECENT = 16
-"""Sessions whose last plan is at hand."""
-
 MAX_LENT_SLABS = 8
 """Of one line; beyond that, results are copied."""
 
@@ -206,8 +203,6 @@ class LinePlans:
                 for tensor, whole in zip(shape.outputs, _wholes(outputs, len(shape.outputs)), strict=True)
             )
             plan.fills = outputs is not None
-            if len(self._recent) >= MAX_RECENT:
-                self._forget_which_were_last()
             self._latest[shape] = plan
             before = self._recent.get(session)
             if before is not None and before is not plan and before.shape is shape:
@@ -229,7 +224,7 @@ class LinePlans:
     def _make(
         self, shape: CallShape, session: int, inputs: Blocks | None, outputs: Blocks | None, deadline: float | None
     ) -> LinePlan:
-        self._make_room(deadline)
+        self._make_room(shape, session, deadline)
         if self._reply is not None:
             try:
                 return self._make_shared(self._reply, shape, session, inputs, outputs, deadline)
@@ -320,9 +315,13 @@ class LinePlans:
         self._last_number += 1
         return self._last_number
 
-    def _make_room(self, deadline: float | None) -> None:
-        if len(self._plans) >= MAX_PLANS:
-            self._drop(list(self._plans)[: MAX_PLANS // 2], deadline)
+    def _make_room(self, shape: CallShape, session: int, deadline: float | None) -> None:
+        """For one more plan. What the shape has of plans for the session that it had before is of no more use."""
+        old = [key for key, plan in self._plans.items() if key[0] is shape and plan.session != session]
+        if not old and len(self._plans) >= MAX_PLANS:
+            old = list(self._plans)[: MAX_PLANS // 2]
+        if old:
+            self._drop(old, deadline)
 
     def _forget_which_were_last(self) -> None:
         self._latest.clear()

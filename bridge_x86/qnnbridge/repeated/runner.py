@@ -106,7 +106,9 @@ def run(
             lines.give_back(plans)
 
 
-Shortcut = Callable[["Sequence[str] | None", "Mapping[str, Any]", "float | None", bool, Any], "list[Any] | None"]
+Shortcut = Callable[
+    ["RemoteSession", "Sequence[str] | None", "Mapping[str, Any]", "float | None", bool, Any], "list[Any] | None"
+]
 
 
 def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Shortcut:
@@ -115,6 +117,8 @@ def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Short
     Nothing need have been checked. It raises `Failure`. It is `run` with everything at hand: a call that moves
     large tensors finds nothing of the bridge's own in the processor's caches, and what takes time then is to look
     for it from object to object.
+
+    The session keeps it, so it must not keep the session: it is given that with each call.
     """
     requests, take, give_back = process.channel.requests, lines.idle.pop, lines.give_back
     left, solo, kills = remote.host.obstacles
@@ -122,12 +126,18 @@ def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Short
     assert sharing is not None
 
     def repeat(
-        output_names: Sequence[str] | None, feed: Mapping[str, Any], timeout_s: float | None, borrow: bool, out: Any
+        remote: RemoteSession,
+        output_names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        timeout_s: float | None,
+        borrow: bool,
+        out: Any,
     ) -> list[Any] | None:
+        if remote.live is not process or remote.session_id != session:
+            remote.shortcut = None  # made by a call that was overtaken by the next host
+            return None
         if (
-            remote.live is not process
-            or remote.session_id != session
-            or process.retiring
+            process.retiring
             or requests.failure is not None
             or left
             or solo
@@ -136,11 +146,12 @@ def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Short
             or monotonic() >= remote.next_upkeep
         ):
             return None
+        deadline = None if timeout_s is None else deadline_after(timeout_s)
         try:
             plans = take()
         except IndexError:
             return None
-        line, deadline = plans.line, None if timeout_s is None else deadline_after(timeout_s)
+        line = plans.line
         try:
             plan = plans.last(session, output_names, feed, out)
             if plan is None or (borrow and out is None and not plan.tight):
@@ -212,11 +223,11 @@ def _look_after(
             _host_gone(process, deadline)
             error = ChannelRetired()
         elif isinstance(error, LineLate):
-            error = Deadline(_give_up(process, plans, _blocks_of(feed, out)))
+            error = Deadline(_give_up(process, plans, _blocks_of(feed, out)) if line.sent else "not-started")
         elif isinstance(error, ProtocolDesync):
             error = process.channel.fail(error)
         elif line.broken and line.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
-            # Ctrl+C, for one: the host is told, and the line is not used again.
+            # Ctrl+C, for one: the host is told. It may have the call all the same if it was not noted as sent yet.
             _give_up(process, plans, _blocks_of(feed, out))
     except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as found:
         error = found
@@ -372,19 +383,22 @@ def _give_up(process: HostProcess, plans: LinePlans, blocks: object) -> str:
     """
     line, lines = plans.line, process.lines
     assert lines is not None
-    if not line.sent:
-        return "not-started"
+    if line.answer_begun:
+        return "finished"
+    state = "still-running"
     try:
         state = process.channel.cancel(line.call_id, monotonic() + CANCEL_TIMEOUT_S)
-    except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
-        state = "still-running"
-    if state != "still-running":
-        if line.settle(SETTLE_TIMEOUT_S):
+        # One that was not started never will be, and may not even have been sent.
+        if state != "still-running" and (line.settle(SETTLE_TIMEOUT_S) or state == "not-started"):
             return state
         if state == "finished":
             state = "still-running"  # or its answer would be there
-    plans.pinned = blocks
-    lines.abandon(plans)
+    except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
+        pass
+    except BaseException:  # Ctrl+C once more
+        lines.abandon(plans, blocks)
+        raise
+    lines.abandon(plans, blocks)
     return state
 
 

@@ -1,0 +1,315 @@
+"""What calls that are repeated leave behind, and what of it a later one meets: no stale plan, no lost line, no circle."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.fakes.hosts import fake_host, script
+from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
+
+import qnnbridge
+from qnnbridge import errors
+from qnnbridge.process.host_process import HostProcess
+from qnnbridge.repeated.lines import Lines
+from qnnbridge.repeated.plans import LinePlans
+from qnnbridge.supervision.supervisor import RETIRE_TIMEOUT_S
+from qnnbridge_protocol.lines import MAX_PLANS
+
+CPU = "CPUExecutionProvider"
+
+
+@pytest.fixture(params=[True, False], ids=["shared", "inline"])
+def host(request: pytest.FixtureRequest, no_leaks: Any) -> Iterator[qnnbridge.Host]:
+    with fake_host(shared_memory=request.param) as host:
+        yield host
+
+
+@pytest.fixture
+def shared(no_leaks: Any) -> Iterator[qnnbridge.Host]:
+    with fake_host(shared_memory=True) as host:
+        yield host
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """As in applications that do not want its pauses."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def running(host: qnnbridge.Host) -> tuple[HostProcess, Lines]:
+    process = host.supervisor.running
+    assert process is not None
+    assert process.lines is not None
+    return process, process.lines
+
+
+def quick_calls(host: qnnbridge.Host) -> int:
+    return host.stats.shared_calls + host.stats.inline_calls
+
+
+# --- what is freed without the garbage collector ---
+
+
+def test_a_session_that_is_dropped_is_freed_at_once(host: qnnbridge.Host, no_collector: None) -> None:
+    """With the model, which may have been given as bytes."""
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
+    for _ in range(3):
+        warm(session)
+    left = [weakref.ref(session), weakref.ref(session._remote), weakref.ref(session._remote.manifest)]
+    del session
+    assert [reference() for reference in left] == [None] * 3
+
+
+def test_lines_of_a_dead_host_and_arrays_of_its_calls_are_freed_at_once(
+    host: qnnbridge.Host, no_collector: None
+) -> None:
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
+
+    def call(**how: Any) -> list[weakref.ref[Any]]:
+        x = X.copy()
+        (y,) = session.run(None, {"x": x}, **how)
+        return [weakref.ref(array) for array in (x, y, *how.get("out", ()))]
+
+    def calls() -> list[weakref.ref[Any]]:
+        ways: list[Callable[[], dict[str, Any]]] = [
+            dict,
+            lambda: {"borrow": True},
+            lambda: {"timeout": GRACE_S},
+            lambda: {"out": [np.empty_like(X)]},
+            lambda: {"out": [session.empty_output("y", X.shape)]},
+        ]
+        return [left for way in ways for _ in range(3) for left in call(**way())]
+
+    def end(way: str) -> None:
+        if way == "killed":
+            os.kill(host.info.pid, signal.SIGKILL)
+        elif way == "restarted":
+            host.restart()
+        else:
+            host.close()
+
+    for way in ("killed", "restarted", "closed"):
+        left = calls()
+        _, lines = running(host)
+        for plans in lines._all.values():
+            slabs = [*plans._replies, *([plans._request] if plans._request is not None else [])]
+            left += [weakref.ref(thing) for thing in (plans, plans.line, plans.line._streams)]
+            left += [weakref.ref(slab.data) for slab in slabs]
+        assert len(left) > 15
+        del slabs, plans, lines
+        end(way)
+        if way != "closed":
+            left += call()
+        assert [reference() for reference in left if reference() is not None] == [], way
+
+
+# --- what is stale ---
+
+
+def test_a_call_that_is_overtaken_by_the_next_host_does_not_cost_the_later_ones_their_way(
+    host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks for its plan in the old host, while the session is made in the new one."""
+    gate = tmp_path / "gate"
+    slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{gate}"], npu=False), host=host, providers=[CPU])
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
+    session.run(None, {"x": X})
+    keeps_it_open, _ = in_thread(lambda: slow.run(None, {"x": X}))
+    waiting, go_on = threading.Event(), threading.Event()
+    careful = LinePlans.plan
+
+    def wait(*arguments: Any) -> Any:
+        waiting.set()
+        assert go_on.wait(GRACE_S)
+        return careful(*arguments)
+
+    monkeypatch.setattr(LinePlans, "plan", wait)
+    overtaken, result = in_thread(lambda: session.run(None, {"x": X}))
+    assert waiting.wait(GRACE_S)
+    monkeypatch.setattr(LinePlans, "plan", careful)
+    host.supervisor.retire(running(host)[0], wait=False)
+    session.run(None, {"x": X})
+    go_on.set()
+    overtaken.join()
+    assert np.array_equal(result[0][0], X * 3)
+    gate.touch()
+    keeps_it_open.join()
+    warm(session)
+    warm(session)
+    monkeypatch.setattr(Lines, "take", lambda *_: pytest.fail("it went the careful way"))
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+
+
+def test_of_many_sessions_none_looks_for_its_plan_each_time(
+    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = [qnnbridge.InferenceSession(script(scale=scale), host=host) for scale in range(2, 22)]
+    for session in sessions:
+        warm(session)
+    monkeypatch.setattr(Lines, "take", lambda *_: pytest.fail("it went the careful way"))
+    for _ in range(3):
+        for scale, session in enumerate(sessions, 2):
+            assert np.array_equal(session.run(None, {"x": X})[0], X * scale)
+
+
+def test_a_session_that_is_made_again_and_again_leaves_no_plans_behind(shared: qnnbridge.Host) -> None:
+    session = qnnbridge.InferenceSession(script(scale=3), host=shared)
+    warm(session)
+    before = quick_calls(shared)
+    for _ in range(MAX_PLANS + 4):
+        session._remote.unload()
+        session.run(None, {"x": X})  # makes it
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+    assert quick_calls(shared) - before == MAX_PLANS + 4
+    assert shared.stats.lines == 1
+
+
+def test_a_planned_restart_does_not_wait_for_a_call_that_was_given_up_meanwhile(
+    host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    model = Later(tmp_path, f"wait:{gate}", npu=False)
+    session = qnnbridge.InferenceSession(model.path, host=host, providers=[CPU])
+    warm(session)
+    model.now()
+    process, _ = running(host)
+    late, told = in_thread(lambda: session.run(None, {"x": X}, timeout=1.0))
+    until(lambda: model.begun)
+    begin = time.monotonic()
+    host.restart()
+    assert time.monotonic() - begin < RETIRE_TIMEOUT_S / 2
+    assert process.exit_code(0) is not None
+    late.join()
+    assert isinstance(told[0], errors.DeadlineExceeded)
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+
+
+def test_several_threads_may_ask_at_once_what_became_of_a_call_that_was_given_up(
+    host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    """One that opens a line, one whose own time is up, and who tidies up."""
+    gate = tmp_path / "gate"
+    model = Later(tmp_path, f"wait:{gate}", npu=False)
+    session = qnnbridge.InferenceSession(model.path, host=host, providers=[CPU])
+    warm(session)
+    model.now()
+    model.late(lambda: session.run(None, {"x": X}, timeout=0.2))
+    process, lines = running(host)
+
+    def ask(what: Callable[[], object]) -> None:
+        for _ in range(5000):
+            what()
+
+    askers = [in_thread(lambda: ask(lines.reap)), in_thread(lambda: ask(lambda: process.channel.requests.abandoned))]
+    for thread, told in askers:
+        thread.join()
+        assert told == [None]
+    gate.touch()
+    until(lambda: not process.channel.requests.abandoned)
+    lines.reap()
+    assert not process.channel.requests.waiting
+
+
+# --- Ctrl+C ---
+
+
+class Interrupting:
+    """Stands in for a function: Ctrl+C comes the moment that it has done its work, once it is `armed`."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.armed = False
+
+    def __call__(self, *arguments: Any) -> Any:
+        result = self._function(*arguments)
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        return result
+
+
+def test_an_interrupt_before_the_call_costs_no_line(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken when everything else is known."""
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
+    warm(session)
+    with monkeypatch.context() as patch:
+        patch.setattr("qnnbridge.repeated.runner.deadline_after", lambda _: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            session.run(None, {"x": X}, timeout=GRACE_S)
+    _, lines = running(host)
+    assert len(lines.idle) == len(lines) == 1
+
+
+def test_an_interrupt_behind_the_answer_costs_no_line(host: qnnbridge.Host) -> None:
+    """There is no further answer to be waited for."""
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
+    warm(session)
+    process, lines = running(host)
+    for number in range(3):
+        (plans,) = lines.idle
+        read = plans.line._readinto = Interrupting(plans.line._readinto)
+        x = np.full(8 + number, number, np.float32)
+        warm(session, x)  # by a plan that knows of it
+        read.armed = True
+        with pytest.raises(KeyboardInterrupt):
+            session.run(None, {"x": x})
+        assert not process.channel.requests.abandoned
+        assert not process.channel.requests.waiting
+        assert np.array_equal(session.run(None, {"x": x})[0], x * 3)
+        assert len(lines) == 1
+    assert session.generation == 1
+
+
+@pytest.mark.parametrize("moment", ["behind the call", "twice"])
+def test_what_an_interrupted_call_may_still_write_to_is_given_to_nobody(
+    moment: str, shared: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    model = Later(tmp_path, f"wait:{gate}", npu=False)
+    session = qnnbridge.InferenceSession(model.path, host=shared, providers=[CPU])
+    warm(session)
+    process, lines = running(shared)
+    (plans,) = lines.idle
+    write = plans.line._write = Interrupting(plans.line._write)
+    out = session.empty_output("y", (4,))
+    place = out.base.place
+    for _ in range(2):
+        session.run(None, {"x": X}, out=[out])
+    model.now()
+    given = [out]
+    if moment == "twice":
+        monkeypatch.setattr(process.channel, "cancel", lambda *_: signal.raise_signal(signal.SIGINT))
+        thread, _ = in_thread(lambda: (until(lambda: model.begun), os.kill(os.getpid(), signal.SIGINT)))
+    else:
+        write.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        session.run(None, {"x": X}, out=given)
+    if moment == "twice":
+        thread.join()
+    until(lambda: model.begun)
+    given.clear()
+    del out
+    gc.collect()  # the frames of the error
+    monkeypatch.undo()
+    others = [session.empty_output("y", (4,)) for _ in range(3)]
+    assert place not in [array.base.place for array in others]
+    gate.touch()
+    until(lambda: not process.channel.requests.abandoned)
+    lines.reap()
+    others += [session.empty_output("y", (4,)) for _ in range(3)]
+    assert place in [array.base.place for array in others]
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+    assert not process.channel.requests.waiting
