@@ -213,7 +213,10 @@ def test_several_threads_may_ask_at_once_what_became_of_a_call_that_was_given_up
         for _ in range(5000):
             what()
 
-    askers = [in_thread(lambda: ask(lines.reap)), in_thread(lambda: ask(lambda: process.channel.requests.abandoned))]
+    askers = [
+        in_thread(lambda: ask(lines.reap)),
+        in_thread(lambda: ask(lambda: process.channel.requests.abandoned)),
+    ]
     for thread, told in askers:
         thread.join()
         assert told == [None]
@@ -313,3 +316,32 @@ def test_what_an_interrupted_call_may_still_write_to_is_given_to_nobody(
     assert place in [array.base.place for array in others]
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     assert not process.channel.requests.waiting
+
+
+def test_an_interrupt_while_memory_is_shown_to_the_host_keeps_nobody_waiting(
+    shared: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl+C that comes when the turn has been taken, and nothing has noted that yet."""
+    session = qnnbridge.InferenceSession(script(scale=3), host=shared)
+    warm(session)
+    _, lines = running(shared)
+    turn = lines._attaching
+
+    class Interrupted:
+        release = turn.release
+
+        def acquire(self, timeout: float) -> bool:
+            turn.acquire(timeout=timeout)
+            monkeypatch.setattr(lines, "_attaching", turn)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(lines, "_attaching", Interrupted())
+    x = session.empty_input("x", X.shape)
+    x[:] = X
+    with pytest.raises(KeyboardInterrupt):
+        session.run(None, {"x": x})
+    thread, results = in_thread(lambda: session.run(None, {"x": x})[0])
+    thread.join(GRACE_S)
+    assert not thread.is_alive()
+    assert np.array_equal(results[0], X * 3)
+    assert shared.stats.generation == 1

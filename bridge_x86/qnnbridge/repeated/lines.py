@@ -49,8 +49,9 @@ class Lines:
         self._on_look = on_look
         self._forks = _forks.count
         self._lock = threading.RLock()
-        self._attaching = threading.Lock()
-        """Held while the host is shown what several callers may want to show it; it may take its time."""
+        self._attaching = threading.RLock()
+        """Held while the host is shown what several callers may want to show it; it may take its time. It knows
+        who has it, so that Ctrl+C between taking it and noting that cannot leave it taken."""
         self.idle: collections.deque[LinePlans] = collections.deque()
         """Lines that nobody has; the one that was used last is the last."""
         self._all: dict[int, LinePlans] = {}
@@ -331,12 +332,17 @@ class Lines:
 
     @contextlib.contextmanager
     def _one_at_a_time(self, deadline: float | None) -> Iterator[None]:
-        if not self._attaching.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
-            raise Deadline("not-started")
         try:
+            if not self._attaching.acquire(
+                timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())
+            ):
+                raise Deadline("not-started")
             yield
         finally:
-            self._attaching.release()
+            try:
+                self._attaching.release()
+            except RuntimeError:  # it is somebody else's
+                pass
 
     def _attach(self, slab: Slab, deadline: float | None) -> None:
         place = slab.place(self._channel.peer.pid)
