@@ -304,7 +304,7 @@ def test_interrupts_at_random_moments_lose_nothing_or_say_so(
     pipe: tuple[int, int], interrupt: Callable[..., None]
 ) -> None:
     interrupt()
-    total, piece = 400_000, 500
+    total, piece = 2_000_000, 2500  # several milliseconds, however quick the machine is
     data = pattern(total)
 
     def write() -> None:
@@ -314,10 +314,11 @@ def test_interrupts_at_random_moments_lose_nothing_or_say_so(
 
     def read() -> bool:
         """Whether it was interrupted."""
-        signal.setitimer(signal.ITIMER_REAL, 0.0005)
         try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0005)
             while not sink.ended and not sink.reader.torn:
                 sink.read()
+            signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:
             return True
         return False
