@@ -316,6 +316,13 @@ def test_what_could_not_be_written_is_told_as_that(text: str, tmp_path: Path) ->
     assert trouble.from_host(other, str(tmp_path)) is other
 
 
+def test_work_that_is_over_at_once_is_told_of_as_well() -> None:
+    told: list[float] = []
+    with ticking(told.append):
+        pass
+    assert told[0] == 0.0
+
+
 def test_progress_that_fails_does_not_stop_the_work(caplog: pytest.LogCaptureFixture) -> None:
     def fail(seconds: float) -> None:
         raise ValueError("no terminal")

@@ -96,7 +96,7 @@ def compile(  # noqa: A001 - what users call
         timeout: seconds for all of it (for each chip); the compiler is ended when they are over.
         overwrite: replace what is there.
         host: a host whose interpreter, environment and limits are used; the work is done in fresh ones.
-        on_progress: called a few times a second with what is being done and the seconds so far.
+        on_progress: called at once and a few times a second with what is being done and the seconds so far.
 
     Raises `CompileFailed`, `OptionError` (also if the output exists already), `CompiledModelRefused`,
     `PlacementRefused`, `DeadlineExceeded`, `HostCrashed`, and what a session of the same model raises. Then nothing

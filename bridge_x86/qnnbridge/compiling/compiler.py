@@ -46,7 +46,7 @@ def compile_into(
     """Compile into `folder`, which exists and belongs to the caller.
 
     timeout_s: for all of it; when it is over the process is ended and `DeadlineExceeded` raised.
-    on_progress: called a few times a second, from a thread of its own, with the seconds so far.
+    on_progress: called at once and a few times a second, from a thread of its own, with the seconds so far.
 
     Raises `CompileFailed` if nothing lands on QNN or the files are not whole, `PlacementRefused` if nodes would
     stay on the CPU and ``job.spec.fallback`` forbids it (also if that is all of them), `HostCrashed` if the process
