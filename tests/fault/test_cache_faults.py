@@ -366,6 +366,29 @@ def test_a_compiler_that_is_killed_costs_a_second_try_and_never_the_serving_host
     assert list((store().root / "tmp").iterdir()) == []
 
 
+def test_the_second_compiler_gives_signs_of_life_however_long_the_first_one_lived(
+    host: qnnbridge.Host, right: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qnnbridge.cache import build, session_cache
+
+    alive: list[bool] = []
+
+    def dies_once(*arguments: Any, on_progress: Any, **keywords: Any) -> Any:
+        for sign in store().root.rglob("*.beat"):
+            os.utime(sign, (1, 1))
+        on_progress(0.0 if alive else 1000.0)
+        alive.append([sign.stat().st_mtime > 1 for sign in store().root.rglob("*.beat")] == [True])
+        if len(alive) == 1:
+            raise build.NothingTold
+        return build.build_entry(*arguments, on_progress=on_progress, **keywords)
+
+    monkeypatch.setattr(session_cache, "build_entry", dies_once)
+    session = open_session(host)
+    assert (session.cache.state, result(session)) == ("miss", right)
+    assert alive == [True, True]
+    assert not any(store().root.rglob("*.beat"))
+
+
 def test_a_model_that_kills_every_compiler_is_quarantined_as_without_the_cache(right: bytes) -> None:
     with compile_host("segv") as host:
         with pytest.raises(HostCrashed, match=r"compiling f\.onnx"):

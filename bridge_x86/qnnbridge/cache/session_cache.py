@@ -161,17 +161,11 @@ class SessionCache:
 
     def _make(self, key: str, parts: dict[str, object], deadline: float | None) -> Entry | None:
         """Compile. ``None``, with the status said, if the session should be made without the cache."""
-        beat = Beat(
-            self._beat_file(key), Words(f"{self._label} is being compiled for QNN; it is kept for next time")
-        )
         retry = self._retry
         try:
             while True:
-                left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
                 try:
-                    return build_entry(
-                        self._store, key, parts, self._manifest, self._host, timeout_s=left_s, on_progress=beat
-                    )
+                    return self._attempt(key, parts, deadline)
                 except (HostCrashed, NothingTold) as error:
                     if retry <= 0 or (isinstance(error, HostCrashed) and error.retry == "pointless"):
                         raise
@@ -192,9 +186,19 @@ class SessionCache:
         except BridgeError as error:
             # Whether it is the model's fault or that of compiling apart: the session itself will tell.
             self.status = CacheStatus("off", f"it could not be compiled apart ({error.message})", key)
+        return None
+
+    def _attempt(self, key: str, parts: dict[str, object], deadline: float | None) -> Entry:
+        """One process that compiles, with signs of life of its own: their seconds begin again with it."""
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        words = Words(f"{self._label} is being compiled for QNN; it is kept for next time")
+        beat = Beat(self._beat_file(key), words)
+        try:
+            return build_entry(
+                self._store, key, parts, self._manifest, self._host, timeout_s=left_s, on_progress=beat
+            )
         finally:
             beat.stop()
-        return None
 
     def _compile_failed(self, key: str, error: CompileFailed) -> None:
         if error.details.get("qnn_nodes") == 0:
