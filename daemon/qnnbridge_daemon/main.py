@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from qnnbridge.daemon.discovery import Discovery, read_discovery, remove_discovery, write_discovery
 from qnnbridge.daemon.folder import make_runtime_folder
-from qnnbridge.daemon.start import READY, RUNNING
+from qnnbridge.daemon.start import READY, RUNNING, WAITING
 from qnnbridge_daemon._platform.gate import let_go_of_terminal, make_endpoint, on_leave
 from qnnbridge_daemon.lock import FolderLock
 from qnnbridge_daemon.options import Options, parse_options
@@ -39,6 +39,12 @@ EXIT_AT_ONCE: Final = 5
 """Asked a second time to leave, while calls were being finished."""
 
 _LOOK_INTERVAL_S: Final = 1.0
+_TURN_INTERVAL_S: Final = 0.005
+"""Between two looks whether the lock is free: an application that has lost the daemon starts one, too."""
+_WAITING_INTERVAL_S: Final = 0.2
+_FOREGROUND_PATIENCE_S: Final = 0.5
+"""`qnnbridge host status` has the lock for a moment where no daemon does. A service manager takes "there is one
+already" as final; who starts a daemon in the background looks again."""
 _SIGNALS_FOR_AT_ONCE: Final = 2
 
 _log = logging.getLogger("qnnbridge.daemon")
@@ -70,7 +76,7 @@ def run(options: Options) -> int:
     """The exit code. Raises `BridgeError`, `OSError`."""
     folder = make_runtime_folder()
     lock = FolderLock(folder)
-    if not lock.take():
+    if not lock.take() and not _wait_for_turn(lock, options):
         return _say_running(folder, options)
     from qnnbridge_daemon.logs import (
         leave_stderr,
@@ -169,6 +175,22 @@ class Daemon:
         return self._lock.is_ours and found is not None and found.instance == self._discovery.instance
 
 
+def _wait_for_turn(lock: FolderLock, options: Options) -> bool:
+    """Until the lock is ours; False if that takes too long, or whoever has started us is gone."""
+    now = tell_at = time.monotonic()
+    end = now + (_FOREGROUND_PATIENCE_S if options.foreground else options.take_over_s)
+    while now < end:
+        if options.detached and now >= tell_at:
+            if not _tell_starter(WAITING):
+                return False
+            tell_at = now + _WAITING_INTERVAL_S
+        time.sleep(_TURN_INTERVAL_S)
+        if lock.take():
+            return True
+        now = time.monotonic()
+    return False
+
+
 def _say_running(folder: Path, options: Options) -> int:
     if options.detached:
         _tell_starter(RUNNING)
@@ -180,12 +202,13 @@ def _say_running(folder: Path, options: Options) -> int:
     return EXIT_RUNNING
 
 
-def _tell_starter(line: str) -> None:
-    """In one piece: whoever reads it goes away at once."""
+def _tell_starter(line: str) -> bool:
+    """In one piece: whoever reads it goes away at once. False if it did not wait for us."""
     try:
         os.write(2, f"{line}\n".encode())
     except OSError:
-        pass  # it did not wait for us
+        return False
+    return True
 
 
 def _say(text: str) -> None:

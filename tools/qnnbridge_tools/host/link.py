@@ -169,14 +169,24 @@ def is_running() -> bool:
     return False
 
 
-def wait_for_end(timeout_s: float) -> bool:
-    """Until no daemon lives any more; False if one still does then."""
+def wait_for_end(timeout_s: float, instance: str = "") -> bool:
+    """Until no daemon lives any more; False if one still does then. instance: of the one that is meant: another may
+    take its place at once, started by an application that goes on working."""
     end = time.monotonic() + timeout_s
-    while is_running():
+    while is_running() and not replaced(instance):
         if time.monotonic() >= end:
             return False
         time.sleep(_LOOK_INTERVAL_S)
     return True
+
+
+def replaced(instance: str) -> bool:
+    """Whether a later daemon has said where it is: only the holder of the lock does, so that one has ended."""
+    try:
+        found = left_behind()
+    except BridgeError:
+        return False
+    return bool(instance) and found is not None and found.instance.hex() != instance
 
 
 def left_behind() -> Discovery | None:
