@@ -17,10 +17,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from qnnbridge.daemon.discovery import Discovery, read_discovery, remove_discovery, write_discovery
+from qnnbridge.daemon.discovery import (
+    Discovery,
+    look_at_discovery,
+    read_discovery,
+    remove_discovery,
+    write_discovery,
+)
 from qnnbridge.daemon.folder import make_runtime_folder
 from qnnbridge.daemon.start import READY, RUNNING, WAITING
-from qnnbridge_daemon._platform.gate import let_go_of_terminal, make_endpoint, on_leave
+from qnnbridge_daemon._platform.gate import (
+    allow_descriptors,
+    let_go_of_terminal,
+    make_endpoint,
+    on_leave,
+)
 from qnnbridge_daemon.lock import FolderLock
 from qnnbridge_daemon.options import Options, parse_options
 from qnnbridge_protocol._version import __version__
@@ -83,6 +94,7 @@ def run(options: Options) -> int:
         open_log,
     )  # nothing of this before it is clear that we are the one
 
+    allow_descriptors()
     log = open_log(foreground=options.foreground)
     daemon = Daemon(folder, lock, options, log)
     daemon.open()
@@ -169,9 +181,11 @@ class Daemon:
 
     def _can_be_found(self) -> bool:
         try:
-            found = read_discovery(self._folder)
+            found = look_at_discovery(self._folder)
         except BridgeError:
             return True  # others may read it now: clients refuse it in words, and stopping it would help nobody
+        except OSError:
+            return True  # no descriptor left, say: that passes
         return self._lock.is_ours and found is not None and found.instance == self._discovery.instance
 
 

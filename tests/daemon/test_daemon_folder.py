@@ -149,7 +149,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 try:
     write_discovery(folder, discovery)
 except OSError as error:
-    print(type(error).__name__)
+    print(type(error).__name__, error.filename)
 """
 
 
@@ -159,7 +159,7 @@ def test_where_nothing_can_be_written_nothing_is_left() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", WRITES_WITHOUT_ROOM], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert ran.stdout.split() == ["OSError"]
+    assert ran.stdout.split() == ["OSError", str(runtime_folder() / FILE_NAME)]
     assert [entry.name for entry in make_runtime_folder().iterdir()] == []
 
 

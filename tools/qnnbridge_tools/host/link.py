@@ -165,6 +165,8 @@ def is_running() -> bool:
         lock.acquire(timeout=0)
     except Timeout:
         return True
+    except OSError:  # not ours to lock, or on a disk that cannot be written: no daemon of ours has it either
+        return False
     lock.release()
     return False
 
