@@ -65,7 +65,7 @@ def stop(drain_s: float, as_json: bool) -> None:
             raise
         document = None
     if as_json:
-        output.print_json({"stopped": document is not None, "before": document and _without_us(document)})
+        output.print_json({"stopped": document is not None, "before": document and link.without_us(document)})
     elif document is None:
         print("No daemon runs.")
     else:
@@ -115,7 +115,7 @@ def status(as_json: bool) -> None:
     with link.reach() as daemon:
         document = daemon.status()
     if as_json:
-        output.print_json(_without_us(document))
+        output.print_json(link.without_us(document))
     else:
         print_status(read_figures(document).without_client(os.getpid()))
 
@@ -232,14 +232,6 @@ def _tell_started(document: dict[str, Any], started: bool, as_json: bool) -> Non
         return
     words = "The daemon runs" if started else "A daemon runs already"
     print(f"{words}: pid {figures.daemon.pid}, {output.visible(figures.daemon.endpoint)}")
-
-
-def _without_us(document: dict[str, Any]) -> dict[str, Any]:
-    """The daemon's document without the client that only asks for it."""
-    clients = [
-        client for client in document.get("clients") or () if client.get("pid") != os.getpid() or client["sessions"]
-    ]
-    return {**document, "clients": clients}
 
 
 def _stopped_text(figures: Figures) -> str:

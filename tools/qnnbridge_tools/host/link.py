@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -126,6 +127,14 @@ def explained(error: BridgeError) -> BridgeError:
         error.fix = "See what it does: qnnbridge host logs. It may just be starting or leaving: try again."
         return error
     return no_daemon(error.cause)
+
+
+def without_us(document: dict[str, Any]) -> dict[str, Any]:
+    """The daemon's document without the client that only asks for it."""
+    clients = [
+        client for client in document.get("clients") or () if client.get("pid") != os.getpid() or client["sessions"]
+    ]
+    return {**document, "clients": clients}
 
 
 def no_daemon(cause: str | None = None) -> HostStartFailed:
