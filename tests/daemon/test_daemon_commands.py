@@ -502,6 +502,27 @@ def test_the_log_is_followed() -> None:
     assert f"process {os.getpid()}" in line
 
 
+def test_following_ends_with_its_reader_although_nothing_is_logged() -> None:
+    """As in `qnnbridge host logs --follow | head -1`."""
+    start()
+    command = [*COMMAND, "host", "logs", "-n", "1", "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None
+        tail.stdout.readline()
+        tail.stdout.close()
+        assert tail.wait(GRACE_S) == 1
+        assert tail.stderr is not None
+        assert tail.stderr.read() == ""
+
+
+def test_the_log_is_that_of_the_daemon_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service manager may have started it with other folders than this shell has."""
+    daemon = start()
+    monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path / "another"))
+    assert told("host", "logs", "--path").strip() == daemon["log_file"]
+    assert f"process {daemon['pid']}" in told("host", "logs")
+
+
 # --- in the foreground ---
 
 
