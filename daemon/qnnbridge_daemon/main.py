@@ -52,7 +52,7 @@ EXIT_AT_ONCE: Final = 5
 _LOOK_INTERVAL_S: Final = 1.0
 _TURN_INTERVAL_S: Final = 0.005
 """Between two looks whether the lock is free: an application that has lost the daemon starts one, too."""
-_WAITING_INTERVAL_S: Final = 0.2
+_WAITING_INTERVAL_S: Final = 0.5
 _FOREGROUND_PATIENCE_S: Final = 0.5
 """`qnnbridge host status` has the lock for a moment where no daemon does. A service manager takes "there is one
 already" as final; who starts a daemon in the background looks again."""
