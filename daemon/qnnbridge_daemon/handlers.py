@@ -6,6 +6,8 @@ One `BrokerHandlers` belongs to one client; what it opened is released with it. 
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +23,7 @@ from qnnbridge_daemon.shared_sessions import may_be_shared
 from qnnbridge_host.plans import BoundRuns
 from qnnbridge_host.requests import Request
 from qnnbridge_host.server import Answer
-from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, UnknownOperation
+from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, HostNotFound, UnknownOperation
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.specs import SessionSpec
 
@@ -82,6 +84,8 @@ class BrokerHandlers:
             cancellation.stop()
         try:
             return operation(request, cancellation)
+        except HostNotFound as error:
+            raise _in_the_daemon(error) from None
         except BridgeError as error:
             # About this connection it would say that the daemon has to be restarted.
             error.details.pop("host_must_restart", None)
@@ -288,6 +292,17 @@ def _decode(described: list[Any], buffers: tuple[Any, ...]) -> tuple[Any, ...]:
     values = tuple(decoder.value(item) for item in described)
     decoder.finish()
     return values
+
+
+def _in_the_daemon(error: HostNotFound) -> BridgeError:
+    """It speaks of variables and of "this interpreter": the daemon's, not those of the one that reads it."""
+    told = error.copy()
+    told.evidence = (*told.evidence, f"looked for by the daemon: process {os.getpid()}, {sys.executable}")
+    told.fix = (
+        f"{told.fix or 'See the configuration of the daemon.'} The daemon goes by the variables with which it was "
+        "started: where one of them was changed, run qnnbridge host restart --daemon."
+    )
+    return told
 
 
 def _unknown(operation: object) -> UnknownOperation:

@@ -17,10 +17,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from qnnbridge.daemon.discovery import Discovery, read_discovery, remove_discovery, write_discovery
+from qnnbridge.daemon.discovery import (
+    Discovery,
+    look_at_discovery,
+    read_discovery,
+    remove_discovery,
+    write_discovery,
+)
 from qnnbridge.daemon.folder import make_runtime_folder
-from qnnbridge.daemon.start import READY, RUNNING
-from qnnbridge_daemon._platform.gate import let_go_of_terminal, make_endpoint, on_leave
+from qnnbridge.daemon.start import READY, RUNNING, WAITING
+from qnnbridge_daemon._platform.gate import (
+    allow_descriptors,
+    let_go_of_terminal,
+    make_endpoint,
+    on_leave,
+)
 from qnnbridge_daemon.lock import FolderLock
 from qnnbridge_daemon.options import Options, parse_options
 from qnnbridge_protocol._version import __version__
@@ -39,6 +50,12 @@ EXIT_AT_ONCE: Final = 5
 """Asked a second time to leave, while calls were being finished."""
 
 _LOOK_INTERVAL_S: Final = 1.0
+_TURN_INTERVAL_S: Final = 0.005
+"""Between two looks whether the lock is free: an application that has lost the daemon starts one, too."""
+_WAITING_INTERVAL_S: Final = 0.5
+_FOREGROUND_PATIENCE_S: Final = 0.5
+"""`qnnbridge host status` has the lock for a moment where no daemon does. A service manager takes "there is one
+already" as final; who starts a daemon in the background looks again."""
 _SIGNALS_FOR_AT_ONCE: Final = 2
 
 _log = logging.getLogger("qnnbridge.daemon")
@@ -70,13 +87,14 @@ def run(options: Options) -> int:
     """The exit code. Raises `BridgeError`, `OSError`."""
     folder = make_runtime_folder()
     lock = FolderLock(folder)
-    if not lock.take():
+    if not lock.take() and not _wait_for_turn(lock, options):
         return _say_running(folder, options)
     from qnnbridge_daemon.logs import (
         leave_stderr,
         open_log,
     )  # nothing of this before it is clear that we are the one
 
+    allow_descriptors()
     log = open_log(foreground=options.foreground)
     daemon = Daemon(folder, lock, options, log)
     daemon.open()
@@ -163,10 +181,28 @@ class Daemon:
 
     def _can_be_found(self) -> bool:
         try:
-            found = read_discovery(self._folder)
+            found = look_at_discovery(self._folder)
         except BridgeError:
             return True  # others may read it now: clients refuse it in words, and stopping it would help nobody
+        except OSError:
+            return True  # no descriptor left, say: that passes
         return self._lock.is_ours and found is not None and found.instance == self._discovery.instance
+
+
+def _wait_for_turn(lock: FolderLock, options: Options) -> bool:
+    """Until the lock is ours; False if that takes too long, or whoever has started us is gone."""
+    now = tell_at = time.monotonic()
+    end = now + (_FOREGROUND_PATIENCE_S if options.foreground else options.take_over_s)
+    while now < end:
+        if options.detached and now >= tell_at:
+            if not _tell_starter(WAITING):
+                return False
+            tell_at = now + _WAITING_INTERVAL_S
+        time.sleep(_TURN_INTERVAL_S)
+        if lock.take():
+            return True
+        now = time.monotonic()
+    return False
 
 
 def _say_running(folder: Path, options: Options) -> int:
@@ -180,12 +216,13 @@ def _say_running(folder: Path, options: Options) -> int:
     return EXIT_RUNNING
 
 
-def _tell_starter(line: str) -> None:
-    """In one piece: whoever reads it goes away at once."""
+def _tell_starter(line: str) -> bool:
+    """In one piece: whoever reads it goes away at once. False if it did not wait for us."""
     try:
         os.write(2, f"{line}\n".encode())
     except OSError:
-        pass  # it did not wait for us
+        return False
+    return True
 
 
 def _say(text: str) -> None:

@@ -7,13 +7,15 @@ import dataclasses
 from collections.abc import Sequence
 
 from qnnbridge.daemon.discovery import Discovery
+from qnnbridge.daemon.start import TAKE_OVER
 from qnnbridge.supervision.recycling import RecycleAfter
 from qnnbridge_daemon.settings import BrokerSettings, Limits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """python: of the NPU host. idle_exit_s: ``None`` never. detached, foreground: how it is run."""
+    """python: of the NPU host. idle_exit_s: ``None`` never. detached, foreground: how it is run. take_over_s: for
+    how long a daemon that runs is waited for, to take its place."""
 
     python: str | None
     idle_exit_s: float | None
@@ -21,6 +23,7 @@ class Options:
     settings: BrokerSettings
     detached: bool = False
     foreground: bool = False
+    take_over_s: float = 0.0
 
     def settings_of(self, discovery: Discovery) -> BrokerSettings:
         """With what the broker shows of the daemon around it."""
@@ -55,6 +58,7 @@ def parse_options(argv: Sequence[str] | None) -> Options:
     parser.add_argument("--recycle-sessions", type=_count, help="replace an NPU host after so many new sessions")
     parser.add_argument("--foreground", action="store_true", help="stay in the terminal; the log goes there, too")
     parser.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(TAKE_OVER, type=_seconds, default=0.0, help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
     return Options(
         given.python,
@@ -68,6 +72,7 @@ def parse_options(argv: Sequence[str] | None) -> Options:
         ),
         detached=given.detached,
         foreground=given.foreground,
+        take_over_s=given.take_over,
     )
 
 

@@ -319,3 +319,15 @@ def test_a_planned_restart_loses_no_call(lab: Lab) -> None:
     assert lab.npu_host.stats.planned_restarts == 3
     assert lab.npu_host.stats.crashes == 0
     assert all(session.host.stats.generation == 1 for session in sessions)
+
+
+def test_that_the_daemon_finds_no_interpreter_is_told_as_the_daemons_trouble() -> None:
+    """Its variables are not those of the application that reads the advice."""
+    made = Lab(qnnbridge.Host("/no/such/python"), BrokerSettings())
+    try:
+        with pytest.raises(errors.HostNotFound) as caught:
+            qnnbridge.InferenceSession(script(), host=made.client())
+    finally:
+        made.close()
+    assert any("by the daemon" in line for line in caught.value.evidence)
+    assert "qnnbridge host restart --daemon" in str(caught.value.fix)

@@ -128,11 +128,11 @@ def test_stopping_what_does_not_run_is_no_failure() -> None:
 
 def test_documents_name_the_clients_and_not_the_command_that_asks() -> None:
     start()
-    for command, clients in (("status", "clients"), ("stop", "before")):
+    for command in (("host", "status"), ("top",), ("host", "stop")):
         # A process of its own, as a user's is.
-        ran = subprocess.run([*COMMAND, "host", command, "--json"], capture_output=True, text=True, check=True)
-        found = json.loads(ran.stdout)[clients]
-        assert (found if command == "status" else found["clients"]) == []
+        ran = subprocess.run([*COMMAND, *command, "--json"], capture_output=True, text=True, check=True)
+        found = json.loads(ran.stdout)
+        assert found.get("before", found)["clients"] == []
 
 
 def test_a_daemon_is_started_once_shown_and_stopped() -> None:
@@ -500,6 +500,27 @@ def test_the_log_is_followed() -> None:
         tail.send_signal(signal.SIGINT)
         assert tail.wait(GRACE_S) == reporting.EXIT_INTERRUPTED
     assert f"process {os.getpid()}" in line
+
+
+def test_following_ends_with_its_reader_although_nothing_is_logged() -> None:
+    """As in `qnnbridge host logs --follow | head -1`."""
+    start()
+    command = [*COMMAND, "host", "logs", "-n", "1", "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None
+        tail.stdout.readline()
+        tail.stdout.close()
+        assert tail.wait(GRACE_S) == 1
+        assert tail.stderr is not None
+        assert tail.stderr.read() == ""
+
+
+def test_the_log_is_that_of_the_daemon_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service manager may have started it with other folders than this shell has."""
+    daemon = start()
+    monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path / "another"))
+    assert told("host", "logs", "--path").strip() == daemon["log_file"]
+    assert f"process {daemon['pid']}" in told("host", "logs")
 
 
 # --- in the foreground ---

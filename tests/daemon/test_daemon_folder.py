@@ -13,6 +13,7 @@ import pytest
 import qnnbridge
 from qnnbridge.daemon.discovery import FILE_NAME, read_discovery, remove_discovery, write_discovery
 from qnnbridge.daemon.folder import make_runtime_folder, runtime_folder
+from qnnbridge.daemon.start import variables_from_anywhere
 from qnnbridge_daemon.logs import log_file, stderr_file
 from qnnbridge_protocol.errors import HostStartFailed
 from tests import needs
@@ -149,7 +150,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 try:
     write_discovery(folder, discovery)
 except OSError as error:
-    print(type(error).__name__)
+    print(type(error).__name__, error.filename)
 """
 
 
@@ -159,7 +160,7 @@ def test_where_nothing_can_be_written_nothing_is_left() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", WRITES_WITHOUT_ROOM], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert ran.stdout.split() == ["OSError"]
+    assert ran.stdout.split() == ["OSError", str(runtime_folder() / FILE_NAME)]
     assert [entry.name for entry in make_runtime_folder().iterdir()] == []
 
 
@@ -175,6 +176,21 @@ def test_a_path_of_any_length_holds_a_door(
     monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", str(folder))
     with open_listener(StandIn().serve), qnnbridge.connect(start=False) as host:
         assert host.ping() >= 0
+
+
+def test_a_home_written_as_a_tilde_is_the_same_folder_for_applications_and_the_daemon(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A service manager and a .env file hand it on as it is; the daemon is started with whole paths."""
+    for home in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(home, str(tmp_path))
+    monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", "~/run")
+    monkeypatch.setenv("QNNBRIDGE_STATE_DIR", "~/state")
+    seen = (runtime_folder(), log_file())
+    for name, value in variables_from_anywhere(os.environ).items():
+        monkeypatch.setenv(name, value)
+    assert seen == (runtime_folder(), log_file())
+    assert seen[0] == tmp_path / "run"
 
 
 @needs.posix

@@ -23,7 +23,7 @@ from qnnbridge.daemon.folder import make_runtime_folder, runtime_folder
 from qnnbridge.daemon.start import Starting
 from qnnbridge_daemon.logs import log_file, stderr_file
 from qnnbridge_daemon.main import EXIT_OK, EXIT_RUNNING
-from qnnbridge_protocol.errors import DeadlineExceeded, HostCrashed, HostStartFailed, OptionError
+from qnnbridge_protocol.errors import DeadlineExceeded, HostCrashed, HostNotFound, HostStartFailed, OptionError
 from tests import needs
 from tests.daemon.brokers import until
 from tests.daemon.doors import (
@@ -226,6 +226,17 @@ def test_a_restart_replaces_the_npu_host_and_not_the_daemon() -> None:
         same, new = pids()
         assert (same, session.generation) == (daemon, 1)
         assert new != old
+
+
+def test_an_interpreter_that_cannot_be_the_hosts_starts_no_daemon_for_everybody() -> None:
+    with pytest.raises(HostNotFound, match="/no/such/python"):
+        qnnbridge.connect(python="/no/such/python")
+    assert daemons_alive() == []
+
+
+def test_no_limit_of_time_is_none() -> None:
+    with qnnbridge.connect(timeout=None) as host:
+        assert host.ping(GRACE_S) >= 0
 
 
 def test_another_word_for_the_host_is_refused() -> None:

@@ -29,6 +29,7 @@ EXPECTED: dict[str, Any] = {
         "gone": True,
         "left": ["daemon.lock"],
     },
+    "one_takes_the_place_of_another": [True, True, 7, True],
 }
 
 pytestmark = pytest.mark.timeout(240)

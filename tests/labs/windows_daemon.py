@@ -215,6 +215,27 @@ def start_use_and_stop() -> Any:
 
 
 @fact
+def one_takes_the_place_of_another() -> Any:
+    """As `qnnbridge host restart --daemon --slots 7` does it."""
+    from qnnbridge_tools.host import actions
+    from qnnbridge_tools.host.options import DaemonOptions
+
+    with qnnbridge.connect() as before:
+        daemon = before.info.pid
+        ended_pids = [
+            document["daemon"]["pid"] for document in actions._replace(DaemonOptions(slots=7).words(), 5.0)
+        ]
+    host = qnnbridge.connect(start=False)
+    try:
+        status = host.call({"op": "daemon.status"}, timeout=TIMEOUT_S).header["status"]
+    finally:
+        stop(host)
+    gone = ended(status["daemon"]["pid"])
+    host.close()
+    return [ended_pids == [daemon], status["daemon"]["pid"] != daemon, status["queue"]["slots"], gone]
+
+
+@fact
 def start_from_a_job_that_lets_nobody_leave() -> Any:
     """Our own spawner makes such jobs. Wine refuses to leave one, as Windows does, but does not tell a job's limits."""
     child = start(

@@ -121,6 +121,19 @@ def test_the_time_that_a_client_grants_is_kept(server: Server) -> None:
     assert counting(server, 7).document["outputs"][0]["data"] == [21]
 
 
+def test_clients_that_are_slow_to_send_take_no_place_from_others(counter: Path) -> None:
+    limits = ("--threads", "1", "--queue", "1")
+    with serving(*PRIVATE, "--model", f"counter={counter}", *limits) as server, contextlib.ExitStack() as stack:
+        host, port = server.address.split(":")
+        for announced in sorted((256 * 1024**2, 1024**2, 1024, 100, 20) * 8, reverse=True):
+            slow = stack.enter_context(socket.create_connection((host, int(port)), timeout=WAIT_TIMEOUT_S))
+            head = f"POST /v2/models/counter/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {announced}"
+            slow.sendall(f"{head}\r\n\r\n{{".encode())
+        # Connections are taken in the order in which they came, and so this one is the last.
+        for _ in range(5):
+            assert counting(server, 7).document["outputs"][0]["data"] == [21]
+
+
 def test_too_many_requests_are_refused_and_waiting_ones_keep_their_time(counter: Path) -> None:
     limits = ("--threads", "1", "--queue", "1", "--timeout", "0", "--drain", "1")
     short = {"timeout": 200_000}

@@ -238,15 +238,21 @@ def test_a_bomb_is_noticed_before_it_has_gone_off() -> None:
 
 def test_what_is_held_at_once_is_limited_and_given_back() -> None:
     admission = Admission(most=2, most_bytes=100)
-    with admission.enter() as first, admission.enter() as second:
+    with admission.enter() as first, admission.enter() as second, admission.enter() as late:
+        first.take_place()
+        second.take_place()
         with pytest.raises(errors.Busy, match="2 requests"):
             admission.enter()
+        with pytest.raises(errors.Busy, match="2 requests"):
+            late.take_place()
         first.take(60)
         with pytest.raises(errors.Busy, match="60 bytes; 41 more"):
             second.take(41)
         second.take(40)
-    with admission.enter() as third:
+    with admission.enter() as third, admission.enter() as fourth:
         third.take(100)
+        third.take_place()
+        fourth.take_place()
 
 
 # --- tensors --------------------------------------------------------------------------------------------------

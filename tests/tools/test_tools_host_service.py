@@ -71,6 +71,7 @@ def test_the_unit_starts_the_daemon_again_but_not_against_another_one() -> None:
     assert unit["Restart"] == "on-failure"
     assert unit["RestartPreventExitStatus"] == str(EXIT_RUNNING)
     assert unit["KillMode"] == "mixed"
+    assert unit["WorkingDirectory"] == "/"  # in the home folder a random.py would be taken for Python's own
 
 
 @needs.linux

@@ -29,6 +29,23 @@ def reader_is_gone(error: OSError) -> bool:
     return error.errno == errno.EPIPE or (sys.platform == "win32" and error.errno == errno.EINVAL)
 
 
+def refuse_without_reader() -> None:
+    """For a command that waits for something to print. Raises `BrokenPipeError` if nobody would read it: that shows
+    by itself only with the next line, which may never come."""
+    if sys.platform == "win32":
+        return
+    import select
+
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        told = poll.poll(0)
+    except (OSError, ValueError, AttributeError):
+        return  # no stream of the system's
+    if told and told[0][1] & (select.POLLERR | select.POLLHUP):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def guarded(command: Callable[[], int]) -> int:
     """Runs a command and writes out what it printed. Its exit code, or 1 if the output is lost."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +26,7 @@ def connect(
     *,
     start: bool = True,
     python: str | os.PathLike[str] | None = None,
-    timeout: float = START_TIMEOUT_S,
+    timeout: float | None = START_TIMEOUT_S,
     limits: Limits | None = None,
     shared_memory: bool | None = None,
     spin: bool = False,
@@ -37,11 +38,13 @@ def connect(
     Args:
         start: start a daemon if there is none, also later, should this one be lost. Else `HostStartFailed`.
         python: the ARM64 interpreter of the daemon that is started; see `Host`. One that runs keeps its own.
-        timeout: seconds to find or start it, now and when it has to be found again.
+            `HostNotFound` for one that could not be it: a daemon that has it is of no use to any application.
+        timeout: seconds to find or start it, now and when it has to be found again; ``None`` waits for ever.
         limits, shared_memory, spin: as for `Host`.
     """
+    patience_s = math.inf if timeout is None else timeout
     host = daemon_host(
-        DaemonAccess(start, arguments=_arguments(python), start_timeout_s=timeout),
+        DaemonAccess(start, arguments=_arguments(python), start_timeout_s=patience_s),
         limits=limits,
         shared_memory=shared_memory,
         spin=spin,
@@ -111,5 +114,7 @@ def _arguments(python: str | os.PathLike[str] | None) -> tuple[str, ...]:
     if python is None:
         return ()
     from qnnbridge.daemon.start import from_anywhere
+    from qnnbridge.launch.interpreter import find_host
 
+    find_host(python)
     return "--python", from_anywhere(os.fspath(python))

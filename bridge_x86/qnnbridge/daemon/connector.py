@@ -75,12 +75,12 @@ class DaemonConnector:
                 self._forget_start()
                 return
             except Unreachable as problem:
-                why = str(problem)
+                why, fix = str(problem), problem.fix
             if self._closed:
                 self._forget_start()
                 raise Closed("The host was closed.", fix="Call qnnbridge.connect() again.")
             if time.monotonic() >= until:
-                raise self._too_late(why, deadline, give_up_at)
+                raise self._too_late(why, fix, deadline, give_up_at)
             if self._access.start and self._starting is None and time.monotonic() >= start_at:
                 self._starting = Starting(self._access.arguments, self._access.python)
             if self._await_start(min(until, time.monotonic() + pause_s)):
@@ -119,7 +119,7 @@ class DaemonConnector:
             return self._access.start_timeout_s
         return min(RECONNECT_TIMEOUT_S, self._access.start_timeout_s) if self._was_there else 0.0
 
-    def _too_late(self, why: str, deadline: float | None, give_up_at: float) -> BridgeError:
+    def _too_late(self, why: str, fix: str | None, deadline: float | None, give_up_at: float) -> BridgeError:
         if deadline is not None and deadline < give_up_at - _SAME_TIME_S:
             return DeadlineExceeded(
                 "The time of the call was over before the daemon was reached.",
@@ -131,13 +131,13 @@ class DaemonConnector:
             return HostStartFailed(
                 f"The qnnbridge daemon could not be reached within {self._access.start_timeout_s:g} s.",
                 cause=f"{why[:1].upper()}{why[1:]}.",
-                fix="See its log: qnnbridge host logs",
+                fix=fix or "See its log: qnnbridge host logs",
                 details={"folder": str(runtime_folder())},
             )
         return HostStartFailed(
             "No qnnbridge daemon could be reached.",
             cause=f"{why[:1].upper()}{why[1:]}.",
-            fix="Start one: qnnbridge host start   (qnnbridge.connect(start=True) does it, too).",
+            fix=fix or "Start one: qnnbridge host start   (qnnbridge.connect(start=True) does it, too).",
             details={"folder": str(runtime_folder())},
         )
 

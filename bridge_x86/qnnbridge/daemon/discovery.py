@@ -66,13 +66,21 @@ def read_discovery(folder: Path) -> Discovery | None:
 
     Raises `HostStartFailed` if others could have written or read it.
     """
+    try:
+        return look_at_discovery(folder)
+    except OSError:
+        return None
+
+
+def look_at_discovery(folder: Path) -> Discovery | None:
+    """`read_discovery`; raises `OSError` for a file that is there and cannot be read now."""
     path = folder / FILE_NAME
     if not check_private(path):
         return None
     try:
         with open(path, "rb") as file:
             return Discovery.from_json(json.loads(file.read(_MAX_BYTES)))
-    except (OSError, ValueError, RecursionError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None  # being replaced, or damaged: then the daemon that is about to start writes a new one
 
 
@@ -89,8 +97,10 @@ def write_discovery(folder: Path, discovery: Discovery) -> None:
                 if not tries_left:
                     raise
                 time.sleep(_REPLACE_INTERVAL_S)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)  # a full disk, say, lets it be made and not be written
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = os.fspath(folder / FILE_NAME)
         raise
 
 

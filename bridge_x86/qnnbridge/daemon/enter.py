@@ -25,10 +25,18 @@ from qnnbridge_protocol.door import (
 )
 
 DIALOGUE_TIMEOUT_S: Final = 5.0
+_MORE_ROOM: Final = (
+    "End applications that it serves (qnnbridge host status), or start it where the system allows more open files "
+    "(ulimit -Hn): qnnbridge host restart --daemon"
+)
 
 
 class Unreachable(Exception):
-    """No daemon could be entered this time; the text says why, as the end of a sentence."""
+    """No daemon could be entered this time; the text says why, as the end of a sentence. fix: where it is known."""
+
+    def __init__(self, text: str, fix: str | None = None) -> None:
+        super().__init__(text)
+        self.fix = fix
 
 
 def enter_daemon(deadline: float) -> DaemonLink:
@@ -61,9 +69,9 @@ def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
         stream.check_peer()
         answer = _talk(stream, discovery, fds, deadline)
         if answer.verdict is not Verdict.WELCOME:
-            raise Unreachable(
-                "it is leaving" if answer.verdict is Verdict.LEAVING else "it has no room for one more"
-            )
+            if answer.verdict is Verdict.LEAVING:
+                raise Unreachable("it is leaving")
+            raise Unreachable("it may open no more files, and has no room for one more application", _MORE_ROOM)
         read_fd, write_fd = stream.ends(answer.handles, fds)
         return DaemonLink(stream.peer_pid or discovery.pid, read_fd, write_fd, fds)
     except BaseException:

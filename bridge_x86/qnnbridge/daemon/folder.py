@@ -20,7 +20,7 @@ _NOT_PRIVATE: Final = "Who can write there could pretend to be the daemon, and w
 def runtime_folder() -> Path:
     """Where it is, or would be: ``QNNBRIDGE_RUNTIME_DIR``, else the place that the system has for such things."""
     named = os.environ.get(VARIABLE)
-    return Path(named).absolute() if named else platform.default_runtime_folder()
+    return Path(os.path.abspath(os.path.expanduser(named))) if named else platform.default_runtime_folder()
 
 
 def make_runtime_folder() -> Path:

@@ -26,9 +26,12 @@ from qnnbridge_protocol.errors import HostNotFound, HostStartFailed
 READY: Final = "@qnnbridge-daemon ready"
 RUNNING: Final = "@qnnbridge-daemon running"
 """Another daemon holds the lock."""
+WAITING: Final = "@qnnbridge-daemon waiting"
+"""Another daemon holds the lock, and this one takes its place when it ends. Said again and again."""
 
 MODULE: Final = "qnnbridge_daemon"
 DETACHED: Final = "--detached"
+TAKE_OVER: Final = "--take-over"
 
 _PACKAGES: Final = ("qnnbridge_protocol", "qnnbridge_host", "qnnbridge", MODULE)
 _DROPPED: Final = ("QNNBRIDGE_HOST",)
@@ -38,7 +41,7 @@ _INTERPRETER: Final = "QNNBRIDGE_HOST_PYTHON"
 _TEXT_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 4096
 
-Outcome = Literal["ready", "running"]
+Outcome = Literal["ready", "running", "waiting"]
 
 
 class Starting:
@@ -56,16 +59,20 @@ class Starting:
         except OSError as error:
             raise start_failed(argv[0], str(folder), error, native_machine()) from error
         self._text = b""
+        self._waiting = False
 
     def wait(self, deadline: float) -> Outcome | None:
-        """What became of it, ``None`` if it has not said so in time. Raises `HostStartFailed` with its own
-        words."""
+        """What became of it, ``None`` if it has not said so in time. "waiting", once, is no end: ask again. Raises
+        `HostStartFailed` with its own words."""
         while True:
             whole, _, rest = self._text.decode("utf-8", "replace").rpartition("\n")
             lines = whole.splitlines()
             if READY in lines or RUNNING in lines:
                 self.close()
                 return "ready" if READY in lines else "running"
+            if WAITING in lines and not self._waiting:
+                self._waiting = True
+                return "waiting"
             if not wait_readable(self._process.stderr_fd, max(0.0, deadline - time.monotonic())):
                 return None
             try:
@@ -138,7 +145,7 @@ def from_anywhere(program: str) -> str:
 
 
 def _did_not_start(lines: list[str]) -> HostStartFailed:
-    said = [line for line in lines if line.strip()]
+    said = [line for line in lines if line.strip() and line != WAITING]
     error = HostStartFailed(
         "The qnnbridge daemon did not start.",
         cause=said[-1].strip() if said else "It ended without a word.",

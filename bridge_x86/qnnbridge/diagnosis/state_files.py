@@ -14,7 +14,7 @@ def state_dir() -> Path:
     """The folder; it may not exist yet. ``QNNBRIDGE_STATE_DIR`` overrides the place the system has for it."""
     override = os.environ.get(STATE_DIR_VARIABLE)
     if override:
-        return Path(override)
+        return Path(os.path.abspath(os.path.expanduser(override)))
     import platformdirs  # needed after a crash only
 
     return Path(platformdirs.user_state_dir("qnnbridge", appauthor=False))

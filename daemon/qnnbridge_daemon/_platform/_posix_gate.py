@@ -6,6 +6,7 @@ Threads: `accept` belongs to one; `close` may be called by any.
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -21,6 +22,7 @@ assert sys.platform != "win32"
 from qnnbridge._platform._posix_door import SOCKET_NAME, SocketPath, SocketStream  # noqa: E402 - as in qnnbridge._platform
 
 _BACKLOG: Final = 1024
+_DESCRIPTORS: Final = 65536
 
 
 def make_endpoint(folder: Path) -> str:
@@ -112,6 +114,14 @@ def let_go_of_terminal() -> None:
     """Go on in a child that nobody has to collect; the process that was started ends here."""
     if os.fork():
         os._exit(0)
+
+
+def allow_descriptors() -> None:
+    """As many as the system lets this user have. By default it is 1024, and each client takes a few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def on_leave(leave: Callable[[], None]) -> None:

@@ -137,6 +137,10 @@ def let_go_of_terminal() -> None:
     """Nothing to do: it was started without a console, and nobody has to collect a process."""
 
 
+def allow_descriptors() -> None:
+    """Nothing to do: handles are not limited, and the C library has room for 8192 files."""
+
+
 def on_leave(leave: Callable[[], None]) -> None:
     """Call `leave` when the user asks for the end. The main thread has to be the caller."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGBREAK):

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from qnnbridge_protocol.errors import BridgeError, HostError, OptionError
 from qnnbridge_tools import output
@@ -17,10 +17,17 @@ from qnnbridge_tools.host import link
 from qnnbridge_tools.host.figures import Figures, read_figures
 from qnnbridge_tools.host.options import DaemonOptions
 
+if TYPE_CHECKING:
+    from qnnbridge.daemon.start import Outcome, Starting
+
 NAMED_CLIENTS: Final = 5
 START_TIMEOUT_S: Final = 60.0
 PATIENCE_S: Final = 5.0
 """With a daemon that holds the lock and does not answer: it may be just starting or leaving."""
+
+REPLACE_TRIES: Final = 3
+TURN_LOOK_S: Final = 2.0
+"""More than a daemon takes from writing where it is to saying that it is ready."""
 
 END_GRACE_S: Final = 20.0
 """Beyond the time for calls under way: what the NPU host may take to end, and the daemon itself."""
@@ -58,7 +65,7 @@ def stop(drain_s: float, as_json: bool) -> None:
             raise
         document = None
     if as_json:
-        output.print_json({"stopped": document is not None, "before": document and _without_us(document)})
+        output.print_json({"stopped": document is not None, "before": document and link.without_us(document)})
     elif document is None:
         print("No daemon runs.")
     else:
@@ -93,16 +100,13 @@ def restart_host(given: DaemonOptions, timeout_s: float, as_json: bool) -> None:
 
 def restart_daemon(given: DaemonOptions, drain_s: float, as_json: bool) -> None:
     words = given.checked_words()
-    try:
-        before: dict[str, Any] | None = _stop(drain_s)
-    except HostError as error:
-        if not link.is_none(error):
-            raise
-        before = None
-    if before is not None and not as_json:
-        print(_stopped_text(read_figures(before)))
-    document, started = _start(words)
-    _tell_started(document, started, as_json)
+    before = _replace(words, drain_s)
+    with link.reach(START_TIMEOUT_S, start_with=words) as daemon:
+        document = daemon.status()
+    if not as_json:
+        for ended in before:
+            print(_stopped_text(read_figures(ended)))
+    _tell_started(document, True, as_json)
 
 
 def status(as_json: bool) -> None:
@@ -111,7 +115,7 @@ def status(as_json: bool) -> None:
     with link.reach() as daemon:
         document = daemon.status()
     if as_json:
-        output.print_json(_without_us(document))
+        output.print_json(link.without_us(document))
     else:
         print_status(read_figures(document).without_client(os.getpid()))
 
@@ -164,15 +168,58 @@ def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
         return daemon.status(), outcome == "ready"
 
 
+def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
+    """What there was, in the end. The new daemon is there before the old one is told to go, and waits at the lock:
+    applications that go on working start one themselves, without these options, as soon as theirs is gone."""
+    from qnnbridge.daemon.start import TAKE_OVER, Starting
+
+    patience_s = drain_s + END_GRACE_S + START_TIMEOUT_S
+    successor = Starting([*words, TAKE_OVER, f"{REPLACE_TRIES * patience_s:g}"])
+    ended: list[dict[str, Any]] = []
+    try:
+        outcome = successor.wait(time.monotonic() + START_TIMEOUT_S)
+        while outcome == "waiting" and len(ended) < REPLACE_TRIES:
+            try:
+                ended.append(_stop(drain_s))
+            except HostError as error:
+                if not link.is_none(error):
+                    raise
+            instance = read_figures(ended[-1]).daemon.instance if ended else ""
+            outcome = _its_turn(successor, instance, time.monotonic() + patience_s)
+    finally:
+        successor.close()
+    if outcome != "ready":
+        raise HostError(
+            "The new daemon did not come to its turn.",
+            cause="Another one was started before it, each time." if outcome else "It does not move.",
+            fix="Try again, or end the applications that start one: qnnbridge host status",
+        )
+    return ended
+
+
+def _its_turn(successor: Starting, ended: str, deadline: float) -> Outcome | None:
+    """What became of it; "waiting" again if one that an application has started was quicker. ended: the instance
+    that was before."""
+    while True:
+        another = link.replaced(ended)
+        outcome = successor.wait(min(deadline, time.monotonic() + TURN_LOOK_S))
+        if outcome is not None:
+            return outcome
+        if another:
+            return "waiting"
+        if time.monotonic() >= deadline:
+            return None
+
+
 def _stop(drain_s: float) -> dict[str, Any]:
     """What there was. Returns when the daemon has ended; raises `HostError` if it does not."""
     with link.reach_soon(PATIENCE_S, any_release=True) as daemon:
         document = daemon.status()
         daemon.stop(drain_s)
-    if not link.wait_for_end(drain_s + END_GRACE_S):
-        pid = read_figures(document).daemon.pid
+    ended = read_figures(document).daemon
+    if not link.wait_for_end(drain_s + END_GRACE_S, ended.instance):
         raise HostError(
-            f"The daemon (pid {pid}) agreed to stop, and still runs after {drain_s + END_GRACE_S:g} s.",
+            f"The daemon (pid {ended.pid}) agreed to stop, and still runs after {drain_s + END_GRACE_S:g} s.",
             fix="See what it does: qnnbridge host logs. If it hangs, end the process.",
         )
     return document
@@ -185,14 +232,6 @@ def _tell_started(document: dict[str, Any], started: bool, as_json: bool) -> Non
         return
     words = "The daemon runs" if started else "A daemon runs already"
     print(f"{words}: pid {figures.daemon.pid}, {output.visible(figures.daemon.endpoint)}")
-
-
-def _without_us(document: dict[str, Any]) -> dict[str, Any]:
-    """The daemon's document without the client that only asks for it."""
-    clients = [
-        client for client in document.get("clients") or () if client.get("pid") != os.getpid() or client["sessions"]
-    ]
-    return {**document, "clients": clients}
 
 
 def _stopped_text(figures: Figures) -> str:

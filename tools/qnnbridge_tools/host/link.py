@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -128,6 +129,14 @@ def explained(error: BridgeError) -> BridgeError:
     return no_daemon(error.cause)
 
 
+def without_us(document: dict[str, Any]) -> dict[str, Any]:
+    """The daemon's document without the client that only asks for it."""
+    clients = [
+        client for client in document.get("clients") or () if client.get("pid") != os.getpid() or client["sessions"]
+    ]
+    return {**document, "clients": clients}
+
+
 def no_daemon(cause: str | None = None) -> HostStartFailed:
     return HostStartFailed(
         "No qnnbridge daemon runs.",
@@ -165,18 +174,30 @@ def is_running() -> bool:
         lock.acquire(timeout=0)
     except Timeout:
         return True
+    except OSError:  # not ours to lock, or on a disk that cannot be written: no daemon of ours has it either
+        return False
     lock.release()
     return False
 
 
-def wait_for_end(timeout_s: float) -> bool:
-    """Until no daemon lives any more; False if one still does then."""
+def wait_for_end(timeout_s: float, instance: str = "") -> bool:
+    """Until no daemon lives any more; False if one still does then. instance: of the one that is meant: another may
+    take its place at once, started by an application that goes on working."""
     end = time.monotonic() + timeout_s
-    while is_running():
+    while is_running() and not replaced(instance):
         if time.monotonic() >= end:
             return False
         time.sleep(_LOOK_INTERVAL_S)
     return True
+
+
+def replaced(instance: str) -> bool:
+    """Whether a later daemon has said where it is: only the holder of the lock does, so that one has ended."""
+    try:
+        found = left_behind()
+    except BridgeError:
+        return False
+    return bool(instance) and found is not None and found.instance.hex() != instance
 
 
 def left_behind() -> Discovery | None:

@@ -6,20 +6,30 @@ thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_tools.host.link import left_behind
+from qnnbridge_tools.lost_output import refuse_without_reader
+
 FOLLOW_INTERVAL_S: Final = 0.25
 _BLOCK_BYTES: Final = 64 << 10
 
 
 def log_path() -> Path:
-    """Where a daemon that is started now would write: the last one wrote there, too."""
+    """Where the daemon that runs, or was killed, says that it writes: it may have been started with other folders.
+    Else where one that is started now would."""
     from qnnbridge_daemon.logs import log_file
 
+    with contextlib.suppress(BridgeError):
+        found = left_behind()
+        if found is not None and found.log_file and os.path.isfile(found.log_file):
+            return Path(found.log_file)
     return log_file()
 
 
@@ -117,8 +127,9 @@ class Follower:
 
 
 def follow(follower: Follower, show: Callable[[str], None], stop: threading.Event) -> None:
-    """Shows what is added until `stop` is set or Ctrl+C."""
+    """Shows what is added until `stop` is set or Ctrl+C. Raises `BrokenPipeError` when nobody reads it."""
     while not stop.wait(FOLLOW_INTERVAL_S):
+        refuse_without_reader()
         for line in follower.new_lines():
             show(line)
 

@@ -26,6 +26,8 @@ def unit_text(service: Service, another_runs_code: int) -> str:
         "[Service]",
         "Type=exec",
         f"ExecStart={command}",
+        "# Else it is the home folder, and Python would take a file there for a module of its own.",
+        "WorkingDirectory=/",
         *(f"Environment={quoted(f'{name}={value}')}" for name, value in service.environment.items()),
         "Restart=on-failure",
         "RestartSec=1",

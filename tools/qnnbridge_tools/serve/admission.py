@@ -9,7 +9,8 @@ from qnnbridge_protocol.errors import Busy
 
 
 class Admission:
-    """most: requests that are worked on or wait. most_bytes: of their bodies, as received and as unpacked."""
+    """most: requests that are worked on or wait for that. most_bytes: of the bodies of all, as received and as
+    unpacked, also of those that are still coming."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
@@ -19,15 +20,22 @@ class Admission:
         self._bytes = 0
 
     def enter(self) -> Ticket:
-        """A place for one request. Raises `Busy`."""
+        """For a request of which the body is yet to come. Raises `Busy` if it would find no place now."""
         with self._lock:
-            if self._count >= self._most:
-                raise Busy(
-                    f"{self._count} requests are being worked on or wait, and no more are taken.",
-                    fix="Send it again a little later, or give the server a longer --queue.",
-                )
-            self._count += 1
+            self._refuse_if_full()
         return Ticket(self)
+
+    def take_place(self) -> None:
+        with self._lock:
+            self._refuse_if_full()
+            self._count += 1
+
+    def _refuse_if_full(self) -> None:
+        if self._count >= self._most:
+            raise Busy(
+                f"{self._count} requests are being worked on or wait, and no more are taken.",
+                fix="Send it again a little later, or give the server a longer --queue.",
+            )
 
     def take(self, size: int) -> None:
         with self._lock:
@@ -38,18 +46,25 @@ class Admission:
                 )
             self._bytes += size
 
-    def leave(self, size: int) -> None:
+    def leave(self, places: int, size: int) -> None:
         with self._lock:
-            self._count -= 1
+            self._count -= places
             self._bytes -= size
 
 
 class Ticket:
-    """The place of one request; leaves with the ``with``. One thread at a time."""
+    """What one request holds; given back with the ``with``. One thread at a time."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
+        self._places = 0
         self._bytes = 0
+
+    def take_place(self) -> None:
+        """The whole request is there: it counts from now on. A client that is slow to send keeps nobody out. Raises
+        `Busy`."""
+        self._admission.take_place()
+        self._places += 1
 
     def take(self, size: int) -> None:
         """That many bytes more. Raises `Busy`."""
@@ -62,4 +77,4 @@ class Ticket:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._admission.leave(self._bytes)
+        self._admission.leave(self._places, self._bytes)

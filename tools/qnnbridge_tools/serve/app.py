@@ -117,6 +117,7 @@ class Service:
         packed = packing.wanted_encoding(request.headers.get("accept-encoding"))
         with self._admission.enter() as ticket:
             parts = await receive_body(request, ticket, self._limits.most_bytes)
+            ticket.take_place()
             arrived = time.monotonic()
             read = functools.partial(self._read, parts, encoding, request.headers.get(HEADER_LENGTH), ticket)
             asked = await self._readers.do(read)

@@ -23,7 +23,6 @@ async def receive_body(request: Request, ticket: Ticket, most: int) -> list[byte
             raise bad_request("Content-Length is no number.")
         if int(announced) > most:
             raise _too_large(most)
-        ticket.take(int(announced))
     parts: list[bytes] = []
     size = 0
     while True:
@@ -37,8 +36,7 @@ async def receive_body(request: Request, ticket: Ticket, most: int) -> list[byte
         size += len(part)
         if size > most:
             raise _too_large(most)
-        if announced is None:
-            ticket.take(len(part))
+        ticket.take(len(part))  # not what was announced: who is slow to send it would keep others out
         parts.append(part)
         if not message.get("more_body", False):
             return parts

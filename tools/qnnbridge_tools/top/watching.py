@@ -8,7 +8,7 @@ import time
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools import output
 from qnnbridge_tools.host.figures import Figures, read_figures
-from qnnbridge_tools.host.link import Link, reach
+from qnnbridge_tools.host.link import Link, reach, without_us
 from qnnbridge_tools.top.sorting import Order, in_order
 
 
@@ -37,7 +37,7 @@ def watch(interval_s: float, order: Order, rounds: int | None, as_json: bool) ->
     """Raises `BridgeError` if there is no daemon at the beginning."""
     if as_json:
         with reach() as link:
-            output.print_json(link.status())
+            output.print_json(without_us(link.status()))
         return
     asking = Asking()
     try:

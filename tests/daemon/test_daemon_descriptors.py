@@ -1,0 +1,87 @@
+"""A daemon that runs out of descriptors, and a folder that cannot be written: said in words, and survived."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+from filelock import FileLock
+
+import qnnbridge
+from qnnbridge.daemon.discovery import FILE_NAME, write_discovery
+from qnnbridge.daemon.folder import make_runtime_folder
+from qnnbridge_daemon import listener
+from qnnbridge_daemon.main import Daemon
+from qnnbridge_protocol.errors import HostStartFailed
+from qnnbridge_tools.host import link
+from tests import needs
+from tests.daemon.doors import StandIn, daemon_process, new_discovery, open_listener, stop_daemon
+
+pytestmark = needs.posix
+
+
+@contextlib.contextmanager
+def no_more_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_daemon_without_descriptors_does_not_believe_that_nobody_can_find_it() -> None:
+    folder = make_runtime_folder()
+    discovery = new_discovery(folder)
+    write_discovery(folder, discovery)
+    daemon: Any = types.SimpleNamespace(
+        _folder=folder, _lock=types.SimpleNamespace(is_ours=True), _discovery=discovery
+    )
+    with no_more_descriptors():
+        assert Daemon._can_be_found(daemon)
+    (folder / FILE_NAME).unlink()
+    assert not Daemon._can_be_found(daemon)
+
+
+def test_a_daemon_allows_itself_what_the_system_allows() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    try:
+        with qnnbridge.connect() as host:
+            host.ping()
+            assert psutil.Process(daemon_process().pid).rlimit(psutil.RLIMIT_NOFILE)[0] == min(hard, 65536)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        stop_daemon()
+
+
+def test_a_daemon_without_room_is_not_to_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(listener, "Streams", full)
+    with open_listener(StandIn().serve), pytest.raises(HostStartFailed, match="no room") as caught:
+        qnnbridge.connect(start=False)
+    assert "open files" in str(caught.value.fix)
+    assert "host start " not in str(caught.value.fix)
+
+
+def test_where_the_lock_cannot_be_taken_no_daemon_of_ours_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read-only disk, for example."""
+    (make_runtime_folder() / "daemon.lock").touch(0o600)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    with pytest.raises(HostStartFailed, match=r"No qnnbridge daemon runs\.") as caught:
+        link.reach()
+    assert link.is_none(caught.value)

@@ -1,0 +1,128 @@
+"""A daemon that ends while applications go on working: they start one at once, and nobody is misled by that."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from qnnbridge.daemon.discovery import write_discovery
+from qnnbridge.daemon.folder import make_runtime_folder
+from qnnbridge.daemon.start import TAKE_OVER, Starting
+from qnnbridge_daemon import main
+from qnnbridge_daemon.lock import LOCK_NAME, FolderLock
+from qnnbridge_daemon.options import parse_options
+from qnnbridge_tools.host import link
+from tests import needs
+from tests.daemon.brokers import until
+from tests.daemon.doors import GRACE_S, MODEL, daemons_alive, new_discovery, program, stop_daemon, told
+
+pytestmark = [needs.posix, pytest.mark.timeout(180)]
+
+COMMAND = [sys.executable, "-m", "qnnbridge_tools", "host"]
+RESTARTS = 3
+CLIENTS = 3
+
+WORKS_ON = """
+import sys, threading, numpy as np, qnnbridge
+session = qnnbridge.InferenceSession(sys.argv[1], host="daemon", providers=["CPUExecutionProvider"])
+x = np.arange(6, dtype=np.float32).reshape(3, 2)
+first = session.run(None, {"X": x})[0].tolist()
+print("ready", flush=True)
+end = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.readline(), end.set()), daemon=True).start()
+while not end.is_set():
+    assert session.run(None, {"X": x})[0].tolist() == first
+print("all right", flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_daemon_left() -> Iterator[None]:
+    yield
+    stop_daemon()
+
+
+@contextlib.contextmanager
+def working_clients() -> Iterator[None]:
+    programs = [program(WORKS_ON, MODEL) for _ in range(CLIENTS)]
+    try:
+        assert [one.stdout.readline() for one in programs if one.stdout is not None] == ["ready\n"] * CLIENTS
+        yield
+    finally:
+        for one in programs:
+            assert one.stdin is not None
+            with contextlib.suppress(OSError):
+                one.stdin.write("\n")
+                one.stdin.flush()
+        ends = [told(one) for one in programs]
+    assert ends == [["all right"]] * CLIENTS
+
+
+def host(*arguments: str) -> Any:
+    ran = subprocess.run(
+        [*COMMAND, *arguments, "--json"], capture_output=True, text=True, timeout=4 * GRACE_S, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_the_one_that_replaces_it_has_the_options_asked_for_although_clients_work_on() -> None:
+    with working_clients():
+        for slots in range(5, 5 + RESTARTS):
+            before = host("status")["daemon"]["instance"]
+            restarted = host("restart", "--daemon", "--slots", str(slots))
+            status = host("status")
+            assert restarted["started"] is True
+            assert restarted["daemon"]["instance"] == status["daemon"]["instance"] != before
+            assert status["queue"]["slots"] == slots
+
+
+def test_one_that_an_application_starts_at_once_is_not_taken_for_the_one_that_was_stopped() -> None:
+    folder = make_runtime_folder()
+    now_there = new_discovery(folder)
+    write_discovery(folder, now_there)
+    with FileLock(folder / LOCK_NAME):
+        assert not link.wait_for_end(0.0, now_there.instance.hex())
+        assert link.wait_for_end(0.0, new_discovery(folder).instance.hex())
+    (folder / "daemon.json").unlink()
+
+
+def test_one_that_waits_to_take_over_leaves_when_nobody_waits_for_it() -> None:
+    host("start")
+    successor = Starting([TAKE_OVER, "600"])
+    assert successor.wait(time.monotonic() + GRACE_S) == "waiting"
+    assert len(daemons_alive()) == 2
+    successor.close()
+    until(lambda: len(daemons_alive()) == 1)
+
+
+def test_one_that_waits_to_take_over_is_there_when_the_other_has_ended() -> None:
+    old = host("start")["daemon"]
+    successor = Starting([TAKE_OVER, "600"])
+    deadline = time.monotonic() + GRACE_S
+    assert successor.wait(deadline) == "waiting"
+    assert host("stop")["before"]["daemon"]["pid"] == old["pid"]
+    assert successor.wait(deadline) == "ready"
+    assert host("status")["daemon"]["instance"] != old["instance"]
+
+
+def test_a_command_that_looks_whether_there_is_a_daemon_keeps_none_from_starting() -> None:
+    """It has the lock while it looks, and a service manager does not start again what has found another one."""
+
+    class BusyForAMoment(FolderLock):
+        def __init__(self) -> None:
+            self.taken = [False, False, True]
+
+        def take(self) -> bool:
+            return self.taken.pop(0)
+
+    assert main._wait_for_turn(BusyForAMoment(), parse_options(["--foreground"]))
+    assert not main._wait_for_turn(BusyForAMoment(), parse_options([]))
