@@ -173,7 +173,7 @@ class Broker:
             if client.queue.late and client.answered:
                 client.end()
 
-    # --- idle models ---
+    # --- idle models and silent clients ---
 
     def _tidy(self) -> None:
         seen, collect = self._gone_by_now(), 0
@@ -182,6 +182,7 @@ class Broker:
             if self.settings.idle_unload_s > 0:
                 self.sessions.unload_idle(self.settings.idle_unload_s)
                 next_s = min(next_s or TIDY_INTERVAL_S, self.settings.idle_unload_s)
+            self._let_go_of_silent()
             if (gone := self._gone_by_now()) != seen:
                 # What a dead host and a client that has left held refers to itself in places (tracebacks of errors
                 # that were passed on), and to shared memory. In a process that idles the collector may never come.
@@ -191,10 +192,18 @@ class Broker:
                 collect -= 1
                 gc.collect()
             self.gone_slabs.settle()
-            self._something_left.wait(min(TIDY_INTERVAL_S, max(SHORTEST_PAUSE_S, next_s or TIDY_INTERVAL_S)))
+            next_s = min(next_s or TIDY_INTERVAL_S, self.settings.greeting_s)
+            self._something_left.wait(min(TIDY_INTERVAL_S, max(SHORTEST_PAUSE_S, next_s)))
             if self._something_left.is_set():
                 self._stopped.wait(SHORTEST_PAUSE_S)  # clients come and go in crowds
                 self._something_left.clear()
+
+    def _let_go_of_silent(self) -> None:
+        """Who never greets has no use for the daemon, and would keep an idle one from ending."""
+        for client in self.clients:
+            if client.silent_s > self.settings.greeting_s:
+                _log.warning("%s has not greeted in %g s: dropped", client.label, self.settings.greeting_s)
+                client.end()
 
     def _gone_by_now(self) -> tuple[int, int]:
         """How many hosts and clients have come to their end."""

@@ -137,6 +137,11 @@ class Client:
             self._slabs.close()
 
     @property
+    def silent_s(self) -> float:
+        """For how long it has been let in without a greeting; 0 behind that."""
+        return 0.0 if self._server.greeted else time.monotonic() - self.since
+
+    @property
     def answered(self) -> bool:
         """Whether it has the answers to all its calls, but to those that came too late to be begun."""
         return self._server.unanswered <= self.queue.late

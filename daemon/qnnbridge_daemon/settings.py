@@ -25,7 +25,8 @@ class BrokerSettings:
     idle_unload_s: a model that nobody has called for this long is unloaded, and loaded again by its next call; 0
     never unloads. keep_unused_s: how long a model that no client has open any more stays loaded for the next one;
     keep_unused: how many of those. stall_s: a client that takes nothing of what it has asked for in this time is
-    dropped. endpoint, log_file, instance, idle_exit_s: to be shown by `status`, the broker has no use for them.
+    dropped. greeting_s: so is one that was let in and does not greet in that time. endpoint, log_file, instance,
+    idle_exit_s: to be shown by `status`, the broker has no use for them.
     """
 
     slots: int = 4
@@ -34,6 +35,7 @@ class BrokerSettings:
     keep_unused_s: float = 60.0
     keep_unused: int = 4
     stall_s: float = 60.0
+    greeting_s: float = 15.0
     endpoint: str = ""
     log_file: str = ""
     instance: str = ""

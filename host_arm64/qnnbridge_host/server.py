@@ -174,6 +174,11 @@ class Server:
         return self._in_flight.drain(timeout_s)
 
     @property
+    def greeted(self) -> bool:
+        """Whether the client has said HELLO, and was not refused."""
+        return self._connection.agreement is not None
+
+    @property
     def agreed_limits(self) -> Limits | None:
         agreement = self._connection.agreement
         return None if agreement is None else agreement.limits

@@ -215,6 +215,22 @@ def test_nonsense_ends_the_connection_that_it_came_by_and_no_other(
     assert "client " in caplog.text
 
 
+def test_who_was_let_in_and_never_greets_is_let_go(caplog: pytest.LogCaptureFixture) -> None:
+    lab = Lab(fake_host(), BrokerSettings(greeting_s=0.3, keep_unused_s=0.0))
+    try:
+        session = qnnbridge.InferenceSession(script(), host=lab.client())
+        to_daemon, from_daemon, thread = lab.connect()
+        thread.join(GRACE_S)
+        assert not thread.is_alive()
+        os.close(to_daemon)
+        os.close(from_daemon)
+        assert "has not greeted" in caplog.text
+        assert session.run(None, {"x": X})[0][1] == 2, "who has greeted stays"
+        assert len(lab.broker.clients) == 1
+    finally:
+        lab.close()
+
+
 def test_a_thousand_connections_leave_nothing(lab: Lab) -> None:
     keeper = qnnbridge.InferenceSession(script(), host=lab.client())
     for _ in range(3):
