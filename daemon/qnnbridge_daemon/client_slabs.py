@@ -114,7 +114,7 @@ class ClientSlabs(Slabs):
         with self._lock:
             self._slabs.clear()
 
-    def _map(self, where: Mapping[str, Any], size: int, host_writes: bool) -> Slab:
+    def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> Slab:
         """Raises `Busy`, too."""
         self._account.share(size)
         try:

@@ -252,6 +252,7 @@ class Server:
             self._send(Frame(Kind.REPLY, frame.request_id, {"state": state}))
             withdrawn = self._in_flight.take_withdrawn(target) if state == "not-started" else None
             if withdrawn is not None:
+                _drop_places(withdrawn)
                 self._send_error(withdrawn, Cancelled("The request was cancelled before it started."))
         else:
             request = Request(frame.request_id, frame.header, frame.buffers)
@@ -277,6 +278,7 @@ class Server:
             if lane is None:
                 self._in_flight.arrive(request.id)
         if not taken:
+            _drop_places(request)
             self._send_error(request, Busy("Too many requests are in flight.", fix="Call again later."))
         elif lane is None:
             self._serve(request)
@@ -345,7 +347,10 @@ class Server:
     def _handle(self, request: Request) -> Answer:
         op = str(request.op)
         if op in LINE_OPERATIONS:
-            self._all_lines().operations[op](request.header, request.id)
+            try:
+                self._all_lines().operations[op](request.header, request.id)
+            finally:
+                _drop_places(request)
             return {}, ()
         return self._handlers.handle(request, lambda phase: self._in_flight.enter(request, phase))
 
@@ -387,6 +392,13 @@ class Server:
             self._home.write_all(chunks)
         except OSError:
             self._home.leave(EXIT_OK)
+
+
+def _drop_places(request: Request) -> None:
+    if request.op in LINE_OPERATIONS:
+        from qnnbridge_host.sharing import drop_places
+
+        drop_places(request.header)
 
 
 def _phase(request_id: int, phase: str) -> Frame:
