@@ -26,6 +26,13 @@ EXPECTED: dict[str, Any] = {
     },
     "what_was_not_sent_is_taken_back": [GIVEN, "Deadline", True],
     "a_second_end_that_cannot_be_given": False,
+    "memory_of_a_client_is_passed_on": {
+        "results": True,
+        "results of the next host": True,
+        "by lines": [True, True, 2],
+        "memory of the daemon": False,
+        "kept": True,
+    },
 }
 
 

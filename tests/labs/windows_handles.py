@@ -7,6 +7,7 @@ host process with the scripted engine.
 from __future__ import annotations
 
 import _winapi
+import gc
 import json
 import os
 import sys
@@ -18,16 +19,23 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.daemon.brokers import lab, until
 from tests.fakes.hosts import fake_host, script
 from windows_facts import FACTS, TIMEOUT_S, fact, report
 
 from qnnbridge._platform._win32_sharing import LineStreams, SharedMemory, give_handle, take_back
 from qnnbridge.process.channel import Deadline
 from qnnbridge.repeated.lines import Lines
+from qnnbridge_daemon import client_slabs
+from qnnbridge_daemon._platform._win32_passing import KeptMemory
+from qnnbridge_daemon.settings import BrokerSettings
 from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
 
 import qnnbridge  # isort: skip
 import numpy as np  # isort: skip
+import psutil  # isort: skip
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
 
 PROCESS_DUP_HANDLE = 0x40
 X = np.arange(4, dtype=np.float32)
@@ -190,6 +198,57 @@ def a_second_end_that_cannot_be_given() -> Any:
     finally:
         sharing.give_handle = give_handle
         streams.close()
+
+
+class Counted(KeptMemory):
+    """What the daemon has of its clients' memory."""
+
+    made = closed = 0
+
+    def __init__(self, where: dict[str, Any]) -> None:
+        super().__init__(where)
+        Counted.made += 1
+
+    def close(self) -> None:
+        super().close()
+        Counted.closed += 1
+
+
+def calls(session: qnnbridge.InferenceSession, given: Array, taken: Array) -> bool:
+    """Whether all results are right, of both ways to give and take arrays."""
+    large = np.arange(given.size, dtype=np.float32)
+    right = True
+    for number in range(4):
+        given[:] = large + number
+        session.run(None, {"x": given}, out=[taken])
+        right &= np.array_equal(taken, given * 3)
+        right &= np.array_equal(session.run(None, {"x": large})[0], large * 3)
+    return right
+
+
+@fact
+def memory_of_a_client_is_passed_on() -> Any:
+    """Client and daemon in this process: the NPU host maps what the client shares, and nothing of the daemon's."""
+    client_slabs.KeptMemory = Counted
+    told: dict[str, Any] = {}
+    shape = (1 << 20,)
+    with lab(fake_host(), BrokerSettings(keep_unused_s=0.0)) as made:
+        session = qnnbridge.InferenceSession(script(scale=3), host=made.client())
+        given, taken = session.empty_input("x", shape), session.empty_output("y", shape)
+        told["results"] = calls(session, given, taken)
+        process = made.npu_host.supervisor.running
+        assert process is not None
+        psutil.Process(process.real_pid).kill()
+        told["results of the next host"] = calls(session, given, taken)
+        stats = made.npu_host.stats
+        told["by lines"] = [session.host.stats.shared_calls >= 8, stats.shared_calls >= 8, stats.generation]
+        told["memory of the daemon"] = stats.shared_bytes >= given.nbytes
+        del given, taken
+        told["kept"] = Counted.made > 3
+    session.host.close()
+    gc.collect()
+    until(lambda: Counted.closed == Counted.made)
+    return told
 
 
 if __name__ == "__main__":
