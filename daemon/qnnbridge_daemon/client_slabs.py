@@ -2,7 +2,8 @@
 
 A slab of a client is passed on: the NPU host maps it, too, where the client has it, so that tensors go from one to
 the other without a copy here. To the daemon's own lines it looks like an array of an application of theirs
-(`qnnbridge.repeated.arrays`). Where that cannot be had, what lies in it is copied.
+(`qnnbridge.repeated.arrays`). Where that cannot be had (no descriptor or handle left, an NPU host that does not map
+it), what lies in it is copied.
 
 Any thread. What is mapped or made counts until nothing refers to it any more, whoever still does; finalizers only
 leave a note, and somebody works through the notes later.
@@ -12,15 +13,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import os
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from qnnbridge.repeated.sharing import next_slab_number
+from qnnbridge_daemon._platform.passing import KeptMemory
 from qnnbridge_daemon.limits import Account
-from qnnbridge_host.sharing import Slab, Slabs, open_stream
+from qnnbridge_host.sharing import Slab, Slabs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,28 +30,18 @@ if TYPE_CHECKING:
     from qnnbridge.host import Host
     from qnnbridge.repeated.memory import Slab as OwnSlab
 
-PASSED_ON = sys.platform == "linux"
-"""Whether the place of a slab means the same to every process of the user. A handle of Windows does not."""
-
 
 class ForeignSlab:
-    """A client's slab as the daemon's own lines see it: something that the NPU host can be shown.
+    """A client's slab as the daemon's own lines see it: something that the NPU host can be shown."""
 
-    The client closes its descriptor as soon as the slab is mapped here, so the host is shown one of ours.
-    """
+    __slots__ = ("data", "host_writes", "number", "place", "size")
 
-    __slots__ = ("_place", "data", "host_writes", "number", "size")
-
-    def __init__(self, fd: int, place: Mapping[str, Any], data: npt.NDArray[np.uint8], host_writes: bool) -> None:
+    def __init__(self, kept: KeptMemory, data: npt.NDArray[np.uint8], host_writes: bool) -> None:
         self.number = next_slab_number()
         self.size = data.nbytes
         self.host_writes = host_writes
         self.data = data
-        self._place = {**place, "pid": os.getpid(), "fd": fd}
-
-    def place(self, _pid: int) -> dict[str, Any]:
-        """The host opens it here, as the daemon did at the client."""
-        return self._place
+        self.place = kept.place
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,9 +74,9 @@ class GoneSlabs:
         self._host = host
         self._numbers: collections.deque[int] = collections.deque()
 
-    def watch(self, slab: ForeignSlab, fd: int) -> None:
-        """fd: to be closed with it."""
-        weakref.finalize(slab.data, _let_go, fd, slab.number, self._numbers).atexit = False
+    def watch(self, slab: ForeignSlab, kept: KeptMemory) -> None:
+        """kept: to be closed with it."""
+        weakref.finalize(slab.data, _let_go, kept, slab.number, self._numbers).atexit = False
 
     def settle(self) -> None:
         """Let the NPU host forget them. May have to wait for it, not for long."""
@@ -114,31 +105,40 @@ class ClientSlabs(Slabs):
         with self._lock:
             self._slabs.clear()
 
-    def _map(self, where: Mapping[str, Any], size: int, host_writes: bool) -> Slab:
+    def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> Slab:
         """Raises `Busy`, too."""
         self._account.share(size)
+        kept = None
         try:
             if sys.platform == "linux":
                 from qnnbridge_host._platform._posix_sharing import check_sealed
 
                 check_sealed(where)
+            # Before it is mapped: a handle is closed by that.
+            kept = _keep(where)
             slab = super()._map(where, size, host_writes)
         except BaseException:
+            if kept is not None:
+                kept.close()
             self._account.unshare(size)
             raise
         # Plans refer to the memory, not to the slab.
         self._account.unshare_with(slab.data, size)
-        if not PASSED_ON:
+        if kept is None:
             return slab
-        try:
-            fd = open_stream(where, write=False)
-        except (OSError, ValueError):
-            return slab  # no descriptor for it: what lies in it is copied
-        foreign = ForeignSlab(fd, where, slab.data, host_writes)
-        self._gone.watch(foreign, fd)
+        foreign = ForeignSlab(kept, slab.data, host_writes)
+        self._gone.watch(foreign, kept)
         return ClientSlab(slab.data, host_writes, self._host, foreign)
 
 
-def _let_go(fd: int, number: int, gone: collections.deque[int]) -> None:
-    os.close(fd)
+def _keep(where: dict[str, Any]) -> KeptMemory | None:
+    """``None``: no descriptor or handle for it, so what lies in it is copied."""
+    try:
+        return KeptMemory(where)
+    except (OSError, ValueError):
+        return None
+
+
+def _let_go(kept: KeptMemory, number: int, gone: collections.deque[int]) -> None:
+    kept.close()
     gone.append(number)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qnnbridge_host.engine.stop import StopHandle
-from qnnbridge_host.requests import Request
+from qnnbridge_host.requests import Declaration, Request
 from qnnbridge_protocol.errors import Cancelled
 from qnnbridge_protocol.lines import call_id
 
@@ -75,8 +75,8 @@ class LineCall(Request):
             self.line.answer_error(self, error)
             return False
 
-    def declare(self, phase: str) -> None:
-        self.line.tell_phase(self, phase)
+    def declare(self, what: Declaration) -> None:
+        self.line.tell_phase(what)
 
     def declare_all(self, phase: str) -> None:
         """Where there is no memory to note it in."""

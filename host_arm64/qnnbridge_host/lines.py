@@ -25,6 +25,7 @@ from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.lines import (
     HEAD,
     HEAD_BYTES,
+    LAST_NUMBER,
     LINE_MAGIC,
     MAX_PLANS,
     PHASE_RECORD,
@@ -39,6 +40,7 @@ from qnnbridge_protocol.lines import (
 
 if TYPE_CHECKING:
     from qnnbridge_host.open_lines import Lines
+    from qnnbridge_host.requests import Declaration
 
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
 _IN_SHORT = struct.Struct("<8sIIQQ")
@@ -71,6 +73,8 @@ class Line:
         self.spare: list[LineCall] = []
         """To be used again."""
         self._write_lock = threading.Lock()
+        self._tell_lock = threading.Lock()
+        """Of those who tell a phase, before the other one."""
         self._write = blocking_write(self._out_fd)
         self._writer = ByteWriter(self._write)
         self.result = bytearray(pack_head(LineKind.RESULT, 0))
@@ -231,8 +235,19 @@ class Line:
     def answer_error(self, call: LineCall, error: BaseException) -> None:
         self._send_frame(LineKind.ERROR, call.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
 
-    def tell_phase(self, call: LineCall, phase: str) -> None:
-        self._send(LineKind.PHASE, call.number, phase=_PHASE_NUMBERS.get(phase, 1))
+    def tell_phase(self, what: Declaration) -> None:
+        number = what.id & LAST_NUMBER
+        head = memoryview(pack_head(LineKind.PHASE, number, phase=_PHASE_NUMBERS.get(what.phase, 1)))
+        with self._tell_lock:  # who comes when another one is about to tell it goes on when it is told
+            # The call may be answered at this moment. The client is further on then, and may not read at all.
+            if not self._write_lock.acquire(blocking=False):
+                return
+            try:
+                if not self.ended and what.due and is_behind(number, self._answered):
+                    self._write_out([head])
+                    what.made()
+            finally:
+                self._write_lock.release()
 
     def answer_shortly(self, head: bytearray, number: int) -> None:
         """With `result`: the outputs are where the plan says. Or with a PONG."""
@@ -266,26 +281,20 @@ class Line:
         chunks, size = tail_of(frame, self._desk.limits)
         self._send(kind, number, chunks, size)
 
-    def _send(
-        self, kind: LineKind, number: int, chunks: list[memoryview] | None = None, size: int = 0, phase: int = 0
-    ) -> None:
-        head = memoryview(HEAD.pack(LINE_MAGIC, kind, phase, 0, number, 0, size, 0))
-        # Another thread may want to tell a phase while the call is being answered. The client is further on then,
-        # and may not read at all, while other calls wait for that thread.
-        if not self._write_lock.acquire(blocking=kind is not LineKind.PHASE):
-            return
-        try:
-            if self.ended or (kind is LineKind.PHASE and number == self._answered):
-                return
-            if kind is not LineKind.PHASE:
+    def _send(self, kind: LineKind, number: int, chunks: list[memoryview] | None = None, size: int = 0) -> None:
+        head = memoryview(pack_head(kind, number, tail_bytes=size))
+        with self._write_lock:
+            if not self.ended:
                 self._answered = number
-            try:
-                self._writer.write_all([head, *(chunks or ())])
-            except OSError:  # the caller has given the line up
-                self._writer.discard()
-                self.ended = True
-        finally:
-            self._write_lock.release()
+                self._write_out([head, *(chunks or ())])
+
+    def _write_out(self, chunks: list[memoryview]) -> None:
+        """Under the lock."""
+        try:
+            self._writer.write_all(chunks)
+        except OSError:  # the caller has given the line up
+            self._writer.discard()
+            self.ended = True
 
     def close_if_unused(self) -> None:
         """The line has ended: nobody will write when all its calls are spare."""

@@ -125,7 +125,7 @@ class Lines:
                 line.forget_slab(number)
 
 
-def _place(header: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _place(header: Mapping[str, Any], name: str) -> dict[str, Any]:
     place = header.get(name)
     if not isinstance(place, dict):
         raise desync(f"{name} names no shared object")

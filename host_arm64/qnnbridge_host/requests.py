@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 GIVING_BACK = ("slab.release", "session.close")
 """Operations that do not count for the limit: refused, they would leave here what the client has no more use for,
@@ -55,6 +55,7 @@ class Request:
         self.buffers = buffers
         self.phase: str | None = None
         self.declared = False
+        """Whether the client knows the phase, or will before it is entered."""
         self.started = False
         self.has_place = False
         """Whether it counts for the client's limit. Not while it is being answered."""
@@ -79,8 +80,8 @@ class Request:
         """Answer with an error."""
         raise AssertionError("it did not come by a line")
 
-    def declare(self, phase: str) -> None:
-        """Tell the client the native step that it enters."""
+    def declare(self, what: Declaration) -> None:
+        """Tell the client the native step that it enters, if that is due still."""
         raise AssertionError("it did not come by a line")
 
     def let_go(self) -> None:
@@ -90,14 +91,44 @@ class Request:
         self.header.pop("initializers", None)
 
 
+class Declaration(NamedTuple):
+    """That a request is in this phase. Who tells it has the stream to the client while he asks whether it is `due`,
+    writes it and says so (`made`): then none is behind the answer of its request, and none is written twice.
+
+    id: of the request when it was in that phase. One that came by a line may be another call by now.
+    own: whether it enters the phase only when this is told. Else it is in there, and anybody may tell it.
+    """
+
+    request: Request
+    id: int
+    phase: str
+    own: bool
+    table: threading.Lock
+
+    @property
+    def due(self) -> bool:
+        """Who answers a request ends its phase before he asks for the stream."""
+        request = self.request
+        return request.phase == self.phase and request.id == self.id and (self.own or not request.declared)
+
+    def made(self) -> None:
+        with self.table:
+            if self.due:
+                self.request.declared = True
+
+
 class InFlight:
     """All requests between their arrival and their answer. Any thread.
 
-    What always holds: nobody waits here for a client to take an answer. One whose answer is being written is in no
-    native step any more, so there is nothing to declare about it, behind that answer, under the table's lock.
+    What always holds: nobody waits for the client under the lock of the table. What is to be declared is found out
+    under it and told behind it: by the request's own thread, which enters the step when that is told, or, of one
+    that was alone when it entered, by whoever comes next, who must not be in native code before the client can tell
+    the two apart. One that is in no native step, because its answer or its own declaration is being written, keeps
+    nobody waiting.
     """
 
-    def __init__(self, tell_phase: Callable[[int, str], None], limit: int) -> None:
+    def __init__(self, tell_phase: Callable[[Declaration], None], limit: int) -> None:
+        """tell_phase: writes it to the connection, if it is due."""
         self._tell_phase = tell_phase
         self._limit = limit
         self._lock = threading.Lock()
@@ -108,8 +139,7 @@ class InFlight:
         """Requests that have been read and are not in the table, and in their lane, yet: no cancel must overtake
         them, and none that came later."""
         self._arrived = threading.Condition()
-        """Of a lock of its own: the table's may be held as long as the client does not take a PHASE, and whoever
-        announces is the one who reads."""
+        """Of a lock of its own: it has waiters to wake up, and whoever announces is the one who reads."""
         self._draining = False
         self._empty = threading.Condition(self._lock)
 
@@ -130,11 +160,11 @@ class InFlight:
                 self._by_connection += 1
                 self._places_taken += 1
                 request.has_place = True
-            if self._requests:
-                for other in self._requests.values():
-                    if other.phase and not other.declared:
-                        self._declare(other)
             self._requests[request.id] = request
+            # What gives something back enters no step that a death would be put down to.
+            untold = [] if request.op in GIVING_BACK else self._untold()
+        for what in untold:
+            self._tell(what)
         return True
 
     def await_turn(self, request_id: int) -> None:
@@ -156,7 +186,8 @@ class InFlight:
             if requests:
                 for other in requests.values():
                     if other.phase and not other.declared:
-                        self._declare(other)
+                        self._put_and_tell(call)
+                        break
             requests[call.id] = call
         well = False
         try:
@@ -182,12 +213,12 @@ class InFlight:
         """`request` is about to enter native code."""
         with self._lock:
             request.phase = phase
-            request.declared = False
-            stopper = request.stopper if request.withdrawn else None
-            if phase != "running" or len(self._requests) > 1:
-                self._declare(request)
-        if stopper is not None:
-            stopper.stop()
+            request.declared = declare = phase != "running" or len(self._requests) > 1
+            withdrawn = request.withdrawn
+        if declare:
+            self._tell(Declaration(request, request.id, phase, True, self._lock))
+        if withdrawn and request.stopper is not None:
+            request.stopper.stop()
 
     def about_to_answer(self, request: Request) -> None:
         """One of the connection is done. The client may ask for more as soon as it has the answer, and may take its
@@ -268,10 +299,27 @@ class InFlight:
             self._draining = True
             return self._empty.wait_for(lambda: not self._requests, timeout_s)
 
-    def _declare(self, request: Request) -> None:
-        assert request.phase is not None
-        request.declared = True
-        if request.on_line:
-            request.declare(request.phase)
+    def _put_and_tell(self, call: Request) -> None:
+        """Put it into the table, and let go of the lock, which the caller has, while others are declared."""
+        self._requests[call.id] = call
+        untold = self._untold()
+        self._lock.release()
+        try:
+            for what in untold:
+                self._tell(what)
+        finally:
+            self._lock.acquire()
+
+    def _untold(self) -> list[Declaration]:
+        """What is inside of native code and was alone when it entered. Under the lock."""
+        return [
+            Declaration(request, request.id, request.phase, False, self._lock)
+            for request in self._requests.values()
+            if request.phase and not request.declared
+        ]
+
+    def _tell(self, what: Declaration) -> None:
+        if what.request.on_line:
+            what.request.declare(what)
         else:
-            self._tell_phase(request.id, request.phase)
+            self._tell_phase(what)

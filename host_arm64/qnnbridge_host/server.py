@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from qnnbridge_host.failures import describe
 from qnnbridge_host.lanes import Lane
-from qnnbridge_host.requests import InFlight, Request
+from qnnbridge_host.requests import Declaration, InFlight, Request
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import (
@@ -146,7 +146,7 @@ class Server:
         self._idle = 0
         self._idle_lock = threading.Lock()
         self._lanes: dict[str, Lane[Request]] = {}
-        self._in_flight = InFlight(self._tell_phase, hello.limits.max_in_flight)
+        self._in_flight = InFlight(self._declare, hello.limits.max_in_flight)
         self._desk = _Desk(self, handlers, hello)
         self._lines: Lines | None = None
         self._lines_lock = threading.Lock()
@@ -155,7 +155,7 @@ class Server:
         """Greet, serve until the client leaves, leave."""
         if self._connection.agreement is None:
             self._greet()
-        self._handlers.start(lambda phase: self._tell_phase(0, phase))
+        self._handlers.start(lambda phase: self._send(_phase(0, phase)))
         self._work()
         raise AssertionError("unreachable: _work only ends by leaving")
 
@@ -257,6 +257,7 @@ class Server:
             self._send(Frame(Kind.REPLY, frame.request_id, {"state": state}))
             withdrawn = self._in_flight.take_withdrawn(target) if state == "not-started" else None
             if withdrawn is not None:
+                _drop_places(withdrawn)
                 self._send_error(withdrawn, Cancelled("The request was cancelled before it started."))
         else:
             request = Request(frame.request_id, frame.header, frame.buffers)
@@ -282,6 +283,7 @@ class Server:
             if lane is None:
                 self._in_flight.arrive(request.id)
         if not taken:
+            _drop_places(request)
             self._send_error(request, Busy("Too many requests are in flight.", fix="Call again later."))
         elif lane is None:
             self._serve(request)
@@ -350,7 +352,10 @@ class Server:
     def _handle(self, request: Request) -> Answer:
         op = str(request.op)
         if op in LINE_OPERATIONS:
-            self._all_lines().operations[op](request.header, request.id)
+            try:
+                self._all_lines().operations[op](request.header, request.id)
+            finally:
+                _drop_places(request)
             return {}, ()
         return self._handlers.handle(request, lambda phase: self._in_flight.enter(request, phase))
 
@@ -365,8 +370,11 @@ class Server:
 
     # --- writing ---
 
-    def _tell_phase(self, request_id: int, phase: str) -> None:
-        self._send(Frame(Kind.PHASE, request_id, {"phase": phase}))
+    def _declare(self, what: Declaration) -> None:
+        with self._write_lock:
+            if what.due:
+                self._send_next(_phase(what.id, what.phase))
+                what.made()
 
     def _send_error(self, request: Request, error: BaseException) -> None:
         if request.on_line:
@@ -376,15 +384,30 @@ class Server:
 
     def _send(self, frame: Frame) -> None:
         with self._write_lock:
-            if self._connection.state is State.CLOSED:  # it has said goodbye meanwhile
-                self._home.leave(EXIT_OK)
-            self._write(self._connection.send(frame))
+            self._send_next(frame)
+
+    def _send_next(self, frame: Frame) -> None:
+        """Under the lock."""
+        if self._connection.state is State.CLOSED:  # it has said goodbye meanwhile
+            self._home.leave(EXIT_OK)
+        self._write(self._connection.send(frame))
 
     def _write(self, chunks: list[memoryview]) -> None:
         try:
             self._home.write_all(chunks)
         except OSError:
             self._home.leave(EXIT_OK)
+
+
+def _drop_places(request: Request) -> None:
+    if request.op in LINE_OPERATIONS:
+        from qnnbridge_host.sharing import drop_places
+
+        drop_places(request.header)
+
+
+def _phase(request_id: int, phase: str) -> Frame:
+    return Frame(Kind.PHASE, request_id, {"phase": phase})
 
 
 class _Desk:

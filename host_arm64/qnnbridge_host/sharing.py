@@ -12,15 +12,26 @@ from qnnbridge_protocol.errors import InvalidArgument
 from qnnbridge_protocol.lines import MAX_SLABS
 
 if sys.platform == "win32":
-    from qnnbridge_host._platform._win32_sharing import AVAILABLE, map_memory, open_stream
+    from qnnbridge_host._platform._win32_sharing import AVAILABLE, drop, map_memory, open_stream
 else:
-    from qnnbridge_host._platform._posix_sharing import AVAILABLE, map_memory, open_stream
+    from qnnbridge_host._platform._posix_sharing import AVAILABLE, drop, map_memory, open_stream
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["AVAILABLE", "Slab", "Slabs", "open_stream"]
+__all__ = ["AVAILABLE", "Slab", "Slabs", "drop_places", "open_stream"]
+
+PLACES = ("read", "write", "where")
+"""Fields of requests that name what the application shares."""
+
+
+def drop_places(header: Mapping[str, Any]) -> None:
+    """The request is answered, or never served: let go of what it gave this process and nobody has opened."""
+    for name in PLACES:
+        place = header.get(name)
+        if isinstance(place, dict):
+            drop(place)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,7 +68,7 @@ class Slabs:
     def __contains__(self, number: int) -> bool:
         return number in self._slabs
 
-    def attach(self, number: int, where: Mapping[str, Any], size: int, *, host_writes: bool, asked: int) -> None:
+    def attach(self, number: int, where: dict[str, Any], size: int, *, host_writes: bool, asked: int) -> None:
         with self._lock:
             full = len(self._slabs) >= MAX_SLABS or number in self._slabs
         if full:
@@ -68,7 +79,7 @@ class Slabs:
                 raise InvalidArgument(f"Slab {number} was released before it was attached.")
             self._slabs[number] = slab
 
-    def _map(self, where: Mapping[str, Any], size: int, host_writes: bool) -> Slab:
+    def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> Slab:
         """Raises `OSError`, `ValueError`."""
         import numpy as np
 

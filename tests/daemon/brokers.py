@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +37,8 @@ class Connected:
         self.pid = os.getpid()
         self._fds = OwnedFds()
         self.stdin_fd, self.stdout_fd, self.stderr_fd = map(self._fds.adopt, (stdin_fd, stdout_fd, stderr_fd))
-        os.set_blocking(stdin_fd, False)
+        if sys.platform != "win32":
+            os.set_blocking(stdin_fd, False)
         self._thread = thread
 
     def poll(self) -> int | None:

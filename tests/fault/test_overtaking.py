@@ -6,13 +6,14 @@ from __future__ import annotations
 import collections
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.fakes.hosts import fake_host
+from tests.fakes.hosts import fake_host, script
 from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
 
 import qnnbridge
@@ -29,6 +30,8 @@ LARGE = np.zeros(1_000_000, np.float32)
 """More than any pipe takes."""
 
 LONGER_THAN_PATIENCE_S = 1.5
+
+UNTIL_IT_IS_MADE_S = 0.5
 
 
 @pytest.fixture(params=[True, False], ids=["shared", "inline"])
@@ -76,6 +79,44 @@ def test_an_answer_that_nobody_takes_keeps_no_call_on_a_line_waiting(host: qnnbr
     thread.join()
     assert went_on
     assert np.array_equal(result[0][0], X * 3)
+
+
+def test_a_phase_that_nobody_takes_keeps_no_call_on_a_line_waiting(
+    host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """An answer fills the connection, and a session is to be made meanwhile, which has to be told before."""
+    monkeypatch.setattr("qnnbridge.repeated.line.LOOK_INTERVAL_S", 3600.0)  # nobody reads it meanwhile
+    gate, made = tmp_path / "gate", tmp_path / "made"
+    (tmp_path / "slow").mkdir()
+    slow = Later(tmp_path / "slow", f"wait:{gate}", npu=False)
+    slow.now()
+    session = qnnbridge.InferenceSession(Later(tmp_path).path, host=host)
+    given_up = qnnbridge.InferenceSession(slow.path, host=host, providers=[CPU])
+    third = tmp_path / "third"
+    third.write_bytes(script(on_create=[f"note:{made}"], npu=False))
+    warm(session)
+    give_up(slow, given_up, LARGE)
+    gate.touch()
+    process, _ = running(host)
+    assert wait_readable(process.channel._read_fd, GRACE_S), "the host answers"
+    spec = {**session._remote.manifest.spec.to_wire(), "model_path": str(third)}
+    process.channel.posts.add({"op": "session.create", "spec": spec})
+    process.channel.posts.add({"op": "session.close", "session": given_up._remote.session_id})
+
+    def call_for_a_while() -> None:
+        end = time.monotonic() + UNTIL_IT_IS_MADE_S
+        while time.monotonic() < end:
+            assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+
+    thread, problems = in_thread(call_for_a_while)
+    thread.join(GRACE_S)
+    went_on, entered = not thread.is_alive(), made.exists()
+    process.channel.ping(None)  # reads the answer in
+    thread.join()
+    assert went_on
+    assert problems == [None]
+    assert not entered, "it has not been told"
+    until(made.exists)
 
 
 def test_an_answer_that_nobody_takes_from_its_line_keeps_no_other_call_waiting(

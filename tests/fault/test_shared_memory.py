@@ -10,7 +10,7 @@ import signal
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.faultlab.slots import kill_hosts
 
 import qnnbridge
 from qnnbridge import errors
+from qnnbridge.process.channel import ChannelFailed, Deadline
 
 X = np.arange(4, dtype=np.float32)
 LARGE = np.ones(800_000, np.float32)
@@ -329,6 +330,44 @@ def test_without_descriptors_calls_go_by_the_connection_and_lines_are_opened_lat
 
     until(shared)
     assert host.stats.shared_memory == "available"
+
+
+# --- what is given to the host with a request ---
+
+
+@pytest.mark.parametrize(
+    ("way", "raised"),
+    [
+        ("not sent", Deadline),
+        ("half sent", Deadline),
+        ("refused", errors.ProtocolDesync),
+        ("host gone", ChannelFailed),
+    ],
+)
+def test_what_the_host_was_not_told_of_is_taken_back_and_nothing_else(
+    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch, way: str, raised: type[Exception]
+) -> None:
+    """On Windows it is a handle in the host's process, whose number may mean something else when it was told."""
+    session = qnnbridge.InferenceSession(script(scale=2), host=host)
+    warm(session)
+    process = host.supervisor.running
+    assert process is not None
+    assert process.lines is not None
+    taken_back: list[dict[str, Any]] = []
+    monkeypatch.setattr("qnnbridge.repeated.lines.take_back", lambda place, _pid: taken_back.append(place))
+    place = {"handle": 1}
+    header = {"op": "slab.attach", "slab": 0, "size": 0, "host_writes": False}
+    if way == "half sent":
+        monkeypatch.setattr(process.channel, "_write", half_written)
+    elif way == "host gone":
+        os.kill(process.real_pid, signal.SIGKILL)
+    with process.channel._send_lock if way == "not sent" else nullcontext(), pytest.raises(raised):
+        process.lines._give(header, {"where": place}, time.monotonic() + (0.2 if raised is Deadline else GRACE_S))
+    assert taken_back == ([place] if way == "not sent" else [])
+
+
+def half_written(_chunks: list[memoryview], _deadline: float | None) -> None:
+    raise Deadline("not-started")
 
 
 # --- the soak ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from tests.unit.wire_streams import feed, wire
 
 from qnnbridge_host.failures import describe
-from qnnbridge_host.requests import GIVING_BACK, InFlight, Request
+from qnnbridge_host.requests import GIVING_BACK, Declaration, InFlight, Request
 from qnnbridge_protocol.errors import OptionError, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.limits import Limits
@@ -39,7 +40,27 @@ class Desk:
 
     def __init__(self, limit: int = 10) -> None:
         self.told: list[tuple[int, str]] = []
-        self.in_flight = InFlight(lambda request_id, phase: self.told.append((request_id, phase)), limit)
+        self.in_flight = InFlight(self.tell, limit)
+        self.has_room = threading.Event()
+        """Whether the client takes what is written."""
+        self.has_room.set()
+        self.waits = threading.Event()
+        """Somebody wants to tell something."""
+        self.stream = threading.Lock()
+
+    def tell(self, what: Declaration) -> None:
+        self.waits.set()
+        with self.stream:
+            assert self.has_room.wait(GRACE_S)
+            if what.due:
+                self.told.append((what.id, what.phase))
+                what.made()
+
+    def answer(self, request: Request) -> None:
+        self.in_flight.about_to_answer(request)
+        with self.stream:
+            self.told.append((request.id, "answered"))
+        self.in_flight.finish(request, failed=False)
 
     def request(self, request_id: int, *, started: bool = True) -> Request:
         request = Request(request_id, {"op": "session.run"}, ())
@@ -162,28 +183,118 @@ def test_a_request_waits_for_those_that_were_read_before_it() -> None:
     assert order == [1, 2]
 
 
-def test_requests_are_read_on_while_the_client_takes_no_phase() -> None:
-    """The table is in use for as long as a PHASE waits for room in the pipe."""
-    taken, waits = threading.Event(), threading.Event()
+class Carried(Request):
+    """A call that came by a line and has memory to note its phases in."""
 
-    def tell(_request_id: int, _phase: str) -> None:
-        waits.set()
-        assert taken.wait(GRACE_S)
+    on_line = True
 
-    in_flight = InFlight(tell, 10)
-    request = Request(1, {"op": "session.run"}, ())
-    assert in_flight.add(request)
-    teller = threading.Thread(target=in_flight.enter, args=(request, "compiling"))
-    teller.start()
-    assert waits.wait(GRACE_S)
-    reader = threading.Thread(target=in_flight.announce, args=(2,))
-    reader.start()
-    reader.join(GRACE_S)
-    read_on = not reader.is_alive()
-    taken.set()
-    teller.join(GRACE_S)
-    reader.join(GRACE_S)
-    assert read_on
+    def serve(self) -> bool:
+        return True
+
+
+def in_threads(*calls: Callable[[], object]) -> list[threading.Thread]:
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def over(threads: list[threading.Thread], within_s: float = GRACE_S) -> bool:
+    for thread in threads:
+        thread.join(within_s)
+    return not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("op", ["session.run", *GIVING_BACK])
+def test_nobody_waits_for_a_phase_of_another_that_the_client_does_not_take(op: str) -> None:
+    """Who is about to declare a step is not in it."""
+    desk = Desk()
+    first = desk.request(1)
+    desk.has_room.clear()
+    teller = in_threads(lambda: desk.in_flight.enter(first, "compiling"))
+    assert desk.waits.wait(GRACE_S)
+
+    def another() -> None:
+        desk.in_flight.announce(2)
+        second = Request(2, {"op": op}, ())
+        assert desk.in_flight.add(second)
+        desk.in_flight.arrive(2)
+        assert desk.in_flight.start(second)
+        desk.in_flight.about_to_answer(second)
+        desk.in_flight.finish(second, failed=False)
+
+    others = in_threads(
+        another,
+        lambda: desk.in_flight.carry(Carried(2**32 + 1, {}, ())),
+        lambda: desk.in_flight.cancel(1, NO_GRACE_S),
+        lambda: desk.in_flight.take_withdrawn(1),
+        lambda: desk.in_flight.drain(NO_GRACE_S),
+    )
+    went_on = over(others)
+    waited = not over(teller, NO_GRACE_S)
+    desk.has_room.set()
+    assert over(teller)
+    assert went_on
+    assert waited, "who enters the step"
+    assert desk.told == [(1, "compiling")]
+
+
+@pytest.mark.parametrize("op", GIVING_BACK)
+def test_what_gives_something_back_tells_nothing_of_others(op: str) -> None:
+    """It would wait for the client, who does not look for the answer."""
+    desk = Desk()
+    desk.in_flight.enter(desk.request(1), "running")
+    assert desk.in_flight.add(Request(2, {"op": op}, ()))
+    assert desk.told == []
+    desk.request(3)
+    assert desk.told == [(1, "running")]
+
+
+@pytest.mark.parametrize("by_line", [True, False], ids=["line", "connection"])
+def test_who_comes_later_waits_until_the_client_knows_what_is_in_native_code(by_line: bool) -> None:
+    """However many come: none may be in there with one that the client does not know of."""
+    desk = Desk()
+    desk.in_flight.enter(desk.request(1), "running")
+    desk.has_room.clear()
+
+    def come(number: int) -> None:
+        if by_line:
+            desk.in_flight.carry(Carried(number, {}, ()))
+        else:
+            desk.request(number)
+
+    threads = in_threads(*(lambda number=number: come(number) for number in (2, 3, 4)))  # type: ignore[misc]
+    assert desk.waits.wait(GRACE_S)
+    entered = over(threads, 0.05)
+    assert desk.in_flight.cancel(1, NO_GRACE_S) == "still-running", "the table is free"
+    desk.has_room.set()
+    assert over(threads)
+    assert not entered
+    assert desk.told == [(1, "running")]
+
+
+@pytest.mark.parametrize("then", ["answered", "creating", "another call"])
+def test_nothing_is_told_of_a_step_that_is_over_by_then(then: str) -> None:
+    """The answer goes first, or the next step, or the call has a new number: what was found out before is stale."""
+    desk = Desk()
+    first = desk.request(1)
+    desk.in_flight.enter(first, "running")
+    expected = [(1, then)]
+    with desk.stream:
+        threads = in_threads(lambda: desk.request(2))
+        assert desk.waits.wait(GRACE_S)
+        if then == "another call":
+            first.id, expected = 7, []
+        elif then == "creating":
+            threads += in_threads(lambda: desk.in_flight.enter(first, then))
+        else:
+            threads += in_threads(lambda: desk.answer(first))
+        until = time.monotonic() + GRACE_S
+        while first.id == 1 and first.phase == "running":
+            assert time.monotonic() < until
+            time.sleep(0.001)
+    assert over(threads)
+    assert desk.told == expected
 
 
 class Between:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from qnnbridge_host import server as server_module
+from qnnbridge_host import sharing
 from qnnbridge_host.requests import Request
 from qnnbridge_host.server import Answer, OwnProcess, Server
 from qnnbridge_host.sharing import Slab
@@ -43,6 +44,8 @@ class Handlers:
         pass
 
     def lane_of(self, request: Request) -> str | None:
+        if request.header.get("queued"):
+            return "lane"
         if request.op == "late":
             assert self.let_in.wait(GRACE_S)
             return "lane"
@@ -96,7 +99,10 @@ class Peer:
             answered = bool(self._connection.received(len(data)))
 
     def send(self, op: str, *buffers: bytes, **header: Any) -> int:
-        request_id, chunks = self._connection.ask(Kind.REQUEST, {"op": op, **header}, buffers)
+        return self.ask(Kind.REQUEST, {"op": op, **header}, buffers)
+
+    def ask(self, kind: Kind, header: dict[str, Any], buffers: tuple[bytes, ...] = ()) -> int:
+        request_id, chunks = self._connection.ask(kind, header, buffers)
         self._write(chunks)
         return request_id
 
@@ -249,3 +255,74 @@ def test_memory_is_given_back_in_a_house_that_is_full(peer: Peer) -> None:
     assert peer.handlers.inside.wait(GRACE_S)
     peer.send("slab.release", slab=7)
     assert eventually(lambda: len(slabs) == 0)
+
+
+# --- what the client gives the host along with a request -------------------------------------------------
+
+
+LINE = {"line": 1, "slot": 0, "read": {"handle": 11}, "write": {"handle": 12}}
+SLAB = {"slab": 7, "size": 4096, "host_writes": False, "where": {"handle": 13}}
+
+
+@pytest.fixture
+def dropped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Handles that were closed because nobody had taken them, in the place of what only Windows has."""
+    numbers: list[int] = []
+
+    def drop(where: dict[str, Any]) -> None:
+        if "handle" in where:
+            numbers.append(where.pop("handle"))
+
+    monkeypatch.setattr(sharing, "drop", drop)
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("op", "header", "given"),
+    [
+        ("line.open", {**LINE, "phases": 4000}, [11, 12]),
+        ("line.open", {**LINE, "line": "one"}, [11, 12]),
+        ("line.open", {**LINE, "read": None}, [12]),
+        ("line.open", LINE, [11, 12]),
+        ("slab.attach", {**SLAB, "slab": 1}, [13]),
+        ("slab.attach", {**SLAB, "size": 0}, [13]),
+        ("slab.attach", SLAB, [13]),
+    ],
+    ids=["no such memory", "no number", "one end", "no streams", "known memory", "no size", "no memory"],
+)
+def test_what_a_refused_request_has_given_is_let_go_of(
+    peer: Peer, dropped: list[int], op: str, header: dict[str, Any], given: list[int]
+) -> None:
+    peer.server._home.slabs._slabs[1] = Slab(np.zeros(1, np.uint8), host_writes=True)
+    peer.send(op, **header)
+    assert eventually(lambda: sorted(dropped) == given)
+
+
+def test_what_a_request_has_given_that_finds_no_room_is_let_go_of(peer: Peer, dropped: list[int]) -> None:
+    for _ in range(Hello().limits.max_in_flight):
+        peer.send("stuck")
+    assert peer.handlers.inside.wait(GRACE_S)
+    peer.send("line.open", **LINE)
+    assert eventually(lambda: sorted(dropped) == [11, 12])
+
+
+def test_what_a_request_has_given_that_is_withdrawn_is_let_go_of(peer: Peer, dropped: list[int]) -> None:
+    peer.send("stuck")
+    assert peer.handlers.inside.wait(GRACE_S)
+    target = peer.send("slab.attach", queued=True, **SLAB)
+    peer.ask(Kind.CANCEL, {"target": target})
+    assert eventually(lambda: dropped == [13])
+
+
+def test_what_was_opened_is_not_closed_again(
+    peer: Peer, dropped: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take(where: dict[str, Any], size: int, *, write: bool) -> memoryview:
+        assert where.pop("handle") == 13
+        return memoryview(bytearray(size))
+
+    monkeypatch.setattr(sharing, "map_memory", take)
+    peer.send("slab.attach", **SLAB)
+    assert eventually(lambda: 7 in peer.server._home.slabs)
+    peer.send("line.open", **LINE)
+    assert eventually(lambda: sorted(dropped) == [11, 12])

@@ -6,6 +6,7 @@ The memory is a section without a name. Threads: any.
 from __future__ import annotations
 
 import _winapi
+import contextlib
 import ctypes
 import msvcrt
 import os
@@ -105,11 +106,26 @@ class LineStreams:
 
     def __init__(self) -> None:
         self._fds = OwnedFds()
-        their_read, ours_w = _winapi.CreatePipe(None, BUFFER_BYTES)
-        ours_r, their_write = _winapi.CreatePipe(None, BUFFER_BYTES)
-        self._theirs: list[int] = [their_read, their_write]
-        self.write_fd = self._fds.adopt(msvcrt.open_osfhandle(ours_w, os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT))
-        self.read_fd = self._fds.adopt(msvcrt.open_osfhandle(ours_r, os.O_RDONLY | os.O_BINARY | os.O_NOINHERIT))
+        self._theirs: list[int] = []
+        self.write_fd = self.read_fd = -1
+        try:
+            their_read, ours = _winapi.CreatePipe(None, BUFFER_BYTES)
+            self._theirs.append(their_read)
+            self.write_fd = self._adopt(ours, os.O_WRONLY)
+            ours, their_write = _winapi.CreatePipe(None, BUFFER_BYTES)
+            self._theirs.append(their_write)
+            self.read_fd = self._adopt(ours, os.O_RDONLY)
+        except BaseException:
+            self.opened()
+            self._fds.close_all()
+            raise
+
+    def _adopt(self, handle: int, access: int) -> int:
+        try:
+            return self._fds.adopt(msvcrt.open_osfhandle(handle, access | os.O_BINARY | os.O_NOINHERIT))
+        except OSError:  # no number left for it
+            _winapi.CloseHandle(handle)
+            raise
 
     def poll(self, milliseconds: float) -> bool:
         """Waits for at most so many milliseconds until there is something to read; falsy if nothing came."""
@@ -117,7 +133,12 @@ class LineStreams:
 
     def places(self, pid: int) -> tuple[Place, Place]:
         """Of what the host reads from and of what it writes to."""
-        return {"handle": give_handle(self._theirs[0], pid)}, {"handle": give_handle(self._theirs[1], pid)}
+        read = {"handle": give_handle(self._theirs[0], pid)}
+        try:
+            return read, {"handle": give_handle(self._theirs[1], pid)}
+        except BaseException:
+            take_back(read, pid)
+            raise
 
     def opened(self) -> None:
         """The host has its ends, so that a death on either side is the end of the streams."""
@@ -144,8 +165,16 @@ class LineStreams:
         self._fds.close_all()
 
 
+def take_back(place: Place, pid: int) -> None:
+    """What the host with this process id was to open, and has not been told of: it owns it only then."""
+    handle = place.pop("handle", None)
+    if handle is not None:
+        with contextlib.suppress(OSError):  # the process is gone, and the handle with it
+            _take_handle_back(handle, pid)
+
+
 def give_handle(handle: int, pid: int) -> int:
-    """The handle in the other process, which has to close it."""
+    """The handle in the other process, which has to close it when it is told of it. Raises `OSError`."""
     target = _winapi.OpenProcess(_PROCESS_DUP_HANDLE, False, pid)
     try:
         us = _winapi.GetCurrentProcess()
@@ -154,4 +183,14 @@ def give_handle(handle: int, pid: int) -> int:
         _winapi.CloseHandle(target)
 
 
-__all__ = ["LINES", "MEMORY", "LineStreams", "Place", "SharedMemory", "give_handle"]
+def _take_handle_back(handle: int, pid: int) -> None:
+    source = _winapi.OpenProcess(_PROCESS_DUP_HANDLE, False, pid)
+    try:
+        us = _winapi.GetCurrentProcess()
+        how = _winapi.DUPLICATE_CLOSE_SOURCE | _winapi.DUPLICATE_SAME_ACCESS
+        _winapi.CloseHandle(_winapi.DuplicateHandle(source, handle, us, 0, False, how))
+    finally:
+        _winapi.CloseHandle(source)
+
+
+__all__ = ["LINES", "MEMORY", "LineStreams", "Place", "SharedMemory", "give_handle", "take_back"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 if sys.platform == "win32":
-    from qnnbridge._platform._win32_sharing import LINES, MEMORY, LineStreams, Place, SharedMemory
+    from qnnbridge._platform._win32_sharing import LINES, MEMORY, LineStreams, Place, SharedMemory, take_back
 else:
-    from qnnbridge._platform._posix_sharing import LINES, MEMORY, LineStreams, Place, SharedMemory
+    from qnnbridge._platform._posix_sharing import LINES, MEMORY, LineStreams, Place, SharedMemory, take_back
 
-__all__ = ["LINES", "MEMORY", "LineStreams", "Place", "SharedMemory"]
+__all__ = ["LINES", "MEMORY", "LineStreams", "Place", "SharedMemory", "take_back"]

@@ -15,11 +15,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._platform import _forks
-from qnnbridge._platform.sharing import LineStreams
-from qnnbridge.process.channel import Deadline
+from qnnbridge._platform.sharing import LineStreams, Place, take_back
+from qnnbridge.process.channel import ChannelRetired, Deadline
 from qnnbridge.process.open_requests import UNNOTED, ChannelFailed
 from qnnbridge.repeated.keeper import keep
 from qnnbridge.repeated.line import Line, LineEnded, LineLate
@@ -190,8 +190,8 @@ class Lines:
         streams = LineStreams()
         try:
             read, write = streams.places(self._channel.peer.pid)
-            header = {"op": "line.open", "line": number, "slot": slot, "read": read, "write": write}
-            self._channel.call({**header, "phases": phases and phases.number}, deadline=deadline)
+            header = {"op": "line.open", "line": number, "slot": slot, "phases": phases and phases.number}
+            self._give(header, {"read": read, "write": write}, deadline)
             streams.opened()
         except BaseException:
             streams.close()
@@ -348,9 +348,21 @@ class Lines:
         place = slab.place(self._channel.peer.pid)
         header = {"op": "slab.attach", "slab": slab.number, "size": slab.size, "host_writes": slab.host_writes}
         try:
-            self._channel.call({**header, "where": place}, deadline=deadline)
+            self._give(header, {"where": place}, deadline)
         except Deadline:
             self._unsure.add(slab.number)
+            raise
+
+    def _give(self, header: dict[str, Any], places: dict[str, Place], deadline: float | None) -> None:
+        """A request that gives the host something: it has it when it has been told, however it answers."""
+        sent: list[int] = []
+        try:
+            self._channel.call({**header, **places}, deadline=deadline, on_sent=sent.append)
+        except (Deadline, ChannelRetired, BridgeError) as error:
+            # One that was begun to be written arrives with whatever comes next.
+            if not sent and not (isinstance(error, Deadline) and error.state == "still-running"):
+                for place in places.values():
+                    take_back(place, self._channel.peer.pid)
             raise
 
     def _attach_again(self, slab: Slab, deadline: float | None) -> None:

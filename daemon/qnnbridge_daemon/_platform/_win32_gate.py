@@ -21,7 +21,7 @@ from qnnbridge._platform import _win32_api as api  # noqa: E402 - type checkers 
 from qnnbridge._platform._win32_door import PIPE_PREFIX, PipeStream  # noqa: E402
 from qnnbridge._platform._win32_pipes import BUFFER_BYTES  # noqa: E402
 from qnnbridge._platform._win32_security import OwnerOnly  # noqa: E402
-from qnnbridge._platform._win32_sharing import give_handle  # noqa: E402
+from qnnbridge._platform._win32_sharing import Place, give_handle, take_back  # noqa: E402
 
 _NAME_BYTES: Final = 16
 _PIPE_BUFFER_BYTES: Final = 4096
@@ -119,9 +119,16 @@ class Streams:
 
     def hand_over(self, stream: PipeStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
         """Give the client its ends, with the answer. Raises `OSError`; ours stay open then."""
-        read_handle = give_handle(self._their_read, stream.peer_pid)
-        write_handle = give_handle(self._their_write, stream.peer_pid)
-        stream.send(answer((read_handle, write_handle)), deadline)
+        pid = stream.peer_pid
+        given: list[Place] = []
+        try:
+            for theirs in (self._their_read, self._their_write):
+                given.append({"handle": give_handle(theirs, pid)})  # noqa: PERF401 - the second may fail
+            stream.send(answer((given[0]["handle"], given[1]["handle"])), deadline)
+        except BaseException:  # it does not know of them
+            for place in given:
+                take_back(place, pid)
+            raise
 
     def release_theirs(self) -> None:
         """The client has them, or never will."""

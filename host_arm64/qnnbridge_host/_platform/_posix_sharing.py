@@ -37,6 +37,10 @@ def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryvie
         os.close(fd)
 
 
+def drop(_where: dict[str, Any]) -> None:
+    """What nobody has opened: it names something of the application's, and nothing is kept here for it."""
+
+
 def check_sealed(where: Mapping[str, Any]) -> None:
     """Raises `OSError`, `ValueError` for memory that can be shrunk: what is mapped and no longer there is fatal to
     look at. For a process that serves several applications (and not in an emulated one, which cannot ask)."""

@@ -1,14 +1,19 @@
-"""Streams and memory that the application shares, on Windows: handles that it has duplicated into this process."""
+"""Streams and memory that the application shares, on Windows: handles that it has duplicated into this process.
+
+A handle is this process' from when the request that names it has been read, whatever becomes of that. Who opens
+what a place means takes the handle out of the place; what is still in there when the request is answered is closed
+(`drop`), so each is closed once.
+"""
 
 from __future__ import annotations
 
 import _winapi
+import contextlib
 import ctypes
 import msvcrt
 import os
 import sys
 import weakref
-from collections.abc import Mapping
 from ctypes import wintypes
 from typing import Any
 
@@ -19,6 +24,7 @@ AVAILABLE = True
 
 _FILE_MAP_WRITE = 0x2
 _FILE_MAP_READ = 0x4
+_INVALID_HANDLE = 2**64 - 1
 
 _kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
 _kernel32.MapViewOfFile.argtypes = (
@@ -29,21 +35,27 @@ _kernel32.MapViewOfFile.restype = ctypes.c_void_p
 _kernel32.UnmapViewOfFile.argtypes = (ctypes.c_void_p,)
 
 
-def open_stream(where: Mapping[str, Any], *, write: bool) -> int:
+def open_stream(where: dict[str, Any], *, write: bool) -> int:
     """A descriptor for one end of a pipe of the application. Raises `OSError`, `ValueError`."""
     access = os.O_WRONLY if write else os.O_RDONLY
-    return msvcrt.open_osfhandle(_handle(where), access | os.O_BINARY | os.O_NOINHERIT)
+    handle = _take_handle(where)
+    try:
+        return msvcrt.open_osfhandle(handle, access | os.O_BINARY | os.O_NOINHERIT)
+    except BaseException:
+        _close(handle)
+        raise
 
 
-def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryview:
+def map_memory(where: dict[str, Any], size: int, *, write: bool) -> memoryview:
     """Shared memory of the application, mapped and touched. It is unmapped when nothing refers to it any more."""
-    section = _handle(where)
+    section = _take_handle(where)
     try:
         address = _kernel32.MapViewOfFile(section, _FILE_MAP_WRITE if write else _FILE_MAP_READ, 0, 0, size)
+        error = ctypes.get_last_error()
     finally:
-        _winapi.CloseHandle(section)
+        _close(section)
     if not address:
-        raise ctypes.WinError(ctypes.get_last_error())
+        raise ctypes.WinError(error)
     memory = (ctypes.c_ubyte * size).from_address(address)
     weakref.finalize(memory, _kernel32.UnmapViewOfFile, address).atexit = False
     view = memoryview(memory).cast("B")
@@ -53,8 +65,19 @@ def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryvie
     return view if write else view.toreadonly()
 
 
-def _handle(where: Mapping[str, Any]) -> int:
-    handle = where.get("handle")
-    if type(handle) is not int or handle <= 0:
+def drop(where: dict[str, Any]) -> None:
+    """Close what nobody has taken out of it."""
+    with contextlib.suppress(ValueError):
+        _close(_take_handle(where))
+
+
+def _take_handle(where: dict[str, Any]) -> int:
+    handle = where.pop("handle", None)
+    if type(handle) is not int or not 0 < handle < _INVALID_HANDLE:
         raise ValueError("a shared object is named by its handle in this process")
     return handle
+
+
+def _close(handle: int) -> None:
+    with contextlib.suppress(OSError):  # the application has named something that there is not
+        _winapi.CloseHandle(handle)

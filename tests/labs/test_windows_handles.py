@@ -1,0 +1,50 @@
+"""Handles that one process gives another on Windows, and who closes them: see `windows_handles.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from labs import HERE, WindowsLab
+
+GIVEN = [True, True]
+REFUSED = [GIVEN, "InvalidArgument", True]
+
+EXPECTED: dict[str, Any] = {
+    "line_that_is_refused": {
+        "no such memory": REFUSED,
+        "no proper number": [GIVEN, "ProtocolDesync", True],
+        "one end only": REFUSED,
+        "no end at all": REFUSED,
+        "too many": REFUSED,
+    },
+    "memory_that_is_refused": {
+        "taken": [True, "none", False],
+        "known": [True, "InvalidArgument", False],
+        "no size": [True, "ProtocolDesync", False],
+        "too large": [True, "InvalidArgument", False],
+    },
+    "what_was_not_sent_is_taken_back": [GIVEN, "Deadline", True],
+    "a_second_end_that_cannot_be_given": False,
+    "memory_of_a_client_is_passed_on": {
+        "results": True,
+        "results of the next host": True,
+        "by lines": [True, True, 2],
+        "memory of the daemon": False,
+        "kept": True,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def facts(windows_python: WindowsLab) -> dict[str, Any]:
+    return windows_python.run(HERE / "windows_handles.py").json()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_what_one_process_gives_another_is_closed_by_who_owns_it(facts: dict[str, Any], name: str) -> None:
+    assert facts[name] == EXPECTED[name]
+
+
+def test_every_fact_about_handles_is_checked(facts: dict[str, Any]) -> None:
+    assert facts.keys() == EXPECTED.keys()

@@ -1,0 +1,258 @@
+"""What becomes of handles that one process gives another; run by the Windows Python, prints one JSON object.
+
+Each function looks at one fact and returns it; `test_windows_handles.py` says what it has to be. The host is the real
+host process with the scripted engine.
+"""
+
+from __future__ import annotations
+
+import _winapi
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.daemon.brokers import lab, until
+from tests.fakes.hosts import fake_host, script
+from windows_facts import FACTS, TIMEOUT_S, fact, report
+
+from qnnbridge._platform._win32_sharing import LineStreams, SharedMemory, give_handle, take_back
+from qnnbridge.process.channel import Deadline
+from qnnbridge.repeated.lines import Lines
+from qnnbridge_daemon import client_slabs
+from qnnbridge_daemon._platform._win32_passing import KeptMemory
+from qnnbridge_daemon.settings import BrokerSettings
+from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
+
+import qnnbridge  # isort: skip
+import numpy as np  # isort: skip
+import psutil  # isort: skip
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+
+PROCESS_DUP_HANDLE = 0x40
+X = np.arange(4, dtype=np.float32)
+
+
+def is_open(handle: int, pid: int) -> bool:
+    """Whether the process has it."""
+    process = _winapi.OpenProcess(PROCESS_DUP_HANDLE, False, pid)
+    try:
+        us = _winapi.GetCurrentProcess()
+        _winapi.CloseHandle(_winapi.DuplicateHandle(process, handle, us, 0, False, _winapi.DUPLICATE_SAME_ACCESS))
+        return True
+    except OSError:
+        return False
+    finally:
+        _winapi.CloseHandle(process)
+
+
+class Given:
+    """The ends of a line, given to a host."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._streams = LineStreams()
+        read, write = self._streams.places(pid)
+        self._handles = [read["handle"], write["handle"]]
+        self.read, self.write = dict(read), dict(write)
+        self.were_open = [is_open(handle, pid) for handle in self._handles]
+
+    def nobody_has_them(self) -> bool:
+        """Nothing else keeps a pipe from being broken."""
+        streams = self._streams
+        streams.opened()
+        try:
+            os.write(streams.write_fd, b"x")
+            return False
+        except OSError:
+            pass
+        try:
+            return streams.poll(0) and not os.read(streams.read_fd, 1)
+        except OSError:
+            return True
+        finally:
+            streams.close()
+
+
+def lines_of(host: qnnbridge.Host) -> Lines:
+    """Those of a host that is up."""
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
+    for _ in range(3):
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+    process = host.supervisor.running
+    assert process is not None
+    assert process.lines is not None
+    assert len(process.lines) == 1
+    return process.lines
+
+
+def refusal(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except (InvalidArgument, ProtocolDesync, Deadline) as error:
+        return type(error).__name__
+    return "none"
+
+
+@fact
+def line_that_is_refused() -> Any:
+    told = {}
+    with fake_host() as host:
+        lines = lines_of(host)
+        channel, pid = lines._channel, lines._channel.peer.pid
+        ways: dict[str, dict[str, Any]] = {
+            "no such memory": {"phases": 4_000_000},
+            "no proper number": {"line": 0},
+            "one end only": {"write": {}},
+            "no end at all": {"write": {"handle": "x"}},
+        }
+        for name, wrong in ways.items():
+            given = Given(pid)
+            header = {"op": "line.open", "line": 1000, "slot": 1, "phases": None}
+            if "write" in wrong:  # what is not named is nobody's: it is taken back
+                taken = {"handle": given.write["handle"]}
+                take_back(taken, pid)
+            said = refusal(
+                lambda header={**header, "read": given.read, "write": given.write, **wrong}: channel.call(header)  # type: ignore[misc]
+            )
+            told[name] = [given.were_open, said, given.nobody_has_them()]
+        for number in range(2000, 2000 + 64):  # as many as there may be
+            given = Given(pid)
+            header = {"op": "line.open", "line": number, "slot": 1, "phases": None}
+            said = refusal(
+                lambda header={**header, "read": given.read, "write": given.write}: channel.call(header)  # type: ignore[misc]
+            )
+            if said != "none":
+                told["too many"] = [given.were_open, said, given.nobody_has_them()]
+                break
+            kept.append(given)
+    return told
+
+
+kept: list[Given] = []
+
+
+@fact
+def memory_that_is_refused() -> Any:
+    told = {}
+    with fake_host() as host:
+        lines = lines_of(host)
+        channel, pid = lines._channel, lines._channel.peer.pid
+        memory = SharedMemory(65536, writable=True)
+        for name, number, size in (
+            ("taken", 900, 65536),
+            ("known", 900, 65536),
+            ("no size", 901, 0),
+            ("too large", 902, 1 << 30),
+        ):
+            where = memory.place(pid)
+            handle = where["handle"]
+            before = is_open(handle, pid)
+            header = {"op": "slab.attach", "slab": number, "size": size, "host_writes": False, "where": where}
+            told[name] = [before, refusal(lambda header=header: channel.call(header)), is_open(handle, pid)]  # type: ignore[misc]
+        memory.close()
+    return told
+
+
+@fact
+def what_was_not_sent_is_taken_back() -> Any:
+    with fake_host() as host:
+        lines = lines_of(host)
+        given = Given(lines._channel.peer.pid)
+        header = {"op": "line.open", "line": 1000, "slot": 1, "phases": None}
+        with lines._channel._send_lock:
+            said = refusal(
+                lambda: lines._give(header, {"read": given.read, "write": given.write}, time.monotonic() + 0.05)
+            )
+        return [given.were_open, said, given.nobody_has_them()]
+
+
+@fact
+def a_second_end_that_cannot_be_given() -> Any:
+    """The first is taken back."""
+    from qnnbridge._platform import _win32_sharing as sharing
+
+    given: list[int] = []
+
+    def give(handle: int, pid: int) -> int:
+        if given:
+            raise OSError("no more handles")
+        given.append(give_handle(handle, pid))
+        return given[0]
+
+    sharing.give_handle = give
+    streams = LineStreams()
+    try:
+        streams.places(os.getpid())
+        return "given"
+    except OSError:
+        return is_open(given[0], os.getpid())
+    finally:
+        sharing.give_handle = give_handle
+        streams.close()
+
+
+class Counted(KeptMemory):
+    """What the daemon has of its clients' memory."""
+
+    made = closed = 0
+
+    def __init__(self, where: dict[str, Any]) -> None:
+        super().__init__(where)
+        Counted.made += 1
+
+    def close(self) -> None:
+        super().close()
+        Counted.closed += 1
+
+
+def calls(session: qnnbridge.InferenceSession, given: Array, taken: Array) -> bool:
+    """Whether all results are right, of both ways to give and take arrays."""
+    large = np.arange(given.size, dtype=np.float32)
+    right = True
+    for number in range(4):
+        given[:] = large + number
+        session.run(None, {"x": given}, out=[taken])
+        right &= np.array_equal(taken, given * 3)
+        right &= np.array_equal(session.run(None, {"x": large})[0], large * 3)
+    return right
+
+
+@fact
+def memory_of_a_client_is_passed_on() -> Any:
+    """Client and daemon in this process: the NPU host maps what the client shares, and nothing of the daemon's."""
+    client_slabs.KeptMemory = Counted
+    told: dict[str, Any] = {}
+    shape = (1 << 20,)
+    with lab(fake_host(), BrokerSettings(keep_unused_s=0.0)) as made:
+        session = qnnbridge.InferenceSession(script(scale=3), host=made.client())
+        given, taken = session.empty_input("x", shape), session.empty_output("y", shape)
+        told["results"] = calls(session, given, taken)
+        process = made.npu_host.supervisor.running
+        assert process is not None
+        psutil.Process(process.real_pid).kill()
+        told["results of the next host"] = calls(session, given, taken)
+        stats = made.npu_host.stats
+        told["by lines"] = [session.host.stats.shared_calls >= 8, stats.shared_calls >= 8, stats.generation]
+        told["memory of the daemon"] = stats.shared_bytes >= given.nbytes
+        del given, taken
+        told["kept"] = Counted.made > 3
+    session.host.close()
+    gc.collect()
+    until(lambda: Counted.closed == Counted.made)
+    return told
+
+
+if __name__ == "__main__":
+    started = time.monotonic()
+    results = {name: report(name) for name in FACTS}
+    assert time.monotonic() - started < 6 * TIMEOUT_S
+    print(json.dumps(results))
