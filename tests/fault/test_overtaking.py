@@ -31,6 +31,8 @@ LARGE = np.zeros(1_000_000, np.float32)
 
 LONGER_THAN_PATIENCE_S = 1.5
 
+NEVER_S = 3600.0
+
 UNTIL_IT_IS_MADE_S = 0.5
 
 
@@ -53,11 +55,44 @@ def taken(lines: Lines) -> LinePlans:
     return plans
 
 
+@pytest.fixture
+def nobody_takes_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the application's own thread would read, as if it came never to that, or belonged to an older version."""
+    monkeypatch.setattr("qnnbridge.repeated.lines.Lines.take_in", lambda _self: False)
+
+
 def give_up(model: Later, session: qnnbridge.InferenceSession, x: np.ndarray) -> None:
     """A call that the host has begun with, and goes on with."""
     assert model.late(lambda: session.run(None, {"x": x}, timeout=0.5)).state == "still-running"
 
 
+@pytest.mark.parametrize("npu", [True, False], ids=["lane", "no lane"])
+def test_the_answer_of_a_call_that_was_given_up_is_read_by_itself(
+    host: qnnbridge.Host, tmp_path: Path, npu: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Else the host stands still with it, in the lane of the NPU."""
+    monkeypatch.setattr("qnnbridge.repeated.line.LOOK_INTERVAL_S", NEVER_S)
+    monkeypatch.setattr("qnnbridge.repeated.line._LOOK_INTERVAL_MS", NEVER_S * 1000)
+    gate = tmp_path / "gate"
+    (tmp_path / "slow").mkdir()
+    slow = Later(tmp_path / "slow", f"wait:{gate}", npu=npu)
+    slow.now()
+    session = qnnbridge.InferenceSession(Later(tmp_path).path, host=host)
+    given_up = qnnbridge.InferenceSession(slow.path, host=host, providers=None if npu else [CPU])
+    warm(session)
+    give_up(slow, given_up, LARGE)
+    gate.touch()
+    process, _ = running(host)
+    thread, result = in_thread(lambda: session.run(None, {"x": X}))
+    thread.join(GRACE_S)
+    went_on = not thread.is_alive()
+    until(lambda: not process.channel.requests.abandoned)
+    thread.join()
+    assert went_on
+    assert np.array_equal(result[0][0], X * 3)
+
+
+@pytest.mark.usefixtures("nobody_takes_in")
 def test_an_answer_that_nobody_takes_keeps_no_call_on_a_line_waiting(host: qnnbridge.Host, tmp_path: Path):
     """It fills the connection, which is read again only by the next call that goes there."""
     gate = tmp_path / "gate"
@@ -81,6 +116,7 @@ def test_an_answer_that_nobody_takes_keeps_no_call_on_a_line_waiting(host: qnnbr
     assert np.array_equal(result[0][0], X * 3)
 
 
+@pytest.mark.usefixtures("nobody_takes_in")
 def test_a_phase_that_nobody_takes_keeps_no_call_on_a_line_waiting(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -119,6 +155,7 @@ def test_a_phase_that_nobody_takes_keeps_no_call_on_a_line_waiting(
     until(made.exists)
 
 
+@pytest.mark.usefixtures("nobody_takes_in")
 def test_an_answer_that_nobody_takes_from_its_line_keeps_no_other_call_waiting(
     no_leaks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -150,6 +187,7 @@ def test_an_answer_that_nobody_takes_from_its_line_keeps_no_other_call_waiting(
         assert np.array_equal(result[0][0], X * 3)
 
 
+@pytest.mark.usefixtures("nobody_takes_in")
 def test_who_waits_on_a_line_reads_what_was_given_up_on_the_connection(host: qnnbridge.Host, tmp_path: Path):
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)

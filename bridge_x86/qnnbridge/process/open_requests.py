@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from qnnbridge_protocol.errors import BridgeError
@@ -110,6 +111,8 @@ class OpenRequests:
         """Whether somebody waits for `line_is_free`."""
         self.lines: dict[int, LineInUse] = {}
         """All lines by number. A call on one is an open request as long as the line is busy."""
+        self.on_left: Callable[[], None] | None = None
+        """Called, by any thread, when a caller waits no more for an answer that may still come."""
         self.host_phase: str | None = None
         """The native step that the host as a whole said it is in."""
         self.failure: ChannelFailed | None = None
@@ -162,6 +165,8 @@ class OpenRequests:
             if entry is not None:
                 entry.waiter = None
                 self._look_whether_idle()
+        if entry is not None and entry.note.op and self.on_left is not None:
+            self.on_left()
 
     def declare(self, request_id: int, phase: str) -> None:
         """The host said which native step it is about to enter."""

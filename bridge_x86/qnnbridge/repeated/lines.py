@@ -21,7 +21,7 @@ from qnnbridge._platform import _forks
 from qnnbridge._platform.sharing import LineStreams, Place, take_back
 from qnnbridge.process.channel import ChannelRetired, Deadline
 from qnnbridge.process.open_requests import UNNOTED, ChannelFailed
-from qnnbridge.repeated.keeper import keep
+from qnnbridge.repeated.keeper import Wake, keep
 from qnnbridge.repeated.line import Line, LineEnded, LineLate
 from qnnbridge.repeated.memory import Slab, slab_size
 from qnnbridge.repeated.plans import LinePlans, NoSharedMemory
@@ -65,8 +65,9 @@ class Lines:
         self._next_try = 0.0
         self._phases: Slab | None = None
         self._trimmer: threading.Thread | None = None
-        self._wake = threading.Event()
+        self._wake = Wake()
         self.closed = False
+        channel.requests.on_left = self._wake
 
     def __len__(self) -> int:
         return len(self._all)
@@ -130,6 +131,13 @@ class Lines:
             self._close_abandoned()
         if self._requests.idle_wanted:
             self._requests.line_is_free()
+        self._wake()
+
+    def take_in(self) -> bool:
+        """Read the answers of calls that were given up, as far as they have come. Whether more of them may."""
+        self._channel.take_in()
+        self.reap()
+        return self._requests.abandoned
 
     def reap(self) -> None:
         """Close the lines of abandoned calls that have come to their end."""
@@ -144,7 +152,7 @@ class Lines:
     def close(self) -> None:
         """The host is gone. A line that a caller still has is closed by that caller."""
         self.closed = True
-        self._wake.set()
+        self._wake()
         self._close_idle()
         self._close_abandoned()
 
@@ -262,8 +270,7 @@ class Lines:
 
         seen: calls of each line by then. False if there is nothing left to look after.
         """
-        self._channel.take_in()
-        self.reap()
+        self.take_in()
         for _ in range(len(self.idle)):
             try:
                 plans = self.idle.popleft()
