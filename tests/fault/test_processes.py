@@ -438,11 +438,13 @@ def test_forking_while_children_are_started_leaks_nothing_and_blocks_nobody(pyth
     forker = threading.Thread(target=fork_on)
     forker.start()
     try:
-        for _ in range(10):
+        started = 0
+        while started < 10 or len(pids) < 4:  # some forks among the starts, however quick those are
             child = python("")
             assert at_end(child)
             child.wait(TIMEOUT_S)
             child.close()
+            started += 1
     finally:
         stop.set()
         forker.join(TIMEOUT_S)
@@ -450,7 +452,6 @@ def test_forking_while_children_are_started_leaks_nothing_and_blocks_nobody(pyth
             os.close(release)
         for pid in pids:
             os.waitpid(pid, 0)
-    assert len(pids) > 3
 
 
 # --- closing -----------------------------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def test_a_planned_restart_does_not_wait_for_a_call_that_was_given_up_meanwhile(
     warm(session)
     model.now()
     process, _ = running(host)
-    late, told = in_thread(lambda: session.run(None, {"x": X}, timeout=1.0))
+    late, told = in_thread(lambda: model.late(lambda: session.run(None, {"x": X}, timeout=1.0)))
     until(lambda: model.begun)
     begin = time.monotonic()
     host.restart()

@@ -41,7 +41,16 @@ def test_every_call_gets_its_result_on_the_real_simulator_too():
 
 def test_all_promises_hold_under_random_faults(tmp_path: Path):
     """The whole: ``python -m tests.faultlab --seconds 3600``."""
-    soak = Soak(new_host(False), scripted(), seconds=12, seed=3, threads=THREADS, folder=tmp_path, real=False)
+    soak = Soak(
+        new_host(False),
+        scripted(),
+        seconds=12,
+        seed=3,
+        threads=THREADS,
+        folder=tmp_path,
+        real=False,
+        least_crashes=4,
+    )
     ledger = soak.run()
     assert ledger.kept, str(ledger)
     assert soak.stats.crashes > 3
