@@ -15,7 +15,9 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,16 @@ def _belongs_to(process: psutil.Process, folder: str) -> bool:
         return bool(process.environ().get("TMPDIR") == folder)
     except (psutil.Error, OSError):
         return False
+
+
+def _comes(condition: Callable[[], bool]) -> bool:
+    """Wait for what threads and processes do that are on their way out. False if it does not come."""
+    until = time.monotonic() + PROCESS_GRACE_S
+    while not condition():
+        if time.monotonic() >= until:
+            return False
+        threading.Event().wait(0.01)
+    return True
 
 
 def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -149,8 +161,8 @@ def no_temporary_file_left_behind(private_temporary_folder: Path) -> Iterator[No
 
     before = ours()
     yield
-    left = ours() - before
-    assert not left, f"temporary files left behind: {sorted(left)}"
+    if not _comes(lambda: ours() <= before):
+        pytest.fail(f"temporary files left behind: {sorted(ours() - before)}")
 
 
 def _handles() -> int:
@@ -178,6 +190,7 @@ class LeakGuard:
         return found
 
     def check(self) -> None:
+        _comes(lambda: len(self._open()) - len(self._before) <= self.allowed_growth)
         after = self._open()
         new = {fd: name for fd, name in after.items() if self._before.get(fd) != name}
         growth = len(after) - len(self._before)
