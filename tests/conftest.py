@@ -26,6 +26,15 @@ import pytest
 
 from tests.orphan_watch import orphans_end_with_this_process
 
+with contextlib.suppress(ImportError):  # the labs have none
+    import hypothesis
+
+    # How long an example takes is the machine's affair.
+    hypothesis.settings.register_profile(
+        "no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("no clock")
+
 PROCESS_GRACE_S = 5.0
 """A host may need this long to see that its application is done with it (the promise in the README)."""
 
