@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import re
 import sys
 import tempfile
 import threading
@@ -24,6 +23,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests import needs
 from tests.orphan_watch import orphans_end_with_this_process
 
 with contextlib.suppress(ImportError):  # the labs have none
@@ -221,7 +221,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFileOrLab(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            lab = re.search(r"labs/test_(windows|arm64)", file)
-            return f"lab {lab[1]}" if lab else file
+            lab = needs.lab_of(file)
+            return f"lab {lab}" if lab else file
 
     return ByFileOrLab(config, log)
