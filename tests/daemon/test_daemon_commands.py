@@ -31,6 +31,7 @@ from qnnbridge_tools.doctor.real_daemon import ends_with_job, look_for_daemon
 from qnnbridge_tools.host import link
 from tests import needs
 from tests.contract.small_models import CPU, counting_loop, turns_that_take
+from tests.fakes.stopping import stop_other
 
 MODEL = Path(__file__).parents[1] / "models" / "sigmoid.onnx"
 COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
@@ -396,9 +397,10 @@ def test_a_daemon_that_is_there_and_not_reachable_is_told_from_none(runtime: Pat
     assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
 
 
+@needs.linux
 def test_a_daemon_that_does_not_move_is_not_waited_for_and_the_doctor_says_so() -> None:
     daemon = start()
-    os.kill(daemon["pid"], signal.SIGSTOP)
+    stop_other(daemon["pid"])
     try:
         with ThreadPoolExecutor() as pool:  # each waits for its five seconds
             looked = pool.submit(look_for_daemon, None)
