@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -34,6 +35,10 @@ with contextlib.suppress(ImportError):  # the labs have none
         "no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
     hypothesis.settings.load_profile("no clock")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A run in the background of a shell ignores Ctrl+C, and all that it starts inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROCESS_GRACE_S = 5.0
 """A host may need this long to see that its application is done with it (the promise in the README)."""
