@@ -58,7 +58,8 @@ class Result:
 def kill_under_load(
     host: qnnbridge.Host, cases: list[Case], *, calls: int, kills: int, threads: int, seed: int
 ) -> Result:
-    """Run it. The host is started here and closed at the end; what is left over then is a leak."""
+    """Run it: at least so many calls, and on until so many kills have been among them, however quick the machine is.
+    The host is started here and closed at the end; what is left over then is a leak."""
     before = holdings()
     result = Result()
     begin = time.monotonic()
@@ -116,7 +117,7 @@ class _Load:
     def _work(self, worker: int, dice: random.Random) -> None:
         while True:
             with self._moved:
-                if self._taken >= self._calls or self._result.stuck:
+                if (self._taken >= self._calls and self._result.kills >= self._kills) or self._result.stuck:
                     return
                 self._taken += 1
                 self._under_way[worker] = self._kills_behind
@@ -176,10 +177,8 @@ class _Load:
         return all(kills == self._kills_behind for kills in self._under_way.values())
 
     def _wait_for(self, condition: Callable[[], bool]) -> bool:
-        """Under the lock. False when the calls are used up, or nothing moves."""
+        """Under the lock. False when nothing moves."""
         while not condition():
-            if self._result.calls >= self._calls:
-                return False
             before = self._result.calls
             if not self._moved.wait(STUCK_AFTER_S) and self._result.calls == before:
                 self._result.stuck = True
