@@ -67,10 +67,7 @@ if __name__ == "__main__":
         session = really(engine, spec, model, initializers, phase)
         if step == "blob":
             os.unlink(spec.output)
-        elif step in (
-            "half",
-            "native",
-        ):  # one that was compiled before that thread had its turn is not whole either
+        elif step in ("half", "native"):  # what was done before that thread had its turn is not whole either
             os.truncate(spec.output, os.path.getsize(spec.output) // 2)
         end()
         return session

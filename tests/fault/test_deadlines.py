@@ -29,11 +29,11 @@ HOUR_S = 3600.0
 
 
 def in_flight(host: qnnbridge.Host, count: int) -> None:
-    """Wait until so many requests are under way."""
-    until = time.monotonic() + WAIT_S
-    while host.stats.calls_in_flight < count:
-        assert time.monotonic() < until
-        threading.Event().wait(0.002)
+    """Wait until so many requests are under way, and written whole."""
+    process = host.supervisor.running
+    assert process is not None
+    requests = process.channel.requests
+    until(lambda: requests.waiting >= count and all(entry.sent for entry in list(requests._open.values())))
 
 
 @pytest.fixture
