@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.fakes.descriptors import no_more_than
 
 from qnnbridge import _platform
 from qnnbridge._platform import ChildProcess, OwnedFds, default_spawner, enlarge_pipe, wait_readable, write_some
@@ -254,17 +255,9 @@ def test_what_cannot_be_started_is_an_error_that_says_why(start: Start, tmp_path
 
 
 def test_a_shortage_is_an_error_that_may_pass(start: Start) -> None:
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     start("true")  # the thread that starts processes needs a descriptor for nothing
-    used = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, hard))
-    try:
-        with pytest.raises(HostStartFailed) as caught:
-            start("true")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with no_more_than(2), pytest.raises(HostStartFailed) as caught:
+        start("true")
     assert type(caught.value) is HostStartFailed
     assert "too many files open" in str(caught.value.cause)
     assert caught.value.retry == "safe"
