@@ -12,17 +12,33 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import re
+import signal
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from tests import needs
 from tests.orphan_watch import orphans_end_with_this_process
+
+with contextlib.suppress(ImportError):  # the labs have none
+    import hypothesis
+
+    # How long an example takes is the machine's affair.
+    hypothesis.settings.register_profile(
+        "no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("no clock")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A run in the background of a shell ignores Ctrl+C, and all that it starts inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROCESS_GRACE_S = 5.0
 """A host may need this long to see that its application is done with it (the promise in the README)."""
@@ -54,6 +70,16 @@ def _belongs_to(process: psutil.Process, folder: str) -> bool:
         return bool(process.environ().get("TMPDIR") == folder)
     except (psutil.Error, OSError):
         return False
+
+
+def _comes(condition: Callable[[], bool]) -> bool:
+    """Wait for what threads and processes do that are on their way out. False if it does not come."""
+    until = time.monotonic() + PROCESS_GRACE_S
+    while not condition():
+        if time.monotonic() >= until:
+            return False
+        threading.Event().wait(0.01)
+    return True
 
 
 def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -149,8 +175,8 @@ def no_temporary_file_left_behind(private_temporary_folder: Path) -> Iterator[No
 
     before = ours()
     yield
-    left = ours() - before
-    assert not left, f"temporary files left behind: {sorted(left)}"
+    if not _comes(lambda: ours() <= before):
+        pytest.fail(f"temporary files left behind: {sorted(ours() - before)}")
 
 
 def _handles() -> int:
@@ -178,6 +204,7 @@ class LeakGuard:
         return found
 
     def check(self) -> None:
+        _comes(lambda: len(self._open()) - len(self._before) <= self.allowed_growth)
         after = self._open()
         new = {fd: name for fd, name in after.items() if self._before.get(fd) != name}
         growth = len(after) - len(self._before)
@@ -199,7 +226,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFileOrLab(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            lab = re.search(r"labs/test_(windows|arm64)", file)
-            return f"lab {lab[1]}" if lab else file
+            lab = needs.lab_of(file)
+            return f"lab {lab}" if lab else file
 
     return ByFileOrLab(config, log)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 import pytest
@@ -10,3 +11,11 @@ import pytest
 posix = pytest.mark.skipif(os.name != "posix", reason="needs signals, rights, links and shells of POSIX")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, or names what only Linux has")
 a_host_python = pytest.mark.skipif(sys.version_info < (3, 11), reason="the host needs Python 3.11")
+
+_LABS = {"windows": r"labs/test_(windows|doctor_labs|labs_quick_calls)", "arm64": r"labs/test_arm64"}
+
+
+def lab_of(file: str) -> str | None:
+    """The lab whose tests this file has, so that all of them run in one process: whoever is the first to be done with
+    Windows ends all that runs there."""
+    return next((lab for lab, files in _LABS.items() if re.search(files, file)), None)

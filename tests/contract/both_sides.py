@@ -63,7 +63,7 @@ def assert_same_error(theirs: Exception, call: Callable[[], Any]) -> None:
 
 
 def is_logged(caplog: pytest.LogCaptureFixture, text: str) -> bool:
-    """Whether a line with this text comes from the host's stderr, which a thread of its own reads."""
+    """Whether a line with this text comes from another thread, as that which reads the host's stderr."""
     until = time.monotonic() + LOG_TIMEOUT_S
     while text not in caplog.text and time.monotonic() < until:
         threading.Event().wait(0.005)

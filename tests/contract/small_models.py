@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ MODELS = Path(__file__).parent.parent / "models"
 QNN = "QNNExecutionProvider"
 CPU = "CPUExecutionProvider"
 FLOAT = TensorProto.FLOAT
+
+MEASURABLE_S = 0.1
 
 Shape = Sequence[int | str | None] | None
 
@@ -76,3 +79,15 @@ def counting_loop() -> bytes:
         {"true": np.array(True)},
     )
     return bytes(made.SerializeToString())
+
+
+def turns_that_take(session: Any, seconds: float) -> int:
+    """How many turns of a `counting_loop` are so much work on this machine. No more than a float counts exactly."""
+    turns = 1000
+    while True:
+        begin = time.perf_counter()
+        session.run(None, {"n": np.array(turns, np.int64), "x": np.zeros(1, np.float32)})
+        took_s = time.perf_counter() - begin
+        if took_s > MEASURABLE_S:
+            return min(2**24 - 1000, round(turns * seconds / took_s))
+        turns *= 4

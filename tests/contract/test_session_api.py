@@ -110,7 +110,7 @@ def test_a_callback_that_fails_is_logged(arithmetic: Any, caplog: pytest.LogCapt
 
     bridged.run_async(None, FEEDS, callback, None)
     bridged.close()
-    assert "lost the user" in caplog.text
+    assert is_logged(caplog, "lost the user")
 
 
 def test_run_with_ort_values_returns_ort_values(arithmetic: Any) -> None:

@@ -16,6 +16,7 @@ from tests.fakes.hosts import script
 
 MODELS = Path(__file__).parents[1] / "models"
 X = np.arange(5, dtype=np.float32)
+TRIES = 5
 
 
 def test_a_flood_of_one_client_leaves_another_with_a_single_thread_half_of_the_npu(lab: Lab) -> None:
@@ -23,28 +24,37 @@ def test_a_flood_of_one_client_leaves_another_with_a_single_thread_half_of_the_n
     model = script(on_run=["sleep:0.01"])
     flood = qnnbridge.InferenceSession(model, host=lab.client())
     single = qnnbridge.InferenceSession(model, host=lab.client())
-    done = threading.Event()
-    counts = [0] * 8
-    served: list[int] = []
 
-    def work(number: int) -> None:
-        while not done.is_set():
-            flood.run(None, {"x": X})
-            counts[number] += 1
+    def served_meanwhile() -> int:
+        """Calls of the flood during forty of the other."""
+        done = threading.Event()
+        counts = [0] * 8
+        served: list[int] = []
 
-    def one_by_one() -> None:
-        try:
-            for _ in range(10):
-                single.run(None, {"x": X})
-            before = sum(counts)
-            for _ in range(40):
-                single.run(None, {"x": X})
-            served.append(sum(counts) - before)
-        finally:
-            done.set()
+        def work(number: int) -> None:
+            while not done.is_set():
+                flood.run(None, {"x": X})
+                counts[number] += 1
 
-    in_threads(*[lambda n=number: work(n) for number in range(8)], one_by_one)
-    assert 20 <= served[0] <= 80, f"40 calls of one, {served[0]} of the other"
+        def one_by_one() -> None:
+            try:
+                for _ in range(10):
+                    single.run(None, {"x": X})
+                before = sum(counts)
+                for _ in range(40):
+                    single.run(None, {"x": X})
+                served.append(sum(counts) - before)
+            finally:
+                done.set()
+
+        in_threads(*[lambda n=number: work(n) for number in range(8)], one_by_one)
+        return served[0]
+
+    # On a busy machine the one may come late to each of its calls. Without a fair share it would be 320, always.
+    tries: list[int] = []
+    while not any(20 <= served <= 80 for served in tries):
+        assert len(tries) < TRIES, f"40 calls of one, {tries} of the other"
+        tries.append(served_meanwhile())
 
 
 @pytest.mark.simulator

@@ -30,11 +30,16 @@ from qnnbridge_tools.cli import app
 from qnnbridge_tools.doctor.real_daemon import ends_with_job, look_for_daemon
 from qnnbridge_tools.host import link
 from tests import needs
+from tests.contract.small_models import CPU, counting_loop, turns_that_take
+from tests.fakes.stopping import stop_other
 
 MODEL = Path(__file__).parents[1] / "models" / "sigmoid.onnx"
 COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
 GRACE_S = 30.0
 """Only a defect waits this long."""
+
+CALL_S = 3.0
+"""Of a call that is to be under way while other things happen."""
 
 pytestmark = needs.posix
 
@@ -234,15 +239,14 @@ def test_stopping_names_what_ended_and_waits_for_all_of_it() -> None:
         assert not psutil.pid_exists(npu_host)
 
 
-def test_calls_under_way_are_answered_before_the_daemon_ends(tmp_path: Path) -> None:
+def test_calls_under_way_are_answered_before_the_daemon_ends() -> None:
     """Without a repetition, which would hide a lost answer."""
     start()
-    model, size = save_slow_model(tmp_path / "slow.onnx")
     with connect() as host:
-        opened = qnnbridge.InferenceSession(model, providers=["CPUExecutionProvider"], host=host, retry=0)
-        zeros = np.zeros((size, size), np.float32)
+        opened = qnnbridge.InferenceSession(counting_loop(), providers=[CPU], host=host, retry=0)
+        turns = turns_that_take(opened, CALL_S)
         results: list[Any] = []
-        thread = threading.Thread(target=lambda: results.append(outcome(opened, zeros)))
+        thread = threading.Thread(target=lambda: results.append(outcome(opened, turns)))
         thread.start()
         while not document("host", "status")["queue"]["running"]:
             assert thread.is_alive(), results
@@ -251,28 +255,12 @@ def test_calls_under_way_are_answered_before_the_daemon_ends(tmp_path: Path) -> 
     assert results == ["right"]
 
 
-def save_slow_model(path: Path) -> tuple[Path, int]:
-    """Some seconds of work for one core."""
-    from onnx import TensorProto, helper, save
-
-    size, count = 700, 100
-    names = ["x", *(f"t{number}" for number in range(count - 1)), "y"]
-    nodes = [helper.make_node("MatMul", [names[n], "x"], [names[n + 1]]) for n in range(count)]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, size]) for name in ("x", "y")]
-    model = helper.make_model(
-        helper.make_graph(nodes, "slow", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("", 17)]
-    )
-    model.ir_version = 9
-    save(model, path)
-    return path, size
-
-
-def outcome(opened: qnnbridge.InferenceSession, zeros: Any) -> str:
+def outcome(opened: qnnbridge.InferenceSession, turns: int) -> str:
     try:
-        (got,) = opened.run(None, {"x": zeros})
+        (got,) = opened.run(None, {"n": np.array(turns, np.int64), "x": np.zeros(1, np.float32)})
     except qnnbridge.errors.BridgeError as error:
         return str(error)
-    return "right" if np.array_equal(np.asarray(got), zeros) else "wrong"
+    return "right" if got == [turns] else "wrong"
 
 
 def test_a_killed_daemon_is_none_and_the_next_one_starts() -> None:
@@ -409,9 +397,10 @@ def test_a_daemon_that_is_there_and_not_reachable_is_told_from_none(runtime: Pat
     assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
 
 
+@needs.linux
 def test_a_daemon_that_does_not_move_is_not_waited_for_and_the_doctor_says_so() -> None:
     daemon = start()
-    os.kill(daemon["pid"], signal.SIGSTOP)
+    stop_other(daemon["pid"])
     try:
         with ThreadPoolExecutor() as pool:  # each waits for its five seconds
             looked = pool.submit(look_for_daemon, None)

@@ -30,10 +30,11 @@ class Call:
         self.error: BaseException | None = None
         self._go = threading.Event()
         self._order = order
-        before = len(queue.waiting) + queue.running
+        before = len(queue.waiting)
         self._thread = threading.Thread(target=self._work, args=(share, queue), daemon=True)
         self._thread.start()
-        until(lambda: len(queue.waiting) + queue.running > before or self.error is not None)
+        # It has a turn, or waits for one, or has got neither.
+        until(lambda: self.inside.is_set() or len(queue.waiting) > before or self.error is not None)
 
     def _work(self, share: FairShare, queue: Queue) -> None:
         try:

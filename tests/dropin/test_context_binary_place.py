@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from tests.dropin.wrong_uses import MUL, X  # noqa: E402
 
 pytestmark = pytest.mark.simulator
 
+TIMEOUT_S = 100
 CONTEXT_PATH = "ep.context_file_path"
 
 
@@ -70,13 +73,17 @@ def test_a_model_of_bytes_runs_with_the_binary_that_lies_where_it_was_wanted(
 def test_the_binary_has_the_name_that_onnxruntime_gives_it(name: str, tmp_path: Path) -> None:
     if not hasattr(ort.ModelCompiler, "set_ep_context_binary_information"):
         pytest.skip(f"onnxruntime {ort.__version__} has no such method yet")
-    for kind, made in (("theirs", with_qnn_in_this_process()), ("ours", compiler())):
-        folder = tmp_path / kind
+    folders = {kind: tmp_path / kind for kind in ("theirs", "ours")}
+    for folder in folders.values():
         folder.mkdir()
-        made.set_ep_context_binary_information(f"{folder}/", name)
-        assert [node.cache_path for node in scan_model(bytes(made.compile_to_bytes())).ep_contexts] == files_in(
-            folder
-        )
+    made = compiler()
+    made.set_ep_context_binary_information(f"{folders['ours']}/", name)
+    models = {
+        "theirs": compiled_by_onnxruntime(f"{folders['theirs']}/", name, tmp_path / "theirs.onnx"),
+        "ours": to_bytes(made),
+    }
+    for kind, model in models.items():
+        assert [node.cache_path for node in scan_model(model).ep_contexts] == files_in(folders[kind])
     assert files_in(tmp_path / "ours") == files_in(tmp_path / "theirs")
 
 
@@ -90,18 +97,28 @@ def test_a_name_without_an_ending_is_the_stem_whatever_dots_its_folder_has(tmp_p
     assert files_in(tmp_path) == ["v1.2/net_qnn.bin"]
 
 
-def with_qnn_in_this_process() -> Any:
-    import onnxruntime_qnn
+THEIRS = """
+import sys
+import onnxruntime as ort
+import onnxruntime_qnn
 
-    provider = onnxruntime_qnn.get_ep_name()
-    if not any(device.ep_name == provider for device in ort.get_ep_devices()):
-        ort.register_execution_provider_library(provider, onnxruntime_qnn.get_library_path())
-    devices = [device for device in ort.get_ep_devices() if device.ep_name == provider][:1]
-    chosen = ort.SessionOptions()
-    chosen.add_provider_for_devices(
-        devices, {"backend_path": onnxruntime_qnn.get_qnn_htp_path(), "soc_model": "60"}
-    )
-    return ort.ModelCompiler(chosen, MUL)
+model, place, name, target = sys.argv[1:]
+provider = onnxruntime_qnn.get_ep_name()
+ort.register_execution_provider_library(provider, onnxruntime_qnn.get_library_path())
+devices = [device for device in ort.get_ep_devices() if device.ep_name == provider][:1]
+chosen = ort.SessionOptions()
+chosen.add_provider_for_devices(devices, {"backend_path": onnxruntime_qnn.get_qnn_htp_path(), "soc_model": "60"})
+made = ort.ModelCompiler(chosen, model)
+made.set_ep_context_binary_information(place, name)
+with open(target, "wb") as file:
+    file.write(made.compile_to_bytes())
+"""
+"""In a process of its own: QNN is registered once in a process, and tests of the engine do that in this one."""
+
+
+def compiled_by_onnxruntime(place: str, name: str, target: Path) -> bytes:
+    subprocess.run([sys.executable, "-c", THEIRS, MUL, place, name, str(target)], check=True, timeout=TIMEOUT_S)
+    return target.read_bytes()
 
 
 def test_a_file_has_its_binary_beside_it_whatever_was_said(tmp_path: Path) -> None:

@@ -65,8 +65,9 @@ def act(action: str, stop: Any = None) -> None:
         # PyDLL keeps the GIL: nothing else in this process moves meanwhile.
         ctypes.PyDLL(None).usleep(int(float(value) * 1_000_000))
     elif name == "stop_process":
-        os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(0.5)  # it is not this thread that stops first
+        # The whole process stops, and this thread before the call returns. A signal to the process may be taken by
+        # another thread, which stops this one when it gets a processor.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     elif name == "print":
         print(value, flush=True)
         libc = ctypes.CDLL(None)

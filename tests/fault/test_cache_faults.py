@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fakes.stopping import stop
 
 import qnnbridge
 from qnnbridge.cache.files import hash_file
@@ -283,7 +284,7 @@ def test_an_entry_is_not_blamed_when_somebody_ends_the_host_under_it(
     with qnnbridge.Host() as host:
         session = open_session(host)
         pid = host.info.pid
-        os.kill(pid, signal.SIGSTOP)  # so that it is sure to have the call, and not to have answered it
+        stop(pid)  # so that it is sure to have the call, and not to have answered it
         really = OpenRequests.sent
 
         def sent(self: OpenRequests, request_id: int) -> None:

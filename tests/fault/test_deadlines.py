@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.fakes.fair_clock import FairClock
 from tests.fakes.hosts import fake_host, script
+from tests.fakes.later import late, until
 from tests.fakes.stopping import stop
 
 import qnnbridge
@@ -24,22 +25,34 @@ GRACE_S = 1.0
 """What the README promises on top of a deadline."""
 
 WAIT_S = 50.0
-BEGIN_S = 2.0
-"""Long enough for a busy machine to begin with the work."""
+HOUR_S = 3600.0
 
 
 def in_flight(host: qnnbridge.Host, count: int) -> None:
-    """Wait until so many requests are under way."""
-    until = time.monotonic() + WAIT_S
-    while host.stats.calls_in_flight < count:
-        assert time.monotonic() < until
-        threading.Event().wait(0.002)
+    """Wait until so many requests are under way, and written whole."""
+    process = host.supervisor.running
+    assert process is not None
+    requests = process.channel.requests
+    until(lambda: requests.waiting >= count and all(entry.sent for entry in list(requests._open.values())))
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What became of the work is waited for as long as a busy host takes to say it."""
     monkeypatch.setattr("qnnbridge.process.channel.CANCEL_TIMEOUT_S", WAIT_S)
+
+
+@pytest.fixture
+def an_hour_passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Lets the time of a call be up at the moment that the test chooses, however busy the machine is."""
+    monkeypatch.setattr("qnnbridge.process.channel.SILENCE_INTERVAL_S", 0.02)
+    hours, real = [0], time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + hours[0] * HOUR_S)
+
+    def passes() -> None:
+        hours[0] += 1
+
+    return passes
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, errors.DeadlineExceeded]:
@@ -49,22 +62,31 @@ def timed(work: Callable[[], Any]) -> tuple[float, errors.DeadlineExceeded]:
     return clock.seconds, caught.value
 
 
-def abandon(session: qnnbridge.InferenceSession) -> tuple[float, errors.DeadlineExceeded]:
-    """Go away from a run that has begun. One that had not begun in time, on a busy machine, is tried again."""
-    while True:
-        seconds, error = timed(lambda: session.run(None, {"x": X}, timeout=0.2))
-        assert error.state in ("still-running", "not-started")
-        if error.state == "still-running":
-            return seconds, error
+def abandon(session: qnnbridge.InferenceSession, began: Path) -> tuple[float, errors.DeadlineExceeded]:
+    """Go away from a run that has begun, of which the model makes a file. One that had not begun in time, on a busy
+    machine, is tried again."""
+    seconds = 0.0
+
+    def call() -> None:
+        nonlocal seconds
+        clock = FairClock()
+        try:
+            session.run(None, {"x": X}, timeout=0.2)
+        finally:
+            seconds = clock.seconds
+
+    error = late(call, began.exists)
+    assert error.state == "still-running"
+    return seconds, error
 
 
 def test_a_run_that_cannot_be_interrupted_is_left_alone_and_its_caller_goes_on(tmp_path: Path, patient: None):
     """Row 29: the lane is busy until the work ends, then all is as before."""
-    end = tmp_path / "end"
+    began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host:
-        slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
+        slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", f"wait:{end}"]), host=host)
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
-        seconds, error = abandon(slow)
+        seconds, error = abandon(slow, began)
         assert seconds < 0.2 + GRACE_S
         assert "on_deadline='kill'" in str(error.fix)
         seconds, error = timed(lambda: other.run(None, {"x": X}, timeout=0.1))
@@ -77,33 +99,30 @@ def test_a_run_that_cannot_be_interrupted_is_left_alone_and_its_caller_goes_on(t
 
 
 def test_a_session_on_the_cpu_does_not_wait_for_the_npu(tmp_path: Path):
-    end = tmp_path / "end"
+    began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host:
-        slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
+        slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", f"wait:{end}"]), host=host)
         cpu = qnnbridge.InferenceSession(script(scale=3, npu=False), host=host)
-        abandon(slow)
+        abandon(slow, began)
         assert np.array_equal(cpu.run(None, {"x": X}, timeout=WAIT_S)[0], X * 3)
         end.touch()
 
 
-def test_the_deadline_kill_ends_the_host_and_the_others_are_repeated(no_leaks):
+def test_the_deadline_kill_ends_the_host_and_the_others_are_repeated(
+    tmp_path: Path, an_hour_passes: Callable[[], None], no_leaks: Any
+):
     """Row 30."""
-    with fake_host() as host, ThreadPoolExecutor(1) as pool:
-        slow = qnnbridge.InferenceSession(script(on_run=["sleep:60"]), host=host)
+    began = tmp_path / "began"
+    with fake_host() as host, ThreadPoolExecutor(2) as pool:
+        slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", "sleep:60"]), host=host)
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
-        waits: Future[Any] = pool.submit(lambda: None)
-        begin = time.monotonic()
-
-        def late() -> None:
-            slow.run(None, {"x": X}, timeout=BEGIN_S, on_deadline="kill")
-
-        late_call = threading.Thread(target=lambda: pytest.raises(errors.DeadlineExceeded, late))
-        late_call.start()
-        in_flight(host, 1)
-        waits = pool.submit(lambda: other.run(None, {"x": X})[0])
-        assert np.array_equal(waits.result(WAIT_S), X * 3)
-        late_call.join(WAIT_S)
-        assert time.monotonic() - begin < BEGIN_S + GRACE_S + WAIT_S / 2
+        late_call = pool.submit(slow.run, None, {"x": X}, timeout=HOUR_S / 2, on_deadline="kill")
+        until(began.exists)
+        waits = pool.submit(other.run, None, {"x": X})
+        in_flight(host, 2)
+        an_hour_passes()
+        assert np.array_equal(waits.result(WAIT_S)[0], X * 3)
+        assert isinstance(late_call.exception(WAIT_S), errors.DeadlineExceeded)
         assert host.stats.generation == 2
         assert host.stats.retried_calls == 1
 
@@ -113,15 +132,15 @@ def test_a_call_behind_others_ends_the_host_only_if_nobody_wants_their_work(
     somebody_waits: bool, ended: bool, tmp_path: Path, no_leaks: Any, patient: None
 ):
     """Else a model that hangs would block the NPU for all who come after its own caller has gone."""
-    end = tmp_path / "end"
+    began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
-        slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
+        slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", f"wait:{end}"]), host=host)
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
         if somebody_waits:
             waits = pool.submit(slow.run, None, {"x": X})
-            in_flight(host, 1)
+            until(began.exists)
         else:
-            abandon(slow)
+            abandon(slow, began)
         _, error = timed(lambda: other.run(None, {"x": X}, timeout=0.1, on_deadline="kill"))
         assert error.state == ("stopped" if ended else "not-started")
         end.touch()
@@ -131,15 +150,22 @@ def test_a_call_behind_others_ends_the_host_only_if_nobody_wants_their_work(
             assert np.array_equal(waits.result(WAIT_S)[0], X * 2)
 
 
-def test_a_model_that_hangs_is_to_blame_and_not_the_one_that_waits_behind_it():
+def test_a_model_that_hangs_is_to_blame_and_not_the_one_that_waits_behind_it(
+    tmp_path: Path, an_hour_passes: Callable[[], None]
+):
     """Row 30: the caller of the one that hangs has gone when the host is ended; the one behind it never ran."""
-    with fake_host() as host, ThreadPoolExecutor(1) as pool:
-        slow = qnnbridge.InferenceSession(script(on_run=["sleep:60"]), host=host)
+    began = tmp_path / "began"
+    with fake_host() as host, ThreadPoolExecutor(2) as pool:
+        slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", "sleep:60"]), host=host)
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
         for _ in range(2):
-            hangs = pool.submit(slow.run, None, {"x": X}, timeout=BEGIN_S, on_deadline="kill")
-            in_flight(host, 1)
-            assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
+            hangs = pool.submit(slow.run, None, {"x": X}, timeout=HOUR_S / 2, on_deadline="kill")
+            until(began.exists)
+            waits = pool.submit(other.run, None, {"x": X})
+            in_flight(host, 2)
+            an_hour_passes()
+            assert np.array_equal(waits.result(WAIT_S)[0], X * 3)
+            began.unlink()
             assert isinstance(hangs.exception(WAIT_S), errors.DeadlineExceeded)
         with pytest.raises(errors.ModelQuarantined) as caught:
             slow.run(None, {"x": X})
@@ -151,13 +177,14 @@ def test_a_model_that_hangs_is_to_blame_and_not_the_one_that_waits_behind_it():
 
 def test_a_crash_of_abandoned_work_is_blamed_on_it(tmp_path: Path):
     """Nobody waits any more for the call that kills; another one does, and is innocent."""
-    end = tmp_path / "end"
+    began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         for _ in range(2):
             end.unlink(missing_ok=True)
-            poison = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}", "segv"]), host=host)
+            began.unlink(missing_ok=True)
+            poison = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", f"wait:{end}", "segv"]), host=host)
             other = qnnbridge.InferenceSession(script(scale=3), host=host)
-            abandon(poison)
+            abandon(poison, began)
             waits = pool.submit(other.run, None, {"x": X})
             in_flight(host, 1)
             end.touch()
@@ -167,11 +194,11 @@ def test_a_crash_of_abandoned_work_is_blamed_on_it(tmp_path: Path):
 
 
 def test_abandoned_work_that_has_ended_is_not_blamed_for_what_comes_later(tmp_path: Path):
-    end = tmp_path / "end"
+    began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host:
-        slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{end}"]), host=host)
+        slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", f"wait:{end}"]), host=host)
         poison = qnnbridge.InferenceSession(script(on_run=["segv"]), host=host)
-        abandon(slow)
+        abandon(slow, began)
         end.touch()
         assert np.array_equal(slow.run(None, {"x": X})[0], X * 2)
         with pytest.raises(errors.HostCrashed) as caught:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.fakes.hosts import fake_host, script
+from tests.fakes.later import until
 from tests.faultlab.orphans import END_TIMEOUT_S, STATES, kill_an_application
 
 import qnnbridge
@@ -177,15 +178,16 @@ def test_a_fork_in_the_middle_of_calls_disturbs_none_of_them(no_leaks):
     with fake_host() as host, ThreadPoolExecutor(4) as pool:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         stop = threading.Event()
+        calls = [0] * 3
 
-        def work() -> int:
-            calls = 0
+        def work(number: int) -> None:
             while not stop.is_set():
                 assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
-                calls += 1
-            return calls
+                calls[number] += 1
 
-        workers = [pool.submit(work) for _ in range(3)]
+        workers = [pool.submit(work, number) for number in range(len(calls))]
+        until(lambda: all(calls))
+        before = sum(calls)
         for _ in range(10):
             pid = os.fork()
             if pid == 0:
@@ -197,8 +199,10 @@ def test_a_fork_in_the_middle_of_calls_disturbs_none_of_them(no_leaks):
                 finally:
                     os._exit(code)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        until(lambda: sum(calls) > before)
         stop.set()
-        assert all(worker.result(WAIT_S) > 0 for worker in workers)
+        for worker in workers:
+            worker.result(WAIT_S)
         assert host.stats.generation == 1
 
 

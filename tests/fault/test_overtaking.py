@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests.fakes.hosts import fake_host, script
 from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
+from tests.fakes.stopping import stop
 
 import qnnbridge
 from qnnbridge import errors
@@ -328,7 +329,7 @@ def test_a_host_that_takes_its_time_is_not_taken_for_dead_when_a_line_ends(host:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, plans.line._streams.read_fd)  # end of file
     os.close(null)
-    os.kill(process.real_pid, signal.SIGSTOP)
+    stop(process.real_pid)
     thread, result = in_thread(lambda: session.run(None, {"x": X}))
     thread.join(LONGER_THAN_PATIENCE_S)
     os.kill(process.real_pid, signal.SIGCONT)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.fakes.descriptors import no_more_than
 
 from qnnbridge import _platform
 from qnnbridge._platform import ChildProcess, OwnedFds, default_spawner, enlarge_pipe, wait_readable, write_some
@@ -254,17 +255,9 @@ def test_what_cannot_be_started_is_an_error_that_says_why(start: Start, tmp_path
 
 
 def test_a_shortage_is_an_error_that_may_pass(start: Start) -> None:
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     start("true")  # the thread that starts processes needs a descriptor for nothing
-    used = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, hard))
-    try:
-        with pytest.raises(HostStartFailed) as caught:
-            start("true")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with no_more_than(2), pytest.raises(HostStartFailed) as caught:
+        start("true")
     assert type(caught.value) is HostStartFailed
     assert "too many files open" in str(caught.value.cause)
     assert caught.value.retry == "safe"
@@ -438,11 +431,13 @@ def test_forking_while_children_are_started_leaks_nothing_and_blocks_nobody(pyth
     forker = threading.Thread(target=fork_on)
     forker.start()
     try:
-        for _ in range(10):
+        started = 0
+        while started < 10 or len(pids) < 4:  # some forks among the starts, however quick those are
             child = python("")
             assert at_end(child)
             child.wait(TIMEOUT_S)
             child.close()
+            started += 1
     finally:
         stop.set()
         forker.join(TIMEOUT_S)
@@ -450,7 +445,6 @@ def test_forking_while_children_are_started_leaks_nothing_and_blocks_nobody(pyth
             os.close(release)
         for pid in pids:
             os.waitpid(pid, 0)
-    assert len(pids) > 3
 
 
 # --- closing -----------------------------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def test_a_planned_restart_does_not_wait_for_a_call_that_was_given_up_meanwhile(
     warm(session)
     model.now()
     process, _ = running(host)
-    late, told = in_thread(lambda: session.run(None, {"x": X}, timeout=1.0))
+    late, told = in_thread(lambda: model.late(lambda: session.run(None, {"x": X}, timeout=1.0)))
     until(lambda: model.begun)
     begin = time.monotonic()
     host.restart()
@@ -230,16 +230,18 @@ def test_several_threads_may_ask_at_once_what_became_of_a_call_that_was_given_up
 
 
 class Interrupting:
-    """Stands in for a function: Ctrl+C comes the moment that it has done its work, once it is `armed`."""
+    """Stands in for a function: Ctrl+C comes when it has done its work and `then` holds, once it is `armed`."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], then: Callable[[], bool] = lambda: True) -> None:
         self._function = function
+        self._then = then
         self.armed = False
 
     def __call__(self, *arguments: Any) -> Any:
         result = self._function(*arguments)
         if self.armed:
             self.armed = False
+            until(self._then)
             raise KeyboardInterrupt
         return result
 
@@ -286,7 +288,8 @@ def test_what_an_interrupted_call_may_still_write_to_is_given_to_nobody(
     warm(session)
     process, lines = running(shared)
     (plans,) = lines.idle
-    write = plans.line._write = Interrupting(plans.line._write)
+    # The host has begun with it: else the word that nobody wants it may overtake it, and it never begins.
+    write = plans.line._write = Interrupting(plans.line._write, then=lambda: model.begun)
     out = session.empty_output("y", (4,))
     place = out.base.place
     for _ in range(2):

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import resource
 import signal
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,8 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fakes.descriptors import no_more_than
+from tests.fakes.fair_clock import FairClock
 from tests.fakes.hosts import fake_host, script
 from tests.fakes.later import GRACE_S, Later, in_thread, until, warm
+from tests.fakes.stopping import stop
 from tests.faultlab.mixed import HEAP_SETTING, Rest, mixed_soak
 from tests.faultlab.slots import kill_hosts
 
@@ -215,7 +217,7 @@ def test_what_is_given_back_while_another_is_sending_is_told_behind_him(no_leaks
         busy = qnnbridge.InferenceSession(script(scale=3), host=host)
         process = host.supervisor.running
         assert process is not None
-        os.kill(host.info.pid, signal.SIGSTOP)
+        stop(host.info.pid)
         try:
             caller, out = in_thread(lambda: busy.run(None, {"x": LARGE}))
             until(process.channel._send_lock.locked)  # and it stays so: the tensor is larger than the pipe
@@ -238,7 +240,7 @@ def test_memory_that_was_released_while_it_was_shown_does_not_stay(host: qnnbrid
     own = session.empty_input("x", (LARGE.size,))
     own[...] = 2
     session.run(None, {"x": LARGE})
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     try:
         with pytest.raises(errors.DeadlineExceeded):
             session.run(None, {"x": own}, timeout=0.05)
@@ -283,12 +285,12 @@ def test_memory_that_a_host_does_not_take_in_time_makes_no_call_late(host: qnnbr
     own[...] = 2
     pid = host.info.pid
     for x in (LARGE, own):
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         try:
-            begin = time.monotonic()
+            clock = FairClock()
             with pytest.raises(errors.DeadlineExceeded):
                 session.run(None, {"x": x}, timeout=0.2)
-            assert time.monotonic() - begin < 1.2 + GRACE_S / 10
+            assert clock.seconds < 1.2 + GRACE_S / 10
         finally:
             os.kill(pid, signal.SIGCONT)
         assert np.array_equal(session.run(None, {"x": x})[0], x * 3)
@@ -318,7 +320,7 @@ def test_where_there_is_no_memory_at_all_calls_go_on_and_it_is_used_when_there_i
 def test_without_descriptors_calls_go_by_the_connection_and_lines_are_opened_later(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
     session.run(None, {"x": X})
-    with limited(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) - 1):
+    with no_more_than(0):
         for _ in range(3):
             assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
     assert host.stats.lines == 0

@@ -25,8 +25,8 @@ def test_every_call_gets_its_result_while_the_host_is_killed_again_and_again(cap
     with capsys.disabled():
         print(f"\n{result}")
     assert result.good, str(result)
-    assert result.calls == 1500
-    assert result.kills >= 25
+    assert result.calls >= 1500
+    assert result.kills == 30
     assert len(result.recovery_s) >= 20
 
 
@@ -36,12 +36,21 @@ def test_every_call_gets_its_result_on_the_real_simulator_too():
     pytest.importorskip("onnxruntime_qnn")
     result = kill_under_load(new_host(True), real(), calls=200, kills=4, threads=THREADS, seed=1)
     assert result.good, str(result)
-    assert result.kills >= 3
+    assert result.kills == 4
 
 
 def test_all_promises_hold_under_random_faults(tmp_path: Path):
     """The whole: ``python -m tests.faultlab --seconds 3600``."""
-    soak = Soak(new_host(False), scripted(), seconds=12, seed=3, threads=THREADS, folder=tmp_path, real=False)
+    soak = Soak(
+        new_host(False),
+        scripted(),
+        seconds=12,
+        seed=3,
+        threads=THREADS,
+        folder=tmp_path,
+        real=False,
+        least_crashes=4,
+    )
     ledger = soak.run()
     assert ledger.kept, str(ledger)
     assert soak.stats.crashes > 3

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from tests.fakes.hosts import FAKE_HOST, dying_host, fake_host, script
+from tests.fakes.stopping import stop
 
 import qnnbridge
 from qnnbridge import errors
@@ -145,7 +146,7 @@ def test_a_host_that_takes_half_a_request_and_no_more_is_a_hang(no_leaks):
     """Row 18, the other direction."""
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
-        psutil.Process(host.info.pid).suspend()
+        stop(host.info.pid)
         with pytest.raises(errors.HostHung, match=r"did not take a byte|is stopped"):
             session.run(None, {"x": LARGE}, retry=0)
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
@@ -178,7 +179,10 @@ def test_a_call_can_be_withdrawn_while_the_host_waits_for_a_reader(tmp_path: Pat
             wait_until(lambda: host.stats.calls_in_flight == 2)
             number = max(channel.requests._open)
             withdrawn = pool.submit(channel.cancel, number, time.monotonic() + WAIT_S)
-            wait_until(lambda: host.stats.calls_in_flight == 3 and not unread_bytes(channel._write_fd))
+            wait_until(lambda: host.stats.calls_in_flight == 3)
+            with channel._send_lock:  # by then it is written
+                pass
+            wait_until(lambda: not channel._writer.pending and not unread_bytes(channel._write_fd))
             used = psutil.Process(process.real_pid).memory_info().rss - before
         channel.requests.wake_next()
         assert np.array_equal(first.result(WAIT_S)[0], large * 3), "it goes on where it was"

@@ -58,7 +58,8 @@ class Result:
 def kill_under_load(
     host: qnnbridge.Host, cases: list[Case], *, calls: int, kills: int, threads: int, seed: int
 ) -> Result:
-    """Run it. The host is started here and closed at the end; what is left over then is a leak."""
+    """Run it: at least so many calls, and on until so many kills have been among them, however quick the machine is.
+    The host is started here and closed at the end; what is left over then is a leak."""
     before = holdings()
     result = Result()
     begin = time.monotonic()
@@ -97,10 +98,13 @@ class _Load:
         self._taken = 0
         self._killed: tuple[int, float] | None = None
         self._since_kill = 0
+        self._under_way: dict[int, int] = {}
+        """Of each worker: how many kills there had been when its call began."""
+        self._kills_behind = 0
 
     def run(self) -> None:
         workers = [
-            threading.Thread(target=self._work, args=(random.Random(f"{self._seed} {n}"),), name=f"load {n}")
+            threading.Thread(target=self._work, args=(n, random.Random(f"{self._seed} {n}")), name=f"load {n}")
             for n in range(self._threads)
         ]
         for worker in workers:
@@ -110,12 +114,13 @@ class _Load:
             worker.join(STUCK_AFTER_S)
         self._result.stuck |= any(worker.is_alive() for worker in workers)
 
-    def _work(self, dice: random.Random) -> None:
+    def _work(self, worker: int, dice: random.Random) -> None:
         while True:
             with self._moved:
-                if self._taken >= self._calls or self._result.stuck:
+                if (self._taken >= self._calls and self._result.kills >= self._kills) or self._result.stuck:
                     return
                 self._taken += 1
+                self._under_way[worker] = self._kills_behind
             number = dice.randrange(len(self._cases))
             feeds, expected = self._cases[number].draw(dice)
             try:
@@ -123,12 +128,13 @@ class _Load:
                 error = None
             except Exception as caught:
                 right, error = False, f"{type(caught).__name__}: {caught}"
-            self._note(self._sessions[number].generation, right, error)
+            self._note(worker, self._sessions[number].generation, right, error)
 
-    def _note(self, generation: int, right: bool, error: str | None) -> None:
+    def _note(self, worker: int, generation: int, right: bool, error: str | None) -> None:
         with self._moved:
             result = self._result
             result.calls += 1
+            del self._under_way[worker]
             self._since_kill += 1
             if error is not None:
                 result.errors[error] += 1
@@ -147,7 +153,9 @@ class _Load:
             average = max(CALLS_BETWEEN_KILLS, (self._calls - result.calls) // (self._kills - result.kills + 1))
             wanted = dice.randint(CALLS_BETWEEN_KILLS, 2 * average - CALLS_BETWEEN_KILLS)
             with self._moved:
-                if not self._wait_for(lambda wanted=wanted: self._since_kill >= wanted):
+                if not self._wait_for(
+                    lambda wanted=wanted: self._since_kill >= wanted and self._all_have_answers()
+                ):
                     return
             # Somewhere in the middle of whatever is going on.
             threading.Event().wait(dice.random() * 0.003)
@@ -160,12 +168,17 @@ class _Load:
                 result.kills += 1
             # By the one who collects its exit code, so that the number cannot be that of another process by now.
             process._child.kill()
+            with self._moved:
+                self._kills_behind += 1
+
+    def _all_have_answers(self) -> bool:
+        """Whether no call is under way any more that met the last kill, however long its thread waited for the
+        processor: the next kill would rightly use up its one repetition. Under the lock."""
+        return all(kills == self._kills_behind for kills in self._under_way.values())
 
     def _wait_for(self, condition: Callable[[], bool]) -> bool:
-        """Under the lock. False when the calls are used up, or nothing moves."""
+        """Under the lock. False when nothing moves."""
         while not condition():
-            if self._result.calls >= self._calls:
-                return False
             before = self._result.calls
             if not self._moved.wait(STUCK_AFTER_S) and self._result.calls == before:
                 self._result.stuck = True

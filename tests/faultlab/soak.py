@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,12 @@ from tests.fakes.hosts import script
 from tests.faultlab.leaks import holdings, leaked_since
 from tests.faultlab.models import Case, is_right
 from tests.faultlab.orphans import STATES, kill_an_application
-from tests.faultlab.promises import Ledger
+from tests.faultlab.promises import PROMISES, Ledger
 
 DEADLINE_GRACE_S = 1.0
 STUCK_AFTER_S = 60.0
+LONGEST_EXTRA_S = 60.0
+TRIED_AT_THE_END = "leak"
 OUTSIDE_PAUSE_S = (0.05, 1.0)
 """Between two faults from outside."""
 
@@ -46,7 +49,11 @@ class _Outcome:
 
 
 class Soak:
-    """Give it a host that nobody else uses; `run` closes it."""
+    """Give it a host that nobody else uses; `run` closes it.
+
+    least_crashes: on a slow machine it goes on beyond its seconds, until so many hosts have crashed and each promise
+    has been put to the test.
+    """
 
     def __init__(
         self,
@@ -58,6 +65,7 @@ class Soak:
         threads: int,
         folder: Path,
         real: bool,
+        least_crashes: int | None = None,
     ) -> None:
         self.ledger = Ledger()
         self.calls = 0
@@ -69,6 +77,7 @@ class Soak:
         self._threads = threads
         self._folder = folder
         self._real = real
+        self._least_crashes = least_crashes
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._poison = threading.Lock()
@@ -90,6 +99,9 @@ class Soak:
             for thread in threads:
                 thread.start()
             self._over.wait(self._seconds)
+            until = time.monotonic() + LONGEST_EXTRA_S
+            while not self._enough() and time.monotonic() < until:
+                self._over.wait(0.1)
             self._over.set()
             for thread in threads:
                 thread.join(STUCK_AFTER_S)
@@ -100,6 +112,12 @@ class Soak:
         left = leaked_since(before)
         self.ledger.check("leak", not left, str(left))
         return self.ledger
+
+    def _enough(self) -> bool:
+        if self._least_crashes is None:
+            return True
+        all_tried = all(self.ledger.tried(promise) for promise in PROMISES if promise != TRIED_AT_THE_END)
+        return all_tried and self._host.stats.crashes >= self._least_crashes
 
     def _guarded(self, job: Callable[[random.Random], None], dice: random.Random) -> None:
         try:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from labs import WindowsLab, demand
+from tests import needs
 
 HOST_VERSIONS = ("3.11", "3.12", "3.13")
 
@@ -15,6 +16,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.lab)
+            uses_windows = "windows_python" in getattr(item, "fixturenames", ())
+            if uses_windows and needs.lab_of(item.path.as_posix()) != "windows":
+                raise pytest.UsageError(f"{item.nodeid} is for Windows, and `lab_of` does not know that")
 
 
 @pytest.fixture(scope="session")

@@ -137,8 +137,12 @@ def test_its_time_is_limited(tmp_path: Path) -> None:
 
 
 @needs.posix
-def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "qnnbridge_tools", "compile", str(MUL), "-o", str(tmp_path / "out")]
+def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, never_ready = tmp_path / "out", tmp_path / "python"
+    never_ready.write_text("#!/bin/sh\nwhile true; do sleep 1; done\n")  # however late the signal comes
+    never_ready.chmod(0o700)
+    monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", str(never_ready))
+    command = [sys.executable, "-m", "qnnbridge_tools", "compile", str(MUL), "-o", str(out)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "compiling mul_1.onnx\n"
@@ -146,7 +150,7 @@ def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said == "Interrupted.\n"
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == [never_ready.name]
 
 
 def test_elapsed_time_moves_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -161,21 +160,39 @@ def test_a_journal_that_cannot_be_read_is_no_obstacle(copy: Path) -> None:
     assert set(states(again(copy)).values()) == {"done"}
 
 
+KILLED_SOON_AFTER = """
+import os, signal, sys, threading
+
+from qnnbridge_tools.cli import main
+
+class Stderr:
+    def __getattr__(self, name):
+        return getattr(sys.__stderr__, name)
+
+    def write(self, text):
+        if text.startswith(step) and text.endswith("..."):
+            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        return sys.__stderr__.write(text)
+
+step = sys.argv.pop(1)
+sys.stderr = Stderr()
+main()
+"""
+"""By itself, so that it is in that step for certain, however late anybody else would come."""
+
+
 @needs.posix
 def test_killed_in_any_step_it_goes_on_there(ready: Path, tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     shutil.copy(ready / "m.onnx", model)
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "qnnbridge_tools", "prepare", str(model), "-o", str(out), *BATCH]
+    command = [sys.executable, "-c", KILLED_SOON_AFTER, "prepare", str(model), "-o", str(out), *BATCH]
     for step in ("fix ...", "compile ", "verify "):
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        process = subprocess.Popen(
+            [*command[:3], step, *command[3:]], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        )
         assert process.stderr is not None
-        kept = []
-        for line in process.stderr:
-            kept.append(line)
-            if line.startswith(step) and line.endswith("...\n"):
-                break
-        os.kill(process.pid, signal.SIGKILL)
+        kept = list(process.stderr)
         process.stderr.close()
         assert process.wait() == -signal.SIGKILL, kept
         assert not (out / "manifest.json").exists(), "it would say that all is there"

@@ -243,10 +243,14 @@ def test_a_check_is_quick(quarantine: Quarantine) -> None:
         kill(quarantine, NativeCall(f"{n:064x}", "", "running", f"{n}.onnx"), times=2)
     assert refused(quarantine, NativeCall(f"{7:064x}", "", "running"))
     count = 1000
-    begin = time.perf_counter()
-    for _ in range(count):
-        quarantine.check(POISON.fingerprint, POISON.options_hash)
-    assert (time.perf_counter() - begin) / count < 0.001
+
+    def seconds() -> float:
+        begin = time.perf_counter()
+        for _ in range(count):
+            quarantine.check(POISON.fingerprint, POISON.options_hash)
+        return (time.perf_counter() - begin) / count
+
+    assert min(seconds() for _ in range(3)) < 0.001
 
 
 def test_the_file_does_not_grow_for_ever(path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:

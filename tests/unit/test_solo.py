@@ -106,12 +106,16 @@ def test_those_that_waited_behind_it_go_on_when_it_gives_up() -> None:
     first = Caller(gate, OTHER)
     assert first.inside.wait(GRACE_S)
 
+    seen = threading.Event()
+
     def give_up() -> None:
-        with contextlib.suppress(Deadline), gate.enter(SUSPECT, time.monotonic() + 0.3):
-            pass
+        while not seen.is_set():  # it was too quick for this test to see it wait
+            with contextlib.suppress(Deadline), gate.enter(SUSPECT, time.monotonic() + 0.3):
+                pass
 
     threading.Thread(target=give_up, daemon=True).start()
     waiting(gate)
+    seen.set()
     newcomer = Caller(gate, THIRD)
     assert newcomer.inside.wait(GRACE_S)
     for caller in (first, newcomer):
