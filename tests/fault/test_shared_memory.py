@@ -7,6 +7,7 @@ import importlib.util
 import os
 import resource
 import signal
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
