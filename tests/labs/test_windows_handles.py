@@ -25,7 +25,7 @@ EXPECTED: dict[str, Any] = {
         "too large": [True, "InvalidArgument", False],
     },
     "what_was_not_sent_is_taken_back": [GIVEN, "Deadline", True],
-    "a_second_end_that_cannot_be_given": False,
+    "a_second_end_that_cannot_be_given": True,
     "memory_of_a_client_is_passed_on": {
         "results": True,
         "results of the next host": True,

@@ -29,6 +29,7 @@ from qnnbridge.repeated.lines import Lines
 from qnnbridge_daemon import client_slabs
 from qnnbridge_daemon._platform._win32_passing import KeptMemory
 from qnnbridge_daemon.settings import BrokerSettings
+from qnnbridge_host._platform._win32_sharing import map_memory
 from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
 
 import qnnbridge  # isort: skip
@@ -39,19 +40,47 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 
 PROCESS_DUP_HANDLE = 0x40
 X = np.arange(4, dtype=np.float32)
+OURS = b"memory of this test"
 
 
-def is_open(handle: int, pid: int) -> bool:
-    """Whether the process has it."""
+def brought_here(handle: int, pid: int) -> int | None:
+    """The process' handle as one of ours, to be closed; ``None`` if it has none of that number. One that was closed
+    may be something else's by now."""
     process = _winapi.OpenProcess(PROCESS_DUP_HANDLE, False, pid)
     try:
         us = _winapi.GetCurrentProcess()
-        _winapi.CloseHandle(_winapi.DuplicateHandle(process, handle, us, 0, False, _winapi.DUPLICATE_SAME_ACCESS))
-        return True
+        return _winapi.DuplicateHandle(process, handle, us, 0, False, _winapi.DUPLICATE_SAME_ACCESS)
     except OSError:
-        return False
+        return None
     finally:
         _winapi.CloseHandle(process)
+
+
+def is_memory(handle: int, pid: int, content: bytes) -> bool:
+    """Whether the process has it, and it is memory that begins with this."""
+    ours = brought_here(handle, pid)
+    if ours is None:
+        return False
+    try:
+        return bytes(map_memory({"handle": ours}, 65536, write=False)[: len(content)]) == content
+    except OSError:  # something else
+        return False
+
+
+def nobody_has_other_ends(streams: LineStreams) -> bool:
+    """Nothing but what we have ourselves keeps a pipe from being broken."""
+    streams.opened()
+    try:
+        os.write(streams.write_fd, b"x")
+        return False
+    except OSError:
+        pass
+    try:
+        return bool(streams.poll(0)) and not os.read(streams.read_fd, 1)
+    except OSError:
+        return True
+    finally:
+        streams.close()
 
 
 class Given:
@@ -61,25 +90,16 @@ class Given:
         self._pid = pid
         self._streams = LineStreams()
         read, write = self._streams.places(pid)
-        self._handles = [read["handle"], write["handle"]]
         self.read, self.write = dict(read), dict(write)
-        self.were_open = [is_open(handle, pid) for handle in self._handles]
+        self.were_open = []
+        for place in (read, write):
+            ours = brought_here(place["handle"], pid)
+            self.were_open.append(ours is not None)
+            if ours is not None:
+                _winapi.CloseHandle(ours)
 
     def nobody_has_them(self) -> bool:
-        """Nothing else keeps a pipe from being broken."""
-        streams = self._streams
-        streams.opened()
-        try:
-            os.write(streams.write_fd, b"x")
-            return False
-        except OSError:
-            pass
-        try:
-            return streams.poll(0) and not os.read(streams.read_fd, 1)
-        except OSError:
-            return True
-        finally:
-            streams.close()
+        return nobody_has_other_ends(self._streams)
 
 
 def lines_of(host: qnnbridge.Host) -> Lines:
@@ -147,6 +167,7 @@ def memory_that_is_refused() -> Any:
         lines = lines_of(host)
         channel, pid = lines._channel, lines._channel.peer.pid
         memory = SharedMemory(65536, writable=True)
+        memory.take_view()[: len(OURS)] = OURS
         for name, number, size in (
             ("taken", 900, 65536),
             ("known", 900, 65536),
@@ -155,9 +176,10 @@ def memory_that_is_refused() -> Any:
         ):
             where = memory.place(pid)
             handle = where["handle"]
-            before = is_open(handle, pid)
+            before = is_memory(handle, pid, OURS)
             header = {"op": "slab.attach", "slab": number, "size": size, "host_writes": False, "where": where}
-            told[name] = [before, refusal(lambda header=header: channel.call(header)), is_open(handle, pid)]  # type: ignore[misc]
+            said = refusal(lambda header=header: channel.call(header))  # type: ignore[misc]
+            told[name] = [before, said, is_memory(handle, pid, OURS)]
         memory.close()
     return told
 
@@ -194,7 +216,7 @@ def a_second_end_that_cannot_be_given() -> Any:
         streams.places(os.getpid())
         return "given"
     except OSError:
-        return is_open(given[0], os.getpid())
+        return nobody_has_other_ends(streams)
     finally:
         sharing.give_handle = give_handle
         streams.close()
