@@ -169,6 +169,37 @@ def test_a_daemon_of_another_user_is_not_told_anything(
     assert behind.entered == []
 
 
+def test_a_visitor_that_comes_while_the_door_is_closed_does_no_harm() -> None:
+    """Whoever accepts is woken up by it, and lets go of everything that the one who closes still uses."""
+    from qnnbridge_daemon._platform import _posix_gate
+
+    folder = make_runtime_folder()
+    gate = _posix_gate.Gate(folder, _posix_gate.make_endpoint(folder))
+    released = threading.Event()
+
+    def accept() -> None:
+        while (stream := gate.accept()) is not None:
+            stream.close()
+        gate.release()
+        released.set()
+
+    class Name:
+        """The socket's, which is taken away now."""
+
+        def unlink(self, *, missing_ok: bool) -> None:
+            knock(folder).close()
+            released.wait(0.3)
+            (folder / "daemon.sock").unlink(missing_ok=missing_ok)
+
+    accepting = threading.Thread(target=accept)
+    accepting.start()
+    gate._path = Name()  # type: ignore[assignment]
+    gate.close()
+    gate.close()
+    accepting.join(GRACE_S)
+    assert released.is_set()
+
+
 def test_a_thousand_half_open_visitors_keep_nobody_out(
     door: tuple[Listener, Discovery, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -51,7 +52,9 @@ class Gate:
         except BaseException:
             self._socket.close()
             raise
-        self._closed = False
+        self._lock = threading.Lock()
+        """A visitor may wake `accept` up as well: then it is released while it is being closed."""
+        self._closed = self._released = False
 
     def accept(self) -> SocketStream | None:
         """The next visitor; ``None`` when the gate was closed. Raises `OSError` if there is no descriptor for
@@ -70,16 +73,21 @@ class Gate:
 
     def close(self) -> None:
         """No visitor comes in any more. Idempotent."""
-        if not self._closed:
+        with self._lock:
+            if self._closed:
+                return
             self._closed = True
             self._path.unlink(missing_ok=True)
-            os.write(self._wake_w, b"!")
+            if not self._released:
+                os.write(self._wake_w, b"!")
 
     def release(self) -> None:
         """Nobody is in `accept` any more."""
-        self._socket.close()
-        os.close(self._wake_r)
-        os.close(self._wake_w)
+        with self._lock:
+            self._released = True
+            self._socket.close()
+            os.close(self._wake_r)
+            os.close(self._wake_w)
 
 
 class Streams:

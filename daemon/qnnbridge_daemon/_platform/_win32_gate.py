@@ -11,6 +11,7 @@ import os
 import secrets
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -41,7 +42,9 @@ class Gate:
         self.endpoint = endpoint
         self._attributes = OwnerOnly()
         self._waiting = self._instance(_winapi.FILE_FLAG_FIRST_PIPE_INSTANCE)
-        self._closed = False
+        self._lock = threading.Lock()
+        """Of which instance waits, and whether one does: `close` must not mean somebody else's handle."""
+        self._closed = self._released = False
 
     @property
     def handle(self) -> int:
@@ -67,20 +70,26 @@ class Gate:
                 if came:  # nobody would be let in any more without this one
                     api.disconnect_pipe(self._waiting)
                 raise
-            handle, self._waiting = self._waiting, following
+            with self._lock:
+                handle, self._waiting = self._waiting, following
             if came:
                 return PipeStream(handle, client=False)
             _winapi.CloseHandle(handle)
 
     def close(self) -> None:
         """No visitor comes in any more. Idempotent."""
-        if not self._closed:
+        with self._lock:
+            if self._closed:
+                return
             self._closed = True
-            api.cancel_io(self._waiting)
+            if not self._released:
+                api.cancel_io(self._waiting)
 
     def release(self) -> None:
         """Nobody is in `accept` any more."""
-        _winapi.CloseHandle(self._waiting)
+        with self._lock:
+            self._released = True
+            _winapi.CloseHandle(self._waiting)
 
     def _instance(self, first: int = 0) -> int:
         return _winapi.CreateNamedPipe(
