@@ -159,15 +159,12 @@ class InferenceSession(OtherRuns):
         if no_results is not None:
             warnings.warn(f"{manifest.source.label}: {no_results}", RuntimeWarning, stacklevel=3)
         if manifest.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
+            told = f"{manifest.source.label} runs on the CPU: no node of it could be placed on QNN"
+            told += f" ({placement.cause})" if placement.cause else ""
             if not remote.moved:  # that was counted and logged
                 host.supervisor.counters.cpu_fallbacks += 1
-                _log.warning("%s runs on the CPU: %s", manifest.source.label, placement.cause)
-            self._warn(
-                f"{manifest.source.label} runs on the CPU: no node of it could be placed on QNN"
-                + (f" ({placement.cause})" if placement.cause else ""),
-                CpuFallbackWarning,
-                stacklevel=3,
-            )
+                _log.warning("%s", told)
+            self._warn(told, CpuFallbackWarning, stacklevel=3)
 
     # --- running ---
 
