@@ -486,14 +486,14 @@ def add_quarantine(machine: SimulatedMachine, model: str, age_s: float = 60) -> 
 
 def add_crash(machine: SimulatedMachine, when: str) -> None:
     report = {
-        "id": "20261117-120000-ab12",
+        "id": "20261117-120000-ab12cd34",
         "when": when,
         "exit": {"name": "STATUS_STACK_BUFFER_OVERRUN"},
         "phase": "running",
         "models": ["net.onnx"],
         "diagnoses": [{"cause": "QNN crashed on this model."}],
     }
-    path = machine.paths.join(_state(machine), "crashes", "20261117-120000-ab12.json")
+    path = machine.paths.join(_state(machine), "crashes", "20261117-120000-ab12cd34.json")
     machine.put(path, text=json.dumps(report))
 
 

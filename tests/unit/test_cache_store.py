@@ -162,6 +162,8 @@ def test_only_so_many_bad_entries_are_kept(store: Store) -> None:
         put(store, KEY)
         store.set_aside(KEY, "damaged", str(number))
     assert len(store.bad_entries()) == MAX_BAD
+    # Of one second; with four digits of chance two of them had the same name once in three hundred runs.
+    assert all(len(bad.folder.name.split("-")[2]) >= 16 for bad in store.bad_entries())
 
 
 @pytest.mark.parametrize("write", ["sync_file", "EntryManifest.write", "os.rename", "sync_folder"])

@@ -148,11 +148,11 @@ def test_a_damaged_report_is_left_out_of_the_list(reports: CrashReports) -> None
     good = reports.write(a_death())
     assert good is not None
     for number, content in enumerate(["", "{", "[]", "{}", '{"id": 3, "exit": 7}']):
-        (good.parent / f"20270115-08000{number}-aaaa.json").write_text(content, encoding="utf-8")
+        (good.parent / f"20270115-08000{number}-aaaaaaaa.json").write_text(content, encoding="utf-8")
     (good.parent / "notes.json").write_text("mine", encoding="utf-8")
     assert [summary.id for summary in reports.summaries()] == [good.stem]
     with pytest.raises(OptionError, match="cannot be read"):
-        reports.read("20270115-080001-aaaa")
+        reports.read("20270115-080001-aaaaaaaa")
 
 
 def test_nothing_is_written_and_nothing_raised_where_nothing_can_be_written(tmp_path: Path) -> None:

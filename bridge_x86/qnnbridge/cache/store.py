@@ -165,7 +165,7 @@ class Store:
             entry = self.peek(key)
             label = entry.manifest.label if entry is not None else ""
         now = time.time()
-        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(2)}-{key[:8]}"
+        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(8)}-{key[:8]}"
         target = self.root / "bad" / name
         os.rename(folder, target)
         if target.is_dir():

@@ -56,7 +56,7 @@ ENVIRONMENT: Final = frozenset(
 )
 """The names of the variables that a report may hold; all others may be secrets."""
 
-_ID = re.compile(r"^\d{8}-\d{6}-[0-9a-f]{4}$")
+_ID = re.compile(r"^\d{8}-\d{6}-[0-9a-f]{8}$")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class CrashReports:
             import secrets  # 8 ms, for a case that is rare
 
             when = datetime.datetime.fromtimestamp(self._wall_clock(), datetime.timezone.utc)
-            report_id = f"{when:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+            report_id = f"{when:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
             diagnoses = diagnose(record)
             data = {
                 "schema": SCHEMA,
