@@ -156,9 +156,9 @@ def no_process_left_behind() -> Iterator[None]:
     """No more child processes after the test than before it. A shared host may have been replaced by a new one."""
     before = _processes()
     yield
-    if "qnnbridge.host" in sys.modules:
+    if "qnnbridge._host" in sys.modules:
         # It is meant to live as long as its process, which for a test means: as long as the test.
-        sys.modules["qnnbridge.host"].default_host().close()
+        sys.modules["qnnbridge._host"].default_host().close()
     after = _processes()
     added, gone = after - before, before - after
     if len(added) > len(gone):

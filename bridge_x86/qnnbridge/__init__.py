@@ -17,18 +17,16 @@ from qnnbridge_protocol._version import __version__
 
 if TYPE_CHECKING:
     from qnnbridge import errors
-    from qnnbridge.buckets.status import BucketStatus
-    from qnnbridge.buckets.verifying import PaddingReport
-    from qnnbridge.cache.status import CacheStatus, CacheWarning
-    from qnnbridge.compiling.compile import compile  # noqa: A004 - as in qnnbridge.compile(...)
-    from qnnbridge.compiling.result import CompileResult
-    from qnnbridge.daemon.connect import connect
-    from qnnbridge.errors import BridgeError
-    from qnnbridge.host import Host, HostInfo, HostStats, default_host
-    from qnnbridge.io_binding import IOBinding
-    from qnnbridge.lora import LoraAdapter
-    from qnnbridge.node import ModelMetadata, NodeArg
-    from qnnbridge.options import (
+    from qnnbridge._buckets.status import BucketStatus
+    from qnnbridge._buckets.verifying import PaddingReport
+    from qnnbridge._compiling.compile import compile  # noqa: A004 - as in qnnbridge.compile(...)
+    from qnnbridge._compiling.result import CompileResult
+    from qnnbridge._daemon.connect import connect
+    from qnnbridge._host import Host, HostInfo, HostStats, default_host
+    from qnnbridge._io_binding import IOBinding
+    from qnnbridge._lora import LoraAdapter
+    from qnnbridge._node import ModelMetadata, NodeArg
+    from qnnbridge._options import (
         ExecutionMode,
         ExecutionOrder,
         GraphOptimizationLevel,
@@ -36,47 +34,49 @@ if TYPE_CHECKING:
         RunOptions,
         SessionOptions,
     )
-    from qnnbridge.ort_value import OrtValue
-    from qnnbridge.session import CpuFallbackWarning, InferenceSession
-    from qnnbridge.sparse_tensor import SparseTensor
-    from qnnbridge.supervision.recycling import RecycleAfter
-    from qnnbridge.supervision.restart_policy import RestartPolicy
+    from qnnbridge._ort_value import OrtValue
+    from qnnbridge._session import CpuFallbackWarning, InferenceSession
+    from qnnbridge._sparse_tensor import SparseTensor
+    from qnnbridge._supervision.recycling import RecycleAfter
+    from qnnbridge._supervision.restart_policy import RestartPolicy
+    from qnnbridge.errors import BridgeError
+    from qnnbridge_host.cache.status import CacheStatus, CacheWarning
     from qnnbridge_protocol.limits import Limits
     from qnnbridge_protocol.specs import Placement
     from qnnbridge_protocol.typed import Typed
 
 _HOMES = {
     "BridgeError": "qnnbridge.errors",
-    "BucketStatus": "qnnbridge.buckets.status",
-    "CacheStatus": "qnnbridge.cache.status",
-    "CacheWarning": "qnnbridge.cache.status",
-    "CompileResult": "qnnbridge.compiling.result",
-    "CpuFallbackWarning": "qnnbridge.session",
-    "ExecutionMode": "qnnbridge.options",
-    "ExecutionOrder": "qnnbridge.options",
-    "GraphOptimizationLevel": "qnnbridge.options",
-    "Host": "qnnbridge.host",
-    "HostInfo": "qnnbridge.host",
-    "HostStats": "qnnbridge.host",
-    "IOBinding": "qnnbridge.io_binding",
-    "InferenceSession": "qnnbridge.session",
+    "BucketStatus": "qnnbridge._buckets.status",
+    "CacheStatus": "qnnbridge_host.cache.status",
+    "CacheWarning": "qnnbridge_host.cache.status",
+    "CompileResult": "qnnbridge._compiling.result",
+    "CpuFallbackWarning": "qnnbridge._session",
+    "ExecutionMode": "qnnbridge._options",
+    "ExecutionOrder": "qnnbridge._options",
+    "GraphOptimizationLevel": "qnnbridge._options",
+    "Host": "qnnbridge._host",
+    "HostInfo": "qnnbridge._host",
+    "HostStats": "qnnbridge._host",
+    "IOBinding": "qnnbridge._io_binding",
+    "InferenceSession": "qnnbridge._session",
     "Limits": "qnnbridge_protocol.limits",
-    "LoraAdapter": "qnnbridge.lora",
-    "ModelMetadata": "qnnbridge.node",
-    "NodeArg": "qnnbridge.node",
-    "OrtAllocatorType": "qnnbridge.options",
-    "OrtValue": "qnnbridge.ort_value",
-    "PaddingReport": "qnnbridge.buckets.verifying",
+    "LoraAdapter": "qnnbridge._lora",
+    "ModelMetadata": "qnnbridge._node",
+    "NodeArg": "qnnbridge._node",
+    "OrtAllocatorType": "qnnbridge._options",
+    "OrtValue": "qnnbridge._ort_value",
+    "PaddingReport": "qnnbridge._buckets.verifying",
     "Placement": "qnnbridge_protocol.specs",
-    "RecycleAfter": "qnnbridge.supervision.recycling",
-    "RestartPolicy": "qnnbridge.supervision.restart_policy",
-    "RunOptions": "qnnbridge.options",
-    "SessionOptions": "qnnbridge.options",
-    "SparseTensor": "qnnbridge.sparse_tensor",
+    "RecycleAfter": "qnnbridge._supervision.recycling",
+    "RestartPolicy": "qnnbridge._supervision.restart_policy",
+    "RunOptions": "qnnbridge._options",
+    "SessionOptions": "qnnbridge._options",
+    "SparseTensor": "qnnbridge._sparse_tensor",
     "Typed": "qnnbridge_protocol.typed",
-    "compile": "qnnbridge.compiling.compile",
-    "connect": "qnnbridge.daemon.connect",
-    "default_host": "qnnbridge.host",
+    "compile": "qnnbridge._compiling.compile",
+    "connect": "qnnbridge._daemon.connect",
+    "default_host": "qnnbridge._host",
 }
 
 __all__ = [

@@ -15,11 +15,11 @@ from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from qnnbridge.background import Background
+from qnnbridge._background import Background
+from qnnbridge._host import Host
+from qnnbridge._node import ModelMetadata, NodeArg
+from qnnbridge._session import InferenceSession as Blocking
 from qnnbridge.futures import Future, start
-from qnnbridge.host import Host
-from qnnbridge.node import ModelMetadata, NodeArg
-from qnnbridge.session import InferenceSession as Blocking
 from qnnbridge_protocol.errors import Closed
 from qnnbridge_protocol.specs import Placement
 

@@ -14,12 +14,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge.background import Background
-from qnnbridge.options import coerce_run_options
-from qnnbridge.run_options import RunOptions
+from qnnbridge._background import Background
+from qnnbridge._options import coerce_run_options
+from qnnbridge._run_options import RunOptions
 
 if TYPE_CHECKING:
-    from qnnbridge.session import InferenceSession
+    from qnnbridge._session import InferenceSession
 
 THREADS = 32
 """Of all sessions together. The host takes 64 calls at once and refuses more as busy."""

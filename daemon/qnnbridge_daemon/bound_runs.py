@@ -1,7 +1,7 @@
 """Repeated calls that a client makes over its lines: run in the NPU host over the daemon's own lines.
 
 The tensors lie in memory that the client shares, or in the daemon's if they came by the line. From there they go
-to the host the quick way that every application has (`qnnbridge.repeated`). Where that cannot be had, the long
+to the host the quick way that every application has (`qnnbridge._fastpath`). Where that cannot be had, the long
 one. Any thread; a `BoundCall` is run by one at a time.
 """
 
@@ -12,16 +12,16 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge.process.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_daemon.cancelling import Cancellation
 from qnnbridge_protocol.elements import element_of
 from qnnbridge_protocol.errors import BridgeError, Closed
 
 if TYPE_CHECKING:
-    from qnnbridge.process.host_process import HostProcess
-    from qnnbridge.remote_session import RemoteSession
-    from qnnbridge.repeated.line import Line
-    from qnnbridge.repeated.shapes import CallShape, TensorShape
+    from qnnbridge._fastpath.channel import Line
+    from qnnbridge._fastpath.signatures import CallSignature, TensorShape
+    from qnnbridge._remote_session import RemoteSession
+    from qnnbridge._transport.host_process import HostProcess
     from qnnbridge_daemon.client_sessions import ClientSession
     from qnnbridge_host.engine.bound_call import BoundCall, BoundTensor
     from qnnbridge_host.engine.stop import StopHandle
@@ -52,7 +52,7 @@ class BoundSession:
 
 
 def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cancellation) -> list[Any] | None:
-    from qnnbridge.repeated.runner import Failure, Offered, run
+    from qnnbridge._fastpath.runner import Failure, Offered, run
 
     shape = call.native
     if shape is None:
@@ -109,15 +109,15 @@ class _LineWatch:
             self._remove()
 
 
-def _shape_of(call: BoundCall) -> CallShape | bool:
+def _shape_of(call: BoundCall) -> CallSignature | bool:
     """False for what cannot go the quick way."""
-    from qnnbridge.repeated.shapes import CallShape
+    from qnnbridge._fastpath.signatures import CallSignature
 
     inputs = [_tensor(tensor) for tensor in call.inputs]
     outputs = [_tensor(tensor) for tensor in call.outputs]
     if any(tensor is None for tensor in (*inputs, *outputs)):
         return False
-    return CallShape(
+    return CallSignature(
         tuple(call.output_names),
         tuple(tensor for tensor in inputs if tensor is not None),
         tuple(tensor for tensor in outputs if tensor is not None),
@@ -125,7 +125,7 @@ def _shape_of(call: BoundCall) -> CallShape | bool:
 
 
 def _tensor(tensor: BoundTensor) -> TensorShape | None:
-    from qnnbridge.repeated.shapes import TensorShape
+    from qnnbridge._fastpath.signatures import TensorShape
 
     array = tensor.array
     element = element_of(array.dtype)

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-from qnnbridge.host import Host
+from qnnbridge._host import Host
 from qnnbridge_daemon.client_slabs import GoneSlabs
 from qnnbridge_daemon.clients import Client, ClientEnds
 from qnnbridge_daemon.fair_share import FairShare
@@ -25,7 +25,7 @@ from qnnbridge_daemon.metering import Meter
 from qnnbridge_daemon.settings import BrokerSettings
 from qnnbridge_daemon.shared_sessions import SharedSessions
 from qnnbridge_daemon.status import make_status
-from qnnbridge_host import sharing
+from qnnbridge_host.fastpath import shared_memory as sharing
 from qnnbridge_protocol.hello import DAEMON_FEATURE, FEATURES, SHARING_FEATURES, Hello
 
 DRAIN_S = 10.0

@@ -14,7 +14,7 @@ from qnnbridge_protocol.errors import Cancelled
 
 
 class Cancellation:
-    """Belongs to one call. A `qnnbridge.terminate_relay.Terminable`, and what a `StopHandle` attaches."""
+    """Belongs to one call. A `qnnbridge._terminate_relay.Terminable`, and what a `StopHandle` attaches."""
 
     __slots__ = ("_listeners", "_lock", "_terminate")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from qnnbridge_protocol.errors import Busy, Closed
 
 if TYPE_CHECKING:
-    from qnnbridge.remote_session import RemoteSession
+    from qnnbridge._remote_session import RemoteSession
     from qnnbridge_daemon.cancelling import Cancellation
     from qnnbridge_daemon.fair_share import FairShare, Queue
     from qnnbridge_daemon.limits import Account

@@ -2,8 +2,8 @@
 
 A slab of a client is passed on: the NPU host maps it, too, where the client has it, so that tensors go from one to
 the other without a copy here. To the daemon's own lines it looks like an array of an application of theirs
-(`qnnbridge.repeated.arrays`). Where that cannot be had (no descriptor or handle left, an NPU host that does not map
-it), what lies in it is copied.
+(`qnnbridge._fastpath.arrays`). Where that cannot be had (no descriptor or handle left, an NPU host that does not
+map it), what lies in it is copied.
 
 Any thread. What is mapped or made counts until nothing refers to it any more, whoever still does; finalizers only
 leave a note, and somebody works through the notes later.
@@ -18,17 +18,17 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from qnnbridge.repeated.sharing import next_slab_number
+from qnnbridge._fastpath.sharing import next_slab_number
 from qnnbridge_daemon._platform.passing import KeptMemory
 from qnnbridge_daemon.limits import Account
-from qnnbridge_host.sharing import Slab, Slabs
+from qnnbridge_host.fastpath.shared_memory import Slab, Slabs
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from qnnbridge.host import Host
-    from qnnbridge.repeated.memory import Slab as OwnSlab
+    from qnnbridge._fastpath.memory import Slab as OwnSlab
+    from qnnbridge._host import Host
 
 
 class ForeignSlab:
@@ -55,7 +55,7 @@ class ClientSlab(Slab):
         """An array that the daemon's lines know as one that the NPU host can read or write in place."""
         import numpy as np
 
-        from qnnbridge.repeated.arrays import Freed, SharedBlock
+        from qnnbridge._fastpath.arrays import Freed, SharedBlock
 
         plain = Slab.view(self, shape, dtype, offset)
         # Nothing is given back when it is gone: the memory is the client's.

@@ -13,15 +13,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge.manifest import Manifest
-from qnnbridge.remote_session import OnDeadline, RemoteSession
+from qnnbridge._recipe import SessionRecipe
+from qnnbridge._remote_session import OnDeadline, RemoteSession
 from qnnbridge_daemon.bound_runs import BoundSession
 from qnnbridge_daemon.cancelling import Cancellation
 from qnnbridge_daemon.client_sessions import ClientSession
 from qnnbridge_daemon.known_models import key_of
 from qnnbridge_daemon.shared_sessions import may_be_shared
-from qnnbridge_host.plans import BoundRuns
-from qnnbridge_host.requests import Request
+from qnnbridge_host.fastpath.plans import BoundRuns
+from qnnbridge_host.in_flight import Request
 from qnnbridge_host.server import Answer
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, HostNotFound, UnknownOperation
 from qnnbridge_protocol.frames import desync
@@ -176,7 +176,7 @@ class BrokerHandlers:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a proper description ({error})") from None
         source, spec = self._broker.known_models.open(spec, data[0] if data else None, fingerprint, cache)
-        manifest = Manifest(source, spec, initializers, cache, seed)
+        manifest = SessionRecipe(source, spec, initializers, cache, seed)
 
         def make() -> RemoteSession:
             remote = RemoteSession(self._broker.host, manifest, retry=retry, timeout_s=None)

@@ -12,9 +12,9 @@ import os
 import threading
 from typing import Any
 
-from qnnbridge.cache.memo import memo_for
-from qnnbridge.file_stamps import take_stamp
-from qnnbridge.model_source import ModelSource
+from qnnbridge_host.cache.memo import memo_for
+from qnnbridge_host.model.file_stamps import take_stamp
+from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import ModelChanged
 from qnnbridge_protocol.specs import SessionSpec
 
@@ -101,9 +101,11 @@ def key_of(
     cache: who wants none may want to see what compiling does; else it makes no difference.
     described, buffers: the initializers as they travelled.
     """
-    from qnnbridge.manifest import Manifest
+    from qnnbridge._recipe import SessionRecipe
 
-    digest = hashlib.sha256(f"{source.fingerprint} {Manifest(source, spec).options_hash} {cache is False}".encode())
+    digest = hashlib.sha256(
+        f"{source.fingerprint} {SessionRecipe(source, spec).options_hash} {cache is False}".encode()
+    )
     digest.update(repr(described).encode())
     for buffer in buffers:
         digest.update(buffer)

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from qnnbridge_daemon._platform.gate import Gate, Streams
-from qnnbridge_protocol.door import PROOF_BYTES, Answer, DaemonSide, NotProven, Verdict, Visitor
+from qnnbridge_daemon._platform.listener import Gate, Streams
+from qnnbridge_protocol.auth import PROOF_BYTES, Answer, DaemonSide, NotProven, Verdict, Visitor
 
 if TYPE_CHECKING:
-    from qnnbridge._platform.door import DoorStream
+    from qnnbridge._platform.daemon_connection import DoorStream
 
 _log = logging.getLogger("qnnbridge.daemon.door")
 

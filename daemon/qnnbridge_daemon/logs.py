@@ -15,9 +15,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qnnbridge._platform.door import default_runtime_folder
-from qnnbridge.daemon.folder import runtime_folder
-from qnnbridge.diagnosis.state_files import state_dir
+from qnnbridge._daemon.folder import runtime_folder
+from qnnbridge._diagnosis.state_files import state_dir
+from qnnbridge._platform.daemon_connection import default_runtime_folder
 
 if TYPE_CHECKING:
     from types import TracebackType

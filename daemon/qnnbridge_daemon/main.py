@@ -17,16 +17,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from qnnbridge.daemon.discovery import (
+from qnnbridge._daemon.discovery import (
     Discovery,
     look_at_discovery,
     read_discovery,
     remove_discovery,
     write_discovery,
 )
-from qnnbridge.daemon.folder import make_runtime_folder
-from qnnbridge.daemon.start import READY, RUNNING, WAITING
-from qnnbridge_daemon._platform.gate import (
+from qnnbridge._daemon.folder import make_runtime_folder
+from qnnbridge._daemon.start import READY, RUNNING, WAITING
+from qnnbridge_daemon._platform.listener import (
     allow_descriptors,
     let_go_of_terminal,
     make_endpoint,
@@ -35,7 +35,7 @@ from qnnbridge_daemon._platform.gate import (
 from qnnbridge_daemon.lock import FolderLock
 from qnnbridge_daemon.options import Options, parse_options
 from qnnbridge_protocol._version import __version__
-from qnnbridge_protocol.door import INSTANCE_BYTES, TOKEN_BYTES
+from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
 from qnnbridge_protocol.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Daemon:
     `asked_to_leave`."""
 
     def __init__(self, folder: Path, lock: FolderLock, options: Options, log: Path) -> None:
-        from qnnbridge.host import Host
+        from qnnbridge._host import Host
         from qnnbridge_daemon.broker import Broker
 
         self._folder = folder

@@ -6,9 +6,9 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 
-from qnnbridge.daemon.discovery import Discovery
-from qnnbridge.daemon.start import TAKE_OVER
-from qnnbridge.supervision.recycling import RecycleAfter
+from qnnbridge._daemon.discovery import Discovery
+from qnnbridge._daemon.start import TAKE_OVER
+from qnnbridge._supervision.recycling import RecycleAfter
 from qnnbridge_daemon.settings import BrokerSettings, Limits
 
 

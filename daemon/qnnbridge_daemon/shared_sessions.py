@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from qnnbridge.remote_session import RemoteSession
+from qnnbridge._remote_session import RemoteSession
 from qnnbridge_daemon.metering import Meter
 from qnnbridge_protocol.errors import BridgeError, CallError, Closed
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_host.in_flight import Request
 from qnnbridge_host.npu_reset import Npu, ResettableSession
-from qnnbridge_host.requests import Request
 from qnnbridge_host.server import Answer
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, UnknownOperation
 from qnnbridge_protocol.frames import desync
@@ -226,8 +226,8 @@ class HostHandlers:
 def _load_what_runs_need() -> None:
     """Behind the answer that a session is there: the application has its arrays to make ready before it runs it."""
     with contextlib.suppress(ImportError):  # who needs it is told
-        from qnnbridge_host import lines  # noqa: F401
         from qnnbridge_host.engine import ort_values  # noqa: F401
+        from qnnbridge_host.fastpath import channel as lines  # noqa: F401
         from qnnbridge_protocol import values  # noqa: F401
 
 

@@ -9,7 +9,7 @@ import gc
 import os
 import sys
 
-from qnnbridge_host.greeting import greet
+from qnnbridge_host.handshake import greet
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
 

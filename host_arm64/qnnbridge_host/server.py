@@ -15,9 +15,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from qnnbridge_host.failures import describe
+from qnnbridge_host.errors import describe
+from qnnbridge_host.in_flight import Declaration, InFlight, Request
 from qnnbridge_host.lanes import Lane
-from qnnbridge_host.requests import Declaration, InFlight, Request
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import (
@@ -31,10 +31,10 @@ from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
-    from qnnbridge_host.line_call import LineCall
-    from qnnbridge_host.open_lines import Lines
-    from qnnbridge_host.plans import BoundRuns
-    from qnnbridge_host.sharing import Slabs
+    from qnnbridge_host.fastpath.call import FastCall
+    from qnnbridge_host.fastpath.open_channels import Lines
+    from qnnbridge_host.fastpath.plans import BoundRuns
+    from qnnbridge_host.fastpath.shared_memory import Slabs
 
 CANCEL_GRACE_S = 0.3
 """How long a cancel waits to see what it achieved."""
@@ -114,7 +114,7 @@ class OwnProcess:
     @property
     def slabs(self) -> Slabs:
         if self._slabs is None:  # one server asks, under its lock
-            from qnnbridge_host.sharing import Slabs
+            from qnnbridge_host.fastpath.shared_memory import Slabs
 
             self._slabs = Slabs()
         return self._slabs
@@ -292,7 +292,7 @@ class Server:
             number = request.id
             self._lane(lane).submit(request, on_placed=lambda: self._in_flight.arrive(number))
 
-    def accept_call(self, call: LineCall, lane: str | None) -> None:
+    def accept_call(self, call: FastCall, lane: str | None) -> None:
         """A call that came by a line: counted with the others, in the same lanes."""
         place = None if lane is None else self._lane(lane)
         if place is not None and not place.enter():
@@ -363,7 +363,7 @@ class Server:
         """Made for the first call that is repeated: a session is ready without what they need."""
         with self._lines_lock:
             if self._lines is None:
-                from qnnbridge_host.open_lines import Lines
+                from qnnbridge_host.fastpath.open_channels import Lines
 
                 self._lines = Lines(self._desk, self._home.slabs)
             return self._lines
@@ -401,7 +401,7 @@ class Server:
 
 def _drop_places(request: Request) -> None:
     if request.op in LINE_OPERATIONS:
-        from qnnbridge_host.sharing import drop_places
+        from qnnbridge_host.fastpath.shared_memory import drop_places
 
         drop_places(request.header)
 

@@ -12,7 +12,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from qnnbridge.chips import chip_named
+from qnnbridge_host.model.chips import chip_named
 from tests.analyze_accuracy import cases, compare, recorded, simulator
 
 

@@ -17,9 +17,9 @@ import pytest
 from onnx import TensorProto
 
 import qnnbridge
-from qnnbridge.buckets.session import BucketedSession
+from qnnbridge._buckets.session import BucketedSession
+from qnnbridge._remote_session import RemoteSession
 from qnnbridge.errors import Closed, DeadlineExceeded, InvalidArgument, NoSuchFile, OptionError
-from qnnbridge.remote_session import RemoteSession
 from tests.contract.small_models import CPU, QNN, counting_loop, model, node, tensor
 
 pytestmark = pytest.mark.filterwarnings("error::qnnbridge.CpuFallbackWarning")

@@ -15,14 +15,14 @@ import onnx
 import pytest
 
 import qnnbridge
-from qnnbridge.cache import memo, store
-from qnnbridge.cache.key import key_of, key_parts
-from qnnbridge.cache.memo import HashMemo, memo_for
-from qnnbridge.cache.session_cache import SessionCache
-from qnnbridge.cache.settings import cache_dir
-from qnnbridge.cache.store import Store
-from qnnbridge.model_source import ModelSource
-from qnnbridge.remote_session import Manifest
+from qnnbridge._remote_session import SessionRecipe
+from qnnbridge_host.cache import memo, store
+from qnnbridge_host.cache.key import key_of, key_parts
+from qnnbridge_host.cache.lookup import SessionCache
+from qnnbridge_host.cache.memo import HashMemo, memo_for
+from qnnbridge_host.cache.settings import cache_dir
+from qnnbridge_host.cache.store import Store
+from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from tests.contract.small_models import model, node, tensor
 from tests.fakes.fair_clock import FairClock
@@ -89,7 +89,7 @@ def test_an_unchanged_model_of_100_mb_costs_no_reading_and_less_than_20_ms(
 
     def look() -> float:
         clock = FairClock()
-        cache = SessionCache(host, Manifest(ModelSource.open(path, memo=memo_for(None)), spec, cache=None))
+        cache = SessionCache(host, SessionRecipe(ModelSource.open(path, memo=memo_for(None)), spec, cache=None))
         cache.prepare(None)
         took_s = clock.seconds
         assert cache.status.state == "hit"

@@ -16,12 +16,13 @@ import pytest
 from onnx import TensorProto
 
 import qnnbridge
-from qnnbridge.cache import build, session_cache, waiting
-from qnnbridge.cache.manifest import MODEL
-from qnnbridge.cache.notes import Notes
-from qnnbridge.cache.settings import cache_dir
-from qnnbridge.cache.store import Store
 from qnnbridge.errors import DeadlineExceeded, OptionError, PlacementRefused
+from qnnbridge_host.cache import build, waiting
+from qnnbridge_host.cache import lookup as session_cache
+from qnnbridge_host.cache.manifest import MODEL
+from qnnbridge_host.cache.negative_entries import Notes
+from qnnbridge_host.cache.settings import cache_dir
+from qnnbridge_host.cache.store import Store
 from qnnbridge_protocol.values import equal_bits
 from tests.conformance.real_models import QNN, REAL_MODELS, SOC_MODEL, RealModel
 from tests.contract.small_models import model, node, tensor
@@ -410,8 +411,8 @@ def test_a_compiler_without_a_sign_of_life_is_not_waited_for(
     open_session(host).close()
     held = store().try_lock(store().all_keys()[0])
     assert held is not None
-    patience = waiting.Patience
-    monkeypatch.setattr(session_cache, "Patience", lambda path, words: patience(path, words, stalled_s=0.0))
+    patience = waiting.WaitPolicy
+    monkeypatch.setattr(session_cache, "WaitPolicy", lambda path, words: patience(path, words, stalled_s=0.0))
     session = open_session(host)
     assert (session.cache.state, session.placement.cpu_nodes) == ("off", 0)
     assert "no sign of life" in session.cache.reason

@@ -13,11 +13,11 @@ import pytest
 from onnx import TensorProto
 
 import qnnbridge
-from qnnbridge.compiling.bundle import compile_bundle
-from qnnbridge.compiling.compiler import compile_into
-from qnnbridge.compiling.request import make_job
-from qnnbridge.epcontext.scan import scan_model
+from qnnbridge._compiling.bundle import compile_bundle
+from qnnbridge._compiling.compiler import compile_into
+from qnnbridge._compiling.request import make_job
 from qnnbridge.errors import CompiledModelRefused, CompileFailed, InvalidProtobuf, OptionError, PlacementRefused
+from qnnbridge_host.model.scan import scan_model
 from tests.contract.small_models import model, node, tensor
 
 pytest.importorskip("onnxruntime_qnn")

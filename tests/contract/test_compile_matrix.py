@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import qnnbridge
-from qnnbridge.compiling import cluster
-from qnnbridge.compiling.hosts import HostGroup
-from qnnbridge.compiling.job import HostSettings
-from qnnbridge.compiling.matrix import Outcome, finished, plan, run_here, run_on
+from qnnbridge._compiling import cluster
+from qnnbridge._compiling.hosts import HostGroup
+from qnnbridge._compiling.job import HostSettings
+from qnnbridge._compiling.matrix import Outcome, finished, plan, run_here, run_on
 from qnnbridge.errors import Closed, CompileFailed, OptionError
 
 MODELS = Path(__file__).parent.parent / "models"
@@ -190,7 +190,7 @@ def test_two_workers_do_the_same_jobs_and_the_files_come_back(tmp_path: Path, sc
 def test_without_the_extra_it_says_what_to_install() -> None:
     script = (
         "import sys; sys.modules['distributed'] = None\n"
-        "from qnnbridge.compiling.cluster import executor_of\n"
+        "from qnnbridge._compiling.cluster import executor_of\n"
         "executor_of('tcp://127.0.0.1:1').__enter__()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 import qnnbridge
-from qnnbridge.compiling import inputs, names, trouble
-from qnnbridge.compiling.compare import TOLERANCES, Difference, compare
-from qnnbridge.compiling.job import CompiledFiles, CompileJob, HostSettings, job_key
-from qnnbridge.compiling.places import place_of
-from qnnbridge.compiling.progress import ticking
-from qnnbridge.compiling.refusals import blame_unknown_chips, nothing_to_compile, unknown_chips
-from qnnbridge.compiling.request import make_job
-from qnnbridge.compiling.staging import workplace
-from qnnbridge.compiling.validation import Validation, validate
+from qnnbridge._compiling import inputs, names, trouble
+from qnnbridge._compiling.compare import TOLERANCES, Difference, compare
+from qnnbridge._compiling.job import CompiledFiles, CompileJob, HostSettings, job_key
+from qnnbridge._compiling.places import place_of
+from qnnbridge._compiling.progress import ticking
+from qnnbridge._compiling.refusals import blame_unknown_chips, nothing_to_compile, unknown_chips
+from qnnbridge._compiling.request import make_job
+from qnnbridge._compiling.staging import workplace
+from qnnbridge._compiling.validation import Validation, validate
+from qnnbridge._providers import QNN
 from qnnbridge.errors import CompileFailed, DeadlineExceeded, EPFail, OptionError, PlacementRefused
-from qnnbridge.model_source import ModelSource
-from qnnbridge.providers import QNN
+from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.specs import NodeInfo, ProviderSpec, SessionSpec
 
 MODELS = Path(__file__).parent.parent / "models"

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import qnnbridge
-from qnnbridge.repeated.plans import LinePlans
+from qnnbridge._fastpath.plans import LinePlans
 from tests.contract.small_models import CPU
 
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64

@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 
 import qnnbridge
-from qnnbridge.daemon.discovery import Discovery, read_discovery, write_discovery
-from qnnbridge.daemon.folder import make_runtime_folder, runtime_folder
-from qnnbridge_daemon._platform.gate import make_endpoint
+from qnnbridge._daemon.discovery import Discovery, read_discovery, write_discovery
+from qnnbridge._daemon.folder import make_runtime_folder, runtime_folder
+from qnnbridge_daemon._platform.listener import make_endpoint
 from qnnbridge_daemon.listener import Entered, Listener
+from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
 from qnnbridge_protocol.connection import Connection, Role
-from qnnbridge_protocol.door import INSTANCE_BYTES, TOKEN_BYTES
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.frames import Frame, Kind

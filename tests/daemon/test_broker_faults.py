@@ -14,7 +14,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge.process.channel import Channel
+from qnnbridge._transport.channel import Channel
 from qnnbridge_daemon.bound_runs import _LineWatch
 from qnnbridge_daemon.settings import BrokerSettings
 from tests.daemon.brokers import GRACE_S, Lab, in_threads, until
@@ -162,9 +162,9 @@ def test_a_deadline_is_kept_and_the_call_is_stopped(
     lab: Lab, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine it takes a while until all on the way have heard of it.
-    for name in ("qnnbridge.process.channel", "qnnbridge.repeated.runner", "qnnbridge_daemon.bound_runs"):
+    for name in ("qnnbridge._transport.channel", "qnnbridge._fastpath.runner", "qnnbridge_daemon.bound_runs"):
         monkeypatch.setattr(f"{name}.CANCEL_TIMEOUT_S", GRACE_S)
-    monkeypatch.setattr("qnnbridge.repeated.runner.SETTLE_TIMEOUT_S", GRACE_S)
+    monkeypatch.setattr("qnnbridge._fastpath.runner.SETTLE_TIMEOUT_S", GRACE_S)
     monkeypatch.setattr("qnnbridge_host.server.CANCEL_GRACE_S", GRACE_S)
     later = Later(tmp_path, "stoppable:60")
     session = later.open(lab.client())
@@ -198,7 +198,7 @@ def test_a_call_that_waits_for_its_turn_is_withdrawn_at_its_deadline(tmp_path: P
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the host is waited for as long as it takes on a busy machine."""
-    monkeypatch.setattr("qnnbridge.remote_session.KILL_ANSWER_S", GRACE_S)
+    monkeypatch.setattr("qnnbridge._remote_session.KILL_ANSWER_S", GRACE_S)
 
 
 def test_on_deadline_kill_ends_the_host_and_costs_the_others_nothing(

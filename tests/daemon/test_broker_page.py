@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import qnnbridge
-from qnnbridge.cache.status import CacheStatus, State
 from qnnbridge_daemon import clients, handlers, limits
 from qnnbridge_daemon.handlers import BrokerHandlers
 from qnnbridge_daemon.settings import Limits
+from qnnbridge_host.cache.status import CacheStatus, State
 from tests.daemon.brokers import Lab
 from tests.fakes.hosts import script
 from tests.unit.test_protocol_page import OPERATIONS, bare, fields_read, keys_answered, rows, section

@@ -14,8 +14,8 @@ import pytest
 from filelock import FileLock
 
 import qnnbridge
-from qnnbridge.daemon.discovery import FILE_NAME, write_discovery
-from qnnbridge.daemon.folder import make_runtime_folder
+from qnnbridge._daemon.discovery import FILE_NAME, write_discovery
+from qnnbridge._daemon.folder import make_runtime_folder
 from qnnbridge_daemon import listener
 from qnnbridge_daemon.main import Daemon
 from qnnbridge_protocol.errors import HostStartFailed

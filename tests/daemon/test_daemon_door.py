@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 import qnnbridge
-from qnnbridge.daemon import enter as entering
-from qnnbridge.daemon.discovery import Discovery, write_discovery
-from qnnbridge.daemon.enter import Unreachable, enter, program_name
-from qnnbridge.daemon.folder import make_runtime_folder
+from qnnbridge._daemon import enter as entering
+from qnnbridge._daemon.discovery import Discovery, write_discovery
+from qnnbridge._daemon.enter import Unreachable, enter, program_name
+from qnnbridge._daemon.folder import make_runtime_folder
 from qnnbridge_daemon.listener import DIALOGUE_TIMEOUT_S, UNPROVEN_MAX, Listener
-from qnnbridge_protocol.door import CHALLENGE_BYTES, PROOF_BYTES, ClientSide, Visitor
+from qnnbridge_protocol.auth import CHALLENGE_BYTES, PROOF_BYTES, ClientSide, Visitor
 from qnnbridge_protocol.errors import ForkedClient, HostCrashed, HostStartFailed
 from tests import needs
 from tests.daemon.doors import GRACE_S, StandIn, new_discovery, open_listener
@@ -126,7 +126,7 @@ def test_a_proof_that_was_overheard_opens_nothing(door: tuple[Listener, Discover
 @needs.linux
 def test_another_user_with_the_token_is_not_let_in(door: tuple[Listener, Discovery, Path]) -> None:
     """The kernel says who it is. The folder would keep it out before, so its rights are taken away here."""
-    from qnnbridge._platform._posix_door import check_peer
+    from qnnbridge._platform._posix_daemon_connection import check_peer
 
     check_peer(1000, 1000)
     with pytest.raises(PermissionError, match="user 1001, not to 1000"):
@@ -139,7 +139,7 @@ def test_another_user_with_the_token_is_not_let_in(door: tuple[Listener, Discove
     (folder / "daemon.sock").chmod(0o777)
     program = (
         "import os, socket, sys\n"
-        "from qnnbridge_protocol.door import CHALLENGE_BYTES, ClientSide, Visitor\n"
+        "from qnnbridge_protocol.auth import CHALLENGE_BYTES, ClientSide, Visitor\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
         "challenge = s.recv(CHALLENGE_BYTES)\n"
@@ -160,7 +160,7 @@ def test_another_user_with_the_token_is_not_let_in(door: tuple[Listener, Discove
 def test_a_daemon_of_another_user_is_not_told_anything(
     door: tuple[Listener, Discovery, Path], behind: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qnnbridge._platform import _posix_door
+    from qnnbridge._platform import _posix_daemon_connection as _posix_door
 
     real = _posix_door._peer
     monkeypatch.setattr(_posix_door, "_peer", lambda connection: (real(connection)[0], os.getuid() + 1))
@@ -171,7 +171,7 @@ def test_a_daemon_of_another_user_is_not_told_anything(
 
 def test_a_visitor_that_comes_while_the_door_is_closed_does_no_harm() -> None:
     """Whoever accepts is woken up by it, and lets go of everything that the one who closes still uses."""
-    from qnnbridge_daemon._platform import _posix_gate
+    from qnnbridge_daemon._platform import _posix_listener as _posix_gate
 
     folder = make_runtime_folder()
     gate = _posix_gate.Gate(folder, _posix_gate.make_endpoint(folder))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import qnnbridge
-from qnnbridge.daemon.discovery import FILE_NAME, read_discovery, remove_discovery, write_discovery
-from qnnbridge.daemon.folder import make_runtime_folder, runtime_folder
-from qnnbridge.daemon.start import variables_from_anywhere
+from qnnbridge._daemon.discovery import FILE_NAME, read_discovery, remove_discovery, write_discovery
+from qnnbridge._daemon.folder import make_runtime_folder, runtime_folder
+from qnnbridge._daemon.start import variables_from_anywhere
 from qnnbridge_daemon.logs import log_file, stderr_file
 from qnnbridge_protocol.errors import HostStartFailed
 from tests import needs
@@ -141,8 +141,8 @@ def test_a_daemon_removes_its_own_file_only() -> None:
 WRITES_WITHOUT_ROOM = """
 import resource, signal
 from tests.daemon.doors import new_discovery
-from qnnbridge.daemon.discovery import write_discovery
-from qnnbridge.daemon.folder import make_runtime_folder
+from qnnbridge._daemon.discovery import write_discovery
+from qnnbridge._daemon.folder import make_runtime_folder
 folder = make_runtime_folder()
 discovery = new_discovery(folder)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 import qnnbridge
-from qnnbridge.daemon.connect import shared_daemon_host
-from qnnbridge.daemon.discovery import read_discovery, write_discovery
-from qnnbridge.daemon.folder import make_runtime_folder, runtime_folder
-from qnnbridge.daemon.start import Starting
+from qnnbridge._daemon.connect import shared_daemon_host
+from qnnbridge._daemon.discovery import read_discovery, write_discovery
+from qnnbridge._daemon.folder import make_runtime_folder, runtime_folder
+from qnnbridge._daemon.start import Starting
 from qnnbridge_daemon.logs import log_file, stderr_file
 from qnnbridge_daemon.main import EXIT_OK, EXIT_RUNNING
 from qnnbridge_protocol.errors import DeadlineExceeded, HostCrashed, HostNotFound, HostStartFailed, OptionError
@@ -162,7 +162,7 @@ def test_without_leave_to_start_one_the_words_say_how_to() -> None:
 
 
 def test_a_daemon_that_was_stopped_is_not_started_by_who_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qnnbridge.daemon.connector.RECONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("qnnbridge._daemon.connector.RECONNECT_TIMEOUT_S", 0.5)
     with qnnbridge.connect() as starter, qnnbridge.connect(start=False) as guest:
         guest.ping()
         starter.close()
@@ -187,8 +187,8 @@ def test_one_that_is_killed_is_told_with_its_log_and_comes_back() -> None:
 
 
 def test_a_caller_whose_time_is_up_does_not_wait_for_the_start() -> None:
-    from qnnbridge.daemon.access import DaemonAccess
-    from qnnbridge.daemon.connect import daemon_host
+    from qnnbridge._daemon.access import DaemonAccess
+    from qnnbridge._daemon.connect import daemon_host
 
     with daemon_host(DaemonAccess()) as host:
         clock = FairClock()
@@ -310,7 +310,7 @@ def test_one_that_nobody_can_find_any_more_leaves() -> None:
 
 
 def test_why_it_does_not_start_is_said_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    from qnnbridge.daemon import start
+    from qnnbridge._daemon import start
 
     monkeypatch.setattr(start, "DETACHED", "--no-such-option")
     with pytest.raises(HostStartFailed, match="did not start") as caught:

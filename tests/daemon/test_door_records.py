@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnnbridge_protocol.door import (
+from qnnbridge_protocol.auth import (
     ANSWER_BYTES,
     CHALLENGE_BYTES,
     INSTANCE_BYTES,

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from qnnbridge.diagnosis import messages, ort_log
-from qnnbridge.diagnosis.death_rules import DEATH_RULES
-from qnnbridge.diagnosis.messages import explain_text
-from qnnbridge.diagnosis.messages_data import LAST_RULES, MESSAGE_RULES
-from qnnbridge.diagnosis.model_rules import MODEL_RULES
-from qnnbridge.diagnosis.ort_log import search
-from qnnbridge.diagnosis.setup_rules import SETUP_RULES
+from qnnbridge._diagnosis import messages, ort_log
+from qnnbridge._diagnosis.death_rules import DEATH_RULES
+from qnnbridge._diagnosis.messages import explain_text
+from qnnbridge._diagnosis.messages_data import LAST_RULES, MESSAGE_RULES
+from qnnbridge._diagnosis.model_rules import MODEL_RULES
+from qnnbridge._diagnosis.ort_log import search
+from qnnbridge._diagnosis.setup_rules import SETUP_RULES
 from qnnbridge_tools.doctor.catalogue import CATALOGUE
 from qnnbridge_tools.doctor.explain import explained, explanation_text
 

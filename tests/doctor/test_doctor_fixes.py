@@ -30,11 +30,8 @@ from machines import (
     x64_pc,
 )
 
-from qnnbridge.releases.fitness import platform_of_release
-from qnnbridge.releases.known_faults import ort_bounds
-from qnnbridge.releases.machines import HostMachine
-from qnnbridge.releases.table import for_version, load_releases
-from qnnbridge.releases.versions import sdk_is_newer
+from qnnbridge_host.model.release_table import for_version, load_releases
+from qnnbridge_host.model.release_versions import sdk_is_newer
 from qnnbridge_tools.doctor import advice, fixes, tell
 from qnnbridge_tools.doctor.commands import python_lines
 from qnnbridge_tools.doctor.diagnose import diagnose
@@ -42,6 +39,9 @@ from qnnbridge_tools.doctor.facts import Library, ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy
 from qnnbridge_tools.doctor.real_machine import answer_of
 from qnnbridge_tools.doctor.survey import Order, survey
+from qnnbridge_tools.versions.fitness import platform_of_release
+from qnnbridge_tools.versions.known_faults import ort_bounds
+from qnnbridge_tools.versions.machines import HostMachine
 from qnnbridge_tools.versions.view import advice as what_would_fit
 
 SYSTEMS = ("2.40.0.0", "2.48.40.0")

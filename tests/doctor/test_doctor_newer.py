@@ -17,14 +17,14 @@ from machines import (
     x64_pc,
 )
 
-from qnnbridge.releases.known_faults import NEWEST_ORT_TRIED, is_untried
-from qnnbridge.releases.table import generated_on, load_releases
-from qnnbridge.releases.versions import version_key
+from qnnbridge_host.model.release_table import generated_on, load_releases
+from qnnbridge_host.model.release_versions import version_key
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.facts import ProbeResult
 from qnnbridge_tools.doctor.findings import Report, Severity
 from qnnbridge_tools.doctor.survey import Order, survey
+from qnnbridge_tools.versions.known_faults import NEWEST_ORT_TRIED, is_untried
 
 NEWER = QNN, ORT = "2.9.0", "1.40.0"
 """As they may be one day: with the files of the newest ones that there are."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge.cache.store import Store
-from qnnbridge.diagnosis.crash import CrashRecord
-from qnnbridge.diagnosis.exit_status import ExitStatus
-from qnnbridge.diagnosis.reports import CrashReports
-from qnnbridge.supervision.blame import NativeCall, Points
-from qnnbridge.supervision.quarantine import Quarantine
+from qnnbridge._diagnosis.crash import CrashRecord
+from qnnbridge._diagnosis.exit_status import ExitStatus
+from qnnbridge._diagnosis.reports import CrashReports
+from qnnbridge._supervision.blame import NativeCall, Points
+from qnnbridge._supervision.quarantine import Quarantine
+from qnnbridge_host.cache.store import Store
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import State
 from qnnbridge_tools.doctor.fixes import FIXES

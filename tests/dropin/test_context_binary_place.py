@@ -16,8 +16,8 @@ ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxruntime_qnn")
 
 import qnnbridge.ort as ours  # noqa: E402
-from qnnbridge.epcontext.scan import scan_model  # noqa: E402
 from qnnbridge.errors import CompileFailed, OptionError  # noqa: E402
+from qnnbridge_host.model.scan import scan_model  # noqa: E402
 from tests.dropin.wrong_uses import MUL, X  # noqa: E402
 
 pytestmark = pytest.mark.simulator

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 import qnnbridge
-from qnnbridge.cache import status as cache_status
-from qnnbridge.cache.settings import cache_dir
-from qnnbridge.cache.store import Store
+from qnnbridge_host.cache import status as cache_status
+from qnnbridge_host.cache.settings import cache_dir
+from qnnbridge_host.cache.store import Store
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator
@@ -111,7 +111,7 @@ def test_a_full_disk_costs_the_cache_and_not_the_session(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("qnnbridge.cache.manifest.write_json", full)
+    monkeypatch.setattr("qnnbridge_host.cache.manifest.write_json", full)
     assert_made_without(host, right, "No space left on device")
     assert store().all_keys() == []
     assert list((store().root / "tmp").iterdir()) == []

@@ -23,14 +23,14 @@ import pytest
 from tests.fakes.stopping import stop
 
 import qnnbridge
-from qnnbridge.cache.files import hash_file
-from qnnbridge.cache.manifest import MODEL, EntryManifest, FileRecord
-from qnnbridge.cache.notes import Notes
-from qnnbridge.cache.settings import cache_dir
-from qnnbridge.cache.store import Store
+from qnnbridge._supervision.quarantine import Quarantine
+from qnnbridge._transport.open_requests import OpenRequests
 from qnnbridge.errors import HostCrashed, ModelQuarantined
-from qnnbridge.process.open_requests import OpenRequests
-from qnnbridge.supervision.quarantine import Quarantine
+from qnnbridge_host.cache.files import hash_file
+from qnnbridge_host.cache.manifest import MODEL, EntryManifest, FileRecord
+from qnnbridge_host.cache.negative_entries import Notes
+from qnnbridge_host.cache.settings import cache_dir
+from qnnbridge_host.cache.store import Store
 
 pytest.importorskip("onnxruntime_qnn")
 onnx = pytest.importorskip("onnx")
@@ -317,7 +317,8 @@ def test_an_entry_that_qnn_refuses_is_set_aside_and_the_model_is_compiled_again(
 def test_when_the_second_entry_is_bad_too_the_model_is_left_alone(
     entry: Path, host: qnnbridge.Host, right: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qnnbridge.cache import build, session_cache
+    from qnnbridge_host.cache import build
+    from qnnbridge_host.cache import lookup as session_cache
 
     (entry / BLOB).write_bytes(b"no context binary" * 4000)
     believe(entry)
@@ -370,7 +371,8 @@ def test_a_compiler_that_is_killed_costs_a_second_try_and_never_the_serving_host
 def test_the_second_compiler_gives_signs_of_life_however_long_the_first_one_lived(
     host: qnnbridge.Host, right: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qnnbridge.cache import build, session_cache
+    from qnnbridge_host.cache import build
+    from qnnbridge_host.cache import lookup as session_cache
 
     alive: list[bool] = []
 
@@ -404,9 +406,9 @@ KILLED_AT = """
     import os, signal, sys
     from pathlib import Path
     import qnnbridge
-    from qnnbridge.cache import build, store
-    from qnnbridge.cache.manifest import EntryManifest
-    from qnnbridge.compiling import compiler
+    from qnnbridge_host.cache import build, store
+    from qnnbridge_host.cache.manifest import EntryManifest
+    from qnnbridge._compiling import compiler
 
     def die(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import qnnbridge
-from qnnbridge.compiling import publish, workfolder
-from qnnbridge.compiling.places import Place
-from qnnbridge.epcontext.manifest import manifest_path, read_manifest
+from qnnbridge._compiling import publish, workfolder
+from qnnbridge._compiling.places import Place
 from qnnbridge.errors import CompileFailed, DeadlineExceeded, HostCrashed, OptionError
+from qnnbridge_host.model.manifest import manifest_path, read_manifest
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator
@@ -143,9 +143,9 @@ def test_a_folder_that_takes_no_files_is_one_clear_error() -> None:
 
 KILLED_WHILE_MOVING = """
 import os, signal, sys
-from qnnbridge.compiling import publish
-from qnnbridge.compiling.places import Place
-from qnnbridge.epcontext.manifest import write_manifest
+from qnnbridge._compiling import publish
+from qnnbridge._compiling.places import Place
+from qnnbridge_host.model.manifest import write_manifest
 
 target, work, blob, at, overwrite = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5] == "True"
 write_manifest(work, "m.onnx", (blob,), source_name="new")
@@ -236,7 +236,7 @@ def test_an_application_killed_at_any_step_of_the_move_leaves_the_old_model_or_t
 KILLED_BEFORE_THE_MOVE = """
 import os, signal, sys
 import qnnbridge
-from qnnbridge.compiling import publish
+from qnnbridge._compiling import publish
 
 publish.move_whole = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
 qnnbridge.compile(sys.argv[1], sys.argv[2], validate=False)

@@ -18,7 +18,7 @@ from tests.fakes.stopping import stop
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge.supervision.quarantine import Quarantine
+from qnnbridge._supervision.quarantine import Quarantine
 
 X = np.arange(4, dtype=np.float32)
 GRACE_S = 1.0
@@ -39,13 +39,13 @@ def in_flight(host: qnnbridge.Host, count: int) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What became of the work is waited for as long as a busy host takes to say it."""
-    monkeypatch.setattr("qnnbridge.process.channel.CANCEL_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr("qnnbridge._transport.channel.CANCEL_TIMEOUT_S", WAIT_S)
 
 
 @pytest.fixture
 def an_hour_passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Lets the time of a call be up at the moment that the test chooses, however busy the machine is."""
-    monkeypatch.setattr("qnnbridge.process.channel.SILENCE_INTERVAL_S", 0.02)
+    monkeypatch.setattr("qnnbridge._transport.channel.SILENCE_INTERVAL_S", 0.02)
     hours, real = [0], time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + hours[0] * HOUR_S)
 
@@ -244,7 +244,7 @@ def test_the_error_says_what_became_of_the_work(
     action: str, grace_s: float, state: str, monkeypatch: pytest.MonkeyPatch
 ):
     """Row 31."""
-    monkeypatch.setattr("qnnbridge.process.channel.CANCEL_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr("qnnbridge._transport.channel.CANCEL_TIMEOUT_S", WAIT_S)
     with fake_host(f"--cancel-grace={grace_s}") as host:
         session = qnnbridge.InferenceSession(script(on_run=[action]), host=host)
         told = "not-started"
@@ -333,7 +333,7 @@ def test_an_hour_of_sleep_in_the_middle_of_a_call_kills_nobody(monkeypatch: pyte
     real = time.monotonic
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         session = qnnbridge.InferenceSession(script(scale=3, on_run=[f"wait:{end}"]), host=host)
-        monkeypatch.setattr("qnnbridge.process.channel.SILENCE_INTERVAL_S", 0.02)
+        monkeypatch.setattr("qnnbridge._transport.channel.SILENCE_INTERVAL_S", 0.02)
         call = pool.submit(session.run, None, {"x": X})
         in_flight(host, 1)
         monkeypatch.setattr(time, "monotonic", lambda: real() + 3600.0)

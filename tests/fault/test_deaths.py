@@ -21,9 +21,9 @@ from tests.fakes.later import until
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge.diagnosis.reports import CrashReports
-from qnnbridge.supervision.quarantine import Quarantine
-from qnnbridge.supervision.restart_policy import RestartPolicy
+from qnnbridge._diagnosis.reports import CrashReports
+from qnnbridge._supervision.quarantine import Quarantine
+from qnnbridge._supervision.restart_policy import RestartPolicy
 
 X = np.arange(4, dtype=np.float32)
 CLOSE_TIMEOUT_S = 10.0

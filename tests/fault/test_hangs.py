@@ -18,7 +18,7 @@ from tests.fakes.stopping import stop
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge.supervision.quarantine import Quarantine
+from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge_protocol.limits import Limits
 
 X = np.arange(4, dtype=np.float32)
@@ -33,7 +33,7 @@ CLOSE_TIMEOUT_S = 10.0
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks whether a silent host is stopped every 50 ms in place of every five seconds."""
-    monkeypatch.setattr("qnnbridge.process.channel.SILENCE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("qnnbridge._transport.channel.SILENCE_INTERVAL_S", 0.05)
 
 
 def wait_until(condition) -> None:
@@ -67,7 +67,7 @@ def test_a_host_that_is_always_stopped_is_told_to_hang(no_leaks):
 @pytest.mark.usefixtures("impatient")
 def test_a_host_that_is_stopped_for_a_moment_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Row 26: fewer looks than it takes."""
-    monkeypatch.setattr("qnnbridge.process.host_process.STOPPED_LOOKS", 10_000)  # however late this test goes on
+    monkeypatch.setattr("qnnbridge._transport.host_process.STOPPED_LOOKS", 10_000)  # however late this test goes on
     end = tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         session = qnnbridge.InferenceSession(script(scale=3, on_run=[f"wait:{end}"]), host=host)

@@ -16,7 +16,7 @@ from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge.repeated import shapes
+from qnnbridge._fastpath import signatures as shapes
 
 
 @pytest.fixture(params=[True, False], ids=["shared", "inline"])
@@ -29,8 +29,8 @@ def host(request: pytest.FixtureRequest, no_leaks: Any):
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What becomes of a call that is given up is waited for as long as it takes on a busy machine."""
     for name in ("CANCEL_TIMEOUT_S", "SETTLE_TIMEOUT_S"):
-        monkeypatch.setattr(f"qnnbridge.repeated.runner.{name}", GRACE_S)
-    monkeypatch.setattr("qnnbridge.process.channel.CANCEL_TIMEOUT_S", GRACE_S)
+        monkeypatch.setattr(f"qnnbridge._fastpath.runner.{name}", GRACE_S)
+    monkeypatch.setattr("qnnbridge._transport.channel.CANCEL_TIMEOUT_S", GRACE_S)
 
 
 def quick_calls(host: qnnbridge.Host) -> int:
@@ -314,8 +314,8 @@ def test_a_host_that_is_stopped_under_a_repeated_call_is_replaced_and_the_call_r
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller waits in a read, without a deadline: somebody else finds out for it, and lets it know."""
-    monkeypatch.setattr("qnnbridge.repeated.line.LOOK_INTERVAL_S", 0.05)
-    monkeypatch.setattr("qnnbridge.repeated.line._LOOK_INTERVAL_MS", 50.0)
+    monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("qnnbridge._fastpath.channel._LOOK_INTERVAL_MS", 50.0)
     model = Later(tmp_path, "stop_process")
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)

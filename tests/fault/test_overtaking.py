@@ -19,12 +19,12 @@ from tests.fakes.stopping import stop
 
 import qnnbridge
 from qnnbridge import errors
+from qnnbridge._fastpath.channel import Line
+from qnnbridge._fastpath.channel_pool import Lines
+from qnnbridge._fastpath.plans import LinePlans
 from qnnbridge._platform import wait_readable
-from qnnbridge.process.host_process import HostProcess
-from qnnbridge.repeated.line import Line
-from qnnbridge.repeated.lines import Lines
-from qnnbridge.repeated.plans import LinePlans
-from qnnbridge_protocol.lines import call_id
+from qnnbridge._transport.host_process import HostProcess
+from qnnbridge_protocol.fastpath import call_id
 
 CPU = "CPUExecutionProvider"
 LARGE = np.zeros(1_000_000, np.float32)
@@ -59,7 +59,7 @@ def taken(lines: Lines) -> LinePlans:
 @pytest.fixture
 def nobody_takes_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the application's own thread would read, as if it came never to that, or belonged to an older version."""
-    monkeypatch.setattr("qnnbridge.repeated.lines.Lines.take_in", lambda _self: False)
+    monkeypatch.setattr("qnnbridge._fastpath.channel_pool.Lines.take_in", lambda _self: False)
 
 
 def give_up(model: Later, session: qnnbridge.InferenceSession, x: np.ndarray) -> None:
@@ -72,8 +72,8 @@ def test_the_answer_of_a_call_that_was_given_up_is_read_by_itself(
     host: qnnbridge.Host, tmp_path: Path, npu: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """Else the host stands still with it, in the lane of the NPU."""
-    monkeypatch.setattr("qnnbridge.repeated.line.LOOK_INTERVAL_S", NEVER_S)
-    monkeypatch.setattr("qnnbridge.repeated.line._LOOK_INTERVAL_MS", NEVER_S * 1000)
+    monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", NEVER_S)
+    monkeypatch.setattr("qnnbridge._fastpath.channel._LOOK_INTERVAL_MS", NEVER_S * 1000)
     gate = tmp_path / "gate"
     (tmp_path / "slow").mkdir()
     slow = Later(tmp_path / "slow", f"wait:{gate}", npu=npu)
@@ -122,7 +122,7 @@ def test_a_phase_that_nobody_takes_keeps_no_call_on_a_line_waiting(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """An answer fills the connection, and a session is to be made meanwhile, which has to be told before."""
-    monkeypatch.setattr("qnnbridge.repeated.line.LOOK_INTERVAL_S", 3600.0)  # nobody reads it meanwhile
+    monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", 3600.0)  # nobody reads it meanwhile
     gate, made = tmp_path / "gate", tmp_path / "made"
     (tmp_path / "slow").mkdir()
     slow = Later(tmp_path / "slow", f"wait:{gate}", npu=False)
@@ -160,7 +160,7 @@ def test_a_phase_that_nobody_takes_keeps_no_call_on_a_line_waiting(
 def test_an_answer_that_nobody_takes_from_its_line_keeps_no_other_call_waiting(
     no_leaks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("qnnbridge.repeated.line.LOOK_INTERVAL_S", 3600.0)  # nobody tidies up meanwhile
+    monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", 3600.0)  # nobody tidies up meanwhile
     gate = tmp_path / "gate"
     (tmp_path / "slow").mkdir()
     slow = Later(tmp_path / "slow", f"wait:{gate}", npu=False)
@@ -241,8 +241,8 @@ def test_a_call_whose_line_may_be_cancelled_and_is_not_used_takes_the_line_along
     host: qnnbridge.Host, tmp_path: Path
 ):
     """The next call on the line would bear the number of the one that was cancelled."""
-    from qnnbridge.repeated import runner
-    from qnnbridge.repeated.shapes import CallShape
+    from qnnbridge._fastpath import runner
+    from qnnbridge._fastpath.signatures import CallSignature
 
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
@@ -250,7 +250,7 @@ def test_a_call_whose_line_may_be_cancelled_and_is_not_used_takes_the_line_along
     _, lines = running(host)
     (plans,) = lines.idle
     shape = next(key[0] for key in plans._plans)
-    assert isinstance(shape, CallShape)
+    assert isinstance(shape, CallSignature)
 
     def on_line(process: HostProcess, line: Line) -> None:
         process.channel.cancel(line.next_call_id, process.started_at + 3600)

@@ -19,11 +19,11 @@ from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge.process.host_process import HostProcess
-from qnnbridge.repeated.lines import Lines
-from qnnbridge.repeated.plans import LinePlans
-from qnnbridge.supervision.supervisor import RETIRE_TIMEOUT_S
-from qnnbridge_protocol.lines import MAX_PLANS
+from qnnbridge._fastpath.channel_pool import Lines
+from qnnbridge._fastpath.plans import LinePlans
+from qnnbridge._supervision.supervisor import RETIRE_TIMEOUT_S
+from qnnbridge._transport.host_process import HostProcess
+from qnnbridge_protocol.fastpath import MAX_PLANS
 
 CPU = "CPUExecutionProvider"
 
@@ -251,7 +251,7 @@ def test_an_interrupt_before_the_call_costs_no_line(host: qnnbridge.Host, monkey
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
     with monkeypatch.context() as patch:
-        patch.setattr("qnnbridge.repeated.runner.deadline_after", lambda _: signal.raise_signal(signal.SIGINT))
+        patch.setattr("qnnbridge._fastpath.runner.deadline_after", lambda _: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             session.run(None, {"x": X}, timeout=GRACE_S)
     _, lines = running(host)

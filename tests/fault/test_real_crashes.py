@@ -20,7 +20,7 @@ from tests.fakes.hosts import fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge.supervision.quarantine import Quarantine
+from qnnbridge._supervision.quarantine import Quarantine
 
 pytest.importorskip("onnxruntime_qnn")
 onnx = pytest.importorskip("onnx")

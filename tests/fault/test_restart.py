@@ -15,7 +15,7 @@ from tests.unit.fake_clock import FakeClock
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge._platform import wait_readable
-from qnnbridge.supervision.restart_policy import RestartPolicy
+from qnnbridge._supervision.restart_policy import RestartPolicy
 
 X = np.arange(4, dtype=np.float32)
 

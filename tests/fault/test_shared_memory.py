@@ -26,7 +26,7 @@ from tests.faultlab.slots import kill_hosts
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge.process.channel import ChannelFailed, Deadline
+from qnnbridge._transport.channel import ChannelFailed, Deadline
 
 X = np.arange(4, dtype=np.float32)
 LARGE = np.ones(800_000, np.float32)
@@ -357,7 +357,7 @@ def test_what_the_host_was_not_told_of_is_taken_back_and_nothing_else(
     assert process is not None
     assert process.lines is not None
     taken_back: list[dict[str, Any]] = []
-    monkeypatch.setattr("qnnbridge.repeated.lines.take_back", lambda place, _pid: taken_back.append(place))
+    monkeypatch.setattr("qnnbridge._fastpath.channel_pool.take_back", lambda place, _pid: taken_back.append(place))
     place = {"handle": 1}
     header = {"op": "slab.attach", "slab": 0, "size": 0, "host_writes": False}
     if way == "half sent":

@@ -113,8 +113,8 @@ def test_nonsense_is_told_with_its_first_bytes(no_leaks):
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence within a message is given up after half a second in place of a minute."""
-    monkeypatch.setattr("qnnbridge.process.channel.SILENCE_INTERVAL_S", 0.05)
-    monkeypatch.setattr("qnnbridge.process.channel.STALL_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("qnnbridge._transport.channel.SILENCE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("qnnbridge._transport.channel.STALL_TIMEOUT_S", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -19,9 +19,9 @@ import numpy as np
 import psutil
 
 import qnnbridge
-from qnnbridge.compiling.compiler import compile_into
-from qnnbridge.compiling.job import CompileJob, HostSettings
-from qnnbridge.model_source import ModelSource
+from qnnbridge._compiling.compiler import compile_into
+from qnnbridge._compiling.job import CompileJob, HostSettings
+from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from tests.fakes.hosts import fake_host, script
 from tests.faultlab.orphans import STATES

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 import qnnbridge
-from qnnbridge.cache.eviction import evict, shrink
-from qnnbridge.cache.settings import cache_settings
-from qnnbridge.cache.store import Store
+from qnnbridge_host.cache.eviction import evict, shrink
+from qnnbridge_host.cache.settings import cache_settings
+from qnnbridge_host.cache.store import Store
 
 BLOB = "model_ctx_qnn.bin"
 

@@ -22,13 +22,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from windows_facts import FACTS, ROOTS, TIMEOUT_S, ended, fact, read_all, report, start
 
 import qnnbridge  # isort: skip
+from qnnbridge._daemon.discovery import read_discovery
+from qnnbridge._daemon.folder import runtime_folder
 from qnnbridge._platform import _win32_security as security
+from qnnbridge._platform._win32_daemon_connection import PipeStream, open_door
 from qnnbridge._platform._win32_detached import in_job_that_kills
-from qnnbridge._platform._win32_door import PipeStream, open_door
 from qnnbridge._platform._win32_folder import make_private_folder, why_not_private
-from qnnbridge.daemon.discovery import read_discovery
-from qnnbridge.daemon.folder import runtime_folder
-from qnnbridge_daemon._platform._win32_gate import Gate, make_endpoint
+from qnnbridge_daemon._platform._win32_listener import Gate, make_endpoint
 
 MODEL = Path(__file__).resolve().parents[1] / "models" / "mul_1.onnx"
 

@@ -23,9 +23,9 @@ from tests.daemon.brokers import lab, until
 from tests.fakes.hosts import fake_host, script
 from windows_facts import FACTS, TIMEOUT_S, fact, report
 
+from qnnbridge._fastpath.channel_pool import Lines
 from qnnbridge._platform._win32_sharing import LineStreams, SharedMemory, give_handle, take_back
-from qnnbridge.process.channel import Deadline
-from qnnbridge.repeated.lines import Lines
+from qnnbridge._transport.channel import Deadline
 from qnnbridge_daemon import client_slabs
 from qnnbridge_daemon._platform._win32_passing import KeptMemory
 from qnnbridge_daemon.settings import BrokerSettings

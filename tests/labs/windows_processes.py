@@ -22,6 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from windows_facts import FACTS, ROOTS, TIMEOUT_S, ended, fact, read_all, refusal, report, say, start
 
 import psutil  # isort: skip
+from qnnbridge._launch.interpreter import find_host
+from qnnbridge._launch.machine import executable_machine, process_machine
+from qnnbridge._launch.stderr import StderrCollector
 from qnnbridge._platform import (
     default_spawner,
     native_machine,
@@ -29,9 +32,6 @@ from qnnbridge._platform import (
     wait_readable,
     write_some,
 )
-from qnnbridge.launch.interpreter import find_host
-from qnnbridge.launch.machine import executable_machine, process_machine
-from qnnbridge.launch.stderr import StderrCollector
 
 # --- start and end -------------------------------------------------------------------------------------------
 

@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 pytest.importorskip("onnxruntime")
 
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, NoSuchFile, OptionError
-from qnnbridge_tools.analyze import Analysis, analyze_model
-from qnnbridge_tools.analyze.graph_view import view_of
-from qnnbridge_tools.analyze.partitions import parts_of
-from qnnbridge_tools.analyze.summary import shares_of
-from qnnbridge_tools.analyze.tables import NEWEST_IR_VERSION, NEWEST_OPSET, NEWEST_ORT
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.fix import fix_model
+from qnnbridge_tools.models.analyze import Analysis, analyze_model
+from qnnbridge_tools.models.analyze.graph_view import view_of
+from qnnbridge_tools.models.analyze.partitions import parts_of
+from qnnbridge_tools.models.analyze.summary import shares_of
+from qnnbridge_tools.models.analyze.tables import NEWEST_IR_VERSION, NEWEST_OPSET, NEWEST_ORT
+from qnnbridge_tools.models.fix import fix_model
 
 node = models.helper.make_node
 
@@ -137,7 +137,7 @@ def test_a_model_that_is_too_new_is_told(tmp_path: Path) -> None:
 
 
 def test_quantised_types_that_qnn_lacks_are_named(tmp_path: Path) -> None:
-    from qnnbridge_tools.quantize import quantize_model
+    from qnnbridge_tools.models.quantize import quantize_model
 
     source = models.saved(models.conv_net(), tmp_path / "f.onnx")
     quantize_model(source, tmp_path / "q.onnx", random=2, activation_type="uint8")
@@ -247,7 +247,7 @@ def test_the_rules_agree_with_qnn_on_real_models(name: str) -> None:
 def test_without_a_trace_the_placement_alone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with an onnxruntime-qnn before 2.4."""
     pytest.importorskip("onnxruntime_qnn")
-    from qnnbridge_tools.analyze import truth
+    from qnnbridge_tools.models.analyze import truth
 
     monkeypatch.setattr(truth, "_read", lambda path: {})
     found = analyze_model(models.saved(chain_of("Relu", "Hardmax", "Sigmoid"), tmp_path / "m.onnx"), soc_model="60")
@@ -343,7 +343,7 @@ def test_the_rules_need_no_qnn_and_little_time(tmp_path: Path) -> None:
 
 def test_no_host_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from qnnbridge.errors import HostNotFound
-    from qnnbridge_tools.analyze import analyzer
+    from qnnbridge_tools.models.analyze import analyzer
 
     def none(*args: Any, **kwargs: Any) -> Any:
         raise HostNotFound("There is no interpreter that could be the host.")

@@ -12,10 +12,10 @@ import pytest
 from tests.unit.cache_entries import BLOB, key_number, put, tree
 from typer.testing import CliRunner
 
-from qnnbridge.cache.memo import HashMemo
-from qnnbridge.cache.notes import Notes
-from qnnbridge.cache.settings import cache_dir
-from qnnbridge.cache.store import Store
+from qnnbridge_host.cache.memo import HashMemo
+from qnnbridge_host.cache.negative_entries import Notes
+from qnnbridge_host.cache.settings import cache_dir
+from qnnbridge_host.cache.store import Store
 from qnnbridge_tools.cli import app
 
 FIRST, SECOND = key_number(1), key_number(2)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from qnnbridge.diagnosis.crash import CrashRecord, OpenCall
-from qnnbridge.diagnosis.exit_status import ExitStatus
-from qnnbridge.diagnosis.reports import CrashReports
+from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
+from qnnbridge._diagnosis.exit_status import ExitStatus
+from qnnbridge._diagnosis.reports import CrashReports
 from qnnbridge_tools.cli import app
 
 DEATH = CrashRecord(

@@ -19,9 +19,9 @@ import model_work_models as models
 
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.fix import REWRITES, fix_model
-from qnnbridge_tools.fix.rewrites import pow_square
-from qnnbridge_tools.model_work import cpu, graphs, inference
+from qnnbridge_tools.models.fix import REWRITES, fix_model
+from qnnbridge_tools.models.fix.rewrites import pow_square
+from qnnbridge_tools.models.shared import cpu, graphs, inference
 
 NAMES = [rewrite.name for rewrite in REWRITES]
 

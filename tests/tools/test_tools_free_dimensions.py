@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qnnbridge.epcontext.scan import ModelScan
+from qnnbridge_host.model.scan import ModelScan
 from qnnbridge_protocol.errors import OptionError, PlacementRefused
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import read_dimensions

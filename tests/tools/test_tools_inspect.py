@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from qnnbridge.epcontext.host_traits import QUESTION
-from qnnbridge.epcontext.manifest import write_manifest
+from qnnbridge_host.model.host_traits import QUESTION
+from qnnbridge_host.model.manifest import write_manifest
 from qnnbridge_tools.cli import app
 
 onnx = pytest.importorskip("onnx")

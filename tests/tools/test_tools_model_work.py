@@ -18,11 +18,11 @@ pytest.importorskip("onnxruntime")
 import model_work_models as models
 
 from qnnbridge_protocol.errors import BridgeError, InvalidProtobuf, OptionError
-from qnnbridge_tools.model_work import extra, graphs, shapes
-from qnnbridge_tools.model_work.comparing import OutputDifference, compare, cosine
-from qnnbridge_tools.model_work.files import Output, inside_folder
-from qnnbridge_tools.model_work.progress import ShownProgress
-from qnnbridge_tools.quantize.quiet import Quiet
+from qnnbridge_tools.models.quantize.quiet import Quiet
+from qnnbridge_tools.models.shared import extra, graphs, shapes
+from qnnbridge_tools.models.shared.comparing import OutputDifference, compare, cosine
+from qnnbridge_tools.models.shared.files import Output, inside_folder
+from qnnbridge_tools.models.shared.progress import ShownProgress
 
 MODELS = Path(__file__).parent.parent / "models"
 MUL, RNET = MODELS / "mul_1.onnx", MODELS / "rnet.onnx"

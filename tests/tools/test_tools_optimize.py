@@ -17,8 +17,8 @@ import model_work_models as models
 
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.model_work import cpu
-from qnnbridge_tools.optimize import optimize_model
+from qnnbridge_tools.models.optimize import optimize_model
+from qnnbridge_tools.models.shared import cpu
 
 REAL = ("ch_ppocr_mobile_v2.0_cls_infer", "logreg_iris", "model_v8", "mul_1", "onet", "pnet", "rnet", "sigmoid")
 
@@ -193,7 +193,7 @@ def test_nothing_is_left_after_a_failure(tmp_path: Path) -> None:
 def test_a_result_that_computes_something_else_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qnnbridge_tools.optimize import optimizer
+    from qnnbridge_tools.models.optimize import optimizer
 
     real = optimizer._finish
 
@@ -288,7 +288,7 @@ def test_skip_says_that_the_blob_is_missing(tmp_path: Path) -> None:
 
 
 def test_skip_copies_the_manifest_where_the_name_stays(tmp_path: Path) -> None:
-    from qnnbridge.epcontext.manifest import manifest_path, read_manifest, write_manifest
+    from qnnbridge_host.model.manifest import manifest_path, read_manifest, write_manifest
 
     (tmp_path / "in").mkdir()
     source = tmp_path / "in" / "good.onnx"

@@ -22,13 +22,13 @@ pytest.importorskip("onnxruntime_qnn")
 import model_work_models as models
 import verify_models
 
-from qnnbridge.epcontext.manifest import read_manifest
+from qnnbridge_host.model.manifest import read_manifest
 from qnnbridge_protocol.errors import Busy
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.preparation import Wish, prepare_model
-from qnnbridge_tools.preparation import journal as journals
-from qnnbridge_tools.preparation.journal import Journal, key_of
+from qnnbridge_tools.models.prepare import Wish, prepare_model
+from qnnbridge_tools.models.prepare import journal as journals
+from qnnbridge_tools.models.prepare.journal import Journal, key_of
 
 pytestmark = pytest.mark.simulator
 

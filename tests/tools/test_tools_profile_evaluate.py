@@ -16,13 +16,13 @@ from qnnbridge import HostInfo
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools import output
-from qnnbridge_tools.profiling import op_trace, ort_json, page, qnn_csv, report
-from qnnbridge_tools.profiling.charts import Bar, bars, shortened, stacked
-from qnnbridge_tools.profiling.document import document
-from qnnbridge_tools.profiling.evaluate import evaluate
-from qnnbridge_tools.profiling.qnn_csv import Call, Kind, Row
-from qnnbridge_tools.profiling.recording import Recording
-from qnnbridge_tools.profiling.result import ProfileResult, Series
+from qnnbridge_tools.models.profiling import op_trace, ort_json, page, qnn_csv, report
+from qnnbridge_tools.models.profiling.charts import Bar, bars, shortened, stacked
+from qnnbridge_tools.models.profiling.document import document
+from qnnbridge_tools.models.profiling.evaluate import evaluate
+from qnnbridge_tools.models.profiling.qnn_csv import Call, Kind, Row
+from qnnbridge_tools.models.profiling.recording import Recording
+from qnnbridge_tools.models.profiling.result import ProfileResult, Series
 
 PROFILES = Path(__file__).parent / "profiles"
 ODD_NAME = 'soft0, "the\nfirst"'

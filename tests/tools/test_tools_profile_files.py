@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.profiling import files, op_trace, ort_json, qnn_csv
-from qnnbridge_tools.profiling.qnn_csv import Kind
+from qnnbridge_tools.models.profiling import files, op_trace, ort_json, qnn_csv
+from qnnbridge_tools.models.profiling.qnn_csv import Kind
 
 PROFILES = Path(__file__).parent / "profiles"
 HEADER = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier\n"

@@ -17,8 +17,8 @@ import model_work_models as models
 
 from qnnbridge_protocol.errors import CompiledModelRefused, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.model_work import cpu
-from qnnbridge_tools.quantize import QuantizeResult, quantize_model
+from qnnbridge_tools.models.quantize import QuantizeResult, quantize_model
+from qnnbridge_tools.models.shared import cpu
 
 
 def command(*arguments: str | Path) -> Any:

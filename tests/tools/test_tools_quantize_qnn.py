@@ -15,7 +15,7 @@ pytest.importorskip("onnxruntime_qnn")
 
 import model_work_models as models
 
-from qnnbridge_tools.quantize import HostSettings, QuantizeResult, quantize_model
+from qnnbridge_tools.models.quantize import HostSettings, QuantizeResult, quantize_model
 
 pytestmark = pytest.mark.simulator
 X_ELITE = HostSettings({"soc_model": "60"}, timeout_s=100)

@@ -11,8 +11,8 @@ import pytest
 from tests import needs
 from typer.testing import CliRunner
 
-from qnnbridge.supervision.blame import NativeCall, Points
-from qnnbridge.supervision.quarantine import Quarantine
+from qnnbridge._supervision.blame import NativeCall, Points
+from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge_tools.cli import app
 
 

@@ -29,15 +29,15 @@ import psutil
 import pytest
 from tests import needs
 
-from qnnbridge.launch.configuration import configured_host
-from qnnbridge.releases.fitness import newest_fitting
-from qnnbridge.releases.machines import HostMachine
+from qnnbridge._launch.configuration import configured_host
 from qnnbridge_protocol import __version__
 from qnnbridge_tools.setup_host import steps
 from qnnbridge_tools.setup_host.environment import MARKER, python_in
 from qnnbridge_tools.setup_host.failures import SetupFailed
 from qnnbridge_tools.setup_host.processes import run_program
+from qnnbridge_tools.versions.fitness import newest_fitting
 from qnnbridge_tools.versions.index import IndexUnreachable
+from qnnbridge_tools.versions.machines import HostMachine
 
 ROOT = Path(__file__).parents[2]
 SOURCE_ROOTS = [ROOT / name for name in ("protocol", "host_arm64", "bridge_x86", "daemon", "tools")]

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import needs
 
+from qnnbridge._launch.configuration import configured_host
+from qnnbridge._launch.installed import Surroundings
 from qnnbridge._platform import RegisteredPython
-from qnnbridge.launch.configuration import configured_host
-from qnnbridge.launch.installed import Surroundings
-from qnnbridge.releases.table import Release, for_version, generated_on
+from qnnbridge_host.model.release_table import Release, for_version, generated_on
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import HostNotFound, NoSuchFile, OptionError
 from qnnbridge_tools.setup_host.asking import Answer, ask

@@ -19,8 +19,8 @@ import model_work_models as models
 import verify_models
 
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.verification import Verification, verify_model
-from qnnbridge_tools.verification.verifier import How
+from qnnbridge_tools.models.verify import Verification, verify_model
+from qnnbridge_tools.models.verify.verifier import How
 
 pytestmark = pytest.mark.simulator
 

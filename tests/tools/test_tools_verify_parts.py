@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnbridge.compiling.compare import TOLERANCES
+from qnnbridge._compiling.compare import TOLERANCES
 from qnnbridge_protocol.errors import Fail, HostCrashed, OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import Dimensions
-from qnnbridge_tools.verification import extremes, samples, traps, trying
-from qnnbridge_tools.verification.extremes import EXTREMES, applied, why_not
-from qnnbridge_tools.verification.judging import judge
-from qnnbridge_tools.verification.running import Answer
+from qnnbridge_tools.models.verify import extremes, samples, traps, trying
+from qnnbridge_tools.models.verify.extremes import EXTREMES, applied, why_not
+from qnnbridge_tools.models.verify.judging import judge
+from qnnbridge_tools.models.verify.running import Answer
 
 HALF = TOLERANCES["fp16"]
 

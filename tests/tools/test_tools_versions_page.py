@@ -11,10 +11,10 @@ from typer import Typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from qnnbridge.releases.fitness import platform_of_release
-from qnnbridge.releases.table import load_releases
+from qnnbridge_host.model.release_table import load_releases
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.cli import app
+from qnnbridge_tools.versions.fitness import platform_of_release
 from qnnbridge_tools.versions.page import BEGIN, END, table_text, with_table, write
 
 PAGE = Path(__file__).parents[2] / "docs" / "versions.md"

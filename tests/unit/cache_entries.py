@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from qnnbridge.cache.manifest import MODEL, EntryManifest, FileRecord
-from qnnbridge.cache.store import Entry, Store
+from qnnbridge_host.cache.manifest import MODEL, EntryManifest, FileRecord
+from qnnbridge_host.cache.store import Entry, Store
 from qnnbridge_protocol.specs import NodeInfo, SessionInfo
 
 BLOB = "model_ctx_qnn.bin"

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from qnnbridge.diagnosis.exit_status import ExitStatus
-from qnnbridge.supervision.blame import MAX_SOLO_REPLIES, Blame, NativeCall, Points
+from qnnbridge._diagnosis.exit_status import ExitStatus
+from qnnbridge._supervision.blame import MAX_SOLO_REPLIES, Blame, NativeCall, Points
 
 SEGV = ExitStatus(-11, "posix")
 KILL = ExitStatus(-9, "posix")

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnbridge.buckets.api import bucket_arguments
-from qnnbridge.buckets.arguments import make_arguments
-from qnnbridge.buckets.plan import (
+from qnnbridge._buckets.api import bucket_arguments
+from qnnbridge._buckets.arguments import make_arguments
+from qnnbridge._buckets.plan import (
     Plan,
     check_overrides,
     dimensions_left,
     make_plan,
     refuse_dimensions_left,
 )
-from qnnbridge.buckets.relation import Relation
-from qnnbridge.buckets.symbols import wanted_variants
-from qnnbridge.epcontext.scan import EpContextNode, ModelScan
+from qnnbridge._buckets.relation import Relation
+from qnnbridge._buckets.symbols import wanted_variants
 from qnnbridge.errors import BridgeError, CompiledModelRefused, OptionError
+from qnnbridge_host.model.scan import EpContextNode, ModelScan
 from qnnbridge_protocol.specs import NodeInfo
 
 IDS = NodeInfo("input_ids", "tensor(int64)", ("batch", "seq"))

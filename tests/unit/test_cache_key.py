@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnbridge.cache import key as module
-from qnnbridge.cache.files import hash_file
-from qnnbridge.cache.key import key_of, key_parts, libraries_digest
-from qnnbridge.host import HostInfo
+from qnnbridge._host import HostInfo
+from qnnbridge_host.cache import key as module
+from qnnbridge_host.cache.files import hash_file
+from qnnbridge_host.cache.key import key_of, key_parts, libraries_digest
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 
 QNN = "QNNExecutionProvider"

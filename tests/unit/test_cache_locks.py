@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from tests.unit.cache_entries import key_number, put
 
-from qnnbridge.cache.eviction import evict, shrink, total_bytes
-from qnnbridge.cache.files import write_json
-from qnnbridge.cache.locks import hold, try_hold
-from qnnbridge.cache.store import HITS_FILE, Store
-from qnnbridge.cache.waiting import FIRST_WORD_S, LOUD_S, Beat, Patience, Words
+from qnnbridge_host.cache.eviction import evict, shrink, total_bytes
+from qnnbridge_host.cache.files import write_json
+from qnnbridge_host.cache.locks import hold, try_hold
+from qnnbridge_host.cache.store import HITS_FILE, Store
+from qnnbridge_host.cache.waiting import FIRST_WORD_S, LOUD_S, Heartbeat, WaitPolicy, Words
 
 SECONDS_FOR_ALL = 30.0
 
 HOLDER = """
     import sys, time
     from pathlib import Path
-    from qnnbridge.cache.locks import try_hold
+    from qnnbridge_host.cache.locks import try_hold
     held = try_hold(Path(sys.argv[1]))
     print("held" if held else "not held", flush=True)
     sys.stdin.read()
@@ -100,8 +100,8 @@ def test_a_lock_in_a_folder_that_is_not_there_is_an_error_of_the_system(tmp_path
 
 def test_a_compiler_that_shows_signs_of_life_is_waited_for_and_another_is_not(tmp_path: Path) -> None:
     now = [0.0]
-    beat = Beat(tmp_path / "beat", lambda _: None)
-    patience = Patience(tmp_path / "beat", lambda _: None, clock=lambda: now[0], stalled_s=60.0)
+    beat = Heartbeat(tmp_path / "beat", lambda _: None)
+    patience = WaitPolicy(tmp_path / "beat", lambda _: None, clock=lambda: now[0], stalled_s=60.0)
     for second in range(0, 300, 30):
         now[0] = float(second)
         beat(float(second))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge.cache import memo as module
-from qnnbridge.cache.memo import HashMemo
-from qnnbridge.file_stamps import RESTED_NS, FileStamp, take_stamp
-from qnnbridge.model_source import ModelSource
+from qnnbridge_host.cache import memo as module
+from qnnbridge_host.cache.memo import HashMemo
+from qnnbridge_host.model.file_stamps import RESTED_NS, FileStamp, take_stamp
+from qnnbridge_host.model.source import ModelSource
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge.cache.policy import is_small, reason_against
-from qnnbridge.cache.settings import MAX_BYTES, MIN_MODEL_BYTES, CacheSettings, cache_settings
-from qnnbridge.model_source import ModelSource
+from qnnbridge_host.cache.policy import is_small, reason_against
+from qnnbridge_host.cache.settings import MAX_BYTES, MIN_MODEL_BYTES, CacheSettings, cache_settings
+from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 
 onnx = pytest.importorskip("onnx")

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from tests.unit.cache_entries import BLOB, INFO, key_number, put, tree
 
-from qnnbridge.cache.files import Damaged, read_json
-from qnnbridge.cache.manifest import FILE_NAME, MODEL, EntryManifest
-from qnnbridge.cache.notes import CRASHES_MAX_AGE_S, Notes
-from qnnbridge.cache.store import MANY_USES, MAX_BAD, Store
+from qnnbridge_host.cache.files import Damaged, read_json
+from qnnbridge_host.cache.manifest import FILE_NAME, MODEL, EntryManifest
+from qnnbridge_host.cache.negative_entries import CRASHES_MAX_AGE_S, Notes
+from qnnbridge_host.cache.store import MANY_USES, MAX_BAD, Store
 
 KEY = key_number(1)
 
@@ -35,7 +35,7 @@ def flip(path: Path, position: int) -> None:
 
 def edit_manifest(store: Store, **changes: object) -> None:
     """Change the manifest and make it valid again, as a program does that knows how."""
-    from qnnbridge.cache.files import write_json
+    from qnnbridge_host.cache.files import write_json
 
     path = store.entry_folder(KEY) / FILE_NAME
     content = read_json(path)
@@ -174,7 +174,7 @@ def test_a_disk_that_fails_at_any_write_leaves_a_whole_entry_or_none(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"qnnbridge.cache.store.{write}", full)
+        patch.setattr(f"qnnbridge_host.cache.store.{write}", full)
         with pytest.raises(OSError, match="No space left"):
             put(store, KEY)
     assert list((store.root / "tmp").iterdir()) == []
@@ -232,7 +232,7 @@ def test_what_a_killed_process_left_is_swept(store: Store) -> None:
     code = """
         import os, signal, sys
         from pathlib import Path
-        from qnnbridge.cache.store import Store
+        from qnnbridge_host.cache.store import Store
         store = Store(Path(sys.argv[1]))
         draft, use = store.draft(), store.use(sys.argv[2])
         (draft.folder / "model_ctx_qnn.bin").write_bytes(b"half")
@@ -251,7 +251,7 @@ def left_by_a_killed_user(store: Store, key: str) -> list[str]:
     code = """
         import os, signal, sys
         from pathlib import Path
-        from qnnbridge.cache.store import Store
+        from qnnbridge_host.cache.store import Store
         use = Store(Path(sys.argv[1])).use(sys.argv[2])
         os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -315,7 +315,7 @@ def test_a_path_that_windows_cannot_open_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path / ("d" * 100) / ("e" * 100))
-    monkeypatch.setattr("qnnbridge.cache.store.os.name", "nt")
+    monkeypatch.setattr("qnnbridge_host.cache.store.os.name", "nt")
     with pytest.raises(OSError, match="so long a path"):
         store.prepare()
 
@@ -337,7 +337,7 @@ def test_notes_are_kept_by_key_and_grow_old(store: Store, monkeypatch: pytest.Mo
     import time
 
     now = time.time()
-    monkeypatch.setattr("qnnbridge.cache.notes.time.time", lambda: now + CRASHES_MAX_AGE_S + 1)
+    monkeypatch.setattr("qnnbridge_host.cache.negative_entries.time.time", lambda: now + CRASHES_MAX_AGE_S + 1)
     assert [note.key for note in notes.all()] == [KEY]
     assert notes.remove(KEY)
     assert not notes.remove(KEY)

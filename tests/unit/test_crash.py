@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.fakes.fair_clock import FairClock
 
-from qnnbridge.diagnosis.crash import CrashRecord, OpenCall, diagnose, to_error
-from qnnbridge.diagnosis.death_rules import DEATH_RULES
-from qnnbridge.diagnosis.exit_codes_data import POSIX, SIGNALS, WINDOWS
-from qnnbridge.diagnosis.exit_status import ExitStatus, Platform
-from qnnbridge.diagnosis.stderr_text import decode_stderr
+from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, diagnose, to_error
+from qnnbridge._diagnosis.death_rules import DEATH_RULES
+from qnnbridge._diagnosis.exit_codes_data import POSIX, SIGNALS, WINDOWS
+from qnnbridge._diagnosis.exit_status import ExitStatus, Platform
+from qnnbridge._diagnosis.stderr_text import decode_stderr
 from qnnbridge_protocol.errors import BridgeError, HostCrashed, HostStartFailed
 
 DATA = Path(__file__).with_name("data") / "stderr"

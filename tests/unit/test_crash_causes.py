@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from qnnbridge.diagnosis import processor
-from qnnbridge.diagnosis.crash import CrashRecord, OpenCall, diagnose
-from qnnbridge.diagnosis.exit_codes_data import SIGNALS, WINDOWS
-from qnnbridge.diagnosis.exit_status import ExitStatus, Platform
+from qnnbridge._diagnosis import processor
+from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, diagnose
+from qnnbridge._diagnosis.exit_codes_data import SIGNALS, WINDOWS
+from qnnbridge._diagnosis.exit_status import ExitStatus, Platform
 
 START = ("starting", "importing", "registering")
 

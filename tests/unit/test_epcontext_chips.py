@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qnnbridge import chips
 from qnnbridge_host.engine import soc
+from qnnbridge_host.model import chips
 
 
 def test_the_host_knows_the_same_chips() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnnbridge.epcontext.compatibility import Target, parse
+from qnnbridge_host.model.compatibility import Target, parse
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge.epcontext.fitness import HostTraits, check_compiled
-from qnnbridge.epcontext.manifest import manifest_path, write_manifest
-from qnnbridge.epcontext.scan import scan_model
-from qnnbridge.epcontext.verdict import Verdict
+from qnnbridge_host.model.compatibility_check import HostTraits, check_compiled
+from qnnbridge_host.model.manifest import manifest_path, write_manifest
+from qnnbridge_host.model.scan import scan_model
+from qnnbridge_host.model.verdict import Verdict
 
 onnx = pytest.importorskip("onnx")
 

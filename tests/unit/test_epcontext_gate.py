@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from qnnbridge.epcontext.fitness import HostTraits
-from qnnbridge.epcontext.gate import before_session
-from qnnbridge.epcontext.manifest import write_manifest
-from qnnbridge.model_source import ModelSource
+from qnnbridge_host.model.checks import before_session
+from qnnbridge_host.model.compatibility_check import HostTraits
+from qnnbridge_host.model.manifest import write_manifest
+from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import CompiledModelRefused, ContextUnusable, InvalidProtobuf, OptionError
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.specs import ProviderSpec
@@ -68,7 +68,7 @@ def test_files_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     path = models.real(tmp_path)
     write_manifest(tmp_path, "good.onnx", ["a_qnn.bin"])
     source = ModelSource.open(path)
-    monkeypatch.setattr("qnnbridge.epcontext.manifest.FileRecord.of", None)
+    monkeypatch.setattr("qnnbridge_host.model.manifest.FileRecord.of", None)
     assert before_session(source, QNN, HELLO) == ()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests import needs
 
-from qnnbridge.epcontext.manifest import (
+from qnnbridge_host.model.manifest import (
     SCHEMA,
     CompiledManifest,
     FileRecord,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge.epcontext import native_path
-from qnnbridge.epcontext.native_path import path_for_qnn
 from qnnbridge.errors import ContextUnusable
-from qnnbridge.model_source import ModelSource
+from qnnbridge_host.model import native_path
+from qnnbridge_host.model.native_path import path_for_qnn
+from qnnbridge_host.model.source import ModelSource
 
 MODELS = Path(__file__).parents[1] / "models"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge.epcontext.paths import leaves_folder, path_problem
+from qnnbridge_host.model.paths import leaves_folder, path_problem
 
 GOOD = [
     "m_qnn.bin",

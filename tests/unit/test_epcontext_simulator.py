@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import qnnbridge
-from qnnbridge.epcontext.fitness import HostTraits, examine
-from qnnbridge.epcontext.scan import scan_model
+from qnnbridge_host.model.compatibility_check import HostTraits, examine
+from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, CompiledModelRefused, ContextUnusable
 
 pytest.importorskip("onnxruntime_qnn")
@@ -56,7 +56,7 @@ def test_the_verdict_is_what_happens(
     made_for: str, simulated: str, compiled: dict[str, Path], host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = compiled[made_for]
-    spec = qnnbridge.providers.normalize_providers(providers(soc_model=simulated), None)
+    spec = qnnbridge._providers.normalize_providers(providers(soc_model=simulated), None)
     verdict = examine(path, scan_model(path), HostTraits.of_host(host.info, spec)).verdict
     monkeypatch.setenv("QNNBRIDGE_CONTEXT_CHECK", "warn")
     try:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tests import needs
 
-from qnnbridge.diagnosis.exit_codes import ExitStatus, explain_code
-from qnnbridge.diagnosis.exit_codes_data import POSIX, SIGNALS, WINDOWS
-from qnnbridge.diagnosis.exit_status import git_bash_status
-from qnnbridge.diagnosis.qnn_codes import QNN_CODES, by_number, find
+from qnnbridge._diagnosis.exit_codes import ExitStatus, explain_code
+from qnnbridge._diagnosis.exit_codes_data import POSIX, SIGNALS, WINDOWS
+from qnnbridge._diagnosis.exit_status import git_bash_status
+from qnnbridge._diagnosis.qnn_codes import QNN_CODES, by_number, find
 from qnnbridge_protocol.errors import OptionError
 
 # What each observer shows for one death; rows of the project's notes on Windows exit codes.

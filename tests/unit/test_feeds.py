@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from direct_ort import assert_same_class, error_of, outcome, session
 
-from qnnbridge.feeds import FeedChecker, check_feeds
-from qnnbridge.node import NodeArg
-from qnnbridge.ort_value import OrtValue
-from qnnbridge.sparse_tensor import SparseTensor
+from qnnbridge._feeds import FeedChecker, check_feeds
+from qnnbridge._node import NodeArg
+from qnnbridge._ort_value import OrtValue
+from qnnbridge._sparse_tensor import SparseTensor
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo
@@ -336,7 +336,7 @@ def test_arrays_of_ml_dtypes_are_accepted_for_their_type() -> None:
 
 def test_sparse_tensors_are_checked_and_passed_on() -> None:
     node = NodeInfo("x", "sparse_tensor(float)", (3, 3))
-    from qnnbridge.devices import OrtDevice
+    from qnnbridge._devices import OrtDevice
 
     def coo(dtype: Any, shape: list[int]) -> SparseTensor:
         values = np.array([1, 2], dtype)

@@ -14,7 +14,7 @@ import pytest
 from tests.fakes.fake_engine import FakeEngine, FakeSession
 
 from qnnbridge_host.handlers import HostHandlers
-from qnnbridge_host.requests import Request
+from qnnbridge_host.in_flight import Request
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tests import needs
 
-from qnnbridge.repeated.memory import SMALLEST_SLAB_BYTES, Slab
-from qnnbridge_host.line_call import LineCall
-from qnnbridge_host.lines import Line
-from qnnbridge_host.open_lines import Lines
-from qnnbridge_host.sharing import Slab as HostSlab
-from qnnbridge_host.sharing import Slabs
+from qnnbridge._fastpath.memory import SMALLEST_SLAB_BYTES, Slab
+from qnnbridge_host.fastpath.call import FastCall
+from qnnbridge_host.fastpath.channel import Line
+from qnnbridge_host.fastpath.open_channels import Lines
+from qnnbridge_host.fastpath.shared_memory import Slab as HostSlab
+from qnnbridge_host.fastpath.shared_memory import Slabs
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
 from qnnbridge_protocol.frames import Frame, Kind
@@ -67,10 +67,10 @@ class Desk:
     def find(self, _session: int) -> tuple[Any, None]:
         return Session(), None
 
-    def accept(self, call: LineCall, lane: str | None) -> None:
+    def accept(self, call: FastCall, lane: str | None) -> None:
         raise AssertionError("nobody calls")
 
-    def declare(self, call: LineCall, phase: str) -> None:
+    def declare(self, call: FastCall, phase: str) -> None:
         raise AssertionError("nobody calls")
 
     def broken(self, error: ProtocolDesync) -> None:

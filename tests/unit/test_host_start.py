@@ -55,7 +55,12 @@ def test_a_session_is_ready_without_what_only_runs_and_mistakes_need() -> None:
         "print(*sys.modules, file=sys.stderr)\n"
     )
     assert "qnnbridge_host.engine.ort_session" in told
-    for_lines = {"qnnbridge_host.lines", "qnnbridge_host.sharing", "qnnbridge_protocol.lines", "mmap"}
+    for_lines = {
+        "qnnbridge_host.fastpath.channel",
+        "qnnbridge_host.fastpath.shared_memory",
+        "qnnbridge_protocol.fastpath",
+        "mmap",
+    }
     for_values = {"qnnbridge_protocol.elements", "qnnbridge_protocol.sparse", "qnnbridge_protocol.values"}
     assert not {*for_lines, *for_values, "difflib"} & set(told)
 
@@ -64,7 +69,7 @@ def test_what_runs_need_is_loaded_behind_the_answer_that_a_session_is_there() ->
     told = told_by(
         "import sys, numpy\n"
         "from qnnbridge_host.handlers import HostHandlers\n"
-        "from qnnbridge_host.requests import Request\n"
+        "from qnnbridge_host.in_flight import Request\n"
         "from qnnbridge_protocol.specs import SessionSpec\n"
         "from tests.fakes.fake_engine import FakeEngine\n"
         "handlers = HostHandlers(lambda on_phase: FakeEngine())\n"
@@ -73,7 +78,7 @@ def test_what_runs_need_is_loaded_behind_the_answer_that_a_session_is_there() ->
         "header = {'op': 'session.create', 'spec': SessionSpec(None).to_wire()}\n"
         "request = Request(1, header, (model,))\n"
         "handlers.handle(request, lambda phase: None)\n"
-        "needed = ('qnnbridge_host.lines', 'qnnbridge_host.engine.ort_values', 'qnnbridge_protocol.values')\n"
+        "needed = ('qnnbridge_host.fastpath.channel', 'qnnbridge_host.engine.ort_values', 'qnnbridge_protocol.values')\n"
         "before = [name in sys.modules for name in needed]\n"
         "request.after()\n"
         "print(*before, *(name in sys.modules for name in needed), file=sys.stderr)\n"

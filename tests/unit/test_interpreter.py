@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from qnnbridge._launch.configuration import configuration_file
+from qnnbridge._launch.installed import Surroundings
+from qnnbridge._launch.interpreter import HostInterpreter, find_host, find_host_in
 from qnnbridge._platform import RegisteredPython
-from qnnbridge.launch.configuration import configuration_file
-from qnnbridge.launch.installed import Surroundings
-from qnnbridge.launch.interpreter import HostInterpreter, find_host, find_host_in
 from qnnbridge_protocol.errors import HostNotFound
 
 HEADERS = Path(__file__).with_name("data") / "executables"

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from direct_ort import assert_same_class, outcome, session
 
-from qnnbridge.feeds import check_feeds
-from qnnbridge.io_binding import IOBinding
-from qnnbridge.node import NodeArg
-from qnnbridge.ort_value import OrtValue
+from qnnbridge._feeds import check_feeds
+from qnnbridge._io_binding import IOBinding
+from qnnbridge._node import NodeArg
+from qnnbridge._ort_value import OrtValue
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests import needs
 
-from qnnbridge.launch import machine
+from qnnbridge._launch import machine
 
 HEADERS = Path(__file__).with_name("data") / "executables"
 

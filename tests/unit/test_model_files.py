@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnnbridge.epcontext.scan import scan_open
+from qnnbridge_host.model.scan import scan_open
 from qnnbridge_protocol.errors import InvalidProtobuf
 
 onnx = pytest.importorskip("onnx")

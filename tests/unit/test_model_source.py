@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests import needs
 
-from qnnbridge.model_source import ModelSource
+from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import InvalidArgument, InvalidProtobuf, ModelChanged, NoSuchFile
 
 onnx = pytest.importorskip("onnx")
@@ -158,7 +158,5 @@ def test_it_travels_to_another_process(model: Path) -> None:
 
 
 def test_importing_it_does_not_load_openssl() -> None:
-    code = (
-        "import sys, qnnbridge.model_source; assert 'hashlib' not in sys.modules and '_hashlib' not in sys.modules"
-    )
+    code = "import sys, qnnbridge_host.model.source; assert 'hashlib' not in sys.modules and '_hashlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from direct_ort import assert_same_class, outcome, session
 
-from qnnbridge import enums
-from qnnbridge.lora import LoraAdapter
-from qnnbridge.node import ModelMetadata, NodeArg
-from qnnbridge.options import (
+from qnnbridge import _enums as enums
+from qnnbridge._lora import LoraAdapter
+from qnnbridge._node import ModelMetadata, NodeArg
+from qnnbridge._options import (
     ExecutionMode,
     ExecutionOrder,
     GraphOptimizationLevel,
@@ -31,8 +31,8 @@ from qnnbridge.options import (
     coerce_run_options,
     coerce_session_options,
 )
-from qnnbridge.ort_value import OrtValue
-from qnnbridge.session_options import CPU, KNOWN_PROVIDERS, QNN
+from qnnbridge._ort_value import OrtValue
+from qnnbridge._session_options import CPU, KNOWN_PROVIDERS, QNN
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import NodeInfo, ProviderSpec, RunSpec, SessionSpec
 
@@ -482,7 +482,7 @@ def test_what_is_no_loaded_lora_adapter_is_refused(tmp_path: Path) -> None:
 
 def test_importing_the_application_side_classes_loads_nothing_heavy() -> None:
     script = (
-        "import sys, qnnbridge.options, qnnbridge.feeds, qnnbridge.io_binding, qnnbridge.errors, qnnbridge.node; "
+        "import sys, qnnbridge._options, qnnbridge._feeds, qnnbridge._io_binding, qnnbridge.errors, qnnbridge._node; "
         "print([m for m in ('onnxruntime', 'onnx', 'ml_dtypes', 'rich', 'typer', 'asyncio') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from qnnbridge.process.posts import Posts
+from qnnbridge._transport.one_way_requests import OneWayRequests
 
 
 class Pipe:
@@ -15,7 +15,7 @@ class Pipe:
         self.lock = threading.Lock()
         self.room = room
         self.written: list[int] = []
-        self.posts = Posts(self.lock, self.write)
+        self.posts = OneWayRequests(self.lock, self.write)
 
     def write(self, header: dict[str, Any]) -> bool:
         assert self.lock.locked()
@@ -55,7 +55,7 @@ def test_what_comes_while_another_is_written_is_written_behind_it() -> None:
             pipe.add(header["slab"] + 1)
         return write(header)
 
-    pipe.posts = Posts(pipe.lock, write_slowly)
+    pipe.posts = OneWayRequests(pipe.lock, write_slowly)
     pipe.add(1)
     assert pipe.written == [1, 2, 3]
 

@@ -17,7 +17,7 @@ from tests.unit.wire_streams import feed, plain, wire
 
 from qnnbridge_host import handlers, server
 from qnnbridge_host.engine.common import OrtEngine
-from qnnbridge_host.requests import InFlight
+from qnnbridge_host.in_flight import InFlight
 from qnnbridge_protocol import connection, errors, frames, limits, specs, values
 from qnnbridge_protocol.connection import Role, State
 from qnnbridge_protocol.elements import LAYOUTS, MAX_DEPTH, MAX_RANK, MAX_TENSOR_BYTES, ElementType

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from tests.unit.test_protocol_page import bare, rows, section
 
-from qnnbridge_host.open_lines import Lines
-from qnnbridge_protocol import lines
-from qnnbridge_protocol.lines import LineKind
+from qnnbridge_host.fastpath.open_channels import Lines
+from qnnbridge_protocol import fastpath as lines
+from qnnbridge_protocol.fastpath import LineKind
 
 
 def test_the_head_is_laid_out_as_the_page_says() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from fake_clock import FakeClock
 
-from qnnbridge.supervision.blame import NativeCall, Points
-from qnnbridge.supervision.quarantine import RECHECK_S, TTL_S, WINDOW_S, Quarantine
+from qnnbridge._supervision.blame import NativeCall, Points
+from qnnbridge._supervision.quarantine import RECHECK_S, TTL_S, WINDOW_S, Quarantine
 from qnnbridge_protocol.errors import ModelQuarantined
 
 VERSIONS = "onnxruntime 1.31.1, qnn_sdk 2.51.0"
@@ -254,7 +254,7 @@ def test_a_check_is_quick(quarantine: Quarantine) -> None:
 
 
 def test_the_file_does_not_grow_for_ever(path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qnnbridge.supervision.quarantine.MAX_ACCOUNTS", 10)
+    monkeypatch.setattr("qnnbridge._supervision.quarantine.MAX_ACCOUNTS", 10)
     quarantine = Quarantine(path, VERSIONS, clock)
     for n in range(30):
         clock.sleep(1)

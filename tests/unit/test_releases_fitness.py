@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qnnbridge.releases.fitness import best_of, fits, judge, newest_fitting, newest_for, pythons_text
-from qnnbridge.releases.known_faults import ort_bounds
-from qnnbridge.releases.machines import PLATFORM_MACHINES, HostMachine, Platform
-from qnnbridge.releases.table import Release, for_version, load_releases
-from qnnbridge.releases.versions import satisfies, sdk_is_newer, version_key
+from qnnbridge_host.model.release_table import Release, for_version, load_releases
+from qnnbridge_host.model.release_versions import satisfies, sdk_is_newer, version_key
+from qnnbridge_tools.versions.fitness import best_of, fits, judge, newest_fitting, newest_for, pythons_text
+from qnnbridge_tools.versions.known_faults import ort_bounds
+from qnnbridge_tools.versions.machines import PLATFORM_MACHINES, HostMachine, Platform
 
 X_ELITE = HostMachine("win_arm64", "ARM64", (3, 13), system_sdk="2.40", hexagon=73)
 """The computer of the documented attempts."""
@@ -289,7 +289,7 @@ def test_the_table_answers_without_numpy_and_onnxruntime() -> None:
     code = (
         "import sys\n"
         "for name in ('numpy', 'onnxruntime', 'onnx', 'msgpack', 'psutil'): sys.modules[name] = None\n"
-        "from qnnbridge.releases.fitness import newest_for\n"
+        "from qnnbridge_tools.versions.fitness import newest_for\n"
         "print(newest_for('2.40', 73, (3, 13)).version)\n"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

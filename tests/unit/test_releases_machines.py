@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qnnbridge.releases.machines import HostMachine, platform_of, read_chip, read_platform, read_python
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.versions.machines import HostMachine, platform_of, read_chip, read_platform, read_python
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from qnnbridge.launch.machine import read_executable
-from qnnbridge.releases.fitness import platform_of_release
-from qnnbridge.releases.table import (
+from qnnbridge._launch.machine import read_executable
+from qnnbridge_host.model.release_table import (
     SCHEMA_VERSION,
     Release,
     for_chip,
@@ -25,7 +24,8 @@ from qnnbridge.releases.table import (
     load_releases,
     read_table,
 )
-from qnnbridge.releases.versions import sdk_numbers, version_key
+from qnnbridge_host.model.release_versions import sdk_numbers, version_key
+from qnnbridge_tools.versions.fitness import platform_of_release
 
 
 def only(version: str, platform: str) -> Release:
@@ -161,7 +161,7 @@ def test_a_table_of_another_schema_is_not_misread() -> None:
 def test_the_file_is_written_in_the_order_that_the_generator_writes() -> None:
     from qnnbridge_tools.versions.document import to_text
 
-    text = resources.files("qnnbridge.releases").joinpath("releases.json").read_text("utf-8")
+    text = resources.files("qnnbridge_host.model").joinpath("releases.json").read_text("utf-8")
     document: dict[str, Any] = json.loads(text)
     assert document["schema"] == SCHEMA_VERSION
     assert text == to_text(document)

@@ -8,8 +8,8 @@ import threading
 import pytest
 from fake_clock import FakeClock
 
-from qnnbridge.diagnosis.exit_status import ExitStatus
-from qnnbridge.supervision.restart_policy import RestartPolicy
+from qnnbridge._diagnosis.exit_status import ExitStatus
+from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge_protocol.errors import BreakerOpen, HostNotFound, VersionMismatch
 
 CRASHED = ExitStatus(-11, "posix")

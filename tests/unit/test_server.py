@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from qnnbridge_host import server as server_module
-from qnnbridge_host import sharing
-from qnnbridge_host.requests import Request
+from qnnbridge_host.fastpath import shared_memory as sharing
+from qnnbridge_host.fastpath.shared_memory import Slab
+from qnnbridge_host.in_flight import Request
 from qnnbridge_host.server import Answer, OwnProcess, Server
-from qnnbridge_host.sharing import Slab
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Hello

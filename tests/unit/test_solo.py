@@ -6,9 +6,9 @@ import contextlib
 import threading
 import time
 
-from qnnbridge.process.channel import Note
-from qnnbridge.supervision.blame import Blame, NativeCall
-from qnnbridge.supervision.solo import Deadline, SoloGate
+from qnnbridge._supervision.blame import Blame, NativeCall
+from qnnbridge._supervision.isolation import Deadline, IsolationLock
+from qnnbridge._transport.channel import Note
 
 GRACE_S = 20.0
 """Only a defect waits this long."""
@@ -16,18 +16,18 @@ GRACE_S = 20.0
 SUSPECT, OTHER, THIRD = (Note("session.run", name, name * 64, "0") for name in "abc")
 
 
-def gate_with_suspects(*notes: Note) -> SoloGate:
+def gate_with_suspects(*notes: Note) -> IsolationLock:
     blame = Blame()
     calls = [NativeCall(note.fingerprint, "0", "running") for note in (*notes, Note("x", "z", "z" * 64, "0"))]
     blame.on_death(None, calls, "hung")
     assert blame.must_run_alone(notes[0].fingerprint)
-    return SoloGate(blame)
+    return IsolationLock(blame)
 
 
 class Caller:
     """A call in a thread of its own, which stays inside until it is told to leave."""
 
-    def __init__(self, gate: SoloGate, note: Note) -> None:
+    def __init__(self, gate: IsolationLock, note: Note) -> None:
         self.inside, self._leave = threading.Event(), threading.Event()
         self._gate, self._note = gate, note
         self._thread = threading.Thread(target=self._call, daemon=True)
@@ -44,13 +44,13 @@ class Caller:
         assert not self._thread.is_alive()
 
 
-def enters_at_once(gate: SoloGate, note: Note) -> bool:
+def enters_at_once(gate: IsolationLock, note: Note) -> bool:
     with contextlib.suppress(Deadline), gate.enter(note, time.monotonic()):
         return True
     return False
 
 
-def waiting(gate: SoloGate) -> None:
+def waiting(gate: IsolationLock) -> None:
     """Until a suspect waits."""
     until = time.monotonic() + GRACE_S
     while not gate._waiting_alone:

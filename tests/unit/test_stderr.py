@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from qnnbridge.launch.stderr import (
+from qnnbridge._launch.stderr import (
     HEAD_BYTES,
     SECTION_BYTES,
     SECTIONS_MAX,
@@ -18,7 +18,7 @@ from qnnbridge.launch.stderr import (
     TAIL_BYTES,
     StderrCollector,
 )
-from qnnbridge.launch.stderr_stream import LINE_BYTES, Bounded, Marker, MarkerSplitter
+from qnnbridge._launch.stderr_stream import LINE_BYTES, Bounded, Marker, MarkerSplitter
 
 TIMEOUT_S = 20.0
 

@@ -12,24 +12,24 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import crashes, explain, quarantine, reporting, run, version
-from qnnbridge_tools.analyze import command as analyze
 from qnnbridge_tools.bench import command as bench
 from qnnbridge_tools.cache import command as cache
 from qnnbridge_tools.compile import command as compiling
 from qnnbridge_tools.demo import command as demo
 from qnnbridge_tools.doctor import command as doctor
 from qnnbridge_tools.exec_program import command as exec_program
-from qnnbridge_tools.fix import command as fixing
 from qnnbridge_tools.host import command as host
-from qnnbridge_tools.inspection import command as inspection
-from qnnbridge_tools.optimize import command as optimize
-from qnnbridge_tools.preparation import command as preparation
-from qnnbridge_tools.profiling import command as profiling
-from qnnbridge_tools.quantize import command as quantize
+from qnnbridge_tools.models.analyze import command as analyze
+from qnnbridge_tools.models.fix import command as fixing
+from qnnbridge_tools.models.inspection import command as inspection
+from qnnbridge_tools.models.optimize import command as optimize
+from qnnbridge_tools.models.prepare import command as preparation
+from qnnbridge_tools.models.profiling import command as profiling
+from qnnbridge_tools.models.quantize import command as quantize
+from qnnbridge_tools.models.verify import command as verification
 from qnnbridge_tools.serve import command as serving
 from qnnbridge_tools.setup_host import command as setup_host
 from qnnbridge_tools.top import command as top
-from qnnbridge_tools.verification import command as verification
 from qnnbridge_tools.versions import command as versions
 
 app = typer.Typer(

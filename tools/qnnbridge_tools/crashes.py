@@ -14,7 +14,7 @@ import typer
 from qnnbridge_tools import reporting
 
 if TYPE_CHECKING:
-    from qnnbridge.diagnosis.reports import CrashReports
+    from qnnbridge._diagnosis.reports import CrashReports
 
 app = typer.Typer(help="List and show crash reports: why hosts ended.", rich_markup_mode=None)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -81,6 +81,6 @@ def path() -> None:
 
 
 def _reports(ended: bool) -> CrashReports:
-    from qnnbridge.diagnosis.reports import CrashReports
+    from qnnbridge._diagnosis.reports import CrashReports
 
     return CrashReports().ended if ended else CrashReports()

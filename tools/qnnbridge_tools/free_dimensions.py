@@ -14,7 +14,7 @@ from qnnbridge_tools.arguments import Dimensions
 
 if TYPE_CHECKING:
     from qnnbridge import SessionOptions
-    from qnnbridge.epcontext.scan import ModelScan
+    from qnnbridge_host.model.scan import ModelScan
 
 
 class Input(Protocol):

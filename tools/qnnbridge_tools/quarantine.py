@@ -11,7 +11,7 @@ from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_tools import reporting
 
 if TYPE_CHECKING:
-    from qnnbridge.supervision.quarantine import Account, Quarantine
+    from qnnbridge._supervision.quarantine import Account, Quarantine
 
 app = typer.Typer(help="List and clear models that kept killing hosts.", rich_markup_mode=None)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -28,7 +28,7 @@ def quarantine(context: typer.Context) -> None:
 def list_models(as_json: Json = False) -> None:
     """List the models in quarantine, newest first."""
     with reporting.work(as_json=as_json):
-        from qnnbridge.supervision.quarantine import Quarantine
+        from qnnbridge._supervision.quarantine import Quarantine
         from qnnbridge_tools import output
 
         kept = Quarantine()
@@ -58,7 +58,7 @@ def clear(
 ) -> None:
     """Let a model, or all of them, try again."""
     with reporting.work():
-        from qnnbridge.supervision.quarantine import Quarantine
+        from qnnbridge._supervision.quarantine import Quarantine
 
         if everything == bool(account_id):
             raise OptionError("Say which model to clear.", fix="Give an id or a name of the list, or --all.")

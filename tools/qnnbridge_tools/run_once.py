@@ -79,7 +79,7 @@ def perform(request: Request) -> Result:
         raise NoSuchFile(f"There is no model file {request.model}.")
     loaded = feeds.load(request.files, request.archive)
 
-    from qnnbridge.epcontext.scan import scan_model
+    from qnnbridge_host.model.scan import scan_model
 
     scan = scan_model(request.model, count_nodes=False)  # what is no model is refused in words
     free_dimensions.refuse_unknown((scan,), request.dimensions)

@@ -16,7 +16,7 @@ from qnnbridge_protocol.errors import speak_like_onnxruntime as _speak_like_onnx
 _speak_like_onnxruntime()
 
 if TYPE_CHECKING:
-    from qnnbridge.enums import (
+    from qnnbridge._enums import (
         ExecutionMode,
         ExecutionOrder,
         GraphOptimizationLevel,
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
         OrtMemType,
         OrtSparseFormat,
     )
-    from qnnbridge.lora import LoraAdapter
-    from qnnbridge.node import ModelMetadata, NodeArg
-    from qnnbridge.ort.compiler import ModelCompiler
-    from qnnbridge.ort.environment import (
+    from qnnbridge._lora import LoraAdapter
+    from qnnbridge._node import ModelMetadata, NodeArg
+    from qnnbridge._run_options import RunOptions
+    from qnnbridge._session_options import SessionOptions
+    from qnnbridge.ort._compiler import ModelCompiler
+    from qnnbridge.ort._environment import (
         disable_telemetry_events,
         enable_telemetry_events,
         get_all_providers,
@@ -51,22 +53,22 @@ if TYPE_CHECKING:
         set_global_thread_pool_sizes,
         set_seed,
     )
-    from qnnbridge.ort.ep_devices import (
+    from qnnbridge.ort._ep_devices import (
         OrtEpDevice,
         OrtHardwareDevice,
         get_ep_devices,
         register_execution_provider_library,
         unregister_execution_provider_library,
     )
-    from qnnbridge.ort.memory import (
+    from qnnbridge.ort._memory import (
         OrtArenaCfg,
         OrtMemoryInfo,
         copy_tensors,
         create_and_register_allocator,
         create_and_register_allocator_v2,
     )
-    from qnnbridge.ort.placement import OrtEpAssignedNode, OrtEpAssignedSubgraph
-    from qnnbridge.ort.refused import (
+    from qnnbridge.ort._placement import OrtEpAssignedNode, OrtEpAssignedSubgraph
+    from qnnbridge.ort._refused import (
         AdapterFormat,
         ModelPackage,
         ModelPackageComponentContext,
@@ -77,10 +79,8 @@ if TYPE_CHECKING:
         OrtExternalInitializerInfo,
         OrtSyncStream,
     )
-    from qnnbridge.ort.session import InferenceSession, IOBinding, SessionIOBinding
-    from qnnbridge.ort.values import OrtDevice, OrtValue, SparseTensor
-    from qnnbridge.run_options import RunOptions
-    from qnnbridge.session_options import SessionOptions
+    from qnnbridge.ort._session import InferenceSession, IOBinding, SessionIOBinding
+    from qnnbridge.ort._values import OrtDevice, OrtValue, SparseTensor
 
 _ENUMS = (
     "ExecutionMode",
@@ -141,20 +141,20 @@ _REFUSED = (
 )
 
 _HOMES: dict[str, str] = {
-    **dict.fromkeys(_ENUMS, "qnnbridge.enums"),
-    **dict.fromkeys(_ENVIRONMENT, "qnnbridge.ort.environment"),
-    **dict.fromkeys(_EP_DEVICES, "qnnbridge.ort.ep_devices"),
-    **dict.fromkeys(_MEMORY, "qnnbridge.ort.memory"),
-    **dict.fromkeys(_REFUSED, "qnnbridge.ort.refused"),
-    **dict.fromkeys(("OrtEpAssignedNode", "OrtEpAssignedSubgraph"), "qnnbridge.ort.placement"),
-    **dict.fromkeys(("InferenceSession", "IOBinding", "SessionIOBinding"), "qnnbridge.ort.session"),
-    **dict.fromkeys(("OrtDevice", "OrtValue", "SparseTensor"), "qnnbridge.ort.values"),
-    "LoraAdapter": "qnnbridge.lora",
-    "ModelCompiler": "qnnbridge.ort.compiler",
-    "ModelMetadata": "qnnbridge.node",
-    "NodeArg": "qnnbridge.node",
-    "RunOptions": "qnnbridge.run_options",
-    "SessionOptions": "qnnbridge.session_options",
+    **dict.fromkeys(_ENUMS, "qnnbridge._enums"),
+    **dict.fromkeys(_ENVIRONMENT, "qnnbridge.ort._environment"),
+    **dict.fromkeys(_EP_DEVICES, "qnnbridge.ort._ep_devices"),
+    **dict.fromkeys(_MEMORY, "qnnbridge.ort._memory"),
+    **dict.fromkeys(_REFUSED, "qnnbridge.ort._refused"),
+    **dict.fromkeys(("OrtEpAssignedNode", "OrtEpAssignedSubgraph"), "qnnbridge.ort._placement"),
+    **dict.fromkeys(("InferenceSession", "IOBinding", "SessionIOBinding"), "qnnbridge.ort._session"),
+    **dict.fromkeys(("OrtDevice", "OrtValue", "SparseTensor"), "qnnbridge.ort._values"),
+    "LoraAdapter": "qnnbridge._lora",
+    "ModelCompiler": "qnnbridge.ort._compiler",
+    "ModelMetadata": "qnnbridge._node",
+    "NodeArg": "qnnbridge._node",
+    "RunOptions": "qnnbridge._run_options",
+    "SessionOptions": "qnnbridge._session_options",
 }
 _SUBMODULES = ("backend", "capi", "datasets")
 
@@ -238,10 +238,10 @@ def __getattr__(name: str) -> Any:
         globals()[name] = value
         return value
     if name in ("__version__", "version"):
-        from qnnbridge.ort.environment import host_version
+        from qnnbridge.ort._environment import host_version
 
         return host_version()
-    from qnnbridge.ort.missing import missing
+    from qnnbridge.ort._missing import missing
 
     raise missing("onnxruntime", name)
 

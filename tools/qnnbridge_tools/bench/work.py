@@ -95,7 +95,7 @@ def _check_dimensions(request: Request) -> None:
         return
     if request.model is None:
         raise OptionError("--dim goes with --model: our own models have no free dimensions.")
-    from qnnbridge.epcontext.scan import scan_model
+    from qnnbridge_host.model.scan import scan_model
 
     free_dimensions.refuse_unknown((scan_model(request.model, count_nodes=False),), request.dimensions)
 

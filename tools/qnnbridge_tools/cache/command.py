@@ -10,7 +10,7 @@ from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
 
 if TYPE_CHECKING:
-    from qnnbridge.cache.store import Store
+    from qnnbridge_host.cache.store import Store
     from qnnbridge_tools.cache.facts import CacheFacts
     from qnnbridge_tools.cache.housekeeping import Removed
 
@@ -91,7 +91,7 @@ def prune(
 ) -> None:
     """Remove what is bad or left over, then what was used longest ago, until the size is kept."""
     with reporting.work(as_json=as_json):
-        from qnnbridge.cache.settings import parse_size
+        from qnnbridge_host.cache.settings import parse_size
         from qnnbridge_tools.cache import housekeeping
 
         store, facts = _gather()
@@ -123,8 +123,8 @@ def clear(
 
 def _gather(keys: list[str] | None = None) -> tuple[Store, CacheFacts]:
     """The cache as the environment says, all of it or what `keys` mean."""
-    from qnnbridge.cache.settings import cache_settings
-    from qnnbridge.cache.store import Store
+    from qnnbridge_host.cache.settings import cache_settings
+    from qnnbridge_host.cache.store import Store
     from qnnbridge_tools.cache.facts import gather, together
 
     settings = cache_settings()

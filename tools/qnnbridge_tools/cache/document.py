@@ -7,8 +7,8 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from qnnbridge.cache.notes import Note
-from qnnbridge.cache.store import BadEntry
+from qnnbridge_host.cache.negative_entries import Note
+from qnnbridge_host.cache.store import BadEntry
 from qnnbridge_tools.cache.facts import CacheFacts, EntryFacts
 from qnnbridge_tools.cache.housekeeping import Removed, Verified
 

@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 from pathlib import Path
 
-from qnnbridge.cache.eviction import last_used, total_bytes
-from qnnbridge.cache.files import Damaged
-from qnnbridge.cache.manifest import EntryManifest
-from qnnbridge.cache.notes import Note, Notes
-from qnnbridge.cache.settings import CacheSettings
-from qnnbridge.cache.store import BadEntry, Store
+from qnnbridge_host.cache.eviction import last_used, total_bytes
+from qnnbridge_host.cache.files import Damaged
+from qnnbridge_host.cache.manifest import EntryManifest
+from qnnbridge_host.cache.negative_entries import Note, Notes
+from qnnbridge_host.cache.settings import CacheSettings
+from qnnbridge_host.cache.store import BadEntry, Store
 from qnnbridge_protocol.errors import OptionError
 
 

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable
 from typing import Literal
 
-from qnnbridge.cache import eviction
-from qnnbridge.cache.files import Damaged, remove_tree
-from qnnbridge.cache.memo import HashMemo
-from qnnbridge.cache.notes import Notes
-from qnnbridge.cache.store import Store
+from qnnbridge_host.cache import eviction
+from qnnbridge_host.cache.files import Damaged, remove_tree
+from qnnbridge_host.cache.memo import HashMemo
+from qnnbridge_host.cache.negative_entries import Notes
+from qnnbridge_host.cache.store import Store
 from qnnbridge_tools.cache.facts import CacheFacts, EntryFacts
 
 State = Literal["good", "bad", "busy"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from qnnbridge.cache.manifest import EntryManifest
-from qnnbridge.cache.notes import Note
-from qnnbridge.cache.settings import SWITCH_VARIABLE
-from qnnbridge.cache.store import BadEntry
+from qnnbridge_host.cache.manifest import EntryManifest
+from qnnbridge_host.cache.negative_entries import Note
+from qnnbridge_host.cache.settings import SWITCH_VARIABLE
+from qnnbridge_host.cache.store import BadEntry
 from qnnbridge_tools import output
 from qnnbridge_tools.cache.facts import CacheFacts, EntryFacts
 from qnnbridge_tools.cache.housekeeping import Removed, Verified
-from qnnbridge_tools.inspection.report import size_text
+from qnnbridge_tools.models.inspection.report import size_text
 
 KEY_SHOWN = 12
 _UNITS_S = (("day", 24 * 3600), ("hour", 3600), ("minute", 60))

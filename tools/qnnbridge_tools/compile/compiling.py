@@ -14,7 +14,7 @@ from qnnbridge_tools.compile import report
 from qnnbridge_tools.compile.progress import ShownStages
 
 if TYPE_CHECKING:
-    from qnnbridge.compiling.matrix import Cell, Outcome
+    from qnnbridge._compiling.matrix import Cell, Outcome
 
 MOST_JOBS = 4
 """By default at a time: a compilation uses several processors, and gigabytes for a large model."""
@@ -74,7 +74,7 @@ def _single(request: Request, options: dict[str, Any], as_json: bool) -> None:
 
 
 def _bundle(request: Request, options: dict[str, Any], as_json: bool) -> None:
-    from qnnbridge.compiling.bundle import compile_bundle
+    from qnnbridge._compiling.bundle import compile_bundle
 
     if request.scheduler is not None:
         raise OptionError("A bundle with shared weights is one job.", fix="Leave --scheduler out.")
@@ -102,8 +102,8 @@ def _bundle(request: Request, options: dict[str, Any], as_json: bool) -> None:
 
 
 def _matrix(request: Request, options: dict[str, Any], as_json: bool) -> bool:
-    from qnnbridge.compiling.matrix import plan
-    from qnnbridge.compiling.progress import ticking
+    from qnnbridge._compiling.matrix import plan
+    from qnnbridge._compiling.progress import ticking
 
     cells = plan(request.models, request.soc_models, request.output, **options)
     with (
@@ -119,7 +119,7 @@ def _matrix(request: Request, options: dict[str, Any], as_json: bool) -> bool:
 
 
 def _run(request: Request, cells: list[Cell], stages: ShownStages) -> list[Outcome]:
-    from qnnbridge.compiling.matrix import run_here, run_on
+    from qnnbridge._compiling.matrix import run_here, run_on
 
     def tell(outcome: Outcome) -> None:
         stages.finished(report.outcome_text(outcome))
@@ -133,7 +133,7 @@ def _run(request: Request, cells: list[Cell], stages: ShownStages) -> list[Outco
     if request.scheduler is None:
         jobs = request.jobs or max(1, min(MOST_JOBS, (os.cpu_count() or 2) // 2))
         return run_here(cells, jobs=jobs, **keywords)
-    from qnnbridge.compiling.cluster import executor_of
+    from qnnbridge._compiling.cluster import executor_of
 
     with executor_of(request.scheduler) as executor:
         return run_on(executor, cells, **keywords)
@@ -164,7 +164,7 @@ def _options(request: Request) -> dict[str, Any]:
 def _refuse_unknown_dimensions(request: Request) -> None:
     if not request.dimensions.by_name:
         return
-    from qnnbridge.epcontext.scan import scan_model
+    from qnnbridge_host.model.scan import scan_model
 
     scans = [scan_model(model, count_nodes=False) for model in request.models]
     if not any(scan.is_compiled for scan in scans):  # those are refused for what they are

@@ -10,8 +10,8 @@ from qnnbridge_tools import output, where
 
 if TYPE_CHECKING:
     from qnnbridge import CompileResult
-    from qnnbridge.compiling.matrix import Outcome
-    from qnnbridge.compiling.validation import Validation
+    from qnnbridge._compiling.matrix import Outcome
+    from qnnbridge._compiling.validation import Validation
 
 MIB = 1024 * 1024
 _COMPILER = (("onnxruntime_qnn", "onnxruntime-qnn"), ("qnn_sdk", "QNN SDK"))

@@ -15,9 +15,9 @@ from qnnbridge_tools.doctor.facts import Facts
 from qnnbridge_tools.doctor.findings import Remedy
 
 if TYPE_CHECKING:
-    from qnnbridge.releases.known_faults import Reason
-    from qnnbridge.releases.machines import HostMachine
-    from qnnbridge.releases.table import Release
+    from qnnbridge_host.model.release_table import Release
+    from qnnbridge_tools.versions.known_faults import Reason
+    from qnnbridge_tools.versions.machines import HostMachine
 
 QNN: Final = "onnxruntime-qnn"
 DEFAULT_FOLDER: Final = "default folder"
@@ -49,8 +49,8 @@ def host_machine(facts: Facts, python: tuple[int, int] | None = None) -> HostMac
 
     python: of another interpreter of the computer's own machine type than the host's.
     """
-    from qnnbridge.releases.machines import HostMachine, read_platform
     from qnnbridge_protocol.errors import OptionError
+    from qnnbridge_tools.versions.machines import HostMachine, read_platform
 
     answer = facts.host.answer if python is None else None
     if answer is not None:
@@ -79,7 +79,7 @@ def fitting_version(facts: Facts, python: tuple[int, int] | None = None) -> str 
     table."""
     machine = host_machine(facts, python)
     try:
-        from qnnbridge.releases.fitness import newest_fitting
+        from qnnbridge_tools.versions.fitness import newest_fitting
 
         release = newest_fitting(machine) if machine is not None else None
     except (OSError, ValueError, LookupError, TypeError):
@@ -95,7 +95,7 @@ def fits(facts: Facts, version: str) -> bool:
         return True
     if release.version != version:
         return not _is_newer_than_system(facts, version, machine)
-    from qnnbridge.releases.fitness import fits as reasons_against
+    from qnnbridge_tools.versions.fitness import fits as reasons_against
 
     return all(reason.severity != "refused" for reason in reasons_against(release, machine))
 
@@ -105,7 +105,7 @@ def _is_newer_than_system(facts: Facts, version: str, machine: HostMachine) -> b
     bundled = packages.qnn_sdk if packages is not None and packages.version(QNN) == version else None
     if bundled is None or machine.system_sdk is None or not machine.has_npu:
         return False
-    from qnnbridge.releases.versions import sdk_is_newer
+    from qnnbridge_host.model.release_versions import sdk_is_newer
 
     try:
         return sdk_is_newer(bundled, machine.system_sdk)
@@ -117,8 +117,8 @@ def release_of(facts: Facts, version: str) -> Release | None:
     """The release for this host's platform; of one that the table does not have, the newest, by its name."""
     machine = host_machine(facts)
     try:
-        from qnnbridge.releases.fitness import platform_of_release
-        from qnnbridge.releases.table import load_releases
+        from qnnbridge_host.model.release_table import load_releases
+        from qnnbridge_tools.versions.fitness import platform_of_release
 
         here = [one for one in load_releases() if machine and platform_of_release(one) == machine.platform]
     except (OSError, ValueError, LookupError, TypeError):
@@ -134,7 +134,7 @@ def known_reasons(facts: Facts) -> dict[str, Reason]:
     if packages is None or machine is None or version is None or release is None:
         return {}
     try:
-        from qnnbridge.releases.known_faults import known_faults
+        from qnnbridge_tools.versions.known_faults import known_faults
 
         # A release that is newer than the table is judged by the rules for all.
         release = dataclasses.replace(release, version=version)
@@ -146,7 +146,7 @@ def known_reasons(facts: Facts) -> dict[str, Reason]:
 
 def ort_requirement(facts: Facts, version: str, *, only_tried: bool = False) -> str:
     """The onnxruntime that goes with a 2.x release, as pip wants it. only_tried: none of which nothing is known."""
-    from qnnbridge.releases.known_faults import NEWEST_ORT_TRIED, ort_bounds
+    from qnnbridge_tools.versions.known_faults import NEWEST_ORT_TRIED, ort_bounds
 
     release = release_of(facts, version)
     try:
@@ -175,7 +175,7 @@ def unknown_packages(facts: Facts) -> list[str]:
     version = packages.version(QNN) if packages else None
     if packages is None or version is None:
         return []
-    from qnnbridge.releases.known_faults import is_untried
+    from qnnbridge_tools.versions.known_faults import is_untried
 
     ort = packages.version("onnxruntime") if not version.startswith(("0.", "1.")) else None
     found = [f"onnxruntime {ort}"] if ort is not None and is_untried(ort) else []
@@ -183,7 +183,7 @@ def unknown_packages(facts: Facts) -> list[str]:
 
 
 def table_date() -> str:
-    from qnnbridge.releases.table import generated_on
+    from qnnbridge_host.model.release_table import generated_on
 
     return generated_on()
 

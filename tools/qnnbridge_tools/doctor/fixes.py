@@ -31,7 +31,7 @@ class Fix:
 
 
 def _clear_quarantine(_found: Finding) -> str:
-    from qnnbridge.supervision.quarantine import Quarantine
+    from qnnbridge._supervision.quarantine import Quarantine
 
     quarantine = Quarantine()
     accounts = quarantine.accounts()
@@ -40,7 +40,7 @@ def _clear_quarantine(_found: Finding) -> str:
 
 
 def _prune_cache(_found: Finding) -> str:
-    from qnnbridge.cache.settings import cache_dir
+    from qnnbridge_host.cache.settings import cache_dir
     from qnnbridge_tools.doctor.real_machine import RealMachine
 
     bad = RealMachine().cache(str(cache_dir())).bad_keys

@@ -12,7 +12,7 @@ from qnnbridge_protocol.errors import BridgeError, VersionMismatch
 from qnnbridge_tools.doctor.facts import DaemonFacts
 
 if TYPE_CHECKING:
-    from qnnbridge.daemon.discovery import Discovery
+    from qnnbridge._daemon.discovery import Discovery
 
 ANSWER_TIMEOUT_S: Final = 5.0
 _JOB_BREAKAWAY_OK: Final = 0x0800
@@ -30,7 +30,7 @@ def look_for_daemon(job_flags: int | None) -> DaemonFacts:
     """job_flags: limits of the job that this process is in, ``None`` if it is in none."""
     dies_with_us = ends_with_job(job_flags)
     try:
-        from qnnbridge.daemon.folder import existing_runtime_folder, runtime_folder
+        from qnnbridge._daemon.folder import existing_runtime_folder, runtime_folder
         from qnnbridge_tools.host.link import left_behind
     except ImportError:
         return DaemonFacts(dies_with_us=dies_with_us)

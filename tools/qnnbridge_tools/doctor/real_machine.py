@@ -20,7 +20,7 @@ from qnnbridge_tools.doctor.facts import Answer, DaemonFacts, Death, Library, Pr
 from qnnbridge_tools.doctor.machine import CacheContents, Kind, ProbeOrder, Registered, RegistryValue, Root
 
 if TYPE_CHECKING:
-    from qnnbridge.cache.store import Store
+    from qnnbridge_host.cache.store import Store
 
 if sys.platform == "win32":
     from qnnbridge_tools.doctor import _windows_facts as _windows
@@ -37,7 +37,7 @@ class RealMachine:
     """See `machine.Machine`. One thread."""
 
     def __init__(self) -> None:
-        from qnnbridge.launch.machine import computer_machine
+        from qnnbridge._launch.machine import computer_machine
 
         self.system = platform.system()
         self.machine = computer_machine()
@@ -148,8 +148,8 @@ class RealMachine:
             return CacheContents()  # nothing to import for
         from pathlib import Path
 
-        from qnnbridge.cache.eviction import total_bytes
-        from qnnbridge.cache.store import Store
+        from qnnbridge_host.cache.eviction import total_bytes
+        from qnnbridge_host.cache.store import Store
 
         store = Store(Path(folder))
         keys = store.all_keys()
@@ -187,7 +187,7 @@ class RealMachine:
         return answer_of(tell.tell())
 
     def ask(self, python: str) -> Answer | Death:
-        from qnnbridge.launch.command import INTERPRETER_FLAGS, host_environment
+        from qnnbridge._launch.command import INTERPRETER_FLAGS, host_environment
 
         command = [python, *INTERPRETER_FLAGS, os.path.abspath(tell.__file__)]
         try:
@@ -220,7 +220,7 @@ class RealMachine:
 
 def _what_is_wrong(store: Store, key: str) -> str:
     """With an entry of the cache, as far as its manifest and the sizes of its files tell; empty if nothing."""
-    from qnnbridge.cache.files import Damaged
+    from qnnbridge_host.cache.files import Damaged
 
     try:
         entry = store.peek(key)

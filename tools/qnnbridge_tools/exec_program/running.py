@@ -1,8 +1,8 @@
 """Runs a program in a Python of its own whose ``onnxruntime`` is qnnbridge.
 
 A fresh interpreter, because then everything is as if Python had run the program itself: ``__main__``, ``sys.argv``,
-exit code, signals, what multiprocessing sees. The drop-in comes by PYTHONPATH (`qnnbridge.ort.stand_in.children`;
-`start`, there, where that is ignored).
+exit code, signals, what multiprocessing sees. The drop-in comes by PYTHONPATH
+(`qnnbridge.ort._import_hook.children`; `start`, there, where that is ignored).
 Where nothing is left to do afterwards, and the system can, this process becomes the program. Else it waits for it:
 Ctrl+C reaches the program by itself, which shares the terminal; what would end this process alone is passed on.
 """
@@ -44,14 +44,14 @@ class Program:
 
     def command(self) -> list[str]:
         start = ["-m", self.module] if self.module is not None else [str(self.script)]
-        by_hand = ["-m", "qnnbridge.ort.stand_in.start"] if sys.flags.ignore_environment else []
+        by_hand = ["-m", "qnnbridge.ort._import_hook.start"] if sys.flags.ignore_environment else []
         return [sys.executable, *by_hand, *start, *self.arguments]
 
 
 def environment_for(provider: str) -> dict[str, str]:
     """In which the program finds the drop-in. Raises `HostError` where there is no host to ask for its version."""
-    from qnnbridge.ort.provider_choice import POLICY_VARIABLE
-    from qnnbridge.ort.stand_in import children
+    from qnnbridge.ort._import_hook import children
+    from qnnbridge.ort._provider_choice import POLICY_VARIABLE
 
     environ = dict(os.environ)
     environ[POLICY_VARIABLE] = provider
@@ -61,7 +61,7 @@ def environment_for(provider: str) -> dict[str, str]:
 
 def run_program(program: Program, environ: dict[str, str], report: bool) -> int:
     """The program's exit code; 128 plus the number of the signal that ended it."""
-    from qnnbridge.ort.journal import REPORT_VARIABLE
+    from qnnbridge.ort._journal import REPORT_VARIABLE
 
     if not report:
         if sys.platform != "win32":  # where exec starts another process and leaves this one's parent alone with it

@@ -18,7 +18,7 @@ from qnnbridge_tools.host.figures import Figures, read_figures
 from qnnbridge_tools.host.options import DaemonOptions
 
 if TYPE_CHECKING:
-    from qnnbridge.daemon.start import Outcome, Starting
+    from qnnbridge._daemon.start import Outcome, Starting
 
 NAMED_CLIENTS: Final = 5
 START_TIMEOUT_S: Final = 60.0
@@ -156,7 +156,7 @@ def logs(count: int, follow: bool, path_only: bool) -> None:
 
 def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
     """Its status, and whether it was started here and not by somebody else at the same time."""
-    from qnnbridge.daemon.start import Starting
+    from qnnbridge._daemon.start import Starting
 
     deadline = time.monotonic() + START_TIMEOUT_S
     starting = Starting(words)
@@ -171,7 +171,7 @@ def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
 def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
     """What there was, in the end. The new daemon is there before the old one is told to go, and waits at the lock:
     applications that go on working start one themselves, without these options, as soon as theirs is gone."""
-    from qnnbridge.daemon.start import TAKE_OVER, Starting
+    from qnnbridge._daemon.start import TAKE_OVER, Starting
 
     patience_s = drain_s + END_GRACE_S + START_TIMEOUT_S
     successor = Starting([*words, TAKE_OVER, f"{REPLACE_TRIES * patience_s:g}"])

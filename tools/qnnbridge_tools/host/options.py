@@ -58,7 +58,7 @@ class DaemonOptions:
         """`words` for a daemon that is about to be started here: an interpreter that cannot be the host's is
         refused now (`HostNotFound`), and not by the first session."""
         if self.python is not None:
-            from qnnbridge.launch.interpreter import find_host
+            from qnnbridge._launch.interpreter import find_host
 
             find_host(self.python)
         return self.words()
@@ -66,7 +66,7 @@ class DaemonOptions:
     def words(self) -> list[str]:
         """For the daemon's command line, which is read in another working folder. Raises `OptionError` for a size
         or a time that is none."""
-        from qnnbridge.daemon.start import from_anywhere
+        from qnnbridge._daemon.start import from_anywhere
         from qnnbridge_tools.arguments import check_seconds
 
         given: dict[str, Any] = dataclasses.asdict(self)
@@ -118,7 +118,7 @@ def _option(name: str) -> str:
 def _bytes(name: str, size: str | None) -> int | None:
     if size is None:
         return None
-    from qnnbridge.cache.settings import parse_size
+    from qnnbridge_host.cache.settings import parse_size
     from qnnbridge_protocol.errors import OptionError
 
     number = parse_size(size)

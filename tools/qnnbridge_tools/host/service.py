@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from qnnbridge.daemon.start import variables_from_anywhere
+from qnnbridge._daemon.start import variables_from_anywhere
 
 SERVICE_NAME: Final = "qnnbridge"
 CARRIED: Final = (

@@ -82,7 +82,7 @@ def check_exposure(address: Address, token_file: Path | None) -> None:
 
 def read_size(text: str) -> int:
     """`--max-request`. Raises `OptionError`."""
-    from qnnbridge.cache.settings import parse_size
+    from qnnbridge_host.cache.settings import parse_size
 
     size = parse_size(text)
     if not size:
@@ -93,7 +93,7 @@ def read_size(text: str) -> int:
 def check_dimensions(options: ServeOptions) -> None:
     """Raises `OptionError` for a `--dim` that no model has."""
     if options.sessions.dimensions.by_name:
-        from qnnbridge.epcontext.scan import scan_model
+        from qnnbridge_host.model.scan import scan_model
 
         scans = [scan_model(file.path, count_nodes=False) for file in options.files]
         free_dimensions.refuse_unknown(scans, options.sessions.dimensions)

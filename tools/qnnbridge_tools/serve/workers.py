@@ -1,6 +1,6 @@
 """Threads that do what would block the event loop: reading requests, running models, loading them.
 
-They are daemon threads (`qnnbridge.background`): a native call that never returns does not keep the server from
+They are daemon threads (`qnnbridge._background`): a native call that never returns does not keep the server from
 ending.
 """
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from qnnbridge.background import Background
+from qnnbridge._background import Background
 from qnnbridge_tools.serve.infer_reply import not_started
 
 Result = TypeVar("Result")

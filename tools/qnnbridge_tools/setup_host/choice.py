@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from qnnbridge.launch.installed import Surroundings
-from qnnbridge.releases.fitness import Judgement, best_of, judge
-from qnnbridge.releases.machines import HostMachine, read_platform
-from qnnbridge.releases.table import Release, for_version, generated_on, load_releases
-from qnnbridge.releases.versions import is_final, version_key
+from qnnbridge._launch.installed import Surroundings
+from qnnbridge_host.model.release_table import Release, for_version, generated_on, load_releases
+from qnnbridge_host.model.release_versions import is_final, version_key
 from qnnbridge_protocol.errors import HostNotFound, OptionError
 from qnnbridge_tools.setup_host.failures import NothingFits
 from qnnbridge_tools.setup_host.interpreters import Candidate, install_text
+from qnnbridge_tools.versions.fitness import Judgement, best_of, judge
+from qnnbridge_tools.versions.machines import HostMachine, read_platform
 from qnnbridge_tools.versions.view import advice
 
 SHOWN_REASONS = 6

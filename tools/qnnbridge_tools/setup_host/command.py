@@ -52,7 +52,7 @@ def setup_host(
     Ends with 0 if the new host can be used, 1 if nothing was made or the doctor finds that QNN cannot be used.
     """
     with reporting.work(as_json=as_json):
-        from qnnbridge.launch.installed import Surroundings
+        from qnnbridge._launch.installed import Surroundings
         from qnnbridge_tools import output
         from qnnbridge_tools.doctor.findings import Severity
         from qnnbridge_tools.setup_host import report
@@ -99,7 +99,7 @@ def _facts(system_sdk: str | None, chip: str | None) -> Facts:
     if system_sdk is not None:
         sdk = here.checked_sdk(system_sdk)
     if chip is not None:
-        from qnnbridge.releases.machines import read_chip
+        from qnnbridge_tools.versions.machines import read_chip
 
         hexagon = read_chip(chip)
     return Facts(sdk, hexagon)

@@ -6,9 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge.releases.fitness import short_sdk
 from qnnbridge_tools.setup_host.plan import Plan
 from qnnbridge_tools.setup_host.shells import cmd_text, posix_text, powershell_text
+from qnnbridge_tools.versions.fitness import short_sdk
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo

@@ -10,11 +10,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 from urllib.request import url2pathname
 
-from qnnbridge.releases.known_faults import ort_bounds
-from qnnbridge.releases.table import Release
-from qnnbridge.releases.versions import satisfies
+from qnnbridge_host.model.release_table import Release
+from qnnbridge_host.model.release_versions import satisfies
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import NoSuchFile, OptionError
+from qnnbridge_tools.versions.known_faults import ort_bounds
 
 PACKAGE = "qnnbridge"
 HOST_EXTRA_TAKES = ">=2.4"

@@ -31,9 +31,9 @@ def versions(
 ) -> None:
     """List the releases of onnxruntime-qnn, and say which work here and why the others do not."""
     with reporting.work(as_json=as_json):
-        from qnnbridge.releases.fitness import judge
         from qnnbridge_tools import output
         from qnnbridge_tools.versions import here, view
+        from qnnbridge_tools.versions.fitness import judge
 
         machine = here.machine_of(here.Given(system_sdk, chip, python, platform, ort))
         judged = judge(machine)

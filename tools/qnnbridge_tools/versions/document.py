@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from qnnbridge.releases.table import SCHEMA_VERSION
-from qnnbridge.releases.versions import version_key
+from qnnbridge_host.model.release_table import SCHEMA_VERSION
+from qnnbridge_host.model.release_versions import version_key
 
 Entry = dict[str, Any]
 """One release: one version for one platform."""

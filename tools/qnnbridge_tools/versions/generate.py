@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qnnbridge.releases.versions import version_key
+from qnnbridge_host.model.release_versions import version_key
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
 from qnnbridge_tools.versions import document, index
@@ -27,9 +27,9 @@ Wanted = tuple[str, index.Target]
 
 def default_table() -> Path:
     """The data file of the package."""
-    import qnnbridge.releases
+    import qnnbridge_host.model
 
-    return Path(qnnbridge.releases.__file__).with_name("releases.json")
+    return Path(qnnbridge_host.model.__file__).with_name("releases.json")
 
 
 def list_index(families: Iterable[str], pythons: Iterable[str]) -> list[Wanted]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from qnnbridge.releases.machines import PLATFORM_MACHINES, HostMachine, read_chip, read_platform, read_python
-from qnnbridge.releases.versions import sdk_numbers, version_key
+from qnnbridge_host.model.release_versions import sdk_numbers, version_key
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.versions.machines import PLATFORM_MACHINES, HostMachine, read_chip, read_platform, read_python
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def found_machine() -> HostMachine:
 
 def host_python(running: tuple[int, int] | None) -> tuple[int, int] | None:
     """The running one, unless no host can run in it: then the host's is another, and not known here."""
-    from qnnbridge.launch.installed import OLDEST_HOST_PYTHON
+    from qnnbridge._launch.installed import OLDEST_HOST_PYTHON
 
     return running if running is not None and running >= OLDEST_HOST_PYTHON else None
 
@@ -77,9 +77,9 @@ def _other_platform(machine: HostMachine, platform: str) -> HostMachine:
 
 def _newest_arm64_python() -> tuple[int, int] | None:
     """Of those that are registered: the one that would become the host's."""
+    from qnnbridge._launch.installed import OLDEST_HOST_PYTHON
+    from qnnbridge._launch.machine import interpreter_machine
     from qnnbridge._platform import registered_pythons
-    from qnnbridge.launch.installed import OLDEST_HOST_PYTHON
-    from qnnbridge.launch.machine import interpreter_machine
 
     versions = []
     for python in registered_pythons():

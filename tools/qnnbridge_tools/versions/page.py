@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 
-from qnnbridge.releases.fitness import platform_of_release, pythons_text, short_sdk
-from qnnbridge.releases.known_faults import KNOWN_FAULTS, NEWEST_ORT_TRIED
-from qnnbridge.releases.machines import PLATFORM_MACHINES
-from qnnbridge.releases.table import Release, generated_on, load_releases
+from qnnbridge_host.model.release_table import Release, generated_on, load_releases
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
+from qnnbridge_tools.versions.fitness import platform_of_release, pythons_text, short_sdk
+from qnnbridge_tools.versions.known_faults import KNOWN_FAULTS, NEWEST_ORT_TRIED
+from qnnbridge_tools.versions.machines import PLATFORM_MACHINES
 from qnnbridge_tools.versions.view import ort_text
 
 BEGIN, END = "<!-- made from the data: begin -->", "<!-- made from the data: end -->"

@@ -9,12 +9,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from qnnbridge.chips import CHIPS
-from qnnbridge.releases.fitness import Judgement, best_of, hexagons_text, judge, pythons_text, short_sdk
-from qnnbridge.releases.known_faults import NEWEST_ORT_TRIED, Reason, ort_bounds
-from qnnbridge.releases.machines import HostMachine
-from qnnbridge.releases.table import Release, generated_on
-from qnnbridge.releases.versions import is_final
+from qnnbridge_host.model.chips import CHIPS
+from qnnbridge_host.model.release_table import Release, generated_on
+from qnnbridge_host.model.release_versions import is_final
+from qnnbridge_tools.versions.fitness import Judgement, best_of, hexagons_text, judge, pythons_text, short_sdk
+from qnnbridge_tools.versions.known_faults import NEWEST_ORT_TRIED, Reason, ort_bounds
+from qnnbridge_tools.versions.machines import HostMachine
 
 SCHEMA_VERSION = 1
 NARROWEST_COLUMNS: Final = 60

@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from qnnbridge.releases.table import is_backend
+from qnnbridge_host.model.release_table import is_backend
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.versions import libraries
 

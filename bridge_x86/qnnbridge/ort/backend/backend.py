@@ -10,11 +10,11 @@ from onnx import helper
 from onnx.backend.base import Backend
 from onnx.checker import check_model
 
+from qnnbridge._session_options import SessionOptions
+from qnnbridge.ort._environment import get_available_providers, get_device
+from qnnbridge.ort._session import InferenceSession
 from qnnbridge.ort.backend.backend_rep import OnnxRuntimeBackendRep
 from qnnbridge.ort.backend.options import set_allowed
-from qnnbridge.ort.environment import get_available_providers, get_device
-from qnnbridge.ort.session import InferenceSession
-from qnnbridge.session_options import SessionOptions
 
 _WRITES_FILES = frozenset({"enable_profiling", "optimized_model_filepath", "profile_file_prefix"})
 _SAFE_SESSION_OPTIONS = frozenset(SessionOptions.fields()) - _WRITES_FILES

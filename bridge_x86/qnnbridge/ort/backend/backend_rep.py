@@ -6,9 +6,9 @@ from typing import Any
 
 from onnx.backend.base import BackendRep
 
+from qnnbridge._run_options import RunOptions
+from qnnbridge.ort._session import InferenceSession
 from qnnbridge.ort.backend.options import set_allowed
-from qnnbridge.ort.session import InferenceSession
-from qnnbridge.run_options import RunOptions
 
 _SAFE_RUN_OPTIONS = frozenset(
     {"log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches"}

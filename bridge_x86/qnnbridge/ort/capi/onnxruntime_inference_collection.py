@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from qnnbridge.enums import OrtDeviceVendorId
-from qnnbridge.ort.compiler import ModelCompiler
-from qnnbridge.ort.memory import copy_tensors
-from qnnbridge.ort.provider_choice import normalize as check_and_normalize_provider_args
-from qnnbridge.ort.refused import AdapterFormat
-from qnnbridge.ort.session import InferenceSession, IOBinding, Session
-from qnnbridge.ort.values import OrtDevice, OrtValue, SparseTensor
+from qnnbridge._enums import OrtDeviceVendorId
+from qnnbridge.ort._compiler import ModelCompiler
+from qnnbridge.ort._memory import copy_tensors
+from qnnbridge.ort._provider_choice import normalize as check_and_normalize_provider_args
+from qnnbridge.ort._refused import AdapterFormat
+from qnnbridge.ort._session import InferenceSession, IOBinding, Session
+from qnnbridge.ort._values import OrtDevice, OrtValue, SparseTensor
 
 __all__ = [
     "AdapterFormat",

@@ -9,6 +9,6 @@ def check_distro_info() -> None:
 
 def get_package_name_and_version_info() -> tuple[str, str, str]:
     """Name, version, version of CUDA (none)."""
-    from qnnbridge.ort.environment import host_version
+    from qnnbridge.ort._environment import host_version
 
     return "onnxruntime", host_version(), ""

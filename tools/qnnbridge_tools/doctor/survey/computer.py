@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qnnbridge.chips import chip_of_processor
+from qnnbridge_host.model.chips import chip_of_processor
 from qnnbridge_tools.doctor.facts import Computer, Driver
 from qnnbridge_tools.doctor.machine import Machine, text_of
 

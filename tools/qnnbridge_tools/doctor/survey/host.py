@@ -1,6 +1,6 @@
 """Which interpreter the host would run with, and what that one says of itself and has installed.
 
-The order is that of `qnnbridge.launch.interpreter.find_host`: argument, environment variable, configuration file,
+The order is that of `qnnbridge._launch.interpreter.find_host`: argument, environment variable, configuration file,
 registry (on Windows on ARM), running interpreter. What was set explicitly is used or refused, never passed over.
 """
 

@@ -1,7 +1,7 @@
 """The interpreters of a computer: which of them could run the host, and why not the others.
 
 A file is judged by its header, a virtual environment of Windows by the program behind its launcher, packages by the
-folders in site-packages; no interpreter is started here. The rules are those of `qnnbridge.launch.installed`.
+folders in site-packages; no interpreter is started here. The rules are those of `qnnbridge._launch.installed`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from qnnbridge_tools.doctor.machine import Machine, paths_of
 def survey_model(machine: Machine, path: str, facts: Facts) -> ModelFacts:
     if machine.kind(path) != "file":
         return ModelFacts(path, exists=False, is_folder=machine.kind(path) == "folder")
-    from qnnbridge.epcontext.scan import scan_model
+    from qnnbridge_host.model.scan import scan_model
 
     try:
         scan = scan_model(path)
@@ -33,8 +33,8 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ModelFacts:
 def _judge(model: ModelFacts, scan: object, facts: Facts) -> ModelFacts:
     import dataclasses
 
-    from qnnbridge.chips import chip_named
-    from qnnbridge.epcontext.fitness import HostTraits, check_compiled
+    from qnnbridge_host.model.chips import chip_named
+    from qnnbridge_host.model.compatibility_check import HostTraits, check_compiled
 
     packages = facts.host.packages
     loaded = packages.loaded_set if packages else None

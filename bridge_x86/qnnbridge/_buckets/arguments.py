@@ -1,0 +1,155 @@
+"""What an application says of buckets, checked as far as that goes without the model. Immutable; can be pickled."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from qnnbridge._buckets.relation import Relation, parse
+from qnnbridge_protocol.errors import OptionError
+
+Overflow = Literal["error", "cpu"]
+Buckets = Mapping[str, "int | Iterable[int]"]
+Pad = Mapping[str, Any]
+Cut = Mapping[str, Sequence["int | str | None"]]
+
+MAX_SIZE: Final = 2**31 - 1
+"""QNN's sizes have 32 bits."""
+MAX_VARIANTS: Final = 1024
+"""Nobody means more; each is compiled for itself."""
+
+_BATCH: Final = "batch"
+"""In the name of a dimension whose rows are independent of each other."""
+
+_EXAMPLE: Final = "buckets={'seq': [16, 32, 64, 128]}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BucketArguments:
+    """sizes: of each symbol, in rising order. split: symbols of which a larger size is done in several parts.
+
+    pad: input -> what it is padded with, or one value for all (`pad_all`). cut: output -> a relation per
+    dimension, ``None`` for one that is left as it is.
+    """
+
+    sizes: Mapping[str, tuple[int, ...]]
+    split: frozenset[str] = frozenset()
+    pad: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    pad_all: Any = None
+    cut: Mapping[str, tuple[Relation | None, ...]] = dataclasses.field(default_factory=dict)
+    overflow: Overflow = "error"
+
+
+def make_arguments(
+    buckets: Any, pad: Any = None, cut: Any = None, split: Any = None, overflow: Any = "error"
+) -> BucketArguments:
+    """Raises `OptionError` for what cannot be meant, with what to do."""
+    if not isinstance(buckets, Mapping) or not buckets:
+        raise OptionError(f"buckets={buckets!r} names no dimension.", fix=f"Give names and sizes: {_EXAMPLE}.")
+    sizes = {_symbol(name): _sizes(name, given) for name, given in buckets.items()}
+    count = 1
+    for of_symbol in sizes.values():
+        count *= len(of_symbol)
+    if count > MAX_VARIANTS:
+        raise OptionError(
+            f"These buckets make {count} variants of the model, each of which is compiled for itself.",
+            fix=f"Give fewer sizes; {MAX_VARIANTS} variants are the most.",
+        )
+    if overflow not in ("error", "cpu"):
+        raise OptionError(f"overflow={overflow!r} is not known.", fix="Give 'error' or 'cpu'.")
+    values, for_all = _pad(pad)
+    return BucketArguments(sizes, _split(split, sizes), values, for_all, _cut(cut), overflow)
+
+
+def _symbol(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise OptionError(
+            f"buckets: {name!r} is no name of a dimension.", fix=f"Give names as the model has them: {_EXAMPLE}."
+        )
+    return name
+
+
+def _sizes(name: str, given: object) -> tuple[int, ...]:
+    if isinstance(given, (str, bytes, Mapping)):
+        raise _no_size(name, given)
+    if isinstance(given, Iterable):
+        found = sorted({_size(name, one) for one in given})
+        if not found:
+            raise OptionError(f"buckets: {name!r} has no size.", fix=f"Give at least one: {_EXAMPLE}.")
+        return tuple(found)
+    return (_size(name, given),)
+
+
+def _size(name: str, given: Any) -> int:
+    if isinstance(given, (bool, float)):
+        raise _no_size(name, given)
+    try:
+        size = operator.index(given)
+    except TypeError:
+        raise _no_size(name, given) from None
+    if not 0 < size <= MAX_SIZE:
+        raise _no_size(name, given)
+    return size
+
+
+def _no_size(name: str, given: object) -> OptionError:
+    return OptionError(
+        f"buckets: {given!r:.100} is no size for the dimension {name!r}.",
+        fix=f"Give whole numbers from 1 on: {_EXAMPLE}.",
+    )
+
+
+def _split(split: Any, sizes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
+    """Unless the application says it: what is called a batch. Parts of anything else give other answers than the
+    whole, without any error, so a guess must not be bolder than that."""
+    if split is None:
+        return frozenset(name for name in sizes if _BATCH in name.lower())
+    names = [split] if isinstance(split, str) else list(split) if isinstance(split, Iterable) else [split]
+    for name in names:
+        if name not in sizes:
+            raise OptionError(
+                f"split: {name!r} has no buckets.", fix=f"Give a name out of buckets: {', '.join(sizes)}."
+            )
+    return frozenset(names)
+
+
+def _pad(pad: Any) -> tuple[dict[str, Any], Any]:
+    if pad is None:
+        return {}, None
+    if isinstance(pad, Mapping):
+        return dict(pad), None
+    if isinstance(pad, (bool, int, float, str)) or getattr(pad, "shape", None) == ():
+        return {}, pad
+    raise OptionError(
+        f"pad={pad!r:.100} is neither a value nor values for inputs.",
+        fix="Give what the inputs are padded with: pad={'input_ids': 0, 'attention_mask': 0}, or pad=0 for all.",
+    )
+
+
+def _cut(cut: Any) -> dict[str, tuple[Relation | None, ...]]:
+    if cut is None:
+        return {}
+    if not isinstance(cut, Mapping):
+        raise OptionError(f"cut={cut!r:.100} names no output.", fix="Give cut={'logits': [None, 'seq', None]}.")
+    found: dict[str, tuple[Relation | None, ...]] = {}
+    for name, dims in cut.items():
+        if isinstance(dims, (str, bytes)) or not isinstance(dims, Iterable):
+            raise OptionError(
+                f"cut: {dims!r:.100} is not a list of the dimensions of the output {name!r}.",
+                fix="Give one entry for each: cut={'logits': [None, 'seq', None]}.",
+            )
+        found[name] = tuple(_dimension(name, dim) for dim in dims)
+    return found
+
+
+def _dimension(name: str, dim: Any) -> Relation | None:
+    if dim is None or (isinstance(dim, int) and not isinstance(dim, bool)):
+        return None  # a fixed size is left as it is, too
+    if isinstance(dim, str):
+        return parse(dim)
+    raise OptionError(
+        f"cut: {dim!r:.100} is no dimension of the output {name!r}.",
+        fix="Give a name ('seq'), an expression ('2 * seq'), or None for one that is left as it is.",
+    )

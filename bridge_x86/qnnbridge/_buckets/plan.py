@@ -1,0 +1,251 @@
+"""What the application said of buckets, fitted to the inputs of a model; whatever does not fit is said in words.
+
+A `Plan` is immutable; any thread. It knows the inputs only: what becomes of the outputs is in `cutting`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from qnnbridge._buckets.arguments import BucketArguments
+from qnnbridge._buckets.model_axes import FreeDimension, free_dimensions, without_shape
+from qnnbridge._feed_rules import Array, Rule, make_rule
+from qnnbridge._suggestions import suggest
+from qnnbridge_host.model.scan import ModelScan
+from qnnbridge_protocol.elements import LAYOUTS, ElementType
+from qnnbridge_protocol.errors import CompiledModelRefused, OptionError
+
+_WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
+
+Sizes = tuple[int, ...]
+"""A size for each symbol, in the order of `Plan.symbols`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PaddedInput:
+    """axes: axis -> number of the symbol. value: what it is padded with, of its element type; ``None`` for one
+    that only has symbols that are split, whose last row is repeated."""
+
+    name: str
+    axes: Mapping[int, int]
+    value: Array | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """symbols: with their buckets, in rising order, in `buckets`. split: numbers of those done in parts.
+
+    inputs: those that have a symbol, by name.
+    """
+
+    symbols: tuple[str, ...]
+    buckets: tuple[tuple[int, ...], ...]
+    split: frozenset[int]
+    inputs: Mapping[str, PaddedInput]
+
+    def variants(self) -> Iterator[Sizes]:
+        """All of them, the smallest first."""
+        return iter(sorted(itertools.product(*self.buckets), key=lambda sizes: (_volume(sizes), sizes)))
+
+    def smallest(self) -> Sizes:
+        return tuple(sizes[0] for sizes in self.buckets)
+
+    def named(self, sizes: Sizes) -> dict[str, int]:
+        return dict(zip(self.symbols, sizes, strict=True))
+
+    def text(self, sizes: Sizes) -> str:
+        """How messages call a variant."""
+        return ", ".join(f"{name}={size}" for name, size in zip(self.symbols, sizes, strict=True))
+
+
+def make_plan(arguments: BucketArguments, scan: ModelScan | None, label: str) -> Plan:
+    """Raises `OptionError` where the arguments do not fit the model, `CompiledModelRefused` for a compiled one."""
+    if scan is None or scan.format != "onnx":
+        raise OptionError(
+            f"The inputs of {label} cannot be read, so it cannot have buckets.", fix="Give the ONNX model itself."
+        )
+    if scan.is_compiled:
+        raise CompiledModelRefused(
+            f"{label} is a compiled model and cannot have buckets.",
+            cause="Its sizes were fixed when it was compiled.",
+            fix="Give the original model; what is compiled for each bucket is kept in the cache.",
+        )
+    if nameless := without_shape(scan):
+        raise OptionError(
+            f"Input {nameless[0]!r} of {label} has no shape in the model, so it cannot have buckets.",
+            fix="Export the model with shapes whose free dimensions have names.",
+        )
+    free = free_dimensions(scan.inputs)
+    symbols = tuple(arguments.sizes)
+    _check_symbols(symbols, free, label)
+    rules = {node.name: make_rule(node.name, node.type, tuple(node.shape or ())) for node in scan.inputs}
+    _check_pad_names(arguments, rules, label)
+    split = frozenset(symbols.index(name) for name in arguments.split)
+    inputs = {}
+    for name, rule in rules.items():
+        axes = {dim.axis: symbols.index(dim.symbol) for dim in free if dim.input == name and dim.symbol in symbols}
+        if axes:
+            needed = tuple(dict.fromkeys(symbols[number] for number in axes.values() if number not in split))
+            inputs[name] = PaddedInput(name, axes, _pad_value(arguments, rule, needed))
+        elif name in arguments.pad:
+            raise OptionError(
+                f"pad: input {name!r} is never padded, it has no dimension out of {', '.join(symbols)}.",
+                fix=f"Leave it out: pad is for {', '.join(map(repr, inputs)) or 'other inputs'}.",
+            )
+    return Plan(symbols, tuple(arguments.sizes.values()), split, inputs)
+
+
+def dimensions_left(plan: Plan, scan: ModelScan, fixed: Mapping[str, int]) -> tuple[FreeDimension, ...]:
+    """Those that stay free with buckets and with the overrides of the session: QNN takes no such model."""
+    known = {*plan.symbols, *fixed}
+    return tuple(dim for dim in free_dimensions(scan.inputs) if dim.symbol not in known)
+
+
+def refuse_dimensions_left(left: tuple[FreeDimension, ...], label: str) -> OptionError:
+    names = list(dict.fromkeys(dim.symbol for dim in left if dim.symbol is not None))
+    each = [next(dim for dim in left if dim.symbol == name) for name in names]
+    each += [dim for dim in left if dim.symbol is None]
+    shown = ", ".join(map(str, each[:5])) + (f" and {len(each) - 5} more" if len(each) > 5 else "")
+    fixes = []
+    if names:
+        fixes.append(
+            f"Give sizes for {'it' if len(names) == 1 else 'them'}, too: buckets={{{names[0]!r}: 1, ...}}, or fix "
+            f"with SessionOptions.add_free_dimension_override_by_name({names[0]!r}, 1)."
+        )
+    nameless = next((dim for dim in left if dim.symbol is None), None)
+    if nameless is not None:
+        fixes.append(
+            "A dimension without a name cannot be chosen. Name it in the model, or fix it: qnnbridge fix MODEL "
+            f"--dim {nameless.input}:{nameless.axis}=SIZE -o FIXED."
+        )
+    fixes.append("fallback='cpu' lets what depends on free dimensions run on the CPU.")
+    return OptionError(
+        f"{label} would still have free dimensions: {shown}.",
+        cause="QNN takes only models whose sizes are all fixed.",
+        fix=" ".join(fixes),
+    )
+
+
+def check_overrides(plan: Plan, fixed: Mapping[str, int]) -> None:
+    for name in plan.symbols:
+        if name in fixed:
+            raise OptionError(
+                f"The dimension {name!r} has buckets, and the session options fix it to {fixed[name]}.",
+                fix="Do one of both.",
+            )
+
+
+def check_options(options: Mapping[str, Any], entries: Mapping[str, str]) -> None:
+    """Several variants would write the same files. Raises `OptionError`."""
+    asked = [key for key in _WRITES_A_FILE if entries.get(key, "0") not in ("", "0")]
+    if options.get("optimized_model_filepath"):
+        asked.append("optimized_model_filepath")
+    if asked:
+        raise OptionError(
+            f"{asked[0]} does not go together with buckets.",
+            cause="Each bucket is a session of its own, and all of them would write the same file.",
+            fix="Leave it out: the cache keeps what is compiled for each bucket. To ship compiled models, compile "
+            "one for each size (qnnbridge.compile).",
+        )
+
+
+def _check_symbols(symbols: tuple[str, ...], free: tuple[FreeDimension, ...], label: str) -> None:
+    known = list(dict.fromkeys(dim.symbol for dim in free if dim.symbol is not None))
+    for name in symbols:
+        if name not in known:
+            nameless = [dim for dim in free if dim.symbol is None]
+            raise OptionError(
+                f"buckets: no input of {label} has a dimension {name!r}.",
+                cause=f"Without a name is {nameless[0].input!r}, axis {nameless[0].axis}." if nameless else None,
+                fix=(
+                    f"Its free dimensions are {', '.join(map(repr, known))}.{_meant(name, known)}"
+                    if known
+                    else "It has no free dimension with a name"
+                    + ("; name them in the model." if nameless else ": its sizes are fixed, it needs no buckets.")
+                ),
+            )
+
+
+def _meant(name: str, known: list[str]) -> str:
+    """``sequence`` for ``seq`` is no typing error, and still clear."""
+    longer = [one for one in known if len(one) > 2 and name.startswith(one)]
+    shorter = [one for one in known if len(name) > 2 and one.startswith(name)]
+    return suggest(name, known) or (f" Did you mean {(longer + shorter)[0]!r}?" if longer + shorter else "")
+
+
+def _check_pad_names(arguments: BucketArguments, rules: Mapping[str, Rule], label: str) -> None:
+    for name in arguments.pad:
+        if name not in rules:
+            raise OptionError(
+                f"pad: {label} has no input {name!r}.",
+                fix=f"Its inputs are {', '.join(map(repr, rules))}.{suggest(str(name), rules)}",
+            )
+
+
+def _pad_value(arguments: BucketArguments, rule: Rule, needed: tuple[str, ...]) -> Array | None:
+    """As an array without dimensions. Raises `OptionError` if it does not fit, or is not there.
+
+    needed: the symbols for which it is.
+    """
+    if rule.inner.kind != "tensor" or (rule.dtype is None and rule.inner.element is not ElementType.STRING):
+        raise OptionError(
+            f"Input {rule.name!r} is {rule.declared}, which cannot be padded.",
+            fix="Only tensors of types that numpy has can have buckets.",
+        )
+    value = arguments.pad.get(rule.name, arguments.pad_all)
+    if value is None:
+        if not needed:
+            return None
+        shown = list(map(repr, needed))
+        raise OptionError(
+            f"pad: nothing is said of what input {rule.name!r} is padded with along {' and '.join(shown)}.",
+            cause="That depends on the model: token ids have one of their own for it, mostly 0; a mask has 0.",
+            fix=f"Give pad={{{rule.name!r}: 0, ...}}, or pad=0 for all inputs; verify_padding() tells whether it "
+            f"is right. If {shown[0]} is a batch, whose rows are independent, split={shown[0]} needs no value.",
+        )
+    assert rule.inner.element is not None
+    return _converted(value, rule, LAYOUTS[rule.inner.element].storage)
+
+
+def _converted(value: Any, rule: Rule, dtype: np.dtype[Any]) -> Array:
+    wrong = OptionError(
+        f"pad: {value!r:.60} is no value for input {rule.name!r}, which is {rule.declared}.",
+        fix="Give one that the type can hold exactly." if dtype.kind != "O" else "Give a text, '' for one.",
+    )
+    if dtype.kind == "O":
+        if not isinstance(value, str):
+            raise wrong
+        return np.array(value, object)
+    try:
+        given = np.asarray(value)
+        if given.shape != () or not _same_kind(given, dtype):
+            raise wrong
+        with np.errstate(all="ignore"):
+            converted = given.astype(dtype)
+            # What a float type rounds is meant (0.1); what an integer type would change is not.
+            if dtype.kind in "iu" and not (np.isfinite(given) and float(converted) == float(given)):
+                raise wrong
+            if dtype.kind == "f" and np.isfinite(given) and not np.isfinite(converted):
+                raise wrong
+    except (TypeError, ValueError, OverflowError):
+        raise wrong from None
+    return converted
+
+
+def _same_kind(given: Array, dtype: np.dtype[Any]) -> bool:
+    """Numbers for numbers; for booleans also 0 and 1."""
+    if dtype.kind == "b":
+        return given.dtype.kind == "b" or (given.dtype.kind in "iu" and int(given) in (0, 1))
+    return given.dtype.kind in "iuf" and dtype.kind in "iuf"
+
+
+def _volume(sizes: Sizes) -> int:
+    volume = 1
+    for size in sizes:
+        volume *= size
+    return volume

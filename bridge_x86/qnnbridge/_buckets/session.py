@@ -1,0 +1,421 @@
+"""`BucketedSession`: an `InferenceSession` that takes any size, on variants of the model compiled for a few.
+
+A call is given to the smallest variant that it fits into, padded, and its outputs are cut back. Everything else of
+`InferenceSession` works on the first variant, the smallest, which is made at once. Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge._buckets.arguments import BucketArguments
+from qnnbridge._buckets.cutting import OutputShapes, cut
+from qnnbridge._buckets.model_axes import free_dimensions
+from qnnbridge._buckets.padding import pad_feeds
+from qnnbridge._buckets.plan import (
+    Plan,
+    Sizes,
+    check_options,
+    check_overrides,
+    dimensions_left,
+    make_plan,
+    refuse_dimensions_left,
+)
+from qnnbridge._buckets.probing import check_cut, find_shapes, zeros
+from qnnbridge._buckets.sizes import refuse_too_large, sizes_of, too_large, variant_for
+from qnnbridge._buckets.splitting import joined, joints, parts
+from qnnbridge._buckets.status import BucketStatus, VariantStatus
+from qnnbridge._buckets.symbols import shown_inputs, shown_outputs, wanted_variants
+from qnnbridge._buckets.variants import FREE, Variants
+from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, verify_padding
+from qnnbridge._buckets.warming import Progress, warm
+from qnnbridge._daemon.connect import DAEMON, chosen_host
+from qnnbridge._deadlines import deadline_after
+from qnnbridge._fastpath.runner import Failure, deliver
+from qnnbridge._fastpath.user_arrays import Out, check_out
+from qnnbridge._feeds import FeedChecker
+from qnnbridge._node import NodeArg
+from qnnbridge._options import SessionOptions
+from qnnbridge._providers import QNN, ProviderArgument, choose_fallback, normalize_providers
+from qnnbridge._run_variants import check_call, read_only
+from qnnbridge._session import (
+    CLOSE_TIMEOUT_S,
+    CpuFallbackWarning,
+    InferenceSession,
+    _remake,
+)
+from qnnbridge.errors import as_onnxruntime
+from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.specs import Placement
+
+if TYPE_CHECKING:
+    from qnnbridge._host import Host
+    from qnnbridge._options import RunOptions
+    from qnnbridge._remote_session import OnDeadline, SessionRecipe
+    from qnnbridge_host.model.scan import ModelScan
+
+_log = logging.getLogger("qnnbridge.buckets")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Call:
+    """What all parts of a call share. names: of the outputs. wire: they are wanted as the wire has them."""
+
+    names: list[str]
+    run_options: Any
+    deadline: float | None
+    retry: int | None
+    on_deadline: OnDeadline
+    wire: bool
+
+
+@dataclasses.dataclass(slots=True)
+class _Counts:
+    calls: int = 0
+    padded: int = 0
+    split: int = 0
+    on_cpu: int = 0
+
+
+class BucketedSession(InferenceSession):
+    """See the module. Made by ``InferenceSession(model, buckets=...)``."""
+
+    _bucket_arguments: BucketArguments
+
+    def _open(self, manifest: SessionRecipe, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
+        deadline = deadline_after(self._timeout)
+        try:
+            plan, scan = self._planned(manifest)
+            variants = Variants(plan, manifest, self._opener(host, retry))
+            try:
+                first = variants.get(plan.smallest(), "open", deadline, on_deadline)
+                shapes = self._find_shapes(plan, scan, manifest, variants, deadline)
+            except BaseException:
+                variants.close()
+                raise
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+        fixed = manifest.spec.free_dimensions_by_name
+        inputs, outputs = shown_inputs(scan.inputs, fixed), shown_outputs(scan.outputs, shapes, fixed)
+        self._plan, self._variants, self._shapes = plan, variants, shapes
+        self._remote = first._remote
+        self._inputs = [NodeArg(node) for node in inputs]
+        self._outputs = [NodeArg(node) for node in outputs]
+        self._overridable = first._overridable
+        self._checker = FeedChecker(inputs, self._remote.info.overridable_initializers)
+        self._output_names = [node.name for node in outputs]
+        self._manifest = manifest
+        self._counts, self._counting = _Counts(), threading.Lock()
+
+    def _planned(self, manifest: SessionRecipe) -> tuple[Plan, ModelScan]:
+        arguments, source, spec = self._bucket_arguments, manifest.source, manifest.spec
+        plan = make_plan(arguments, source.scan, source.label)
+        assert source.scan is not None
+        check_overrides(plan, spec.free_dimensions_by_name)
+        check_cut(plan, arguments, source.scan.outputs)
+        check_options(spec.options, spec.config_entries)
+        asks_for_qnn = not spec.providers or any(provider.name == QNN for provider in spec.providers)
+        if asks_for_qnn and spec.fallback == "error" and not spec.free_dimensions_by_denotation:
+            left = dimensions_left(plan, source.scan, spec.free_dimensions_by_name)
+            if left:
+                raise refuse_dimensions_left(left, source.label)
+        return plan, source.scan
+
+    def _opener(self, host: Host, retry: int) -> Any:
+        timeout = self._timeout
+
+        def open_session(
+            manifest: SessionRecipe, left_s: float | None, on_deadline: OnDeadline
+        ) -> InferenceSession:
+            session = _remake(manifest, retry, left_s, host, on_deadline)
+            session._timeout = timeout
+            return session
+
+        return open_session
+
+    def _find_shapes(
+        self, plan: Plan, scan: ModelScan, manifest: SessionRecipe, variants: Variants, deadline: float | None
+    ) -> OutputShapes:
+        fixed = manifest.spec.free_dimensions_by_name
+        names = [node.name for node in scan.outputs]
+
+        def run(sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
+            feeds = zeros(scan.inputs, {**fixed, **plan.named(sizes)})
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            values = variants.free(deadline).run_values(names, feeds, timeout=left_s)
+            shapes = [getattr(value, "shape", None) for value in values]
+            return dict(zip(names, shapes, strict=True))
+
+        others = {dim.symbol for dim in free_dimensions(scan.inputs) if dim.symbol is not None}
+        return find_shapes(plan, self._bucket_arguments, scan.outputs, others - {*plan.symbols}, run)
+
+    # --- running ---
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+        borrow: bool = False,
+        out: Out | None = None,
+    ) -> list[Any]:
+        """As `InferenceSession.run`. The first call of a size that is not made yet waits for its compilation."""
+        try:
+            arrays = None if out is None else check_out(out, tuple(output_names or self._output_names))
+            results = self._run(output_names, input_feed, run_options, timeout, retry, on_deadline, wire=False)
+            if arrays is not None:
+                return deliver(results, arrays)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+        return read_only(results) if borrow else results
+
+    def run_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+        _failed: Failure | None = None,
+    ) -> list[Any]:
+        return self._run(output_names, input_feed, run_options, timeout, retry, on_deadline, wire=True)
+
+    def _run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any,
+        timeout: float | None,
+        retry: int | None,
+        on_deadline: OnDeadline,
+        wire: bool,
+    ) -> list[Any]:
+        try:
+            check_call(timeout, retry, on_deadline)
+            feeds = {name: value for name, value, _ in self._checker.check(input_feed)}
+            names = self._check_outputs(output_names) or self._output_names
+            deadline = deadline_after(self._timeout if timeout is None else timeout)
+            self._count("calls")
+            return self._answer(_Call(names, run_options, deadline, retry, on_deadline, wire), feeds)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+
+    def _answer(self, call: _Call, feeds: Mapping[str, Any]) -> list[Any]:
+        plan = self._plan
+        true = self._sizes_of(feeds)
+        large = too_large(plan, true)
+        if large:
+            return self._answer_large(call, feeds, true, large)
+        variant = variant_for(plan, true)
+        assert variant is not None
+        if variant != true:
+            self._count("padded")
+        values = self._run_in(variant, call, pad_feeds(plan, feeds, variant))
+        return cut(plan, self._shapes, call.names, values, true, variant)
+
+    def _answer_large(
+        self, call: _Call, feeds: Mapping[str, Any], true: Sizes, large: tuple[int, ...]
+    ) -> list[Any]:
+        plan = self._plan
+        whole = [number for number in large if number not in plan.split]
+        if not whole:
+            number = large[0]
+            axes = joints(plan, self._shapes, call.names, number)
+            self._count("split")
+            results = [self._answer(call, part) for part in parts(plan, feeds, number, true[number])]
+            return joined(results, axes)
+        if self._bucket_arguments.overflow == "cpu":
+            self._say_on_cpu(true)
+            return self._run_in(FREE, call, feeds)
+        raise refuse_too_large(plan, true, whole[0])
+
+    def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any]) -> list[Any]:
+        session = self._variants.get(variant, "call", call.deadline, call.on_deadline)
+        left_s = None if call.deadline is None else max(0.0, call.deadline - time.monotonic())
+        run = session.run_values if call.wire else session.run
+        self._variants.count(variant)
+        return run(
+            call.names, feeds, call.run_options, timeout=left_s, retry=call.retry, on_deadline=call.on_deadline
+        )
+
+    def _sizes_of(self, feeds: Mapping[str, Any]) -> Sizes:
+        names = self._plan.inputs
+        return sizes_of(self._plan, {name: feeds[name].shape for name in names if feeds.get(name) is not None})
+
+    def _count(self, what: str) -> int:
+        with self._counting:
+            count: int = getattr(self._counts, what) + 1
+            setattr(self._counts, what, count)
+            return count
+
+    def _say_on_cpu(self, true: Sizes) -> None:
+        """Once as a warning and in the log; how often it happened is in `buckets` and `placement`."""
+        if self._count("on_cpu") > 1:
+            return
+        text = (
+            f"{self._manifest.source.label}: a call with {self._plan.text(true)} is larger than the largest bucket "
+            "and runs on the CPU, as overflow='cpu' allows"
+        )
+        self.host.supervisor.counters.cpu_fallbacks += 1
+        _log.warning("%s", text)
+        warnings.warn(text, CpuFallbackWarning, stacklevel=6)
+
+    # --- ahead, and in hindsight ---
+
+    def warm(
+        self,
+        sizes: Sequence[Mapping[str, int]] | None = None,
+        *,
+        workers: int = 1,
+        timeout: float | None = None,
+        on_progress: Progress | None = None,
+    ) -> BucketStatus:
+        deadline = deadline_after(self._timeout if timeout is None else timeout)
+        try:
+            warm(self._variants, wanted_variants(self._plan, sizes), workers, deadline, on_progress)
+            if self._bucket_arguments.overflow == "cpu":
+                self._variants.free(deadline)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+        return self.buckets
+
+    def verify_padding(
+        self,
+        feeds: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        tolerance: float | None = None,
+        timeout: float | None = None,
+    ) -> PaddingReport:
+        limit = TOLERANCE if tolerance is None else tolerance
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit >= 0:
+            raise OptionError(f"tolerance={tolerance!r} is no tolerance.", fix="Give a number from 0 on.")
+        deadline = deadline_after(self._timeout if timeout is None else timeout)
+
+        def run_free(padded: Mapping[str, Any]) -> list[Any]:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            return self._variants.free(deadline).run(self._output_names, padded, timeout=left_s)
+
+        try:
+            samples = [feeds] if isinstance(feeds, Mapping) else list(feeds)
+            checked = [{name: value for name, value, _ in self._checker.check(sample)} for sample in samples]
+            return verify_padding(self._plan, self._shapes, self._output_names, checked, run_free, limit)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+
+    # --- facts ---
+
+    @property
+    def buckets(self) -> BucketStatus:
+        with self._counting:
+            counts = dataclasses.replace(self._counts)
+        variants = tuple(
+            VariantStatus(
+                sizes=self._plan.named(variant.sizes),
+                made=variant.session is not None,
+                made_at_call=variant.made_by == "call",
+                seconds=variant.seconds,
+                runs=variant.runs,
+                placement=None if variant.session is None else variant.session.placement,
+                cache=None if variant.session is None else variant.session.cache,
+            )
+            for variant in self._variants
+        )
+        texts, uncut = self._shapes.texts(), dict(self._shapes.uncut)
+        return BucketStatus(variants, counts.calls, counts.padded, counts.split, counts.on_cpu, texts, uncut)
+
+    @property
+    def placement(self) -> Placement:
+        """Of the variant with the most nodes on the CPU. Its cause also tells of calls that ran on the CPU because
+        they were too large."""
+        placements = [variant.placement for variant in self.buckets.variants]
+        found = max((one for one in placements if one is not None), key=lambda one: one.cpu_nodes)
+        on_cpu = self._counts.on_cpu
+        if not on_cpu:
+            return found
+        words = f"{on_cpu} {'call' if on_cpu == 1 else 'calls'} larger than the largest bucket ran on the CPU"
+        return dataclasses.replace(found, cause=f"{found.cause}; {words}" if found.cause else words)
+
+    @property
+    def generation(self) -> int:
+        return max(session.generation for session in self._variants.made())
+
+    # --- settings and life ---
+
+    def set_providers(
+        self,
+        providers: Sequence[ProviderArgument] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        old, host, retry = self._variants, self.host, self._remote.retry
+        specs = normalize_providers(providers, provider_options)
+        spec = dataclasses.replace(self._manifest.spec, providers=specs, fallback=choose_fallback(specs, None))
+        self._open(dataclasses.replace(self._manifest, spec=spec), host, retry)
+        old.close()
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        self._variants.set_ep_dynamic_options(dict(options))
+
+    def end_profiling(self) -> str:
+        """Ends the profiles of all variants; the path of the first variant's, the others are in the log."""
+        first, *others = [session.end_profiling() for session in self._variants.made()]
+        for path in filter(None, others):
+            _log.info("%s: the profile of another variant is %s", self._manifest.source.label, path)
+        return first
+
+    def close(self) -> None:
+        self._background.wait(CLOSE_TIMEOUT_S)
+        self._variants.close()
+
+    def __del__(self) -> None:
+        """Nothing: each variant is released by itself."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        host = DAEMON if self.host.is_daemon else None
+        return _remake_bucketed, (self._manifest, self._bucket_arguments, self._remote.retry, self._timeout, host)
+
+
+_classes: dict[type, type] = {InferenceSession: BucketedSession}
+
+
+def with_buckets(cls: type) -> Any:
+    """The class to make: an application's own subclass keeps what it overrides."""
+    if issubclass(cls, BucketedSession):
+        return cls
+    known = _classes.get(cls)
+    if known is None:
+        body = {"__module__": cls.__module__, "__doc__": cls.__doc__}
+        known = _classes.setdefault(cls, type(cls.__name__, (cls, BucketedSession), body))
+    return known
+
+
+def _remake_bucketed(
+    manifest: SessionRecipe,
+    arguments: BucketArguments,
+    retry: int,
+    timeout: float | None,
+    host: str | None = None,
+) -> BucketedSession:
+    from qnnbridge._background import Background
+
+    session = BucketedSession.__new__(BucketedSession)
+    session._options = SessionOptions.from_spec(manifest.spec)
+    session._timeout = timeout
+    session._background = Background("qnnbridge run_async")
+    session._bucket_arguments = arguments
+    session._open(manifest, chosen_host(host), retry)
+    return session
+
+
+__all__ = ["BucketedSession", "with_buckets"]

@@ -1,0 +1,184 @@
+"""Whether padding changes what a model answers: that is a property of the model, and can only be tried.
+
+The model runs on the CPU both times, with its sizes free: once with the inputs as they are, once padded. So nothing
+of QNN's arithmetic is in the difference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from qnnbridge._buckets.cutting import OutputShapes, cut
+from qnnbridge._buckets.padding import pad_feeds
+from qnnbridge._buckets.plan import Plan, Sizes
+from qnnbridge._buckets.sizes import refuse_too_large, sizes_of, too_large, variant_for
+from qnnbridge._feed_rules import Array
+from qnnbridge_protocol.errors import ModelError, OptionError, OrtError, RemoteError
+
+TOLERANCE: Final = 1e-3
+"""Relative to the largest result. Sums of other lengths are rounded otherwise: some 1e-6 for 32 bits."""
+
+RunFree = Callable[[Mapping[str, Any]], "list[Any]"]
+"""All outputs, in order, of the model on the CPU."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OutputDifference:
+    """One output, of one input, in one variant.
+
+    sizes: of the input. bucket: of the variant. difference: the largest, absolute; ``nan`` for what has no numbers.
+    largest: result without padding, absolute. where: in words, empty where all is equal.
+    """
+
+    output: str
+    sizes: Mapping[str, int]
+    bucket: Mapping[str, int]
+    ok: bool
+    difference: float
+    largest: float
+    where: str = ""
+
+    def __str__(self) -> str:
+        case = f"{self.output!r}, {_named(self.sizes)} padded to {_named(self.bucket)}"
+        if self.ok:
+            return f"{case}: the same" + (f" (difference {self.difference:.2g})" if self.difference else "")
+        return f"{case}: {self.where}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PaddingReport:
+    """ok: padding changed nothing. outputs: each output in each case. As text: in words, with advice."""
+
+    outputs: tuple[OutputDifference, ...]
+    tolerance: float
+
+    @property
+    def ok(self) -> bool:
+        return all(output.ok for output in self.outputs)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        bad = [output for output in self.outputs if not output.ok]
+        if not bad:
+            cases = len({(_named(o.sizes), _named(o.bucket)) for o in self.outputs})
+            return f"Padding does not change the results ({cases} cases, {len(self.outputs)} outputs compared)."
+        return "\n".join(["Padding changes the results:", *(f"  {output}" for output in bad), *_advice(bad)])
+
+
+def verify_padding(
+    plan: Plan,
+    shapes: OutputShapes,
+    names: Sequence[str],
+    samples: Sequence[Mapping[str, Any]],
+    run_free: RunFree,
+    tolerance: float,
+) -> PaddingReport:
+    """samples: checked feeds. Raises `OptionError` if none of them would be padded."""
+    found: list[OutputDifference] = []
+    for feeds in samples:
+        true = sizes_of(plan, {name: feeds[name].shape for name in plan.inputs if feeds.get(name) is not None})
+        for number in too_large(plan, true):
+            raise refuse_too_large(plan, true, number)
+        fitting = variant_for(plan, true)
+        largest = tuple(buckets[-1] for buckets in plan.buckets)
+        assert fitting is not None
+        variants = [variant for variant in dict.fromkeys((fitting, largest)) if variant != true]
+        if not variants:
+            continue
+        whole = _run_unpadded(plan, true, feeds, run_free)
+        for variant in variants:
+            padded = run_free(pad_feeds(plan, feeds, variant))
+            for name, expected, value in zip(names, whole, padded, strict=True):
+                if shapes.relations(name) is not None:
+                    result = cut(plan, shapes, [name], [value], true, variant)[0]
+                    found.append(_compare(plan, name, expected, result, true, variant, tolerance))
+    if not found:
+        raise OptionError(
+            "None of these feeds is padded, so there is nothing to compare.",
+            fix="Give feeds that are smaller than their bucket; the largest is "
+            f"{plan.text(tuple(buckets[-1] for buckets in plan.buckets))}.",
+        )
+    return PaddingReport(tuple(found), tolerance)
+
+
+def _run_unpadded(plan: Plan, true: Sizes, feeds: Mapping[str, Any], run_free: RunFree) -> list[Any]:
+    try:
+        return run_free(feeds)
+    except (OrtError, RemoteError) as error:
+        raise ModelError(
+            f"The model does not run with the sizes themselves ({plan.text(true)}), so there is nothing to compare "
+            "padded results with.",
+            cause=error.message,
+            fix="Give feeds of sizes that the model takes.",
+        ) from None
+
+
+def _compare(
+    plan: Plan, name: str, expected: Any, value: Any, true: Sizes, variant: Sizes, tolerance: float
+) -> OutputDifference:
+    sizes, bucket = plan.named(true), plan.named(variant)
+
+    def told(ok: bool, difference: float = 0.0, largest: float = 0.0, where: str = "") -> OutputDifference:
+        return OutputDifference(name, sizes, bucket, ok, difference, largest, where)
+
+    if expected is None or value is None:
+        return told(expected is value, where="there is a result in one case only")
+    one, other = np.asarray(expected), np.asarray(value)
+    if one.shape != other.shape:
+        return told(False, where=f"the shape is {other.shape}, without padding it is {one.shape}")
+    if one.dtype.kind not in "biuf":
+        same = bool(np.array_equal(one, other))
+        return told(same, float("nan"), where="" if same else "the values are others")
+    if one.size == 0:
+        return told(True)
+    exact = one.dtype.kind in "biu"
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    finite = np.abs(a[np.isfinite(a)])
+    largest = float(finite.max()) if finite.size else 0.0
+    with np.errstate(invalid="ignore"):
+        difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    difference[np.isnan(difference)] = np.inf
+    limit = 0.0 if exact else tolerance * max(largest, np.finfo(np.float32).tiny)
+    wrong = difference > limit
+    worst = float(difference.max())
+    if not wrong.any():
+        return told(True, worst, largest)
+    return told(False, worst, largest, _where(wrong, worst, largest))
+
+
+def _where(wrong: Array, worst: float, largest: float) -> str:
+    share = int(wrong.sum())
+    size = f"by up to {worst:.3g} where the largest result is {largest:.3g}"
+    text = f"{share} of {wrong.size} values differ, {size}"
+    for axis in range(wrong.ndim):
+        length = wrong.shape[axis]
+        hit = np.flatnonzero(wrong.any(tuple(other for other in range(wrong.ndim) if other != axis)))
+        if length > 1 and len(hit) < length and hit[-1] == length - 1 and hit[0] == length - len(hit):
+            return f"{text}; only the last {len(hit)} of {length} of axis {axis}, beside the padding"
+    return text
+
+
+def _advice(bad: Sequence[OutputDifference]) -> list[str]:
+    edges = all("beside the padding" in output.where for output in bad)
+    if edges:
+        return [
+            "  Cause: The model looks at neighbours (a convolution, a recurrence backwards), and at the end of the "
+            "input these are padding now.",
+            "  Fix: Pad with what the model itself pads with (pad=), use more buckets, or drop the last values.",
+        ]
+    return [
+        "  Cause: Something in the model runs over the whole length, padding included: a mean, a maximum, a "
+        "normalization, an attention without a mask, a recurrence.",
+        "  Fix: Feed the model's mask and pad it with 0, pad with the value that the model ignores (pad=), or give "
+        "buckets of exactly the sizes that are needed.",
+    ]
+
+
+def _named(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())

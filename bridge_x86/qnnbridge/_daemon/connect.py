@@ -1,0 +1,120 @@
+"""`qnnbridge.connect()`: a `Host` that is the daemon, and which host a session gets. Any thread."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge._daemon.access import START_TIMEOUT_S, DaemonAccess
+from qnnbridge_protocol.errors import OptionError
+
+if TYPE_CHECKING:
+    from qnnbridge._host import Host
+    from qnnbridge_protocol.limits import Limits
+
+VARIABLE: Final = "QNNBRIDGE_HOST"
+DAEMON: Final = "daemon"
+PRIVATE: Final = "private"
+
+_shared: Host | None = None
+_shared_lock = threading.Lock()
+
+
+def connect(
+    *,
+    start: bool = True,
+    python: str | os.PathLike[str] | None = None,
+    timeout: float | None = START_TIMEOUT_S,
+    limits: Limits | None = None,
+    shared_memory: bool | None = None,
+    spin: bool = False,
+) -> Host:
+    """The daemon of this user, as a host for sessions: ``InferenceSession(model, host=qnnbridge.connect())``.
+
+    Many applications share it, and identical models that they open. It goes on when this one ends.
+
+    Args:
+        start: start a daemon if there is none, also later, should this one be lost. Else `HostStartFailed`.
+        python: the ARM64 interpreter of the daemon that is started; see `Host`. One that runs keeps its own.
+            `HostNotFound` for one that could not be it: a daemon that has it is of no use to any application.
+        timeout: seconds to find or start it, now and when it has to be found again; ``None`` waits for ever.
+        limits, shared_memory, spin: as for `Host`.
+    """
+    patience_s = math.inf if timeout is None else timeout
+    host = daemon_host(
+        DaemonAccess(start, arguments=_arguments(python), start_timeout_s=patience_s),
+        limits=limits,
+        shared_memory=shared_memory,
+        spin=spin,
+    )
+    try:
+        host.start(timeout)
+    except BaseException:
+        host.close()
+        raise
+    return host
+
+
+def daemon_host(access: DaemonAccess, **options: Any) -> Host:
+    """A host that is the daemon; nothing is looked for before its first use."""
+    from qnnbridge._host import Host
+
+    return Host(start_timeout=access.start_timeout_s, _daemon=access, **options)
+
+
+def shared_daemon_host() -> Host:
+    """The one of sessions with ``host="daemon"``; one per process."""
+    global _shared
+    with _shared_lock:
+        if _shared is None or _shared.supervisor.closed or _shared.supervisor.foreign:
+            _shared = daemon_host(DaemonAccess())
+        return _shared
+
+
+def chosen_host(host: Host | str | None) -> Host:
+    """The host that a session is to use. Raises `OptionError`."""
+    from qnnbridge._host import Host, default_host
+
+    if host is None:
+        return default_host()
+    if isinstance(host, Host):
+        return host
+    if host == DAEMON:
+        return shared_daemon_host()
+    raise OptionError(
+        f"host={host!r} is no qnnbridge.Host.",
+        fix='Give qnnbridge.Host(python=...), qnnbridge.connect() or "daemon".',
+    )
+
+
+def daemon_by_default() -> bool:
+    """Whether sessions that name no host use the daemon. Raises `OptionError` for a word that means nothing."""
+    word = os.environ.get(VARIABLE, "").strip().lower()
+    if word in ("", PRIVATE):
+        return False
+    if word == DAEMON:
+        return True
+    raise OptionError(
+        f"The environment variable {VARIABLE} is {word!r}.", fix=f"Set it to {DAEMON} or {PRIVATE}, or unset it."
+    )
+
+
+def _forget_locks() -> None:
+    global _shared_lock
+    _shared_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)
+
+
+def _arguments(python: str | os.PathLike[str] | None) -> tuple[str, ...]:
+    if python is None:
+        return ()
+    from qnnbridge._daemon.start import from_anywhere
+    from qnnbridge._launch.interpreter import find_host
+
+    find_host(python)
+    return "--python", from_anywhere(os.fspath(python))

@@ -1,0 +1,111 @@
+"""`daemon.json`: what a daemon leaves for its applications so that they find it and can prove themselves.
+
+The file is a hint. Nobody ever acts on the process id in it, and a file that no daemon stands behind does no harm:
+its door cannot be opened, or whoever opens it does not know the token. Written whole, by the daemon that holds the
+lock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from qnnbridge._daemon.folder import check_private
+from qnnbridge._platform.daemon_connection import write_private_file
+from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
+
+FILE_NAME: Final = "daemon.json"
+
+_MAX_BYTES: Final = 64 * 1024
+_REPLACE_TRIES: Final = 20
+_REPLACE_INTERVAL_S: Final = 0.05
+"""On Windows a file that somebody reads this moment cannot be replaced."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Discovery:
+    """endpoint: of the door. started: seconds since 1970, for people. token: never shown (`repr` leaves it out)."""
+
+    endpoint: str
+    instance: bytes
+    token: bytes = dataclasses.field(repr=False)
+    pid: int = 0
+    started: float = 0.0
+    qnnbridge: str = ""
+    log_file: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {**fields, "instance": self.instance.hex(), "token": self.token.hex()}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Discovery:
+        """Raises `ValueError` for anything that `to_json` does not make."""
+        if type(data) is not dict:
+            raise ValueError("not a map")
+        fields: dict[str, Any] = {f.name: data.get(f.name) for f in dataclasses.fields(cls)}
+        for name, kind in (("endpoint", str), ("qnnbridge", str), ("log_file", str), ("pid", int)):
+            if type(fields[name]) is not kind:
+                raise ValueError(f"{name} is no {kind.__name__}")
+        if type(fields["started"]) not in (int, float):
+            raise ValueError("started is no number")
+        for name, size in (("instance", INSTANCE_BYTES), ("token", TOKEN_BYTES)):
+            fields[name] = bytes.fromhex(str(fields[name]))
+            if len(fields[name]) != size:
+                raise ValueError(f"{name} has {len(fields[name])} bytes, not {size}")
+        return cls(**fields)
+
+
+def read_discovery(folder: Path) -> Discovery | None:
+    """What the last daemon left, ``None`` if there is nothing that could be of one.
+
+    Raises `HostStartFailed` if others could have written or read it.
+    """
+    try:
+        return look_at_discovery(folder)
+    except OSError:
+        return None
+
+
+def look_at_discovery(folder: Path) -> Discovery | None:
+    """`read_discovery`; raises `OSError` for a file that is there and cannot be read now."""
+    path = folder / FILE_NAME
+    if not check_private(path):
+        return None
+    try:
+        with open(path, "rb") as file:
+            return Discovery.from_json(json.loads(file.read(_MAX_BYTES)))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None  # being replaced, or damaged: then the daemon that is about to start writes a new one
+
+
+def write_discovery(folder: Path, discovery: Discovery) -> None:
+    """For the daemon alone. Raises `OSError`."""
+    temporary = folder / f".{FILE_NAME}.{secrets.token_hex(8)}"
+    try:
+        write_private_file(temporary, json.dumps(discovery.to_json(), indent=1).encode())
+        for tries_left in reversed(range(_REPLACE_TRIES)):
+            try:
+                os.replace(temporary, folder / FILE_NAME)
+                return
+            except PermissionError:
+                if not tries_left:
+                    raise
+                time.sleep(_REPLACE_INTERVAL_S)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)  # a full disk, say, lets it be made and not be written
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = os.fspath(folder / FILE_NAME)
+        raise
+
+
+def remove_discovery(folder: Path, instance: bytes) -> None:
+    """The daemon leaves; a file of another one stays."""
+    found = read_discovery(folder)
+    if found is not None and found.instance == instance:
+        (folder / FILE_NAME).unlink(missing_ok=True)

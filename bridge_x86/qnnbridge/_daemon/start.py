@@ -1,0 +1,156 @@
+"""Starts a daemon of its own life: with no terminal, no parent, no descriptor of this process but one pipe.
+
+Over that pipe, its stderr, it says what became of it: a marker line when its door is open, another one when there
+is a daemon already (the lock decides, so ten that are started at once leave one), and plain text if it fails.
+
+No thread; a `Starting` belongs to one caller at a time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from qnnbridge._daemon.folder import make_runtime_folder
+from qnnbridge._platform import native_machine, wait_readable
+from qnnbridge._platform._start_errors import start_failed
+from qnnbridge._platform.detached import Detached, start_detached
+from qnnbridge_protocol.errors import HostNotFound, HostStartFailed
+
+READY: Final = "@qnnbridge-daemon ready"
+RUNNING: Final = "@qnnbridge-daemon running"
+"""Another daemon holds the lock."""
+WAITING: Final = "@qnnbridge-daemon waiting"
+"""Another daemon holds the lock, and this one takes its place when it ends. Said again and again."""
+
+MODULE: Final = "qnnbridge_daemon"
+DETACHED: Final = "--detached"
+TAKE_OVER: Final = "--take-over"
+
+_PACKAGES: Final = ("qnnbridge_protocol", "qnnbridge_host", "qnnbridge", MODULE)
+_DROPPED: Final = ("QNNBRIDGE_HOST",)
+"""The daemon is the one that has a host of its own."""
+_PATHS: Final = ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR", "QNNBRIDGE_RUNTIME_DIR", "QNNBRIDGE_CONFIG")
+_INTERPRETER: Final = "QNNBRIDGE_HOST_PYTHON"
+_TEXT_BYTES: Final = 64 * 1024
+_READ_BYTES: Final = 4096
+
+Outcome = Literal["ready", "running", "waiting"]
+
+
+class Starting:
+    """A daemon that has been started and has not said yet what became of it."""
+
+    def __init__(self, arguments: Sequence[str] = (), python: str | None = None) -> None:
+        """arguments: options of the daemon. python: its interpreter, default the running one.
+
+        Raises `HostStartFailed`.
+        """
+        folder = make_runtime_folder()
+        argv = [*daemon_command(python), DETACHED, *arguments]
+        try:
+            self._process: Detached = start_detached(argv, _environment(), str(folder))
+        except OSError as error:
+            raise start_failed(argv[0], str(folder), error, native_machine()) from error
+        self._text = b""
+        self._waiting = False
+
+    def wait(self, deadline: float) -> Outcome | None:
+        """What became of it, ``None`` if it has not said so in time. "waiting", once, is no end: ask again. Raises
+        `HostStartFailed` with its own words."""
+        while True:
+            whole, _, rest = self._text.decode("utf-8", "replace").rpartition("\n")
+            lines = whole.splitlines()
+            if READY in lines or RUNNING in lines:
+                self.close()
+                return "ready" if READY in lines else "running"
+            if WAITING in lines and not self._waiting:
+                self._waiting = True
+                return "waiting"
+            if not wait_readable(self._process.stderr_fd, max(0.0, deadline - time.monotonic())):
+                return None
+            try:
+                data = os.read(self._process.stderr_fd, _READ_BYTES)
+            except OSError:
+                data = b""  # how a pipe ends on Windows
+            if not data:
+                self.close()
+                raise _did_not_start([*lines, rest])
+            self._text = (self._text + data)[-_TEXT_BYTES:]
+
+    def close(self) -> None:
+        """Nobody waits for it any more; it goes on."""
+        self._process.close()
+
+
+def daemon_command(python: str | None = None) -> list[str]:
+    """How a daemon is started: with the qnnbridge that runs here, unless another interpreter is named."""
+    if python is not None:
+        return [python, "-X", "utf8", "-m", MODULE]
+    if not sys.executable:
+        raise HostNotFound(
+            "The daemon cannot be started: this program does not know its Python interpreter.",
+            cause="sys.executable is empty.",
+            fix="Start it from a terminal: qnnbridge host start",
+        )
+    roots = _roots()
+    if len(roots) == 1 and roots[0] in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        return [sys.executable, "-X", "utf8", "-m", MODULE]
+    # A path that this program made for itself, or a checkout: the daemon is to be the same qnnbridge.
+    program = f"import sys; sys.path[:0] = {roots!r}; from {MODULE}.main import main; main()"
+    return [sys.executable, "-X", "utf8", "-c", program]
+
+
+def _roots() -> list[str]:
+    found: list[str] = []
+    for package in _PACKAGES:
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.origin:
+            raise HostNotFound(
+                f"The daemon cannot be started: the package {package} is not installed beside qnnbridge.",
+                fix="Install qnnbridge again: python -m pip install --force-reinstall qnnbridge",
+            )
+        root = str(Path(spec.origin).absolute().parents[1])
+        if root not in found:
+            found.append(root)
+    return found
+
+
+def _environment() -> dict[str, str]:
+    return variables_from_anywhere(
+        {name: value for name, value in os.environ.items() if name.upper() not in _DROPPED}
+    )
+
+
+def variables_from_anywhere(environment: Mapping[str, str]) -> dict[str, str]:
+    """Those variables for a daemon, whose working folder is another one."""
+    kept = dict(environment)
+    for name in _PATHS:
+        if kept.get(name):
+            kept[name] = os.path.abspath(os.path.expanduser(kept[name]))
+    if kept.get(_INTERPRETER):
+        kept[_INTERPRETER] = from_anywhere(kept[_INTERPRETER])
+    return kept
+
+
+def from_anywhere(program: str) -> str:
+    """The path of a program for the daemon, whose working folder is another one; a bare name is looked up there."""
+    return os.path.abspath(os.path.expanduser(program)) if os.path.dirname(program) else program
+
+
+def _did_not_start(lines: list[str]) -> HostStartFailed:
+    said = [line for line in lines if line.strip() and line != WAITING]
+    error = HostStartFailed(
+        "The qnnbridge daemon did not start.",
+        cause=said[-1].strip() if said else "It ended without a word.",
+        fix="Look at what it says in a terminal: qnnbridge host run",
+        evidence=said[-10:-1],
+    )
+    error.retry = "pointless"
+    return error

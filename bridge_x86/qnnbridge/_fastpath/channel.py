@@ -1,0 +1,435 @@
+"""A line, as the application sees it: two pipes that carry one call at a time.
+
+The calling thread writes the call and reads the answer itself, and nobody else uses the line meanwhile. Whatever
+goes wrong in between (deadline, Ctrl+C, nonsense) leaves the line `broken`, and it is not used again: there is no
+place in a stream to be lost that anybody would have to find again.
+
+While a call is under way (`busy`) the line stands for it in the table of open requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from qnnbridge._platform import wait_readable, wait_writable, writer
+from qnnbridge._platform.sharing import LineStreams
+from qnnbridge._transport.open_requests import UNNOTED, ChannelFailed, Note
+from qnnbridge_protocol.errors import ProtocolDesync, from_wire
+from qnnbridge_protocol.fastpath import (
+    HEAD,
+    HEAD_BYTES,
+    LAST_NUMBER,
+    LINE_MAGIC,
+    PHASE_RECORD,
+    PHASES,
+    Head,
+    LineKind,
+    TailReader,
+    call_id,
+    next_number,
+    parse_head,
+    tail_of,
+)
+from qnnbridge_protocol.frames import Frame, Kind, desync
+from qnnbridge_protocol.limits import Limits
+
+LOOK_INTERVAL_S = 5.0
+"""How often a caller that waits looks whether the host can answer at all, or somebody looks for it."""
+
+_LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
+_CALL, _RESULT = int(LineKind.CALL), int(LineKind.RESULT)
+_NUMBER_AT = 8
+_NUMBER = struct.Struct("<I")
+"""Of a head, what differs from call to call."""
+
+SPIN_S = 25e-6
+"""How long an eager caller asks again and again before it sleeps; a wake-up on another core costs as much."""
+
+_MAX_BACK_OFF = 64
+
+MAX_GATHERED = 512
+"""Pieces in one gathering write; Linux takes 1024."""
+
+
+class LineEnded(Exception):
+    """The line's other end is gone. That may be the end of the host, or of the line alone."""
+
+
+class LineLate(Exception):
+    """The caller's time is up."""
+
+
+class Line:
+    """See the module. number: never used again on this connection. slot: of its record in the phase slab."""
+
+    def __init__(
+        self,
+        number: int,
+        slot: int,
+        streams: LineStreams,
+        limits: Limits,
+        on_look: Callable[[], ChannelFailed | None],
+        record: memoryview | None,
+        *,
+        eager: bool = False,
+    ) -> None:
+        self.number = number
+        self.slot = slot
+        self.busy = False
+        self.sent = False
+        self.abandoned = False
+        self.broken = False
+        self.note: Note = UNNOTED
+        self._streams = streams
+        self._limits = limits
+        self._on_look = on_look
+        self._record = record
+        self._declared: str | None = None
+        self._call_number = 0
+        self._eager = eager
+        self._back_off = self._skip = 0
+        self._in = bytearray(HEAD_BYTES)
+        self._out_tail, self._expected_tail = memoryview(bytearray(HEAD_BYTES)), bytearray(HEAD_BYTES)
+        self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
+        self._readinto = self._file.readinto
+        self._may_block = streams.MAY_BLOCK and not eager
+        self._blocked = False
+        self._nudged = False
+        self._write = streams.write
+        self._poll = streams.poll
+        self._ping = self.caller(0, LineKind.PING, LineKind.PONG)
+
+    @property
+    def records(self) -> bool:
+        """Whether the host writes phases to memory; else they come as frames."""
+        return self._record is not None
+
+    @property
+    def calls(self) -> int:
+        """Changes with every call."""
+        return self._call_number
+
+    @property
+    def call_id(self) -> int:
+        """By which the call that is under way can be cancelled."""
+        return call_id(self.number, self._call_number)
+
+    @property
+    def next_call_id(self) -> int:
+        """That of the next call, for the thread that has the line."""
+        return call_id(self.number, next_number(self._call_number))
+
+    @property
+    def phase(self) -> str | None:
+        """The native step that the host said it entered for the call that is under way."""
+        if self._record is None:
+            return self._declared
+        number, phase = PHASE_RECORD.unpack_from(self._record)
+        return PHASES[phase] if number == self._call_number and 0 < phase < len(PHASES) else None
+
+    # --- who looks after a caller that waits in a read ---
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a call is under way that looks after nothing by itself. Any thread."""
+        return self._blocked and self.busy and not self.abandoned
+
+    def nudge(self) -> None:
+        """The host has been given up: let the caller that waits for it find that out. Any thread.
+
+        What comes by this line cannot be relied upon any more.
+        """
+        self._nudged = True
+        with contextlib.suppress(OSError):
+            self._streams.nudge(HEAD.pack(LINE_MAGIC, LineKind.PHASE, 0, 0, self._call_number, 0, 0, 0))
+
+    # --- calls ---
+
+    def call(self, plan: int, deadline: float | None) -> Head | None:
+        """Make a call whose tensors are in shared memory. ``None`` if its outputs are there, else what came."""
+        return self.caller(plan)(deadline)
+
+    def caller(self, plan: int, kind: int = _CALL, answer: int = _RESULT) -> Callable[[float | None], Head | None]:
+        """What `call` does, for one plan: all that it needs is bound to it.
+
+        kind, answer: of the frame that is sent, and of the one that says that all is well.
+        """
+        frame, expected, got = bytearray(HEAD_BYTES), bytearray(HEAD_BYTES), self._in
+        HEAD.pack_into(frame, 0, LINE_MAGIC, kind, 0, 0, 0, plan, 0, 0)
+        HEAD.pack_into(expected, 0, LINE_MAGIC, answer, 0, 0, 0, 0, 0, 0)
+        write, readinto, may_block, pack = self._write, self._readinto, self._may_block, _NUMBER.pack_into
+
+        def call(deadline: float | None) -> Head | None:
+            # `_begin` and `_end` are written out: this is the whole of what a repeated call does with its line.
+            self.broken = True
+            self.sent = False
+            number = self._call_number + 1
+            if number > LAST_NUMBER:
+                number = 1
+            self._call_number = number
+            self.busy = True
+            pack(frame, _NUMBER_AT, number)
+            pack(expected, _NUMBER_AT, number)
+            try:
+                write(frame)
+            except OSError:
+                raise LineEnded from None
+            self.sent = True
+            if deadline is None and may_block:
+                # To ask first whether there is something costs a tenth of the call; if nothing comes, `nudge`.
+                self._blocked = True
+                count = readinto(got)
+                self._blocked = False
+            else:
+                self._wait(deadline)
+                count = readinto(got)
+            if count == HEAD_BYTES and got == expected:
+                self.busy = self.broken = False
+                return None
+            if not count:
+                raise LineEnded
+            return self._head(deadline, count)
+
+        return call
+
+    def ping(self, deadline: float | None) -> None:
+        head = self._ping(deadline)
+        if head is not None:
+            raise desync(f"{head.kind.name} to a PING")
+
+    def call_inline(
+        self,
+        plan: int,
+        inputs: Sequence[memoryview],
+        size: int,
+        outputs: Sequence[memoryview],
+        reply_size: int,
+        deadline: float | None,
+    ) -> Head | None:
+        """Make a call whose tensors travel here. ``None`` if the outputs have been filled, else what came.
+
+        size, reply_size: bytes of all inputs, and of all outputs.
+        """
+        self._begin()
+        number = self._call_number
+        HEAD.pack_into(self._out_tail, 0, LINE_MAGIC, _CALL, 0, 0, number, plan, size, 0)
+        self._send_all([self._out_tail, *inputs], HEAD_BYTES + size, deadline)
+        HEAD.pack_into(self._expected_tail, 0, LINE_MAGIC, _RESULT, 0, 0, number, 0, reply_size, 0)
+        direct = deadline is None and self._may_block
+        if direct:
+            self._blocked = True
+        else:
+            self._wait(deadline)
+        count = self._readinto(self._in)
+        if count != HEAD_BYTES or self._in != self._expected_tail:
+            self._blocked = False
+            if not count:
+                raise LineEnded
+            head = self._head(deadline, count)
+            if head.kind is not LineKind.RESULT:
+                return head
+            if head.tail_bytes != reply_size:
+                raise desync(f"result of {head.tail_bytes} bytes, its plan says otherwise")
+            direct = False
+        for target in outputs:
+            got = self._readinto(target) if direct else 0
+            if got != target.nbytes:
+                self._fill(target[got:], deadline)
+        self._blocked = False
+        if self._nudged:  # there may be something between the tensors
+            self._look(deadline)
+        self._end()
+        return None
+
+    def ask(self, header: dict[str, Any], deadline: float | None) -> None:
+        """A question about plans. Raises what the host answers with."""
+        self._begin()
+        chunks, size = tail_of(Frame(Kind.REQUEST, 1, header), self._limits)
+        self._send(LineKind.ASK, 0, chunks, size, deadline)
+        head = self._head(deadline, 0)
+        frame = self.read_frame(head, deadline)
+        if head.kind is not LineKind.ANSWER:
+            self.broken = True
+            raise desync(f"{head.kind.name} to a question", frame.header.get("op", b""))
+
+    def read_frame(self, head: Head, deadline: float | None) -> Frame:
+        """The tail, where it is a frame. Raises the error that it is, if it is one."""
+        tail = TailReader(head.tail_bytes, self._limits)
+        while tail.frame is None:
+            buffer = tail.buffer()
+            if not buffer.nbytes:
+                raise desync(f"{head.kind.name} without a tail")
+            self._wait(deadline)
+            count = self._readinto(buffer)
+            if not count:
+                raise LineEnded
+            tail.received(count)
+        self._end()
+        if head.kind is LineKind.ERROR:
+            raise from_wire(tail.frame.header.get("error") or {})
+        return tail.frame
+
+    # --- after a call that went wrong ---
+
+    @property
+    def answer_begun(self) -> bool:
+        """Whether its answer has been read, or a part of it: the host has nothing to do with the call any more."""
+        _, kind, _, _, number, _, _, _ = HEAD.unpack_from(self._in)
+        return bool(number == self._call_number and kind != LineKind.PHASE)
+
+    def settle(self, timeout_s: float) -> bool:
+        """Read the answer of a call that was cancelled, and drop it. False if it does not come in time."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            head = self._head(deadline, 0)
+            left = head.tail_bytes
+            scratch = memoryview(bytearray(min(left, 65536)))
+            while left:
+                self._wait(deadline)
+                count = self._readinto(scratch[:left])
+                if not count:
+                    return False
+                left -= count
+        except (LineLate, LineEnded, ProtocolDesync, ChannelFailed, OSError):
+            return False
+        self._end()
+        self.broken = False
+        return True
+
+    def answered(self) -> bool:
+        """Of a call that nobody waits for: whether its answer has come, or the line has ended. Any thread."""
+        try:
+            return wait_readable(self._streams.read_fd, 0)  # `_poll` is for one thread at a time
+        except OSError:  # it is closed
+            return True
+
+    def close(self) -> None:
+        self.broken = True
+        self._streams.close()
+        self._ping = _over  # refers to this line
+
+    # --- parts ---
+
+    def _begin(self) -> None:
+        # Broken until the answer has been read: then nothing that comes between can leave a line in use that has
+        # half an answer in it.
+        self.broken = True
+        self.sent = False
+        self._call_number = next_number(self._call_number)
+        self.busy = True
+
+    def _end(self) -> None:
+        self.busy = False
+        self.broken = False
+        self._declared = None
+
+    def _send(
+        self, kind: LineKind, plan: int, chunks: Sequence[memoryview], size: int, deadline: float | None
+    ) -> None:
+        head = HEAD.pack(LINE_MAGIC, kind, 0, 0, self._call_number, plan, size, 0)
+        self._send_all([memoryview(head), *chunks], HEAD_BYTES + size, deadline)
+
+    def _send_all(self, rest: list[memoryview], left: int, deadline: float | None) -> None:
+        """left: bytes of `rest`."""
+        fd = self._streams.write_fd
+        while True:
+            try:
+                count = writer(fd)(rest if len(rest) <= MAX_GATHERED else rest[:MAX_GATHERED])
+            except BlockingIOError:
+                count = 0
+                left_s = LOOK_INTERVAL_S if deadline is None else min(LOOK_INTERVAL_S, deadline - time.monotonic())
+                if not wait_writable(fd, max(0.0, left_s)):
+                    self._look(deadline)
+            except OSError:
+                raise LineEnded from None
+            left -= count
+            if not left:
+                break
+            rest = _behind(rest, count)
+        self.sent = True
+
+    def _head(self, deadline: float | None, filled: int) -> Head:
+        """The next head that is no PHASE. filled: what of it is here already."""
+        view = memoryview(self._in)
+        while True:
+            while filled < HEAD_BYTES:
+                self._wait(deadline)
+                count = self._readinto(view[filled:])
+                if not count:
+                    raise LineEnded
+                filled += count
+            head = parse_head(self._in, self._limits, from_client=False)
+            if head.number != self._call_number:
+                raise desync(f"answer to call {head.number} on a line, asked was {self._call_number}", self._in)
+            if self._nudged:
+                self._look(deadline)
+            if head.kind is not LineKind.PHASE:
+                return head
+            self._declared = PHASES[head.phase] or None
+            filled = 0
+
+    def _fill(self, target: memoryview, deadline: float | None) -> None:
+        while target.nbytes:
+            self._wait(deadline)
+            count = self._readinto(target)
+            if not count:
+                raise LineEnded
+            target = target[count:]
+
+    def _wait(self, deadline: float | None) -> None:
+        """Until there is something to read."""
+        if self._eager and self._spin():
+            return
+        if deadline is None and self._poll(_LOOK_INTERVAL_MS):
+            return
+        while True:
+            left_ms = _LOOK_INTERVAL_MS
+            if deadline is not None:
+                left_ms = min(left_ms, max(0.0, (deadline - time.monotonic()) * 1000))
+            if self._poll(left_ms):
+                return
+            self._look(deadline)
+
+    def _look(self, deadline: float | None) -> None:
+        """Nothing moves: for how long, and why?"""
+        if deadline is not None and time.monotonic() >= deadline:
+            raise LineLate
+        silence = self._on_look()
+        if silence is not None:
+            raise silence
+
+    def _spin(self) -> bool:
+        """Ask without pause for a moment. Each time that it was in vain, twice as many calls go without."""
+        if self._skip:
+            self._skip -= 1
+            return False
+        until = time.perf_counter() + SPIN_S
+        poll = self._poll
+        while not poll(0):
+            if time.perf_counter() >= until:
+                self._back_off = min(_MAX_BACK_OFF, self._back_off * 2 or 1)
+                self._skip = self._back_off
+                return False
+        self._back_off = 0
+        return True
+
+
+def _over(_deadline: float | None) -> Head | None:
+    raise LineEnded
+
+
+def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of them behind the first `count` bytes."""
+    for index, chunk in enumerate(chunks):
+        if count < chunk.nbytes:
+            return [chunk[count:], *chunks[index + 1 :]]
+        count -= chunk.nbytes
+    return []
+
+
+__all__ = ["SPIN_S", "Line", "LineEnded", "LineLate"]

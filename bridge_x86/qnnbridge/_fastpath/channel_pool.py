@@ -1,0 +1,413 @@
+"""The lines of one host process: opened when a call finds none free, closed when nobody needs them for a while.
+
+The line used last is used first, so a single caller always has the same one, and what a burst of callers needed can
+be seen to be idle. Without lines, or without shared memory, `Sharing` says why; calls then go another way.
+
+Threads: any. Taking and giving back a line are single operations on a deque; everything rare is under a lock.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge._fastpath.channel import Line, LineEnded, LineLate
+from qnnbridge._fastpath.maintenance import WakeEvent, keep
+from qnnbridge._fastpath.memory import Slab, slab_size
+from qnnbridge._fastpath.plans import LinePlans, NoSharedMemory
+from qnnbridge._fastpath.sharing import Sharing, next_slab_number
+from qnnbridge._platform import _forks
+from qnnbridge._platform.sharing import LineStreams, Place, take_back
+from qnnbridge._transport.channel import ChannelRetired, Deadline
+from qnnbridge._transport.open_requests import UNNOTED, ChannelFailed
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync
+from qnnbridge_protocol.fastpath import MAX_LINES, PHASE_RECORD_BYTES, PHASE_SLAB_BYTES
+
+if TYPE_CHECKING:
+    from qnnbridge._transport.channel import Channel
+
+MAX_OPEN_LINES = 32
+"""Beside them there may be lines whose call nobody waits for any more, up to what the host takes."""
+
+RETRY_S = 1.0
+"""After a line could not be opened, none is tried for before."""
+
+
+class Lines:
+    """See the module. Also the `SlabSource` of their plans."""
+
+    def __init__(self, channel: Channel, sharing: Sharing, on_look: Callable[[], ChannelFailed | None]) -> None:
+        self._channel = channel
+        self._requests = channel.requests
+        self._sharing = sharing
+        self._on_look = on_look
+        self._forks = _forks.count
+        self._lock = threading.RLock()
+        self._attaching = threading.RLock()
+        """Held while the host is shown what several callers may want to show it; it may take its time. It knows
+        who has it, so that Ctrl+C between taking it and noting that cannot leave it taken."""
+        self.idle: collections.deque[LinePlans] = collections.deque()
+        """Lines that nobody has; the one that was used last is the last."""
+        self._all: dict[int, LinePlans] = {}
+        self._abandoned: list[LinePlans] = []
+        self._kept: list[object] = []
+        self._slots = list(range(MAX_LINES))
+        self._line_numbers = itertools.count(1)
+        self._attached: set[int] = set()
+        self._unsure: set[int] = set()
+        """Slabs that the host may have attached, or may attach yet: it did not say so in time."""
+        self._next_try = 0.0
+        self._phases: Slab | None = None
+        self._trimmer: threading.Thread | None = None
+        self._wake = WakeEvent()
+        self.closed = False
+        channel.requests.on_left = self._wake
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def take(self, deadline: float | None) -> LinePlans | None:
+        """A line for the calling thread alone; ``None`` if there is none to be had.
+
+        Raises what stops a call on the connection.
+        """
+        if self._forks != _forks.count:
+            return None
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return self._open(deadline)
+
+    def ping(self, deadline: float | None) -> bool:
+        """Ask the host for a sign of life. False if there is no line for it, or it has ended."""
+        try:
+            plans = self.idle.pop() if self._forks == _forks.count else None
+        except IndexError:
+            return False
+        if plans is None:
+            return False
+        line = plans.line
+        line.note = UNNOTED
+        try:
+            line.ping(deadline)
+            return True
+        except LineEnded:
+            return False
+        except LineLate:
+            raise Deadline("still-running") from None
+        except ProtocolDesync as error:
+            raise self._channel.fail(error) from None
+        finally:
+            self.give_back(plans)
+
+    def give_back(self, plans: LinePlans) -> None:
+        """The call is over, well or not."""
+        line = plans.line
+        line.busy = False
+        if line.broken or self.closed:
+            self._retire(plans)
+        else:
+            self.idle.append(plans)
+            if self.closed:
+                self._close_idle()
+        if self._requests.idle_wanted:
+            self._requests.line_is_free()
+
+    def abandon(self, plans: LinePlans, pinned: object = None) -> None:
+        """Nobody waits for the call any more. The host may go on with it, and write to what is `pinned`."""
+        plans.pinned = pinned
+        with self._lock:
+            plans.line.abandoned = True
+            self._abandoned.append(plans)
+            if not plans.line.records:  # what comes next may be a phase, not the answer
+                self._kept.append(plans.pinned)
+        if self.closed:
+            self._close_abandoned()
+        if self._requests.idle_wanted:
+            self._requests.line_is_free()
+        self._wake()
+
+    def take_in(self) -> bool:
+        """Read the answers of calls that were given up, as far as they have come. Whether more of them may."""
+        self._channel.take_in()
+        self.reap()
+        return self._requests.abandoned
+
+    def reap(self) -> None:
+        """Close the lines of abandoned calls that have come to their end."""
+        with self._lock:
+            over = [plans for plans in self._abandoned if plans.line.answered()]
+            for plans in over:
+                self._abandoned.remove(plans)
+        for plans in over:
+            plans.line.busy = False
+            self._retire(plans)
+
+    def close(self) -> None:
+        """The host is gone. A line that a caller still has is closed by that caller."""
+        self.closed = True
+        self._wake()
+        self._close_idle()
+        self._close_abandoned()
+
+    def _close_abandoned(self) -> None:
+        with self._lock:
+            abandoned, self._abandoned = self._abandoned, []
+            self._kept.clear()
+        for plans in abandoned:
+            plans.line.busy = False
+            self._retire(plans)
+
+    # --- opening and closing ---
+
+    def _open(self, deadline: float | None) -> LinePlans | None:
+        sharing = self._sharing
+        agreement = self._channel.agreement
+        if sharing.why_not is not None or self.closed or agreement is None or time.monotonic() < self._next_try:
+            return None
+        if "line" not in agreement.features:
+            sharing.why_not = "the host has none"
+            return None
+        if self._abandoned:
+            self.reap()
+        with self._lock:
+            if not self._slots or len(self._all) - len(self._abandoned) >= MAX_OPEN_LINES:
+                return None
+            slot = self._slots.pop(0)
+        plans = None
+        try:
+            plans = self._open_in(slot, deadline)
+        except (BridgeError, OSError) as error:
+            # Out of descriptors, say: that passes, and until then calls go by the connection.
+            sharing.trouble, self._next_try = str(error), time.monotonic() + RETRY_S
+        finally:
+            if plans is None:
+                with self._lock:
+                    self._slots.insert(0, slot)
+        return plans
+
+    def _open_in(self, slot: int, deadline: float | None) -> LinePlans:
+        number = next(self._line_numbers)
+        phases = self._phase_slab(deadline)
+        streams = LineStreams()
+        try:
+            read, write = streams.places(self._channel.peer.pid)
+            header = {"op": "line.open", "line": number, "slot": slot, "phases": phases and phases.number}
+            self._give(header, {"read": read, "write": write}, deadline)
+            streams.opened()
+        except BaseException:
+            streams.close()
+            raise
+        record = None
+        if phases is not None:
+            at = slot * PHASE_RECORD_BYTES
+            record = phases.data.data[at : at + PHASE_RECORD_BYTES]
+        else:
+            streams.enlarge()
+        agreement = self._channel.agreement
+        assert agreement is not None
+        line = Line(number, slot, streams, agreement.limits, self._on_look, record, eager=self._sharing.spin)
+        plans = LinePlans(line, self, shared=self._shares_memory)
+        with self._lock:
+            self._all[number] = plans
+            self._requests.lines[number] = line
+            if self._trimmer is None:
+                self._trimmer = threading.Thread(
+                    target=keep, args=(weakref.ref(self), self._wake), name="qnnbridge lines", daemon=True
+                )
+                self._trimmer.start()
+        return plans
+
+    def _retire(self, plans: LinePlans) -> None:
+        line = plans.line
+        with self._lock:
+            if self._all.pop(line.number, None) is None:
+                return
+            self._requests.lines.pop(line.number, None)
+            self._slots.append(line.slot)
+        line.close()
+        plans.close()
+
+    def _close_idle(self) -> None:
+        while self.idle:
+            try:
+                plans = self.idle.pop()
+            except IndexError:
+                return
+            self._retire(plans)
+
+    def forget(self, number: int) -> None:
+        """A slab of the application's arrays is gone."""
+        with self._lock:
+            known = number in self._attached or number in self._unsure
+            self._attached.discard(number)
+            self._unsure.discard(number)
+        if known:
+            self._release(number)
+
+    def look(self, under_way: dict[int, int]) -> None:
+        """Look after callers that wait in a read: for them, whether the host can answer at all.
+
+        under_way: by the last look, the calls of lines that somebody waited at.
+        """
+        with self._lock:
+            blocked = [plans.line for plans in self._all.values() if plans.line.blocked]
+        stuck = any(under_way.get(line.number) == line.calls for line in blocked)
+        under_way.clear()
+        under_way.update((line.number, line.calls) for line in blocked)
+        if stuck and self._on_look() is not None:
+            for line in blocked:
+                line.nudge()
+
+    def trim(self, seen: dict[int, int]) -> bool:
+        """Close what was not used since the last look, or is much too large for what it was used for.
+
+        seen: calls of each line by then. False if there is nothing left to look after.
+        """
+        self.take_in()
+        for _ in range(len(self.idle)):
+            try:
+                plans = self.idle.popleft()
+            except IndexError:
+                break
+            if seen.get(plans.line.number) == plans.line.calls or plans.outgrown():
+                self._retire(plans)
+            else:
+                self.idle.append(plans)
+        if self._sharing.collect is not None:
+            self._sharing.collect()
+        self._sharing.budget.sweep()
+        self._channel.posts.send()
+        seen.clear()
+        with self._lock:
+            seen.update((number, plans.line.calls) for number, plans in self._all.items())
+            if not self._all and not self._attached and not self._channel.posts:
+                self._trimmer = None
+                return False
+        return True
+
+    # --- memory ---
+
+    def _shares_memory(self) -> bool:
+        return self._sharing.why_no_memory is None
+
+    def new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
+        size = slab_size(wanted)
+        budget = self._sharing.budget
+        if not budget.take(size):
+            raise NoSharedMemory
+        try:
+            slab = Slab(next_slab_number(), size, host_writes=host_writes)
+            self._attach(slab, deadline)
+        except BaseException as error:
+            budget.give(size)
+            if isinstance(error, Deadline):
+                self.forget(slab.number)
+            if isinstance(error, (BridgeError, OSError)):
+                self._sharing.trouble = str(error)
+                raise NoSharedMemory from None
+            raise
+        slab.close()
+        self._sharing.trouble = None
+        return slab
+
+    def drop_slab(self, slab: Slab) -> None:
+        if slab.lending.free():
+            self._sharing.budget.give(slab.size)
+        else:
+            self._sharing.budget.keep(slab.size, slab.lending.free)
+        self._release(slab.number)
+
+    def show(self, slab: Slab, deadline: float | None) -> None:
+        if slab.number in self._attached:
+            return
+        with self._one_at_a_time(deadline):
+            if slab.number not in self._attached:
+                try:
+                    (self._attach_again if slab.number in self._unsure else self._attach)(slab, deadline)
+                except (BridgeError, OSError) as error:
+                    self._sharing.trouble = str(error)
+                    raise NoSharedMemory from None
+                with self._lock:
+                    self._attached.add(slab.number)
+
+    @contextlib.contextmanager
+    def _one_at_a_time(self, deadline: float | None) -> Iterator[None]:
+        try:
+            if not self._attaching.acquire(
+                timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())
+            ):
+                raise Deadline("not-started")
+            yield
+        finally:
+            try:
+                self._attaching.release()
+            except RuntimeError:  # it is somebody else's
+                pass
+
+    def _attach(self, slab: Slab, deadline: float | None) -> None:
+        place = slab.place(self._channel.peer.pid)
+        header = {"op": "slab.attach", "slab": slab.number, "size": slab.size, "host_writes": slab.host_writes}
+        try:
+            self._give(header, {"where": place}, deadline)
+        except Deadline:
+            self._unsure.add(slab.number)
+            raise
+
+    def _give(self, header: dict[str, Any], places: dict[str, Place], deadline: float | None) -> None:
+        """A request that gives the host something: it has it when it has been told, however it answers."""
+        sent: list[int] = []
+        try:
+            self._channel.call({**header, **places}, deadline=deadline, on_sent=sent.append)
+        except (Deadline, ChannelRetired, BridgeError) as error:
+            # One that was begun to be written arrives with whatever comes next.
+            if not sent and not (isinstance(error, Deadline) and error.state == "still-running"):
+                for place in places.values():
+                    take_back(place, self._channel.peer.pid)
+            raise
+
+    def _attach_again(self, slab: Slab, deadline: float | None) -> None:
+        """One that was given up before. If what was asked for then comes in the way, it has come, and can be
+        undone."""
+        for last in (False, True):
+            self._channel.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
+            try:
+                self._attach(slab, deadline)
+                break
+            except InvalidArgument:
+                if last:
+                    raise
+        self._unsure.discard(slab.number)
+
+    def _release(self, number: int) -> None:
+        if not self.closed:
+            self._channel.posts.add({"op": "slab.release", "slab": number})
+
+    def _phase_slab(self, deadline: float | None) -> Slab | None:
+        agreement = self._channel.agreement
+        if not self._shares_memory() or agreement is None or "shm1" not in agreement.features:
+            self._sharing.why_no_memory = self._sharing.why_no_memory or "the host has none"
+            return None
+        with self._one_at_a_time(deadline):
+            if self._phases is None:
+                try:
+                    slab = Slab(next_slab_number(), PHASE_SLAB_BYTES, host_writes=True)
+                    self._attach(slab, deadline)
+                    slab.close()
+                except Deadline:
+                    self.forget(slab.number)
+                    raise
+                except (BridgeError, OSError) as error:
+                    self._sharing.trouble = str(error)
+                    return None
+                self._phases = slab
+            return self._phases
+
+
+__all__ = ["Lines"]

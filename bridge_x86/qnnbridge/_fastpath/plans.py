@@ -1,0 +1,429 @@
+"""The plans of one line, and the memory that its calls lie in.
+
+All plans of a line share one slab for inputs (the application writes it) and, as a rule, one for outputs (the host
+does): a line carries one call at a time. Only while results are lent to the application further slabs for outputs
+come in, and those are not much larger than what is lent. Used by the one thread that has the line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy import ndarray
+
+from qnnbridge._fastpath.arrays import Blocks, SharedBlock, no_array
+from qnnbridge._fastpath.channel import Line
+from qnnbridge._fastpath.channel_plan import BOOL, LinePlan, Whole
+from qnnbridge._fastpath.memory import SMALLEST_SLAB_BYTES, Slab
+from qnnbridge._fastpath.signatures import CallSignature, TensorShape
+from qnnbridge_protocol.fastpath import layout
+
+MAX_PLANS = 128
+"""Of one line; the host takes twice as many."""
+
+MAX_LENT_SLABS = 8
+"""Of one line; beyond that, results are copied."""
+
+MAX_REPLIES = MAX_LENT_SLABS + 4
+"""Slabs for outputs of one line. What is free of them gives way to one of another size."""
+
+ROOMY = 4
+"""A slab that is larger than this many times what is needed is not lent, and not kept when it is idle."""
+
+MEMORY_RETRY_S = 1.0
+"""After memory was refused, that much is not asked for again before."""
+
+SMALL_BYTES = 1024 * 1024
+"""Less than this is not worth giving back."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class NoSharedMemory(Exception):
+    """There is none, or not enough: the call goes inline."""
+
+
+class SlabSource(Protocol):
+    """Gives and takes the memory of one host process. Any thread."""
+
+    def new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
+        """A slab that the host has attached. Raises `NoSharedMemory`, and what stops a call."""
+
+    def drop_slab(self, slab: Slab) -> None: ...
+
+    def show(self, slab: Slab, deadline: float | None) -> None:
+        """Attach a slab that the application's arrays lie in, if the host does not know it yet."""
+
+
+class LinePlans:
+    """See the module."""
+
+    def __init__(self, line: Line, slabs: SlabSource, *, shared: Callable[[], bool]) -> None:
+        self.line = line
+        self._slabs = slabs
+        self._shared = shared
+        self._plans: dict[Any, LinePlan] = {}
+        self._last_number = 0
+        self._request: Slab | None = None
+        self._replies: list[Slab] = []
+        self._reply: Slab | None = None
+        self._latest: dict[CallSignature, LinePlan] = {}
+        self._recent: dict[int, LinePlan] = {}
+        """Of each session the plan that it had last."""
+        self._turns: dict[LinePlan, LinePlan] = {}
+        """Of plans that make the same call, each in another slab: while the application looks at one result, the
+        next goes to the other slab."""
+        self._too_much = 0
+        self._retry_at = 0.0
+        self._inline_bytes = 0
+        """What the host has for inline calls of this line, as far as can be told from here."""
+        self.pinned: object = None
+        """What a call that nobody waits for any more may still write to."""
+
+    @property
+    def may_lend(self) -> bool:
+        """Whether the slab that is free for this call may be lent, too."""
+        slabs = self._replies
+        return len(slabs) <= MAX_LENT_SLABS or sum(not slab.lending.free() for slab in slabs) < MAX_LENT_SLABS
+
+    def outgrown(self) -> bool:
+        """Whether the calls since the last look needed much less memory than there is."""
+        needed = 0
+        for plan in self._plans.values():
+            if plan.used:
+                plan.used = False
+                needed = max(needed, plan.needs)
+        there = self._inline_bytes + sum(slab.size for slab in self._replies if slab.lending.free())
+        if self._request is not None:
+            there += self._request.size
+        return there > max(SMALL_BYTES, ROOMY * needed)
+
+    def last(
+        self, session: int, output_names: Sequence[str] | None, feed: Mapping[str, Any], out: Any
+    ) -> LinePlan | None:
+        """The plan of the session's last call, if this is the same one in all that a plan consists of.
+
+        Nothing need have been looked at. It is done in one go: what a call needs in the processor's caches has to
+        come back there each time that large tensors went through them.
+        """
+        plan = self._recent.get(session)
+        if plan is None or feed.__class__ is not dict or len(feed) != len(plan.given):
+            return None
+        if output_names is not None and not _same_names(plan, output_names):
+            return None
+        if out is not None and (out.__class__ is not list or len(out) != len(plan.taken)):
+            return None
+        return self._fitting(plan, feed, out)
+
+    def again(self, shape: CallSignature, session: int, feed: Mapping[str, Any], out: Any) -> LinePlan | None:
+        """The plan of the last call of this shape, if it does for these arrays."""
+        plan = self._latest.get(shape)
+        return None if plan is None or plan.session != session else self._fitting(plan, feed, out)
+
+    def _fitting(self, plan: LinePlan, feed: Mapping[str, Any], out: Any) -> LinePlan | None:
+        reply = plan.reply
+        if reply is not self._reply or (reply is not None and reply.lending.held):
+            free = self._in_free_memory(plan)
+            if free is None:
+                return None
+            plan = free
+        for name, dtype, dims, whole in plan.given:
+            array = feed.get(name)
+            if whole is no_array:
+                if array.__class__ is not ndarray or array.base.__class__ is SharedBlock:
+                    return None
+            elif array is None or whole() is not array:  # one that is gone is ``None``, too
+                return None
+            if array.dtype is not dtype or array.shape != dims:  # also of the same array: both can be set
+                return None
+        if out is None:
+            return None if plan.fills else plan
+        for target, (dtype, dims, whole) in zip(out, plan.taken):  # noqa: B905 - as many as there are outputs
+            if target is None:  # also what stands for an array that is gone
+                if whole is not no_array:
+                    return None
+                continue
+            if whole is no_array:
+                if target.__class__ is not ndarray or target.base.__class__ is SharedBlock:
+                    return None
+            elif whole() is not target:
+                return None
+            if target.dtype is not dtype or target.shape != dims or not target.flags.writeable:
+                return None
+        return plan
+
+    def _in_free_memory(self, plan: LinePlan) -> LinePlan | None:
+        """This plan, or the one for the same call, in a slab that nobody looks at any more."""
+        for candidate in (plan, self._turns.get(plan)):
+            if candidate is not None and candidate.reply is not None and candidate.reply.lending.free():
+                candidate.reply.lending.reuse()
+                self._reply = candidate.reply
+                return candidate
+        return None
+
+    def plan(
+        self,
+        shape: CallSignature,
+        session: int,
+        inputs: Blocks | None,
+        outputs: Blocks | None,
+        deadline: float | None,
+        lend: bool,
+    ) -> LinePlan:
+        """The plan for this call, made if need be. inputs, outputs: those that lie in the application's own blocks.
+
+        lend: the outputs are to stay where they are. Raises what the host answers to it.
+        """
+        if self._shared():
+            wanted = shape.reply_bytes if outputs is None else _reply_bytes(shape, outputs)
+            try:
+                self._reply = self._reply_for(wanted, deadline, lend)
+            except NoSharedMemory:
+                self._reply = None
+        reply = self._reply
+        key: Any = (shape, reply)
+        if inputs is not None or outputs is not None:
+            key = (shape, reply, _key(inputs), _key(outputs))
+        plan = self._plans.get(key)
+        if plan is None or plan.session != session:
+            plan = self._make(shape, session, inputs, outputs, deadline)
+        plan.shape = shape
+        if not plan.inline or not self._shared():
+            if plan.inline:
+                inputs = outputs = None
+            plan.given = tuple(
+                (tensor.name, tensor.dtype, tensor.shape, whole)
+                for tensor, whole in zip(shape.inputs, _wholes(inputs, len(shape.inputs)), strict=True)
+            )
+            plan.taken = tuple(
+                (tensor.dtype, tensor.shape, whole)
+                for tensor, whole in zip(shape.outputs, _wholes(outputs, len(shape.outputs)), strict=True)
+            )
+            plan.fills = outputs is not None
+            self._latest[shape] = plan
+            before = self._recent.get(session)
+            if before is not None and before is not plan and before.shape is shape:
+                self._turns[before], self._turns[plan] = plan, before
+            self._recent[session] = plan
+        return plan
+
+    def close(self) -> None:
+        """Give all memory back."""
+        self._plans.clear()
+        self._forget_which_were_last()
+        for slab in (*self._replies, *((self._request,) if self._request is not None else ())):
+            self._slabs.drop_slab(slab)
+        self._replies = []
+        self._request = self._reply = self.pinned = None
+
+    # --- making plans ---
+
+    def _make(
+        self,
+        shape: CallSignature,
+        session: int,
+        inputs: Blocks | None,
+        outputs: Blocks | None,
+        deadline: float | None,
+    ) -> LinePlan:
+        self._make_room(shape, session, deadline)
+        if self._reply is not None:
+            try:
+                return self._make_shared(self._reply, shape, session, inputs, outputs, deadline)
+            except NoSharedMemory:
+                pass
+        plan = self._plans.get((shape, None))
+        if plan is None or plan.session != session:
+            plan = LinePlan(self._next_number(), session, inline=True)
+            plan.size = sum(tensor.nbytes for tensor in shape.inputs)
+            plan.reply_size = sum(tensor.nbytes for tensor in shape.outputs)
+            plan.needs = plan.size + shape.reply_bytes
+            self._tell(
+                plan, [_wire(t, 0, 0) for t in shape.inputs], [_wire(t, 0, 0) for t in shape.outputs], deadline
+            )
+            self._plans[shape, None] = plan
+            self._inline_bytes = max(self._inline_bytes, plan.needs)
+        return plan
+
+    def _make_shared(
+        self,
+        reply: Slab,
+        shape: CallSignature,
+        session: int,
+        inputs: Blocks | None,
+        outputs: Blocks | None,
+        deadline: float | None,
+    ) -> LinePlan:
+        in_blocks = inputs or (None,) * len(shape.inputs)
+        out_blocks = outputs or (None,) * len(shape.outputs)
+        in_at, in_size = layout([0 if b else t.nbytes for t, b in zip(shape.inputs, in_blocks, strict=True)])
+        out_at, out_size = layout([0 if b else t.nbytes for t, b in zip(shape.outputs, out_blocks, strict=True)])
+        request = self._request_for(in_size, deadline)
+        plan = LinePlan(self._next_number(), session, inline=False)
+        plan.needs = in_size + out_size
+        plan.tight = _is_tight(reply, out_size)
+        plan.reply = reply
+        plan.call = self.line.caller(plan.number)
+        told: tuple[list[Any], list[Any]] = ([], [])
+        for tensor, block, at in zip(shape.inputs, in_blocks, in_at, strict=True):
+            told[0].append(self._locate(tensor, block, request, at, deadline))
+            if block is None:
+                plan.copies.append((tensor.name, request.view(tensor.shape, tensor.dtype, at)))
+        for tensor, block, at in zip(shape.outputs, out_blocks, out_at, strict=True):
+            told[1].append(self._locate(tensor, block, reply, at, deadline))
+            if block is not None:
+                plan.results.append(None)
+                plan.interfaces.append({})
+                continue
+            view = reply.view(tensor.shape, tensor.dtype, at)
+            plan.results.append(view)
+            interface = dict(view.__array_interface__)
+            interface["data"] = (interface["data"][0], True)
+            plan.interfaces.append(interface)
+        self._tell(plan, *told, deadline)
+        plan.plain = inputs is None and outputs is None
+        if any(tensor.dtype is BOOL for tensor in (*shape.inputs, *shape.outputs)):
+            plan.plain = False
+        else:
+            plan.filled = all(result is None for result in plan.results)
+        key: Any = (shape, reply)
+        if inputs is not None or outputs is not None:
+            key = (shape, reply, _key(inputs), _key(outputs))
+        self._plans[key] = plan
+        return plan
+
+    def _locate(
+        self, tensor: TensorShape, block: SharedBlock | None, slab: Slab, offset: int, deadline: float | None
+    ) -> list[Any]:
+        if block is None:
+            return _wire(tensor, slab.number, offset)
+        self._slabs.show(block.slab, deadline)
+        return _wire(tensor, block.slab.number, block.offset)
+
+    def _tell(self, plan: LinePlan, inputs: list[Any], outputs: list[Any], deadline: float | None) -> None:
+        self.line.ask(
+            {
+                "op": "plan.make",
+                "plan": plan.number,
+                "session": plan.session,
+                "inline": plan.inline,
+                "inputs": inputs,
+                "outputs": outputs,
+            },
+            deadline,
+        )
+
+    def _next_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    def _make_room(self, shape: CallSignature, session: int, deadline: float | None) -> None:
+        """For one more plan. What the shape has of plans for the session that it had before is of no more use."""
+        old = [key for key, plan in self._plans.items() if key[0] is shape and plan.session != session]
+        if not old and len(self._plans) >= MAX_PLANS:
+            old = list(self._plans)[: MAX_PLANS // 2]
+        if old:
+            self._drop(old, deadline)
+
+    def _forget_which_were_last(self) -> None:
+        self._latest.clear()
+        self._recent.clear()
+        self._turns.clear()
+
+    def _drop(self, keys: Sequence[Any], deadline: float | None) -> None:
+        self._forget_which_were_last()
+        dropped = {plan.number for plan in map(self._plans.pop, keys)}
+        dropped -= {plan.number for plan in self._plans.values()}
+        if dropped:
+            self.line.ask({"op": "plan.drop", "plans": sorted(dropped)}, deadline)
+
+    # --- memory ---
+
+    def _new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
+        # To find that there is no memory may itself take milliseconds: not in each call.
+        if wanted >= self._too_much and time.monotonic() < self._retry_at:
+            raise NoSharedMemory
+        try:
+            return self._slabs.new_slab(wanted, deadline, host_writes=host_writes)
+        except NoSharedMemory:
+            self._too_much, self._retry_at = wanted, time.monotonic() + MEMORY_RETRY_S
+            raise
+
+    def _request_for(self, wanted: int, deadline: float | None) -> Slab:
+        """The slab for inputs; a larger one takes the place of one that is too small."""
+        old = self._request
+        if old is not None and old.size >= wanted:
+            return old
+        new = self._request = self._new_slab(wanted, deadline, host_writes=False)
+        if old is not None:
+            self._replace(old, lambda plan: not plan.inline, deadline)
+        return new
+
+    def _reply_for(self, wanted: int, deadline: float | None, lend: bool) -> Slab:
+        """A slab for outputs that nobody looks at. Raises `NoSharedMemory`.
+
+        lend: one that is not much too large, since the application may keep it.
+        """
+        best = None
+        for slab in self._replies:
+            if slab.size < wanted or (lend and not _is_tight(slab, wanted)) or not slab.lending.free():
+                continue
+            if slab is self._reply:
+                best = slab
+                break
+            if best is None or slab.size < best.size:
+                best = slab
+        if best is None:
+            before = [slab for slab in self._replies if slab.lending.free()]
+            best = self._new_slab(wanted, deadline, host_writes=True)
+            self._replies.append(best)
+            for slab in before:
+                # Smaller ones are of no more use, unless they are for lending.
+                if (not lend and slab.size < wanted) or len(self._replies) > MAX_REPLIES:
+                    self._replies.remove(slab)
+                    self._replace(slab, lambda plan, slab=slab: plan.reply is slab, deadline)  # type: ignore[misc]
+        best.lending.reuse()
+        return best
+
+    def _replace(self, slab: Slab, uses: Callable[[LinePlan], bool], deadline: float | None) -> None:
+        try:
+            self._drop([key for key, plan in self._plans.items() if uses(plan)], deadline)
+        finally:
+            self._slabs.drop_slab(slab)
+
+
+def _same_names(plan: LinePlan, output_names: Any) -> bool:
+    """Whether these outputs are asked for in the plan's call; False for what is no sequence of names, too."""
+    wanted = plan.shape.wanted if plan.shape is not None else None
+    if not output_names:
+        return wanted is None
+    return output_names.__class__ in (list, tuple) and wanted == tuple(output_names)
+
+
+def _is_tight(slab: Slab, wanted: int) -> bool:
+    return slab.size <= max(SMALLEST_SLAB_BYTES, ROOMY * wanted)
+
+
+def _reply_bytes(shape: CallSignature, outputs: Blocks) -> int:
+    """What the outputs take that do not lie in blocks of the application's."""
+    return layout([0 if b else t.nbytes for t, b in zip(shape.outputs, outputs, strict=True)])[1]
+
+
+def _key(blocks: Blocks | None) -> tuple[tuple[int, int] | None, ...] | None:
+    if blocks is None:
+        return None
+    if len(blocks) == 1:  # the usual case; a generator costs half a microsecond
+        block = blocks[0]
+        return (None if block is None else block.place,)
+    return tuple([None if block is None else block.place for block in blocks])
+
+
+def _wholes(blocks: Blocks | None, count: int) -> tuple[Whole, ...]:
+    return tuple(no_array if block is None else block.array for block in blocks or (None,) * count)
+
+
+def _wire(tensor: TensorShape, slab: int, offset: int) -> list[Any]:
+    return [tensor.name, int(tensor.element), list(tensor.shape), slab, offset]

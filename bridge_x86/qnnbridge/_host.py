@@ -1,0 +1,423 @@
+"""`Host`: the ARM64 process behind the sessions, as the application sees it."""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import dataclasses
+import os
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sized
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge._deadlines import deadline_after
+from qnnbridge._diagnosis.reports import CrashReports
+from qnnbridge._fastpath.sharing import default_sharing, next_slab_number
+from qnnbridge._launch.command import host_command, host_environment
+from qnnbridge._launch.interpreter import HostInterpreter, find_host
+from qnnbridge._platform import default_spawner
+from qnnbridge._supervision.blame import Blame
+from qnnbridge._supervision.deaths import Investigator
+from qnnbridge._supervision.isolation import IsolationLock
+from qnnbridge._supervision.quarantine import Quarantine
+from qnnbridge._supervision.recycling import RecycleAfter, Recycler
+from qnnbridge._supervision.restart_policy import RestartPolicy
+from qnnbridge._supervision.supervisor import Supervisor
+from qnnbridge._transport.channel import ChannelFailed, ChannelRetired, Deadline, Note
+from qnnbridge._transport.host_process import HostProcess, Launch
+from qnnbridge_protocol.errors import DeadlineExceeded
+from qnnbridge_protocol.frames import Frame
+from qnnbridge_protocol.limits import Limits
+
+if TYPE_CHECKING:
+    from qnnbridge._daemon.access import DaemonAccess
+    from qnnbridge._daemon.connector import DaemonConnector
+    from qnnbridge._fastpath.arrays import SharedArrays
+
+START_TIMEOUT_S = 60.0
+INFO_TIMEOUT_S = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class HostInfo:
+    """What the host says of itself.
+
+    machine: architecture of the host's process. startup_seconds: from its start to its HELLO.
+    versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, as far as installed.
+    providers: execution providers that ONNX Runtime has there. devices: QNN devices, as ONNX Runtime lists them.
+    simulator: whether QNN computes on the x86 simulator; ``None`` without QNN.
+    build: ONNX Runtime's own words on how it was built. ort_folder: where its package is installed.
+    library_folder: where the QNN libraries are; ``None`` without QNN.
+    """
+
+    pid: int
+    machine: str
+    python: str
+    executable: str
+    qnnbridge: str
+    platform: str
+    generation: int
+    startup_seconds: float
+    versions: Mapping[str, str]
+    providers: tuple[str, ...] = ()
+    devices: tuple[Mapping[str, Any], ...] = ()
+    simulator: bool | None = None
+    build: str = ""
+    ort_folder: str = ""
+    library_folder: str | None = None
+
+
+@dataclasses.dataclass
+class CacheCounters:
+    """What came of the sessions that the cache had to do with; see `HostStats`."""
+
+    hits: int = 0
+    misses: int = 0
+    set_aside: int = 0
+    problem: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class HostStats:
+    """What has happened so far.
+
+    generation: how often the host was started. crashes: deaths that nobody asked for. retried_calls: calls that
+    were repeated in the next generation. cpu_fallbacks: sessions that asked for QNN and run on the CPU, as their
+    ``fallback`` allows. last_crash: text of the last crash. shared_calls, inline_calls: repeated calls that went
+    the quick way, with their tensors in shared memory or in the pipes (all others go by the connection). lines:
+    that are open for them. shared_bytes: memory shared with the host. shared_memory: "available", or why it is not.
+    results_copied: results of ``borrow=True`` that were copied, because the application holds too many already.
+    arrays_copied: arrays of ``empty_input`` and ``empty_output`` that are ordinary ones, for want of memory.
+    cache_hits: sessions made from a compiled model of the cache. cache_misses: sessions whose model was compiled
+    into it first. cache_set_aside: entries that were damaged or killed the host. cache_problem: why the cache
+    cannot be used, in words.
+    """
+
+    generation: int
+    running: bool
+    crashes: int
+    planned_restarts: int
+    retried_calls: int
+    cpu_fallbacks: int
+    calls_in_flight: int
+    last_crash: str | None
+    shared_calls: int = 0
+    inline_calls: int = 0
+    lines: int = 0
+    shared_bytes: int = 0
+    shared_memory: str = ""
+    results_copied: int = 0
+    arrays_copied: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_set_aside: int = 0
+    cache_problem: str | None = None
+
+
+class Host:
+    """A host process that many sessions and threads share. Started at first use, or by `start`.
+
+    Args:
+        python: the ARM64 interpreter that has ``qnnbridge[host]``. Default: ``QNNBRIDGE_HOST_PYTHON``, then the
+            configuration file, then on Windows an ARM64 Python from the registry, then the running interpreter.
+        env: environment variables to add to the host's, or to replace there.
+        cwd: the host's working folder; default the application's.
+        start_timeout: seconds until its HELLO, and again from there until ONNX Runtime and QNN are loaded.
+        limits: sizes of messages.
+        restart: when and how often a dead host is started again.
+        recycle: when a host that has grown is replaced by a fresh one, between two calls; default never.
+        shared_memory: whether tensors of repeated calls lie in memory that both processes have mapped. Default:
+            yes, unless ``QNNBRIDGE_SHARED_MEMORY=0``; where it cannot be had, they travel in the pipes (`stats`).
+        spin: callers ask for 25 microseconds whether the answer is there before they go to sleep. Quicker where
+            the host runs on another core, for some of this one's time.
+
+    Raises `HostNotFound` at first use if there is no interpreter that could be the host.
+    """
+
+    def __init__(
+        self,
+        python: str | os.PathLike[str] | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        start_timeout: float = START_TIMEOUT_S,
+        limits: Limits | None = None,
+        restart: RestartPolicy | None = None,
+        recycle: RecycleAfter | None = None,
+        shared_memory: bool | None = None,
+        spin: bool = False,
+        _command: list[str] | None = None,
+        _daemon: DaemonAccess | None = None,
+    ) -> None:
+        self._python = python
+        self._env = dict(env or {})
+        self._cwd = os.fspath(cwd) if cwd is not None else None
+        self._start_timeout = start_timeout
+        self._limits = limits or Limits()
+        self._command = _command
+        self._connector = None if _daemon is None else _connector(_daemon)
+        self.interpreter: HostInterpreter | None = None
+        """The interpreter that was chosen; ``None`` before the first start."""
+        blame = Blame()
+        self.supervisor = Supervisor(
+            self._launch,
+            self._connector or default_spawner(),
+            restart or (RestartPolicy() if self._connector is None else self._connector.policy),
+            Investigator(blame, Quarantine(), CrashReports())
+            if self._connector is None
+            else self._connector.inquest,
+            *(() if self._connector is None else (self._connector.reach,)),
+        )
+        self.blame = blame
+        self._solo = IsolationLock(blame)
+        self.sharing = default_sharing(shared_memory, spin)
+        self._arrays: SharedArrays | None = None
+        self._arrays_lock = threading.Lock()
+        self.recycler = Recycler(recycle or RecycleAfter())
+        self._unreleased: collections.deque[tuple[int, int]] = collections.deque()
+        self.obstacles: tuple[Sized, ...] = (self._unreleased, *blame.cases)
+        """All empty as long as nothing has to be looked after before a quick call: what finalizers have left, and
+        models that are suspected."""
+        self._info: HostInfo | None = None
+        self.cache_counters = CacheCounters()
+        _open_hosts.add(self)
+
+    # --- life ---
+
+    def start(self, timeout: float | None = None) -> None:
+        """Start the process now, so that the first session need not wait for it."""
+        self._process(deadline_after(timeout))
+
+    def close(self) -> None:
+        """End the process. Sessions in it cannot be used any more. Idempotent; takes at most a few seconds.
+
+        A daemon goes on: only the connection to it is closed.
+        """
+        if self._connector is not None:
+            self._connector.close()
+        self.supervisor.close()
+        if self._arrays is not None:
+            self._arrays.close()
+        _open_hosts.discard(self)
+
+    def restart(self) -> None:
+        """Replace the process by a new one, without losing a call: sessions are made again when they are used.
+
+        Of a daemon its NPU host is replaced, for all applications.
+        """
+        if self.is_daemon:
+            self.call({"op": "daemon.restart_host"})
+            return
+        process = self.supervisor.running
+        if process is not None:
+            self.supervisor.retire(process, wait=True)
+
+    def __enter__(self) -> Host:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- facts ---
+
+    @property
+    def is_daemon(self) -> bool:
+        """Whether it is the daemon, which several applications share: the cache and the quarantine are its own."""
+        return self._connector is not None
+
+    @property
+    def info(self) -> HostInfo:
+        """Facts about the host; starts it and waits until ONNX Runtime is loaded there."""
+        self._process(deadline_after(self._start_timeout))
+        return self.learn(deadline_after(INFO_TIMEOUT_S))
+
+    def learn(self, deadline: float | None) -> HostInfo:
+        """`info`, within a deadline (`time.monotonic`)."""
+        process = self._process(deadline)
+        if self._info is None or self._info.generation != process.generation:
+            left_s = INFO_TIMEOUT_S if deadline is None else max(0.0, deadline - time.monotonic())
+            told = self.call({"op": "host.info"}, timeout=min(left_s, INFO_TIMEOUT_S)).header
+            peer = process.peer
+            self._info = HostInfo(
+                pid=peer.pid,
+                machine=peer.machine,
+                python=peer.python,
+                executable=peer.executable,
+                qnnbridge=peer.qnnbridge,
+                platform=peer.platform,
+                generation=process.generation,
+                startup_seconds=(process.ready_at or process.started_at) - process.started_at,
+                versions={**peer.versions, **told.get("versions", {})},
+                providers=tuple(told.get("providers", ())),
+                devices=tuple(told.get("devices", ())),
+                simulator=told.get("simulator"),
+                build=str(told.get("build", "")),
+                ort_folder=str(told.get("ort_folder", "")),
+                library_folder=told.get("library_folder"),
+            )
+        return self._info
+
+    @property
+    def stats(self) -> HostStats:
+        """Counters of this side; does not start the host."""
+        counters = self.supervisor.counters
+        process = self.supervisor.running
+        lines = process.lines if process is not None else None
+        return HostStats(
+            generation=counters.generation,
+            running=process is not None,
+            crashes=counters.crashes,
+            planned_restarts=counters.planned_restarts,
+            retried_calls=counters.retried_calls,
+            cpu_fallbacks=counters.cpu_fallbacks,
+            calls_in_flight=process.channel.requests.waiting if process is not None else 0,
+            last_crash=str(counters.last_crash) if counters.last_crash is not None else None,
+            shared_calls=self.sharing.shared_calls,
+            inline_calls=self.sharing.inline_calls,
+            lines=len(lines) if lines is not None else 0,
+            shared_bytes=self.sharing.budget.bytes,
+            results_copied=self.sharing.lent_refused,
+            arrays_copied=self.sharing.arrays_refused,
+            shared_memory=self.sharing.memory_in_words,
+            cache_hits=self.cache_counters.hits,
+            cache_misses=self.cache_counters.misses,
+            cache_set_aside=self.cache_counters.set_aside,
+            cache_problem=self.cache_counters.problem,
+        )
+
+    def ping(self, timeout: float = 5.0) -> float:
+        """Seconds of a round trip. Raises `DeadlineExceeded`, which alone does not mean that the host is ill."""
+        deadline = deadline_after(timeout)
+        process = self._process(deadline)
+        begin = time.perf_counter()
+        try:
+            process.ping(deadline)
+        except Deadline:
+            raise DeadlineExceeded(f"No sign of life from the host within {timeout:g} s.") from None
+        except ChannelFailed as failure:
+            raise self.supervisor.lost(process, failure, deadline) from None
+        return time.perf_counter() - begin
+
+    # --- for the sessions ---
+
+    @property
+    def own_arrays(self) -> SharedArrays | None:
+        """`arrays`, if anybody has ever asked for it."""
+        return self._arrays
+
+    @property
+    def arrays(self) -> SharedArrays:
+        """The application's arrays in shared memory."""
+        if self._arrays is None:
+            from qnnbridge._fastpath.arrays import SharedArrays  # imports numpy
+
+            with self._arrays_lock:
+                if self._arrays is None:
+                    self._arrays = SharedArrays(self.sharing.budget, next_slab_number, self.forget_slab)
+                    self.sharing.collect = self._arrays.collect
+        return self._arrays
+
+    def call(self, header: dict[str, Any], timeout: float | None = None) -> Frame:
+        """An operation on the host itself; repeated once if the host dies meanwhile."""
+        deadline = deadline_after(timeout)
+        last = False
+        while True:
+            process = self._process(deadline)
+            try:
+                return process.call(header, deadline=deadline, note=Note(str(header.get("op"))))
+            except Deadline:
+                raise DeadlineExceeded(f"The host did not answer within {timeout:g} s.") from None
+            except ChannelRetired:
+                continue
+            except ChannelFailed as failure:
+                if process.retiring:
+                    continue
+                error = self.supervisor.lost(process, failure, deadline)
+                if last or error.retry == "pointless":
+                    raise error from None
+                last = True
+
+    def gate(self, note: Note, deadline: float | None) -> AbstractContextManager[None]:
+        """Around a call that enters native code: suspects of a crash are run alone."""
+        return self._solo.enter(note, deadline)
+
+    def forget_slab(self, number: int) -> None:
+        """Memory that was shown to the host is of no use any more."""
+        process = self.supervisor.running
+        if process is not None and process.lines is not None:
+            process.lines.forget(number)
+
+    def before_call(self, process: HostProcess) -> None:
+        """Between calls: release what finalizers left behind, replace a host that has grown too large."""
+        while self._unreleased:
+            try:
+                generation, session_id = self._unreleased.popleft()
+            except IndexError:  # another thread has it in hand
+                break
+            if generation == process.generation:
+                process.channel.posts.add({"op": "session.close", "session": session_id})
+        if self.recycler.is_due(process.generation, process.real_pid):
+            self.supervisor.retire(process, wait=False)
+
+    def release_later(self, generation: int, session_id: int) -> None:
+        """From a finalizer, which must neither lock nor block."""
+        self._unreleased.append((generation, session_id))
+
+    def _process(self, deadline: float | None) -> HostProcess:
+        return self.supervisor.process(deadline)
+
+    def _launch(self) -> Launch:
+        if self._connector is not None:
+            argv: list[str] = []
+        elif self._command is None:
+            self.interpreter = find_host(self._python)
+            argv = host_command(self.interpreter.path)
+        else:
+            argv = self._command
+        features = self._connector.features if self._connector is not None else frozenset[str]()
+        env = host_environment(self._env)
+        return Launch(argv, env, self._cwd, self._limits, self._start_timeout, self.sharing, features)
+
+
+_open_hosts: weakref.WeakSet[Host] = weakref.WeakSet()
+_default: Host | None = None
+_default_lock = threading.Lock()
+
+
+def default_host() -> Host:
+    """The host of sessions that name none; one per process."""
+    global _default
+    with _default_lock:
+        if _default is None or _default.supervisor.closed or _default.supervisor.foreign:
+            _default = _new_default_host()
+        return _default
+
+
+def _new_default_host() -> Host:
+    if not os.environ.get("QNNBRIDGE_HOST"):
+        return Host()
+    from qnnbridge._daemon.access import DaemonAccess
+    from qnnbridge._daemon.connect import daemon_by_default, daemon_host
+
+    return daemon_host(DaemonAccess()) if daemon_by_default() else Host()
+
+
+def _connector(access: DaemonAccess) -> DaemonConnector:
+    from qnnbridge._daemon.connector import DaemonConnector  # for applications that use the daemon
+
+    return DaemonConnector(access)
+
+
+@atexit.register
+def _close_all() -> None:
+    for host in list(_open_hosts):
+        host.supervisor.exiting = True
+        with contextlib.suppress(Exception):
+            host.close()

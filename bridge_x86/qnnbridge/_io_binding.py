@@ -1,0 +1,312 @@
+"""`IOBinding`: inputs and outputs tied to memory of the application, with the methods of ``onnxruntime.IOBinding``.
+
+Owns what is bound, in the order of binding. Inputs are read when the session runs, not when they are bound. After
+a run either all outputs hold its results or none was touched. Knows the session only as `BindableSession`. Not
+locked: one binding belongs to one thread at a time, as in ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from qnnbridge._devices import require_cpu
+from qnnbridge._feed_rules import INVALID_ARGUMENT, Rule, check_tensor, make_rule
+from qnnbridge._feeds import Node
+from qnnbridge._ort_value import OrtValue, as_numpy, checked_shape, element_from, typed_view
+from qnnbridge._sparse_tensor import SparseTensor
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.elements import ElementType, nbytes
+from qnnbridge_protocol.sparse import Sparse
+from qnnbridge_protocol.typed import Typed
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_EXECUTION = "Error in execution: "
+_NO_STRINGS = "Only binding non-string Tensors is currently supported"
+
+
+class BindableSession(Protocol):
+    """What a binding needs of a session. `run_values` takes `OrtValue` as feeds."""
+
+    def run_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+        *,
+        timeout: float | None = ...,
+        retry: int | None = ...,
+        on_deadline: Literal["raise", "kill"] = ...,
+    ) -> list[Any]: ...
+    def get_inputs(self) -> Sequence[Node]: ...
+    def get_overridable_initializers(self) -> Sequence[Node]: ...
+    def get_outputs(self) -> Sequence[Node]: ...
+
+
+@dataclasses.dataclass(slots=True)
+class _Output:
+    """holder: where the result is found after a run. fixed: its memory is the application's and is written to."""
+
+    holder: OrtValue
+    fixed: bool
+
+
+class IOBinding:
+    """See the module. Made by ``session.io_binding()``."""
+
+    __slots__ = ("_declared", "_input_rules", "_inputs", "_output_rules", "_outputs", "session")
+
+    def __init__(self, session: BindableSession) -> None:
+        self.session = session
+        nodes = (*session.get_inputs(), *session.get_overridable_initializers())
+        self._input_rules = {node.name: _rule(node) for node in nodes}
+        outputs = session.get_outputs()
+        self._declared = {node.name: node.type for node in outputs}
+        self._output_rules = {
+            node.name: make_rule(node.name, node.type, tuple(node.shape or ()), role="output") for node in outputs
+        }
+        self._inputs: dict[str, OrtValue] = {}
+        self._outputs: dict[str, _Output] = {}
+
+    # --- inputs ------------------------------------------------------------------------------------------
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
+        """Bind a numpy array. Changes made to it before the run count, unless it had to be copied (not C order)."""
+        rule = self._input_rules.get(name)
+        if rule is None:
+            raise errors.RemoteRuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
+        if rule.inner.kind != "tensor":
+            raise errors.RemoteRuntimeError(
+                "Only binding Tensors is currently supported", cause=f"Input {name!r} takes {rule.declared}."
+            )
+        if rule.inner.element is ElementType.STRING:
+            raise errors.RemoteRuntimeError(_NO_STRINGS, fix="Feed strings with run().")
+        if not isinstance(arr_on_cpu, np.ndarray):
+            raise errors.RemoteRuntimeError(
+                "Unable to create OrtValue from the given python object",
+                cause=f"Got a {type(arr_on_cpu).__name__} for input {name!r}.",
+                fix="Pass a numpy array.",
+            )
+        self._inputs[name] = OrtValue.ortvalue_from_numpy(arr_on_cpu)
+
+    def bind_input(
+        self,
+        name: str,
+        device_type: str,
+        device_id: int,
+        element_type: Any,
+        shape: Sequence[int],
+        buffer_ptr: int,
+    ) -> None:
+        """Bind memory of this process by its address. It must stay valid, and is read when the session runs."""
+        self._known_input(name)
+        require_cpu(device_type)
+        self._inputs[name] = OrtValue(_view_of_memory(element_type, shape, buffer_ptr))
+
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        """Bind an `OrtValue`; ``update_inplace`` on it before a run counts."""
+        self._known_input(name)
+        self._inputs[name] = _ort_value(ortvalue)
+
+    def _known_input(self, name: str) -> None:
+        if name not in self._input_rules:
+            raise errors.RemoteRuntimeError(
+                f"Error when binding input: Failed to find input name in the mapping: {name}",
+                fix=f"The model's inputs are {', '.join(self._input_rules)}.",
+            )
+
+    def clear_binding_inputs(self) -> None:
+        self._inputs.clear()
+
+    def synchronize_inputs(self) -> None:
+        """Nothing to wait for: memory is the CPU's."""
+
+    # --- outputs -----------------------------------------------------------------------------------------
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Bind an output: to memory of this process by its address, or, without one, to a new value per run."""
+        require_cpu(device_type)
+        if buffer_ptr is None:
+            self._outputs[name] = _Output(OrtValue(None, self._declared.get(name)), fixed=False)
+            return
+        if element_type is None or shape is None:
+            raise errors.RemoteValueError(
+                "`element_type` and `shape` are to be provided if pre-allocated memory is provided"
+            )
+        self._outputs[name] = _Output(OrtValue(_view_of_memory(element_type, shape, buffer_ptr)), fixed=True)
+
+    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        """Bind an output to the memory of a tensor; results are written into it."""
+        holder = _ort_value(ortvalue)
+        # Anything that is no dense numeric tensor has no memory to write to: it gets the new value.
+        fixed = isinstance(holder.value, Typed) or (
+            isinstance(holder.value, np.ndarray) and not holder.value.dtype.hasobject
+        )
+        self._outputs[name] = _Output(holder, fixed)
+
+    def clear_binding_outputs(self) -> None:
+        self._outputs.clear()
+
+    def synchronize_outputs(self) -> None:
+        """Nothing to wait for: a run ends when its outputs are here."""
+
+    def get_outputs(self) -> list[OrtValue]:
+        """The bound outputs in the order of binding. Before a run those without memory have no value."""
+        return [output.holder for output in self._outputs.values()]
+
+    def get_outputs_as_ortvaluevector(self) -> list[OrtValue]:
+        """`get_outputs`: here there is no vector of native values behind it."""
+        return self.get_outputs()
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """Copies of the outputs: numpy arrays, and lists, dicts, ``None`` and `SparseTensor` for the other types.
+
+        Raises where the session has not run yet (ONNX Runtime crashes there).
+        """
+        for name, output in self._outputs.items():
+            rule = self._output_rules.get(name)
+            if output.holder.value is None and (rule is None or rule.required):
+                raise errors.RemoteRuntimeError(
+                    f"Output {name!r} has no value yet.", fix="Call run_with_iobinding first."
+                )
+        return [_copied(output.holder.value) for output in self._outputs.values()]
+
+    # --- running -----------------------------------------------------------------------------------------
+
+    def run(self, run_options: Any = None, **limits: Any) -> None:
+        """Run the session with what is bound. Failures are `RuntimeError` as in ONNX Runtime, whatever failed.
+
+        limits: ``timeout``, ``retry`` and ``on_deadline`` of the session's `run`.
+        """
+        if not self._outputs:
+            raise errors.RemoteRuntimeError(f"{_EXECUTION}At least one output should be requested.")
+        try:
+            self._check_memory()
+            values = self.session.run_values(list(self._outputs), dict(self._inputs), run_options, **limits)
+            self._deliver(values)
+        except (errors.OrtError, errors.RemoteError) as error:
+            raise _in_execution(error) from error
+
+    def _check_memory(self) -> None:
+        for name, output in self._outputs.items():
+            rule = self._output_rules.get(name)
+            if output.fixed and rule is not None:
+                check_tensor(rule, output.holder.value)
+
+    def _deliver(self, values: Sequence[Any]) -> None:
+        pairs = list(zip(self._outputs.items(), values, strict=True))
+        for (name, output), value in pairs:
+            if output.fixed:
+                _check_result(name, output.holder, value)
+        for (_, output), value in pairs:
+            if output.fixed:
+                output.holder.update_inplace(OrtValue(value))
+            else:
+                output.holder.replace(value)
+
+
+def _rule(node: Node) -> Rule:
+    return make_rule(node.name, node.type, tuple(node.shape or ()))
+
+
+def _ort_value(value: object) -> OrtValue:
+    if not isinstance(value, OrtValue):
+        raise errors.RemoteTypeError(
+            f"An OrtValue is needed, not a {type(value).__name__}.",
+            fix="qnnbridge.OrtValue.ortvalue_from_numpy(array)",
+        )
+    return value
+
+
+def _view_of_memory(element_type: Any, shape: Any, pointer: Any) -> Any:
+    element = element_from(element_type)
+    if element is ElementType.STRING:
+        raise errors.RemoteRuntimeError(_NO_STRINGS)
+    dims = checked_shape(shape, element)
+    try:
+        address = operator.index(pointer)
+    except TypeError:
+        raise errors.RemoteTypeError(f"buffer_ptr must be an int, not {pointer!r:.100}.") from None
+    size = nbytes(element, dims)
+    if size == 0:
+        return typed_view(np.empty(0, np.uint8), element, dims)
+    if address <= 0:
+        raise errors.RemoteRuntimeError(
+            f"buffer_ptr is {address}, which is no memory.", fix="Pass array.ctypes.data of a numpy array."
+        )
+    # The array keeps the ctypes object, not the memory: that is the application's to keep.
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    raw = np.frombuffer(memoryview(memory).cast("B"), np.uint8)
+    return typed_view(raw, element, dims)
+
+
+def _check_result(name: str, holder: OrtValue, value: Any) -> None:
+    want, got = holder.shape(), OrtValue(value).shape()
+    if holder.element_type() != OrtValue(value).element_type():
+        raise errors.InvalidArgument(
+            f"{INVALID_ARGUMENT}Unexpected output data type. Actual: ({holder.data_type()}) , expected: "
+            f"({OrtValue(value).data_type()})"
+        )
+    if want != got:
+        raise errors.InvalidArgument(
+            f"{INVALID_ARGUMENT}The output OrtValue provided for output '{name}' has shape {_braces(want)} but the "
+            f"computed output shape for this run is {_braces(got)}.",
+            fix="Bind the output without memory (bind_output(name)) if its shape changes from run to run.",
+        )
+    if not _writeable(holder):
+        raise errors.RemoteRuntimeError(
+            f"The memory bound to output {name!r} is read-only.", fix="Bind a writable numpy array."
+        )
+
+
+def _writeable(holder: OrtValue) -> bool:
+    value = holder.value
+    return bool((value.data if isinstance(value, Typed) else value).flags.writeable)
+
+
+def _braces(shape: Sequence[int]) -> str:
+    return "{" + ",".join(map(str, shape)) + "}"
+
+
+def _in_execution(error: errors.BridgeError) -> errors.RemoteRuntimeError:
+    # ONNX Runtime drops its prefix "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " here.
+    text = error.message
+    if text.startswith("[ONNXRuntimeError]"):
+        text = text.split(" : ", 3)[-1]
+    if not text.startswith(_EXECUTION):
+        text = _EXECUTION + text
+    wrapped = errors.RemoteRuntimeError(
+        text,
+        cause=error.cause,
+        fix=error.fix,
+        evidence=error.evidence,
+        details={**error.details, "code": error.code},
+    )
+    wrapped.retry = error.retry
+    return wrapped
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Typed):
+        return as_numpy(value).copy()
+    if isinstance(value, Sparse):
+        return SparseTensor(value)
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return dict(value) if isinstance(value, dict) else value

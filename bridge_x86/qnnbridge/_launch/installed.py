@@ -1,0 +1,198 @@
+"""Which installed Python has the host's packages: those in the Windows registry, and the running one.
+
+Packages are looked for as files and specs; nothing is imported and no process is started.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.machinery
+import os
+import site
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from qnnbridge._launch.machine import computer_machine, interpreter_machine, process_machine
+from qnnbridge._platform import RegisteredPython, registered_pythons
+
+OLDEST_HOST_PYTHON = (3, 11)
+"""What onnxruntime-qnn has wheels for."""
+
+HOST_PACKAGES = ("qnnbridge_host", "onnxruntime")
+
+WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
+
+
+def _origin(package: str) -> str | None:
+    """Where a package would be imported from, if nobody stood in for it (`qnnbridge.ort._import_hook`)."""
+    stand_in = os.environ.get("QNNBRIDGE_DROPIN")
+    path = [entry for entry in sys.path if entry != stand_in]
+    for finder in sys.meta_path:
+        if getattr(finder, "is_stand_in", False):
+            continue
+        try:
+            spec = finder.find_spec(package, path if finder is importlib.machinery.PathFinder else None)
+        except (ImportError, ValueError):  # a broken finder
+            return None
+        if spec is not None:
+            return _place(spec)
+    return None
+
+
+def _place(spec: importlib.machinery.ModuleSpec | None) -> str | None:
+    return spec.origin if spec is not None and spec.has_location else None
+
+
+@dataclasses.dataclass
+class Surroundings:
+    """What the search looks at, so that a test can be on any machine.
+
+    process, computer: machine types of this process and of the computer. executable: the running interpreter,
+    empty in a program that is not Python itself. not_isolated: folders on the path that an interpreter started
+    with ``-I`` does not have. install_tag: filled by the search, with the registered Python that only lacks the
+    packages.
+    """
+
+    environ: Mapping[str, str]
+    process: str
+    computer: str
+    executable: str
+    version: tuple[int, int]
+    not_isolated: tuple[str, ...]
+    registered: Callable[[], list[RegisteredPython]]
+    origin: Callable[[str], str | None] = _origin
+    install_tag: str | None = None
+
+    @classmethod
+    def current(cls) -> Surroundings:
+        return cls(
+            environ=os.environ,
+            process=process_machine(),
+            computer=computer_machine(),
+            executable="" if getattr(sys, "frozen", False) else sys.executable or "",
+            version=sys.version_info[:2],
+            not_isolated=_not_isolated(),
+            registered=registered_pythons,
+        )
+
+    @property
+    def is_windows(self) -> bool:
+        return self.process in WINDOWS_MACHINES
+
+    @property
+    def is_windows_on_arm(self) -> bool:
+        return self.is_windows and self.computer == "ARM64"
+
+    def why_not_machine(self, machine: str | None) -> str | None:
+        """Why an interpreter of this machine type cannot be the host here; ``None`` if it can.
+
+        On Linux a foreign ELF program may run by an emulator that the kernel knows, and a script may do anything.
+        """
+        if not self.is_windows:
+            return "that is a Windows program" if machine in WINDOWS_MACHINES else None
+        if machine is None or machine not in WINDOWS_MACHINES:
+            return "that is not a Windows program"
+        if machine == self.computer:
+            return None
+        problem = f"that is an {machine} Python and this computer is {self.computer}"
+        if self.is_windows_on_arm and machine == "x64":
+            problem += ": emulated, it computes in QNN's simulator and never on the NPU"
+        return problem
+
+
+def registered_host(surroundings: Surroundings, looked_at: list[str]) -> str | None:
+    """The newest ARM64 Python of the registry that has the packages; why not the others goes to `looked_at`."""
+    pythons = sorted(surroundings.registered(), key=lambda python: python.version, reverse=True)
+    if not pythons:
+        looked_at.append("registry: no Python is registered")
+    for python in pythons:
+        problem = _why_not_registered(surroundings, python)
+        if problem is None:
+            return python.executable
+        looked_at.append(f"registry: {python.launcher_tag} ({python.executable}): {problem}")
+    return None
+
+
+def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) -> str | None:
+    try:
+        problem = surroundings.why_not_machine(interpreter_machine(python.executable))
+    except OSError:
+        return "the file does not exist any more"
+    if problem is not None:
+        return problem
+    if python.version < OLDEST_HOST_PYTHON:
+        return "the host needs Python 3.11 or newer"
+    missing = [name for name in HOST_PACKAGES if not _has_package(Path(python.prefix), name)]
+    if missing:
+        surroundings.install_tag = surroundings.install_tag or python.launcher_tag
+        return f"does not have {' and '.join(missing)}"
+    return None
+
+
+def _has_package(prefix: Path, name: str) -> bool:
+    """The user's own site-packages do not count: the host is isolated and does not see them."""
+    packages = prefix / "Lib" / "site-packages"
+    if (packages / name).is_dir():
+        return True
+    # An editable install has only a file that names folders elsewhere.
+    distribution = "qnnbridge" if name == "qnnbridge_host" else name
+    return any(packages.glob(f"{distribution}-*.dist-info"))
+
+
+def running_host(surroundings: Surroundings, looked_at: list[str]) -> str | None:
+    """The running interpreter, if it has the packages and is of the right machine type; else why not."""
+    problem = _why_not_running(surroundings)
+    if problem is None:
+        return surroundings.executable
+    looked_at.append(f"running interpreter ({surroundings.executable or 'unknown'}): {problem}")
+    return None
+
+
+def _why_not_running(surroundings: Surroundings) -> str | None:
+    if not surroundings.executable:
+        return "this program is not a Python interpreter that could be started again"
+    problem = surroundings.why_not_machine(surroundings.process)
+    if problem is not None:
+        return problem
+    if surroundings.version < OLDEST_HOST_PYTHON:
+        return "the host needs Python 3.11 or newer, this is {}.{}".format(*surroundings.version)
+    for name in HOST_PACKAGES:
+        origin = surroundings.origin(name)
+        if origin is None:
+            return f"does not have {name}"
+        hidden = next((folder for folder in surroundings.not_isolated if _is_in(origin, folder)), None)
+        if hidden is not None:
+            return (
+                f"has {name} in {hidden}, which the host does not see: it is started isolated, without PYTHONPATH "
+                "and without packages installed by --user"
+            )
+    return None
+
+
+def _not_isolated() -> tuple[str, ...]:
+    if sys.flags.isolated:
+        return ()
+    folders = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if site.ENABLE_USER_SITE:
+        folders.append(site.getusersitepackages())
+    # A folder that the interpreter itself puts on the path, by a .pth file for example, is seen all the same.
+    own = {os.path.normcase(folder) for folder in _own_folders()}
+    return tuple(folder for folder in folders if folder and os.path.normcase(folder) not in own)
+
+
+def _own_folders() -> list[str]:
+    """What the path files in the interpreter's own site-packages put on the path."""
+    folders: list[str] = []
+    for packages in site.getsitepackages():
+        for file in Path(packages).glob("*.pth"):
+            try:
+                folders += [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+            except (OSError, UnicodeDecodeError):
+                continue
+    return folders
+
+
+def _is_in(path: str, folder: str) -> bool:
+    path, folder = os.path.normcase(os.path.abspath(path)), os.path.normcase(os.path.abspath(folder))
+    return path.startswith(os.path.join(folder, ""))

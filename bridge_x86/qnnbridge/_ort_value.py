@@ -1,0 +1,401 @@
+"""`OrtValue`: a value of any ONNX type in this process's memory, with the methods of ``onnxruntime.OrtValue``.
+
+Owns one value of `qnnbridge_protocol.values`, by reference: a contiguous native numpy array is not copied, so that
+writing into it (or `update_inplace`) changes what the next run sees, as in ONNX Runtime. Only the CPU: see
+`devices`. Not locked: an application that writes into a value while it is being sent gets what it asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qnnbridge._devices import require_cpu
+from qnnbridge._sparse_tensor import SparseCooView, SparseCsrView, SparseTensor, sparse_type
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.elements import (
+    LAYOUTS,
+    ElementType,
+    ValueType,
+    element_of,
+    from_ort_type,
+    measure,
+    nbytes,
+    numpy_dtype,
+)
+from qnnbridge_protocol.sparse import Sparse
+from qnnbridge_protocol.typed import Typed
+
+__all__ = ["OrtValue", "SparseCooView", "SparseCsrView", "SparseTensor", "typed_view"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_ONLY_TENSORS = "Only OrtValues that are Tensors are currently supported"
+_NO_STRINGS = "Creation of OrtValues is currently only supported from non-string numpy arrays"
+_REFUSED_ELEMENTS = frozenset({ElementType.STRING, ElementType.COMPLEX64, ElementType.COMPLEX128})
+# What numpy calls a type and ONNX has not, where ONNX Runtime names the number of the type.
+_NUMBERED_KINDS = "fc"
+
+
+class OrtValue:
+    """A value. Made with the ``ortvalue_from_...`` methods; sessions and bindings return them.
+
+    Two of them are never equal, as in ONNX Runtime; compare what `numpy` returns.
+    """
+
+    __slots__ = ("__weakref__", "_declared", "_value")
+
+    def __init__(self, value: Any, declared: str | None = None) -> None:
+        """value: see `qnnbridge_protocol.values`. declared: the model's type text, for what does not tell itself
+        (empty sequences, maps, empty optionals)."""
+        self._value = value
+        self._declared = declared
+
+    @property
+    def value(self) -> Any:
+        """What travels: a numpy array, `Typed`, `Sparse`, list, dict or ``None``."""
+        return self._value
+
+    def replace(self, value: Any) -> None:
+        """Hold another value from now on. For output bindings; arrays that were handed out stay as they are."""
+        self._value = value
+
+    # --- making ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def ortvalue_from_numpy(
+        cls, numpy_obj: Array, /, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
+    ) -> OrtValue:
+        """A tensor on top of the array's memory (on a copy, if it is not contiguous or not native)."""
+        require_cpu(device_type)
+        if not isinstance(numpy_obj, np.ndarray):
+            raise errors.RemoteRuntimeError(_NO_STRINGS, cause=f"Got a {type(numpy_obj).__name__}.")
+        element = element_of(numpy_obj.dtype)
+        if element is None or element in _REFUSED_ELEMENTS:
+            raise unsupported_dtype(numpy_obj.dtype)
+        if not LAYOUTS[element].named:
+            return cls(Typed.of(numpy_obj))
+        return cls(_plain(numpy_obj))
+
+    @classmethod
+    def ortvalue_from_numpy_with_onnx_type(cls, data: Array, /, onnx_element_type: int) -> OrtValue:
+        """A tensor on top of the array's memory, whose bits are taken as another type of the same size.
+
+        For types below a byte the array has the tensor's shape, and its first bytes hold the packed elements.
+        """
+        if not isinstance(data, np.ndarray):
+            raise errors.RemoteTypeError(f"data must be a numpy array, not {type(data).__name__}.")
+        if not isinstance(onnx_element_type, (int, np.integer)):
+            raise errors.RemoteTypeError(f"onnx_element_type must be an int, not {onnx_element_type!r:.100}.")
+        element = _element(onnx_element_type)
+        if element is ElementType.STRING:
+            raise errors.RemoteRuntimeError(_NO_STRINGS)
+        item_bytes = (LAYOUTS[element].bits + 7) // 8
+        if data.dtype.hasobject or data.dtype.itemsize != item_bytes:
+            raise errors.RemoteRuntimeError(
+                f"Items size in the incoming array: {data.dtype.itemsize} specified by onnxtype: {item_bytes}"
+            )
+        raw = np.ndarray((data.nbytes,), np.uint8, _plain(data))
+        return cls(typed_view(raw, element, data.shape))
+
+    @classmethod
+    def ortvalue_from_shape_and_type(
+        cls,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        vendor_id: int = -1,
+        memory_info: object = None,
+    ) -> OrtValue:
+        """A new tensor of zeros. element_type: a numpy type, or the number of an ONNX type."""
+        if memory_info is not None:
+            raise errors.RemoteRuntimeError(
+                "memory_info cannot be used through qnnbridge.",
+                cause="It names an allocator of ONNX Runtime, which is not in this process.",
+                fix="Leave it out: the value is then in this process's memory.",
+            )
+        require_cpu(device_type)
+        element = element_from(element_type)
+        if element in _REFUSED_ELEMENTS:
+            raise unsupported_dtype(numpy_dtype(element))
+        dims = checked_shape(shape, element)
+        return cls(typed_view(np.zeros(nbytes(element, dims), np.uint8), element, dims))
+
+    @classmethod
+    def ort_value_from_sparse_tensor(cls, sparse_tensor: SparseTensor) -> OrtValue:
+        return cls(sparse_tensor.value)
+
+    @classmethod
+    def from_dlpack(cls, data: Any, /) -> OrtValue:
+        """A tensor on the memory of any CPU tensor that speaks DLPack, or of a raw capsule."""
+        if isinstance(data, OrtValue):
+            return cls.ortvalue_from_numpy(data._dense())
+        if isinstance(data, np.ndarray):
+            array: Array = data  # numpy before 2.1 would make it read-only
+        else:
+            array = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
+        if getattr(getattr(data, "dtype", None), "name", str(getattr(data, "dtype", ""))) in _BOOLS:
+            array = array.view(np.bool_)  # older DLPack has no bool and says uint8
+        if not array.flags.c_contiguous:
+            raise errors.RemoteRuntimeError("ORT only supports contiguous tensor for now.")
+        return cls.ortvalue_from_numpy(array)
+
+    # --- asking ------------------------------------------------------------------------------------------
+
+    def data_type(self) -> str:
+        """The type in ONNX Runtime's words: ``tensor(float)``, ``seq(tensor(int64))``."""
+        kind = self._kind()
+        if kind is None:
+            raise errors.RemoteRuntimeError(
+                "This OrtValue holds no value and no type.",
+                cause="It is the output of a binding that has not run yet.",
+                fix="Run the session first; has_value() tells whether there is a value.",
+            )
+        return str(kind)
+
+    def element_type(self) -> int:
+        """The ONNX number of the elements of a tensor, or of the tensors of a sequence."""
+        kind = self._kind()
+        while kind is not None and kind.kind in ("sequence", "optional"):
+            kind = kind.item
+        if kind is None or kind.element is None:
+            raise errors.RemoteRuntimeError("Tensor proto_type is unavailable for this value.")
+        return int(kind.element)
+
+    def shape(self) -> list[int]:
+        if isinstance(self._value, Sparse):
+            return list(self._value.dense_shape)
+        if isinstance(self._value, (np.ndarray, Typed)):
+            return list(self._value.shape)
+        raise errors.RemoteRuntimeError("Only OrtValues that are Tensors/SpareTensors are currently supported")
+
+    def device_name(self) -> str:
+        if isinstance(self._value, (np.ndarray, Typed, Sparse)):
+            return "cpu"
+        raise errors.RemoteRuntimeError("Only OrtValues that are Tensors/SparseTensors are currently supported")
+
+    def has_value(self) -> bool:
+        return self._value is not None
+
+    def is_tensor(self) -> bool:
+        kind = self._kind()
+        if kind is not None and kind.kind == "optional":
+            kind = kind.item
+        return kind is not None and kind.kind == "tensor"
+
+    def is_sparse_tensor(self) -> bool:
+        return isinstance(self._value, Sparse)
+
+    def is_tensor_sequence(self) -> bool:
+        kind = self._kind()
+        return kind is not None and kind.kind == "sequence" and kind.item is not None and kind.item.kind == "tensor"
+
+    def tensor_size_in_bytes(self) -> int:
+        if isinstance(self._value, (np.ndarray, Typed)):
+            return self._value.nbytes
+        raise errors.RemoteRuntimeError(_ONLY_TENSORS)
+
+    def data_ptr(self) -> int:
+        """Address of the first element in this process, 0 for an empty tensor."""
+        raw = self._memory()
+        return int(raw.ctypes.data) if raw.size else 0
+
+    # --- taking out --------------------------------------------------------------------------------------
+
+    def numpy(self) -> Array:
+        """A numpy array on the tensor's memory (strings: a copy; types below a byte: unpacked).
+
+        float8e4m3fn comes as its bits (uint8), as in ONNX Runtime. Other types that numpy has no name for come as
+        ml_dtypes arrays where ml_dtypes is installed, else as bits; ONNX Runtime raises for these.
+        """
+        if isinstance(self._value, Typed):
+            return as_numpy(self._value)
+        if isinstance(self._value, np.ndarray):
+            return self._value.copy() if self._value.dtype.hasobject else self._value.view(np.ndarray)
+        raise errors.RemoteRuntimeError("Only OrtValues that are Tensors are convertible to Numpy objects")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self.numpy()
+        if copy is not None:
+            return np.array(array, dtype=dtype, copy=copy)
+        return array if dtype is None else np.asarray(array, dtype=dtype)
+
+    def as_sparse_tensor(self) -> SparseTensor:
+        if not isinstance(self._value, Sparse):
+            raise errors.RemoteRuntimeError("This OrtValue does not contain SparseTensor. Check data_type() value.")
+        return SparseTensor(self._value)
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        return self._dense().__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        self._memory()
+        return (1, 0)
+
+    def update_inplace(self, data: Array | OrtValue) -> None:
+        """Copy `data` over the tensor's memory: as many elements of as many bytes each; bits are not converted."""
+        if isinstance(data, OrtValue):
+            if self._memory().dtype.hasobject or data._memory().dtype.hasobject:
+                raise errors.RemoteRuntimeError("Inplace update of string tensors is not supported")
+            if data._memory().nbytes != self._memory().nbytes:
+                raise errors.RemoteRuntimeError("The source and destination OrtValues must have the same size")
+            source = np.asarray(data._memory())
+        elif isinstance(data, np.ndarray):
+            source = np.ascontiguousarray(data)
+        else:
+            raise errors.RemoteTypeError("data must be a numpy.ndarray or an OrtValue.")
+        target = self._memory()
+        if target.dtype.hasobject or source.dtype.hasobject:
+            raise errors.RemoteRuntimeError(
+                "Inplace update of OrtValues is currently only supported from non-string numpy arrays"
+            )
+        if source.nbytes != target.nbytes:
+            raise errors.RemoteRuntimeError(
+                "The input size of numpy arrays does not match the size of the OrtValue.",
+                cause=f"{source.nbytes} bytes ({source.dtype}) for {target.nbytes} bytes ({self.data_type()}).",
+            )
+        if not target.flags.writeable:
+            raise errors.RemoteRuntimeError(
+                "The memory of this OrtValue is read-only.", fix="Make it from a writable numpy array."
+            )
+        _as_bytes(target)[:] = _as_bytes(source)
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _kind(self) -> ValueType | None:
+        value = self._value
+        if isinstance(value, np.ndarray):
+            element = element_of(value.dtype)
+            return None if element is None else ValueType("tensor", element=element)
+        if isinstance(value, Typed):
+            return ValueType("tensor", element=value.element_type)
+        if isinstance(value, Sparse):
+            return from_ort_type(sparse_type(value))
+        declared = None if self._declared is None else from_ort_type(self._declared)
+        if value is not None and declared is not None and declared.kind == "optional":
+            declared = declared.item
+        if declared is None and isinstance(value, list) and value:
+            return ValueType("sequence", item=OrtValue(value[0])._kind())
+        return declared
+
+    def _memory(self) -> Array:
+        if isinstance(self._value, Typed):
+            return self._value.data
+        if isinstance(self._value, np.ndarray):
+            return self._value
+        raise errors.RemoteRuntimeError(_ONLY_TENSORS)
+
+    def _dense(self) -> Array:
+        if isinstance(self._value, Typed):
+            raise errors.RemoteRuntimeError(
+                f"DLPack has no type for {self._value.element_type.text}.", fix="Use numpy() instead."
+            )
+        if self._memory().dtype.hasobject:
+            raise errors.RemoteRuntimeError("Unexpected data type of 8", cause="DLPack has no strings.")
+        return self._memory()
+
+
+class _Capsule:
+    """What numpy wants around a bare DLPack capsule."""
+
+    def __init__(self, capsule: Any) -> None:
+        if type(capsule).__name__ != "PyCapsule":
+            raise errors.RemoteTypeError(
+                "from_dlpack expected a valid DLPack capsule named 'dltensor'",
+                cause=f"Got a {type(capsule).__name__} without __dlpack__.",
+            )
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+_BOOLS = ("bool", "bool_", "torch.bool")
+
+
+def element_from(element_type: Any) -> ElementType:
+    """The element type that an application names by its ONNX number or by anything numpy takes for a dtype."""
+    if isinstance(element_type, int):
+        return _element(element_type)
+    try:
+        dtype = np.dtype(element_type)
+    except TypeError:
+        raise errors.RemoteRuntimeError(
+            "Not a valid numpy type", cause=f"Got {element_type!r:.100}.", fix="numpy.float32, for one."
+        ) from None
+    element = element_of(dtype)
+    if element is None:
+        raise unsupported_dtype(dtype)
+    return element
+
+
+def _element(number: Any) -> ElementType:
+    try:
+        element = ElementType(int(number))
+    except ValueError:
+        element = None
+    # ONNX Runtime has no 6-bit floats and no complex numbers.
+    if element is None or element.name.startswith(("COMPLEX", "FLOAT6")):
+        raise errors.RemoteRuntimeError(
+            f"tensor type {int(number)} is not supported", fix="See onnx.TensorProto.DataType for the numbers."
+        )
+    return element
+
+
+def checked_shape(shape: Any, element: ElementType) -> tuple[int, ...]:
+    """The shape as a tuple; refused with ONNX Runtime's classes where no such tensor can be."""
+    if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__"):
+        raise errors.RemoteTypeError(f"The shape must be a sequence of int, not {shape!r:.100}.")
+    try:
+        dims = tuple(dim.__index__() for dim in shape)
+    except AttributeError:
+        raise errors.RemoteTypeError(f"The shape must be a sequence of int, not {shape!r:.100}.") from None
+    try:
+        measure(LAYOUTS[element].bits, dims)
+    except ValueError as error:
+        raise errors.RemoteRuntimeError(f"Invalid tensor shape {list(dims)}", cause=str(error)) from None
+    return dims
+
+
+def as_numpy(value: Typed) -> Array:
+    """The array that an application gets for a type which numpy lacks."""
+    if value.element_type is ElementType.FLOAT8E4M3FN:
+        # The one such type that ONNX Runtime returns.
+        return value.data.reshape(value.shape)
+    return value.numpy()
+
+
+def typed_view(raw: Array, element: ElementType, shape: Sequence[int]) -> Array | Typed:
+    """A tensor on top of raw bytes (``uint8``, at least as many as it needs)."""
+    layout, dims = LAYOUTS[element], tuple(shape)
+    data = raw[: nbytes(element, dims)]
+    if layout.packed:
+        return Typed(data, element, dims)
+    array = np.ndarray(dims, layout.storage.newbyteorder("="), data)
+    return array if layout.named else Typed(array, element, dims)
+
+
+def unsupported_dtype(dtype: np.dtype[Any]) -> errors.RemoteRuntimeError:
+    """ONNX Runtime's words for a numpy type that it does not take."""
+    if dtype.kind in _NUMBERED_KINDS:
+        return errors.RemoteRuntimeError(f"Numpy_type {dtype.num} can't be converted to MLDataType.")
+    return errors.RemoteRuntimeError(_NO_STRINGS, cause=f"The dtype is {dtype}.")
+
+
+def _plain(array: Array) -> Array:
+    """The array itself if it is contiguous and native, else a copy that is."""
+    plain: Array = np.asarray(array)
+    if not plain.dtype.isnative:
+        plain = plain.astype(plain.dtype.newbyteorder("="))
+    return plain if plain.flags.c_contiguous else plain.copy(order="C")
+
+
+def _as_bytes(array: Array) -> Array:
+    raw: Array = np.ndarray((array.nbytes,), np.uint8, array)
+    return raw

@@ -1,0 +1,424 @@
+"""`InferenceSession`: the proxy with the interface of ``onnxruntime.InferenceSession``.
+
+Names, argument order, defaults and error classes are ONNX Runtime's. What is added is keyword-only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from qnnbridge._background import Background
+from qnnbridge._buckets.api import bucket_arguments
+from qnnbridge._daemon.connect import DAEMON, chosen_host
+from qnnbridge._fastpath.failure import Failure
+from qnnbridge._host import Host
+from qnnbridge._node import NodeArg
+from qnnbridge._options import RunOptions, SessionOptions, coerce_run_options, coerce_session_options
+from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
+from qnnbridge._remote_session import OnDeadline, RemoteSession, SessionRecipe
+from qnnbridge._run_variants import RunVariants, check_call, read_only
+from qnnbridge.errors import as_onnxruntime
+from qnnbridge_host.cache.memo import memo_for
+from qnnbridge_host.model.checks import with_context_folder
+from qnnbridge_host.model.native_path import path_for_qnn
+from qnnbridge_host.model.source import ModelSource
+from qnnbridge_protocol.backends import BACKENDS_WITHOUT_RESULTS
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    InvalidArgument,
+    OptionError,
+)
+from qnnbridge_protocol.specs import Fallback, RunSpec, SessionSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from qnnbridge._fastpath.user_arrays import Out
+
+_log = logging.getLogger("qnnbridge.session")
+
+EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+"""Configuration entry that says where the external data of a model given as bytes lies."""
+
+CLOSE_TIMEOUT_S = 2.0
+"""How long `close` waits for calls of `run_async` that are under way."""
+
+
+class CpuFallbackWarning(UserWarning):
+    """A session that asked for QNN runs on the CPU, as its ``fallback`` allows."""
+
+
+class InferenceSession(RunVariants):
+    """A model, ready to run in the host process.
+
+    Args:
+        path_or_bytes: the model's file, or its bytes.
+        sess_options: `SessionOptions`.
+        providers: execution providers in order of preference, names or (name, options) pairs.
+            Default: QNN alone.
+        provider_options: options for each of `providers`, if those are names.
+        host: the host process to use; default one that all sessions of this process share. "daemon" is the one
+            that applications share (see `qnnbridge.connect`).
+        fallback: "error" (default) refuses the session if a node would not run on QNN. "cpu" lets ONNX Runtime
+            put such nodes on the CPU; listing ``CPUExecutionProvider`` behind QNN means the same. `placement`
+            tells what came of it.
+        timeout: seconds for the creation, and the default for calls. Default: none, since compiling can take
+            minutes.
+        retry: how often a call is repeated in a new host when the host dies under it.
+        on_deadline: "kill" ends the host if the creation still goes on when its time is up.
+        cache: ``False`` compiles the model for this session alone; ``True`` keeps small models in the cache of
+            compiled models, too. Default: larger models for QNN are kept there (see docs/cache.md). `cache` tells
+            what came of it.
+        enable_fallback, disabled_optimizers: as in ONNX Runtime; fallback behind the application's back stays
+            off whatever `enable_fallback` says.
+
+    Raises the errors of `qnnbridge.errors`; those that ONNX Runtime raised are also instances of its classes if
+    the application has it imported.
+    """
+
+    _warn = staticmethod(warnings.warn)
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions | Any = None,
+        providers: Sequence[ProviderArgument] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        host: Host | Literal["daemon"] | None = None,
+        fallback: Fallback | None = None,
+        timeout: float | None = None,
+        retry: int = 1,
+        on_deadline: OnDeadline = "raise",
+        cache: bool | None = None,
+        buckets: Mapping[str, int | Sequence[int]] | None = None,
+        pad: Mapping[str, Any] | Any = None,
+        cut: Mapping[str, Sequence[int | str | None]] | None = None,
+        split: str | Sequence[str] | None = None,
+        overflow: Fallback = "error",
+        enable_fallback: int | bool = 0,
+        disabled_optimizers: Sequence[str] | None = None,
+    ) -> None:
+        try:
+            check_call(timeout, retry, on_deadline)
+            self._bucket_arguments = bucket_arguments(buckets, pad, cut, split, overflow)
+            if cache not in (None, True, False):
+                raise OptionError(f"cache={cache!r} is not known.", fix="Give True, False or None.")
+            host = chosen_host(host)
+            options = coerce_session_options(sess_options, providers_given=providers is not None)
+            parts = options.to_spec_parts()
+            specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
+            parts.pop("providers", None)
+            folder = parts["config_entries"].get(EXTERNAL_DATA_FOLDER)
+            source = ModelSource.open(path_or_bytes, folder=folder, memo=memo_for(cache))
+            parts["config_entries"] = with_context_folder(source, parts["config_entries"])
+            spec = SessionSpec(
+                model_path=path_for_qnn(source),
+                model_files=source.files,
+                providers=specs,
+                fallback=choose_fallback(specs, fallback),
+                disabled_optimizers=tuple(disabled_optimizers or ()),
+                **parts,
+            )
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+        self._options = options
+        self._timeout = timeout
+        self._background = Background("qnnbridge run_async")
+        self._open(
+            SessionRecipe(source, spec, tuple(options.initializer_values().values()), cache),
+            host,
+            retry,
+            on_deadline,
+        )
+
+    def _open(self, manifest: SessionRecipe, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
+        remote = RemoteSession(host, manifest, retry=retry, timeout_s=self._timeout)
+        info = remote.open(self._timeout, on_deadline)
+        # Loaded while the host made the session, not for its start, which would wait for numpy.
+        from qnnbridge._fastpath.runner import run
+        from qnnbridge._fastpath.signatures import KnownSignatures
+        from qnnbridge._feeds import FeedChecker
+
+        self._run_repeated = run
+        self._remote = remote
+        self._inputs = [NodeArg(node) for node in info.inputs]
+        self._outputs = [NodeArg(node) for node in info.outputs]
+        self._overridable = [NodeArg(node) for node in info.overridable_initializers]
+        self._checker = FeedChecker(info.inputs, info.overridable_initializers)
+        self._output_names = [node.name for node in self._outputs]
+        self._known = KnownSignatures(self._output_names)
+        placement = info.placement
+        no_results = BACKENDS_WITHOUT_RESULTS.get(placement.backend)
+        if no_results is not None:
+            warnings.warn(f"{manifest.source.label}: {no_results}", RuntimeWarning, stacklevel=3)
+        if manifest.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
+            told = f"{manifest.source.label} runs on the CPU: no node of it could be placed on QNN"
+            told += f" ({placement.cause})" if placement.cause else ""
+            if not remote.moved:  # that was counted and logged
+                host.supervisor.counters.cpu_fallbacks += 1
+                _log.warning("%s", told)
+            self._warn(told, CpuFallbackWarning, stacklevel=3)
+
+    # --- running ---
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+        borrow: bool = False,
+        out: Out | None = None,
+    ) -> list[Any]:
+        """Run the model and return the outputs, in the order of `output_names` (all if ``None`` or empty).
+
+        A call that is repeated with the same names, types and shapes goes a quick way from the second time on.
+
+        Args:
+            timeout: seconds; default that of the session. When they are over `DeadlineExceeded` is raised at
+                most one second later; its ``state`` says whether the work still goes on in the host.
+            retry: repetitions if the host dies; default that of the session.
+            on_deadline: "kill" ends the host when the work still goes on; other calls are repeated in the next.
+            borrow: the arrays returned are read-only, and where possible they are the very memory that the host has
+                written to: nothing is copied. They stay what they are as long as anything refers to them.
+            out: arrays for the outputs (a list in the order of the outputs, or a map by name; ``None`` for one that
+                is to be new). What `empty_output` made is filled by the host itself.
+        """
+        failed = None
+        if run_options is None:
+            try:
+                quick = True
+                if timeout is not None or retry is not None or on_deadline != "raise":
+                    check_call(timeout, retry, on_deadline)
+                    quick = self._remote.may_go_quick(retry, on_deadline)
+                if quick:
+                    remote, limit = self._remote, self._timeout if timeout is None else timeout
+                    again = remote.shortcut
+                    results = None if again is None else again(remote, output_names, input_feed, limit, borrow, out)
+                    if results is None:
+                        shape = self._known.find(output_names, input_feed)
+                        if shape is not None:
+                            if out is not None:
+                                from qnnbridge._fastpath.user_arrays import check_out
+
+                                out = check_out(out, shape.output_names, shape)
+                            results = self._run_repeated(remote, shape, input_feed, limit, borrow, out)
+                    if results is not None:
+                        return read_only(results) if borrow and out is None else results
+            except Failure as failure:
+                failed = failure.alone()
+            except BridgeError as error:
+                raise as_onnxruntime(error) from None
+        return self._run_slow_path(
+            output_names, input_feed, run_options, timeout, retry, on_deadline, borrow, out, failed
+        )
+
+    def _run_slow_path(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | Any,
+        timeout: float | None,
+        retry: int | None,
+        on_deadline: OnDeadline,
+        borrow: bool,
+        out: Out | None,
+        failed: Failure | None,
+    ) -> list[Any]:
+        from qnnbridge._fastpath.runner import deliver
+        from qnnbridge._fastpath.user_arrays import check_out
+        from qnnbridge._outputs import to_application
+
+        try:
+            arrays = None if out is None else check_out(out, tuple(output_names or self._output_names))
+            values = self.run_values(
+                output_names,
+                input_feed,
+                run_options,
+                timeout=timeout,
+                retry=retry,
+                on_deadline=on_deadline,
+                _failed=failed,
+            )
+            if run_options is None:
+                self._known.learn(output_names, input_feed, values)
+            results = [to_application(value) for value in values]
+            if arrays is not None:
+                return deliver(results, arrays)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+        return read_only(results) if borrow else results
+
+    def empty_input(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
+        """An array for an input, without content, that the host reads where it is: fill it, and feed it to `run`.
+
+        Only the array itself is read in place; a view of a part of it is copied like any array. It is an ordinary
+        array where memory cannot be shared.
+
+        Args:
+            shape: default that of the model, if it is fixed.
+        """
+        from qnnbridge._fastpath.user_arrays import empty
+
+        try:
+            return empty(self._remote.host, name, shape, (*self._inputs, *self._overridable), host_writes=False)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+
+    def empty_output(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
+        """An array for ``run(..., out=...)`` that the host writes to where it is. See `empty_input`.
+
+        After a `DeadlineExceeded` that says "still-running" the host may write to it until that run has ended.
+        """
+        from qnnbridge._fastpath.user_arrays import empty
+
+        try:
+            return empty(self._remote.host, name, shape, self._outputs, host_writes=True)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+
+    def run_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+        _failed: Failure | None = None,
+    ) -> list[Any]:
+        """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
+        try:
+            check_call(timeout, retry, on_deadline)
+            feeds = self._checker.check(input_feed)
+            names = self._check_outputs(output_names)
+            spec, options = self._run_spec(run_options)
+            return self._remote.run(
+                names,
+                feeds,
+                spec,
+                timeout_s=self._timeout if timeout is None else timeout,
+                retry=self._remote.retry if retry is None else retry,
+                on_deadline=on_deadline,
+                stop=options,
+                failed=_failed,
+            )
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+
+    def _check_outputs(self, output_names: Sequence[str] | None) -> list[str] | None:
+        if not output_names:
+            return None
+        names = list(output_names)
+        for name in names:
+            if name not in self._output_names:
+                raise InvalidArgument(
+                    f"[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Invalid output name:{name}",
+                    fix=f"The model's outputs are {', '.join(self._output_names)}.",
+                )
+        return names
+
+    @staticmethod
+    def _run_spec(run_options: Any) -> tuple[RunSpec | None, RunOptions | None]:
+        if run_options is None:
+            return None, None
+        options = coerce_run_options(run_options)
+        return options.to_spec(), options
+
+    # --- settings and life ---
+
+    def set_providers(
+        self,
+        providers: Sequence[ProviderArgument] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Make the session again with other providers."""
+        old = self._remote
+        specs = normalize_providers(providers, provider_options)
+        spec = dataclasses.replace(old.manifest.spec, providers=specs, fallback=choose_fallback(specs, None))
+        self._open(dataclasses.replace(old.manifest, spec=spec), old.host, old.retry)
+        old.close()
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Change settings of the execution provider between runs (``ep.dynamic.workload_type``)."""
+        try:
+            self._remote.set_ep_dynamic_options(dict(options))
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+
+    def disable_fallback(self) -> None:
+        """Nothing to do: ONNX Runtime's retry on the CPU is always off."""
+
+    def enable_fallback(self) -> None:
+        """Refused: a fallback that nobody sees is what this project exists to prevent."""
+        warnings.warn(
+            "enable_fallback() does nothing: give fallback='cpu' to InferenceSession, and look at placement.",
+            CpuFallbackWarning,
+            stacklevel=2,
+        )
+
+    def end_profiling(self) -> str:
+        """Stop profiling; the path of the result file, empty if the session has no profile.
+
+        Raises `StateLost` if the profile began in a host that has been replaced since.
+        """
+        try:
+            return self._remote.end_profiling()
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+
+    def close(self) -> None:
+        """Release the session in the host. Idempotent."""
+        self._background.wait(CLOSE_TIMEOUT_S)
+        self._known.forget()
+        self._remote.close()
+
+    def __enter__(self) -> InferenceSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        remote = getattr(self, "_remote", None)
+        if remote is not None:
+            remote.forget()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, a session is what it was made from; unpickled, it is made again in that process' own host."""
+        host = DAEMON if self._remote.host.is_daemon else None
+        return _remake, (self._remote.manifest, self._remote.retry, self._timeout, host)
+
+
+def _remake(
+    manifest: SessionRecipe,
+    retry: int,
+    timeout: float | None,
+    host: Host | Literal["daemon"] | None = None,
+    on_deadline: OnDeadline = "raise",
+) -> InferenceSession:
+    session = InferenceSession.__new__(InferenceSession)
+    session._options = SessionOptions.from_spec(manifest.spec)
+    session._timeout = timeout
+    session._background = Background("qnnbridge run_async")
+    session._open(manifest, chosen_host(host), retry, on_deadline)
+    return session
+
+
+Session = InferenceSession
+"""ONNX Runtime's base class; some applications annotate with it."""
+
+__all__ = ["CpuFallbackWarning", "InferenceSession", "Session"]

@@ -1,0 +1,375 @@
+"""`SessionOptions`: what ``onnxruntime.SessionOptions`` holds, without ONNX Runtime.
+
+Owns the options of sessions that are yet to be created and the fields of `SessionSpec` that follow from them
+(`to_spec_parts`). Reading it makes copies, so that later assignments do not reach a session that exists. Relative
+paths mean the application's working folder, never the host's: they are made absolute here. Not locked: options
+belong to the thread that prepares them, as in ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from qnnbridge._enums import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OrtExecutionProviderDevicePolicy,
+)
+from qnnbridge._option_fields import (
+    Field,
+    HasFields,
+    as_bool,
+    as_enum,
+    as_int32,
+    as_int64,
+    as_text,
+    as_text_mapping,
+    wrong_type,
+)
+from qnnbridge._suggestions import suggest
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge._ort_value import OrtValue
+
+MAX_CONFIG_KEY_BYTES = 1024
+MAX_CONFIG_VALUE_BYTES = 8192
+
+QNN = "QNNExecutionProvider"
+CPU = "CPUExecutionProvider"
+
+KNOWN_PROVIDERS = (
+    "ACLExecutionProvider",
+    "AzureExecutionProvider",
+    "CANNExecutionProvider",
+    CPU,
+    "CUDAExecutionProvider",
+    "CoreMLExecutionProvider",
+    "DmlExecutionProvider",
+    "DnnlExecutionProvider",
+    "JsExecutionProvider",
+    "MIGraphXExecutionProvider",
+    "NnapiExecutionProvider",
+    "NvTensorRTRTXExecutionProvider",
+    "OpenVINOExecutionProvider",
+    QNN,
+    "RknpuExecutionProvider",
+    "TensorrtExecutionProvider",
+    "VSINPUExecutionProvider",
+    "VitisAIExecutionProvider",
+    "WebGpuExecutionProvider",
+    "WebNNExecutionProvider",
+    "XnnpackExecutionProvider",
+)
+"""What ``onnxruntime.get_all_providers()`` lists, or has listed: 1.32 lost ACL and NvTensorRTRTX, which
+applications may still name. Whether the host has one is for the host to say."""
+
+# Config entries whose value names a file or folder relative to the working folder. Others that hold file names
+# (those ending in ``_file_name``) are relative to the model and stay as they are.
+_PATH_ENTRIES = (
+    "ep.context_file_path",
+    "ep.context_source_model_path",
+    "session.collect_node_memory_stats_to_file",
+    "session.model_external_initializers_file_folder_path",
+    "session.moe_expert_counter_state_file",
+    "session.node_partition_config_file",
+)
+
+_POLICY_PROVIDERS: Mapping[OrtExecutionProviderDevicePolicy, tuple[str, ...]] = {
+    OrtExecutionProviderDevicePolicy.DEFAULT: (),
+    OrtExecutionProviderDevicePolicy.PREFER_CPU: (CPU,),
+    OrtExecutionProviderDevicePolicy.PREFER_NPU: (QNN, CPU),
+    OrtExecutionProviderDevicePolicy.MAX_EFFICIENCY: (QNN, CPU),
+    OrtExecutionProviderDevicePolicy.MIN_OVERALL_POWER: (QNN, CPU),
+}
+
+
+class SessionOptions(HasFields):
+    """Configuration of a session, with the names, defaults and error classes of ``onnxruntime.SessionOptions``."""
+
+    __slots__ = (
+        "_config_entries",
+        "_custom_op_libraries",
+        "_external_initializers",
+        "_free_dimensions_by_denotation",
+        "_free_dimensions_by_name",
+        "_initializers",
+        "_policy",
+        "_providers",
+    )
+
+    enable_cpu_mem_arena = Field(True, as_bool, "Use an arena for memory of the CPU provider.")
+    enable_mem_pattern = Field(True, as_bool, "Plan memory once per set of input shapes.")
+    enable_mem_reuse = Field(True, as_bool, "Let tensors that are not alive together share memory.")
+    enable_profiling = Field(False, as_bool, "Write a profile of this session.")
+    execution_mode = Field(ExecutionMode.ORT_SEQUENTIAL, as_enum(ExecutionMode), "Sequential or parallel.")
+    execution_order = Field(ExecutionOrder.DEFAULT, as_enum(ExecutionOrder), "Order of the nodes.")
+    graph_optimization_level = Field(
+        GraphOptimizationLevel.ORT_ENABLE_ALL, as_enum(GraphOptimizationLevel), "How far the graph is optimized."
+    )
+    inter_op_num_threads = Field(0, as_int32, "Threads across nodes; 0 lets ONNX Runtime choose.")
+    intra_op_num_threads = Field(0, as_int32, "Threads within a node; 0 lets ONNX Runtime choose.")
+    log_severity_level = Field(-1, as_int32, "0 verbose, 1 info, 2 warning, 3 error, 4 fatal; -1 the default.")
+    log_verbosity_level = Field(0, as_int32, "Verbosity of verbose logs in debug builds.")
+    logid = Field("", as_text, "Name of this session in log lines.")
+    optimized_model_filepath = Field("", as_text, "Where to write the optimized model; empty for nowhere.")
+    profile_file_prefix = Field("onnxruntime_profile_", as_text, "Start of the profile's file name.")
+    use_deterministic_compute = Field(False, as_bool, "Prefer deterministic kernels.")
+    use_per_session_threads = Field(True, as_bool, "Threads of its own, not the global pool.")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._config_entries: dict[str, str] = {}
+        self._free_dimensions_by_name: dict[str, int] = {}
+        self._free_dimensions_by_denotation: dict[str, int] = {}
+        self._initializers: dict[str, OrtValue] = {}
+        self._external_initializers: dict[str, OrtValue] = {}
+        self._custom_op_libraries: list[str] = []
+        self._providers: list[ProviderSpec] = []
+        self._policy = OrtExecutionProviderDevicePolicy.DEFAULT
+
+    # --- entries and overrides ---------------------------------------------------------------------------
+
+    def add_session_config_entry(self, key: str, value: str, /) -> None:
+        """Set one configuration entry; a later one for the same key replaces it."""
+        add_entry(self._config_entries, key, value)
+
+    def get_session_config_entry(self, key: str, /) -> str:
+        """The value of an entry that was added; an error that is also a `RuntimeError` if there is none."""
+        return get_entry(self._config_entries, key, "SessionOptions")
+
+    def add_free_dimension_override_by_name(self, name: str, size: int, /) -> None:
+        """Give a symbolic dimension, by its name in the model, a fixed size."""
+        self._free_dimensions_by_name[as_text("the dimension's name", name)] = as_int64("the size", size)
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, size: int, /) -> None:
+        """Give all dimensions of a denotation (``DATA_BATCH``, for one) a fixed size."""
+        text = as_text("the dimension's denotation", denotation)
+        self._free_dimensions_by_denotation[text] = as_int64("the size", size)
+
+    # --- tensors that replace the model's ----------------------------------------------------------------
+
+    def add_initializer(self, name: str, ort_value: OrtValue, /) -> None:
+        """Replace an initializer of the model. The tensor is sent when a session is made."""
+        self._new_initializer(self._initializers, as_text("the initializer's name", name), ort_value)
+
+    def add_external_initializers(self, names: list[str], ort_values: list[OrtValue], /) -> None:
+        """Replace initializers whose data the model keeps in external files."""
+        if not isinstance(names, list) or not isinstance(ort_values, list):
+            raise wrong_type("names and ort_values", (names, ort_values), "lists")
+        if len(names) != len(ort_values):
+            raise errors.RemoteRuntimeError("Expecting names and ort_values lists to have equal length")
+        for name, value in zip(names, ort_values, strict=True):
+            self._new_initializer(self._external_initializers, as_text("an initializer's name", name), value)
+
+    def _new_initializer(self, target: dict[str, OrtValue], name: str, value: OrtValue) -> None:
+        from qnnbridge._ort_value import OrtValue  # imports numpy, which a session's start does not need
+
+        if not isinstance(value, OrtValue):
+            raise errors.RemoteRuntimeError(
+                "The provided Python object must be an OrtValue",
+                cause=f"Initializer {name!r} is of type {type(value).__name__}.",
+                fix="Wrap a numpy array with qnnbridge.OrtValue.ortvalue_from_numpy.",
+            )
+        if name in self._initializers or name in self._external_initializers:
+            raise errors.RemoteRuntimeError(f"An OrtValue for this name has already been added: {name}")
+        target[name] = value
+
+    def initializer_values(self) -> dict[str, Any]:
+        """Name to value (see `qnnbridge_protocol.values`) of both kinds of initializers, in the spec's order."""
+        return {name: v.value for name, v in (*self._initializers.items(), *self._external_initializers.items())}
+
+    # --- custom ops and providers ------------------------------------------------------------------------
+
+    def register_custom_ops_library(self, path: str, /) -> None:
+        """Load a library of custom op kernels in the host. It must be built for the host's architecture."""
+        text = as_text("the library's path", path)
+        if os.path.dirname(text) or os.path.exists(text):
+            text = os.path.abspath(text)
+            if not os.path.exists(text):
+                raise errors.Fail(
+                    f"[ONNXRuntimeError] : 1 : FAIL : Failed to load library {text} with error: {text}: cannot "
+                    "open shared object file: No such file or directory",
+                    fix="Relative paths start at the application's working folder.",
+                )
+        # A bare file name that is not in the working folder is looked up by the host's loader.
+        self._custom_op_libraries.append(text)
+
+    def add_provider(self, provider_name: str, provider_options: Mapping[str, str], /) -> None:
+        """Append an execution provider by name, with its options as text."""
+        name = as_text("the provider's name", provider_name)
+        options = as_text_mapping("provider_options", provider_options)
+        if name not in KNOWN_PROVIDERS:
+            raise errors.RemoteRuntimeError(
+                f"Unknown Provider Type: {name}", fix=suggest(name, KNOWN_PROVIDERS).strip() or None
+            )
+        self._providers.append(ProviderSpec(name, options))
+
+    def add_provider_for_devices(self, ep_devices: Sequence[Any], provider_options: Mapping[str, str], /) -> None:
+        """Append the provider of these devices (``get_ep_devices()``); all must be of one provider."""
+        options = as_text_mapping("provider_options", provider_options)
+        names = [_provider_of(device) for device in ep_devices]
+        if not names:
+            raise errors.InvalidArgument(
+                "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Must provide one or more OrtEpDevice instances."
+            )
+        if len(set(names)) > 1:
+            raise errors.InvalidArgument(
+                "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : All OrtEpDevice values in ep_devices must have the "
+                "same execution provider.",
+                cause=f"They are of {', '.join(sorted(set(names)))}.",
+                fix="Call add_provider_for_devices once for each provider.",
+            )
+        self._providers.append(ProviderSpec(names[0], options))
+
+    def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy, /) -> None:
+        """Let a policy choose the providers: those that prefer the NPU mean QNN, then the CPU."""
+        chosen = as_enum(OrtExecutionProviderDevicePolicy)("policy", policy)
+        if chosen not in _POLICY_PROVIDERS:
+            raise errors.OptionError(
+                f"The policy {chosen.name} cannot be used through qnnbridge.",
+                cause="It means a GPU, or a choice among devices that this process does not see.",
+                fix="Name the provider: add_provider('QNNExecutionProvider', {'backend_type': 'gpu'}), or pass "
+                "providers= to InferenceSession.",
+            )
+        self._policy = chosen
+
+    def has_providers(self) -> bool:
+        """Whether providers or a policy were set here."""
+        return bool(self._providers) or self._policy is not OrtExecutionProviderDevicePolicy.DEFAULT
+
+    # --- what stays on this side -------------------------------------------------------------------------
+
+    def set_provider_selection_policy_delegate(self, delegate: Callable[..., Any], /) -> NoReturn:
+        _refuse_callback(
+            "set_provider_selection_policy_delegate",
+            "Use add_provider, set_provider_selection_policy, or providers= of InferenceSession.",
+        )
+
+    def set_ep_context_data_read_func(self, read_func: Callable[..., Any], max_data_size: int, /) -> NoReturn:
+        _refuse_callback(
+            "set_ep_context_data_read_func",
+            "Keep the context binary in its file beside the model, or embed it (ep.context_embed_mode=1).",
+        )
+
+    def clear_ep_context_data_read_func(self) -> None:
+        """Nothing to clear: such a function is never set."""
+
+    def set_load_cancellation_flag(self, value: bool, /) -> None:
+        """``False`` is the default and does nothing; loading is bounded with ``timeout=`` instead."""
+        if as_bool("the flag", value):
+            raise errors.OptionError(
+                "set_load_cancellation_flag(True) cannot be used through qnnbridge.",
+                cause="ONNX Runtime polls the flag in its own process while it loads; the host's copy of the "
+                "options would not see it change.",
+                fix="Bound loading with timeout= of InferenceSession.",
+            )
+
+    def add_external_initializers_from_files_in_memory(
+        self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int], /
+    ) -> NoReturn:
+        raise errors.OptionError(
+            "add_external_initializers_from_files_in_memory cannot be used through qnnbridge.",
+            cause="The buffers live in this process, and the model refers to them by offsets within a file.",
+            fix="Load the model by its path with the files beside it, or pass the tensors with "
+            "add_external_initializers.",
+        )
+
+    # --- out ---------------------------------------------------------------------------------------------
+
+    def to_spec_parts(self) -> dict[str, Any]:
+        """The fields of `SessionSpec` that these options determine, for ``SessionSpec(model_path=..., **parts)``.
+
+        ``providers`` is present only if `has_providers`. The tensors of `initializers` and
+        `external_initializers` travel apart from the spec: see `initializer_values`.
+        """
+        options: dict[str, Any] = {
+            name: int(value) if name in _ENUM_FIELDS else value for name, value in self.changed_fields().items()
+        }
+        if self.optimized_model_filepath:
+            options["optimized_model_filepath"] = os.path.abspath(self.optimized_model_filepath)
+        if self.enable_profiling:
+            options["profile_file_prefix"] = _absolute_prefix(self.profile_file_prefix)
+        entries = dict(self._config_entries)
+        for key in _PATH_ENTRIES:
+            if entries.get(key):
+                entries[key] = _absolute(entries[key])
+        parts: dict[str, Any] = {
+            "options": options,
+            "config_entries": entries,
+            "free_dimensions_by_name": dict(self._free_dimensions_by_name),
+            "free_dimensions_by_denotation": dict(self._free_dimensions_by_denotation),
+            "initializers": tuple(self._initializers),
+            "external_initializers": tuple(self._external_initializers),
+            "custom_op_libraries": tuple(self._custom_op_libraries),
+        }
+        if self._providers:
+            parts["providers"] = tuple(self._providers)
+        elif self.has_providers():
+            parts["providers"] = tuple(ProviderSpec(name) for name in _POLICY_PROVIDERS[self._policy])
+        return parts
+
+    @classmethod
+    def from_spec(cls, spec: SessionSpec) -> SessionOptions:
+        """The options that led to `spec`, without tensors and providers."""
+        options = cls()
+        for name, value in spec.options.items():
+            setattr(options, name, type(getattr(cls, name).default)(value) if name in _ENUM_FIELDS else value)
+        options._config_entries.update(spec.config_entries)
+        options._free_dimensions_by_name.update(spec.free_dimensions_by_name)
+        options._free_dimensions_by_denotation.update(spec.free_dimensions_by_denotation)
+        options._custom_op_libraries.extend(spec.custom_op_libraries)
+        return options
+
+
+_ENUM_FIELDS = ("execution_mode", "execution_order", "graph_optimization_level")
+
+
+def add_entry(entries: dict[str, str], key: Any, value: Any) -> None:
+    """Add to config entries under ONNX Runtime's limits; shared with `RunOptions`."""
+    name, text = as_text("the key", key), as_text("the value", value)
+    if not 0 < len(name.encode()) <= MAX_CONFIG_KEY_BYTES:
+        raise errors.RemoteRuntimeError(f"Config key is empty or longer than maximum length {MAX_CONFIG_KEY_BYTES}")
+    if len(text.encode()) > MAX_CONFIG_VALUE_BYTES:
+        raise errors.RemoteRuntimeError(f"Config value is longer than maximum length: {MAX_CONFIG_VALUE_BYTES}")
+    entries[name] = text
+
+
+def get_entry(entries: Mapping[str, str], key: Any, owner: str) -> str:
+    name = as_text("the key", key)
+    if name not in entries:
+        raise errors.RemoteRuntimeError(
+            f"{owner} does not have configuration with key: {name}", fix=suggest(name, entries).strip() or None
+        )
+    return entries[name]
+
+
+def _provider_of(device: object) -> str:
+    name = getattr(device, "ep_name", None)
+    if not isinstance(name, str):
+        raise wrong_type("ep_devices", device, "a sequence of OrtEpDevice")
+    return name
+
+
+def _absolute_prefix(prefix: str) -> str:
+    # abspath would drop a trailing separator, and "traces/" is a folder to put the file into.
+    ends_in_folder = not prefix or prefix.endswith(("/", os.sep))
+    return os.path.join(os.path.abspath(prefix), "") if ends_in_folder else os.path.abspath(prefix)
+
+
+def _refuse_callback(name: str, fix: str) -> NoReturn:
+    raise errors.OptionError(
+        f"{name} cannot be used through qnnbridge.",
+        cause="A Python function cannot be called from the host process while native code waits for its answer.",
+        fix=fix,
+    )
+
+
+def _absolute(path: str) -> str:
+    """A slash at the end stays: it makes the path one of a folder."""
+    absolute = os.path.abspath(path)
+    return absolute if os.path.basename(path) else os.path.join(absolute, "")

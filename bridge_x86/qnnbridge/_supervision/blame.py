@@ -1,0 +1,149 @@
+"""Which model is to blame for a host's death.
+
+Only a request that the host had declared to be *inside native code* can have killed it; one that waited in a queue
+cannot. The rules:
+
+- One suspect gets 1 point. Of k suspects each gets 1/k, and from then on all of them are run alone (*solo*), so
+  that a second death has one suspect.
+- A suspect that gives a good reply alone is acquitted: it loses its share of that death. Each time a model becomes
+  a suspect in company again, it needs twice as many good replies alone as the last time (1, 2, 4 ... 16), so that a
+  model which only kills now and then is caught too, and does not escape by one lucky run.
+- A host that was ended from outside (SIGTERM, Ctrl+C, TerminateProcess with 1) or by ourselves gives no points, nor
+  does one whose exit code could not be read. Nor does SIGKILL, however often: somebody who kills at random strikes
+  the same model again and again. Only where the kernel says that its own out-of-memory killer struck, the third
+  such death in a row inside the same model, without a good reply of it between, gives a point: it feeds that.
+- A call that we ended because it hung gives points like a crash: a native call that never returns is a fault too.
+
+Points are only computed here; `quarantine` keeps them. Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterable, Sized
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from qnnbridge._diagnosis.exit_status import ExitStatus
+
+KILLS_IN_A_ROW: Final = 3
+"""So often out of memory inside one model is no coincidence any more."""
+MAX_SOLO_REPLIES: Final = 16
+
+Why = Literal["died", "hung", "ended-by-us", "memory-ran-out"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NativeCall:
+    """A model inside native code. phase: creating, compiling or running."""
+
+    fingerprint: str
+    options_hash: str
+    phase: str
+    model: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Points:
+    """What one death adds to a model's account (negative: what an acquittal takes away)."""
+
+    call: NativeCall
+    points: float
+
+
+@dataclasses.dataclass
+class _Solo:
+    """A suspect that must run alone. needed: good replies until it may run with others again."""
+
+    needed: int
+    shares: list[Points]
+
+
+class Blame:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._solo: dict[str, _Solo] = {}
+        self._times_suspected: dict[str, int] = {}
+        self._kills: dict[str, int] = {}
+        self.cases: tuple[Sized, Sized] = (self._solo, self._kills)
+        """Both empty as long as it is `quiet`, for who asks before every quick call."""
+
+    @property
+    def active(self) -> bool:
+        """Whether any model must run alone. Cheap: asked before every call."""
+        return bool(self._solo)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether a good reply changes nothing. Cheap: asked after every call."""
+        return not (self._solo or self._kills)
+
+    def must_run_alone(self, fingerprint: str) -> bool:
+        """Whether no other native call may be under way while this model is inside one."""
+        return fingerprint in self._solo
+
+    def on_death(
+        self, status: ExitStatus | None, suspects: Iterable[NativeCall], why: Why = "died"
+    ) -> list[Points]:
+        """The host ended while these were inside native code. Gives what to add to their accounts."""
+        # The same model twice in flight is one suspect.
+        suspects = list({call.fingerprint: call for call in suspects if call.fingerprint}.values())
+        with self._lock:
+            if not suspects or why == "ended-by-us":
+                return []
+            if why != "hung" and (status is None or not _may_be_its_fault(status)):
+                if status is None or status.code.fault != "kill" or why != "memory-ran-out":
+                    return []
+                suspects = [call for call in suspects if self._killed_too_often(call)]
+            share = 1.0 / len(suspects) if suspects else 0.0
+            given = [Points(call, share) for call in suspects]
+            if len(given) > 1:
+                for points in given:
+                    self._isolate(points)
+            return given
+
+    def on_good_reply(self, call: NativeCall) -> list[Points]:
+        """A native call of this model ended well. Gives what to take off its account again, mostly nothing."""
+        if not self._solo and not self._kills:
+            return []
+        with self._lock:
+            self._kills.pop(call.fingerprint, None)
+            solo = self._solo.get(call.fingerprint)
+            if solo is None:
+                return []
+            solo.needed -= 1
+            if solo.needed > 0:
+                return []
+            del self._solo[call.fingerprint]
+            return [Points(share.call, -share.points) for share in solo.shares]
+
+    def forget(self, fingerprint: str) -> None:
+        """The model is in quarantine, or its quarantine was cleared: nothing is to be proved any more."""
+        with self._lock:
+            self._solo.pop(fingerprint, None)
+            self._times_suspected.pop(fingerprint, None)
+            self._kills.pop(fingerprint, None)
+
+    # --- under the lock ---
+
+    def _killed_too_often(self, call: NativeCall) -> bool:
+        self._kills[call.fingerprint] = self._kills.get(call.fingerprint, 0) + 1
+        return self._kills[call.fingerprint] >= KILLS_IN_A_ROW
+
+    def _isolate(self, share: Points) -> None:
+        fingerprint = share.call.fingerprint
+        before = self._times_suspected.get(fingerprint, 0)
+        self._times_suspected[fingerprint] = before + 1
+        solo = self._solo.setdefault(fingerprint, _Solo(0, []))
+        solo.needed = min(MAX_SOLO_REPLIES, 2**before)
+        solo.shares.append(share)
+
+
+def _may_be_its_fault(status: ExitStatus) -> bool:
+    # Loaders end programs at start, for which nobody here is to blame; but also in the middle of native code, when
+    # a function that is bound at its first call is missing (127, 0xC0000139).
+    # Exit code 0 in the middle of native code means that something in there called exit().
+    return status.code.blame or status.code.kind == "loader" or status.code.fault == "ok"

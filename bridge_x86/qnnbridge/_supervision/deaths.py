@@ -1,0 +1,209 @@
+"""Looks into a host's death: collects the evidence, names the cause, writes the report, books the blame.
+
+What names the cause is twenty modules, which nobody needs for a host to start. They are loaded when it has said
+HELLO, while it is busy with ONNX Runtime, and not when it dies: that may be for want of memory or descriptors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from qnnbridge._diagnosis.reports import CrashReports
+from qnnbridge._diagnosis.stderr_text import decode_stderr
+from qnnbridge._supervision.blame import Blame, NativeCall, Why
+from qnnbridge._supervision.overdue import ASKED_FOR
+from qnnbridge._supervision.quarantine import Quarantine
+from qnnbridge._transport.channel import ChannelFailed, Lost, Note
+from qnnbridge._transport.host_process import EXIT_WAIT_S, KILL_TIMEOUT_S, STDERR_TIMEOUT_S, HostProcess
+from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol.errors import HostError, HostHung
+
+if TYPE_CHECKING:
+    from qnnbridge._diagnosis.crash import CrashRecord
+    from qnnbridge._diagnosis.exit_status import ExitStatus
+
+VERSIONS_THAT_MATTER = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
+"""A model that kills a host of these versions may be harmless with others."""
+
+RUNNING = ("session.run", "session.set_ep_dynamic_options")
+"""Operations that enter native code in the phase "running"."""
+
+NOT_BUSY = (None, "ready")
+"""What the host declares for itself when it waits for work."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DeathReport:
+    """error: for the callers. status: how the process ended, ``None`` if that could not be had.
+
+    on_purpose: we ended it, for the application or because its work was not wanted any more: no crash.
+    """
+
+    error: HostError
+    status: ExitStatus | None
+    on_purpose: bool = False
+
+
+class DeathHandler(Protocol):
+    """What a supervisor asks about the hosts that it keeps alive. `investigate` is called by one thread at a
+    time."""
+
+    def on_ready(self, process: HostProcess) -> None: ...
+
+    def check_quarantine(self, note: Note) -> None: ...
+
+    def on_good_reply(self, note: Note, phase: str) -> None: ...
+
+    def investigate(
+        self,
+        process: HostProcess,
+        failure: ChannelFailed,
+        suspect: Note | None = None,
+        patience_s: float = EXIT_WAIT_S,
+    ) -> DeathReport: ...
+
+
+class Investigator:
+    """See the module. One investigation at a time (the supervisor's lock)."""
+
+    def __init__(self, blame: Blame, quarantine: Quarantine, reports: CrashReports) -> None:
+        self._blame = blame
+        self._quarantine = quarantine
+        self._reports = reports
+
+    def on_ready(self, process: HostProcess) -> None:
+        """A generation said HELLO: the quarantine is that of its versions."""
+        from qnnbridge._diagnosis import crash, processor  # noqa: F401 - see the module
+
+        versions = process.peer.versions
+        self._quarantine.versions = ", ".join(f"{k} {versions[k]}" for k in VERSIONS_THAT_MATTER if k in versions)
+
+    def check_quarantine(self, note: Note) -> None:
+        """Raises `ModelQuarantined`."""
+        self._quarantine.check(note.fingerprint, note.options_hash)
+
+    def on_good_reply(self, note: Note, phase: str) -> None:
+        """A model came out of native code unharmed."""
+        if self._blame.quiet:
+            return
+        for points in self._blame.on_good_reply(_native_call(note, phase)):
+            self._quarantine.add(points)
+
+    def investigate(
+        self,
+        process: HostProcess,
+        failure: ChannelFailed,
+        suspect: Note | None = None,
+        patience_s: float = EXIT_WAIT_S,
+    ) -> DeathReport:
+        """Why the connection to `process` failed. Ends the process if it is still there.
+
+        suspect: what was done when the NPU was lost; its call has been answered, so it is not open any more.
+        patience_s: how long the process may take to end by itself.
+        """
+        from qnnbridge._diagnosis.crash import to_error
+        from qnnbridge._diagnosis.exit_status import ExitStatus
+
+        on_purpose = process.killed_because is not None or _asked_for(failure)
+        if failure.reason is not None:
+            # It talks nonsense or does not move: it is of no use any more.
+            process.kill(failure.reason.message)
+        raw = process.exit_code(patience_s)
+        if raw is None:
+            process.kill("it closed its output and did not end")
+            raw = process.exit_code(KILL_TIMEOUT_S)
+        process.stderr.drain(min(STDERR_TIMEOUT_S, patience_s))
+        status = None if raw is None else ExitStatus(raw, "win32" if sys.platform == "win32" else "posix")
+        record = self._record(process, status, on_purpose=on_purpose)
+        report = self._reports.write(record)
+        self._book(record, failure, report, suspect)
+        if isinstance(failure.reason, HostError):
+            error: HostError = failure.reason
+            error.details.setdefault("report", str(report) if report else None)
+        else:
+            error = to_error(record, str(report) if report else None)
+            if failure.reason is not None:
+                error.cause = failure.reason.message
+                error.evidence = failure.reason.evidence
+        error.details.setdefault("generation", process.generation)
+        return DeathReport(error, status, on_purpose)
+
+    def _record(self, process: HostProcess, status: ExitStatus | None, *, on_purpose: bool) -> CrashRecord:
+        from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
+        from qnnbridge._diagnosis.processor import processor_of
+
+        channel = process.channel
+        lost = _with_implied_phase(channel.requests.lost)
+        host_phase = channel.requests.host_phase
+        ready = process.ready_at is not None
+        if host_phase in NOT_BUSY:
+            host_phase = "idle" if ready else "starting"
+        return CrashRecord(
+            exit=status,
+            host_phase=str(host_phase),
+            generation=process.generation,
+            uptime_s=time.monotonic() - process.started_at,
+            in_flight=tuple(
+                OpenCall(
+                    one.request_id,
+                    one.note.op,
+                    one.note.model,
+                    one.note.fingerprint,
+                    one.note.options_hash,
+                    one.phase,
+                    one.note.without_qnn,
+                )
+                for one in lost
+            ),
+            stderr_head=decode_stderr(process.stderr.head()),
+            stderr_tail=decode_stderr(process.stderr.tail()),
+            ready=ready,
+            killed_because=process.killed_because,
+            on_purpose=on_purpose,
+            memory_ran_out=process.memory_ran_out,
+            processor=processor_of(process.peer.machine if ready else ""),
+            interpreter=process.peer.executable if ready else "",
+            versions={**process.peer.versions, "qnnbridge": process.peer.qnnbridge} if ready else {},
+            application_versions={"qnnbridge": __version__, "python": sys.version.partition(" ")[0]},
+        )
+
+    def _book(self, record: CrashRecord, failure: ChannelFailed, report: object, suspect: Note | None) -> None:
+        suspects = [
+            NativeCall(call.fingerprint, call.options_hash, str(call.phase), call.model) for call in record.suspects
+        ]
+        why: Why = "died"
+        if suspect is not None:
+            why, suspects = "hung", [_native_call(suspect, "running")]
+        elif record.killed_because is not None:
+            why = "hung" if isinstance(failure.reason, HostHung) else "ended-by-us"
+        elif record.memory_ran_out:
+            why = "memory-ran-out"
+        for points in self._blame.on_death(record.exit, suspects, why):
+            text = record.exit.describe() if record.exit is not None else ""
+            account = self._quarantine.add(points, exit_text=text, report=str(report) if report else None)
+            if account is not None:
+                self._blame.forget(points.call.fingerprint)
+
+
+def _asked_for(failure: ChannelFailed) -> bool:
+    """Whether the application wanted this end. It is the reason that tells: the first one of an end stays."""
+    return failure.reason is not None and bool(failure.reason.details.get(ASKED_FOR))
+
+
+def _native_call(note: Note, phase: str) -> NativeCall:
+    return NativeCall(note.fingerprint, note.options_hash, phase, note.model)
+
+
+def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
+    """What is alone in the host declares no run (ADR 0003): then the oldest one is inside native code."""
+    if any(one.phase for one in lost):
+        return lost
+    out = list(lost)
+    for index, one in enumerate(out):
+        if one.note.op in RUNNING and one.sent:
+            out[index] = dataclasses.replace(one, phase="running")
+            break
+    return tuple(out)

@@ -1,0 +1,48 @@
+"""A call whose time is up: what its caller is told, and the end of the host where the call asked for that.
+
+A call cannot be interrupted inside of native code. With ``on_deadline="kill"`` the host is ended under it instead;
+the application wanted that end, so it is no crash, and all other calls are repeated in the next host. Any thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from qnnbridge_protocol.errors import DeadlineExceeded, HostHung
+
+if TYPE_CHECKING:
+    from qnnbridge._transport.channel import Deadline, Note
+    from qnnbridge._transport.host_process import HostProcess
+
+OnDeadline = Literal["raise", "kill"]
+
+ASKED_FOR: Final = "asked_for"
+"""In the details of a reason why a host was ended: the application asked for it."""
+
+
+def overdue(
+    process: HostProcess, late: Deadline, note: Note, timeout_s: float | None, on_deadline: OnDeadline
+) -> DeadlineExceeded:
+    """The error for the caller. Ends the host if the call is inside of it, or stuck behind what nobody wants."""
+    state = late.state
+    # What has not started waits for others; they are not ended for it, unless it is work that nobody wants.
+    blocked = state == "still-running" or (state == "not-started" and process.channel.requests.abandoned)
+    if on_deadline == "kill" and blocked:
+        what = "ran past its" if state == "still-running" else "waited, behind work that nobody wants, past its"
+        reason = HostHung(
+            f"The host was ended: {note.model} {what} deadline of {timeout_s:g} s.",
+            details={"model": note.model, ASKED_FOR: True},
+        )
+        # The reason first: whoever sees the end of the stream before it would report a crash.
+        process.channel.fail(reason)
+        process.kill("a call ran past its deadline (on_deadline='kill')")
+        state = "stopped"
+    error = DeadlineExceeded(
+        f"{note.model}: no answer within {timeout_s:g} s (the work is {state}).",
+        details={"state": state, "model": note.model},
+    )
+    if state == "still-running":
+        inside = "inside of a QNN partition" if note.op == "session.run" else "while native code works on it"
+        error.cause = f"A call cannot be interrupted {inside}."
+        error.fix = "Wait longer, or give on_deadline='kill' to end the host (other calls are replayed)."
+    return error

@@ -1,0 +1,271 @@
+"""Models that kill hosts, kept on disk so that a new process does not start the killing again.
+
+An account belongs to (model fingerprint, options, phase) under one set of versions of ONNX Runtime, QNN and the
+driver: other versions may have cured it. Two points within ten minutes put it in quarantine for a day, or until
+somebody clears it. The file is the truth: every change reads it, changes it and replaces it whole, so processes can
+share it without a lock (at worst one of two deaths in the same millisecond is lost). If it cannot be written, this
+process remembers by itself.
+
+Any thread. `check` is asked before every call: a dictionary look-up, and once a second a look at the file's date.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import math
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from qnnbridge._diagnosis.state_files import state_dir, write_whole
+from qnnbridge._supervision.blame import NativeCall, Points
+from qnnbridge._supervision.clock import Clock, RealClock
+from qnnbridge_protocol.errors import ModelQuarantined
+
+LIMIT_POINTS: Final = 2.0
+WINDOW_S: Final = 600.0
+TTL_S: Final = 24 * 3600.0
+RECHECK_S: Final = 1.0
+MAX_ACCOUNTS: Final = 500
+SCHEMA: Final = 1
+_ROUNDING: Final = 1e-6
+_NAMES: Final = ("id", "fingerprint", "options_hash", "phase", "model", "versions")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Death:
+    """when: seconds since 1970. exit: the code in words. report: path of the crash report."""
+
+    when: float
+    points: float
+    exit: str = ""
+    report: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Account:
+    """What a model has done. since: when it was put in quarantine (seconds since 1970), ``None`` if it is not."""
+
+    id: str
+    fingerprint: str
+    options_hash: str
+    phase: str
+    model: str
+    versions: str
+    deaths: tuple[Death, ...] = ()
+    since: float | None = None
+
+    @property
+    def points(self) -> float:
+        return math.fsum(death.points for death in self.deaths)
+
+
+Accounts = dict[str, Account]
+
+
+class Quarantine:
+    """See the module.
+
+    path: the file; default ``quarantine.json`` in `state_dir`. versions: one text that names the versions of ONNX
+    Runtime, QNN and driver of the host. Before they are known (empty) nothing is refused, because an entry may be
+    of other versions: ask again once the host has said HELLO.
+    """
+
+    def __init__(self, path: Path | None = None, versions: str = "", clock: Clock | None = None) -> None:
+        self._path = path
+        self.versions = versions
+        self._clock: Clock = clock or RealClock()
+        self._lock = threading.Lock()
+        self._accounts: Accounts = {}
+        self._refused: dict[tuple[str, str], list[Account]] = {}
+        self._stamp: tuple[int, int, int] | None = None
+        self._next_look = -math.inf
+        self._unsaved = False
+
+    @property
+    def path(self) -> Path:
+        return self._path if self._path is not None else state_dir() / "quarantine.json"
+
+    def check(self, fingerprint: str, options_hash: str) -> None:
+        """Raises `ModelQuarantined` if the model is in quarantine, in whatever phase it killed."""
+        if self._clock.monotonic() >= self._next_look:
+            self._look()
+        for account in self._refused.get((fingerprint, options_hash), ()):
+            if account.versions == self.versions and not self._expired(account):
+                raise self._error(account)
+
+    def add(self, points: Points, *, exit_text: str = "", report: Path | str | None = None) -> Account | None:
+        """Book what a death adds to a model's account, or an acquittal takes off.
+
+        Gives the account if it is in quarantine now.
+        """
+        account_id = _account_id(points.call, self.versions)
+        now = self._clock.wall()
+        death = Death(now, points.points, exit_text, os.fspath(report) if report is not None else None)
+
+        def book(accounts: Accounts) -> None:
+            call = points.call
+            account = accounts.get(account_id)
+            if account is None or self._expired(account):
+                account = Account(
+                    account_id, call.fingerprint, call.options_hash, call.phase, call.model, self.versions
+                )
+            deaths = _without(account.deaths, -death.points) if death.points < 0 else (*account.deaths, death)
+            deaths = tuple(d for d in deaths if account.since is not None or abs(now - d.when) <= WINDOW_S)
+            account = dataclasses.replace(account, deaths=deaths)
+            guilty = account.points >= LIMIT_POINTS - _ROUNDING
+            since = (account.since if account.since is not None else now) if guilty else None
+            accounts.pop(account_id, None)
+            if deaths:
+                accounts[account_id] = dataclasses.replace(account, since=since)
+
+        with self._lock:
+            self._change(book)
+            account = self._accounts.get(account_id)
+        return account if account is not None and account.since is not None else None
+
+    def accounts(self) -> list[Account]:
+        """All models in quarantine, of all versions, newest first."""
+        self._look()
+        found = [a for a in self._accounts.values() if a.since is not None and not self._expired(a)]
+        return sorted(found, key=lambda account: -(account.since or 0.0))
+
+    def until(self, account: Account) -> datetime.datetime:
+        """When the quarantine ends by itself."""
+        return datetime.datetime.fromtimestamp((account.since or 0.0) + TTL_S, datetime.timezone.utc)
+
+    def clear(self, account_id: str | None = None) -> int:
+        """Forget one model (by its id or the beginning of it), or all. How many were forgotten.
+
+        A model has an account for each phase; clearing one clears those of the same model with the same options.
+        """
+        cleared: list[str] = []
+
+        def forget(accounts: Accounts) -> None:
+            named = [a for a in accounts.values() if account_id is None or a.id.startswith(account_id)]
+            models = {(a.fingerprint, a.options_hash) for a in named}
+            cleared.extend(a.id for a in accounts.values() if (a.fingerprint, a.options_hash) in models)
+            for name in cleared:
+                accounts.pop(name, None)
+
+        with self._lock:
+            self._change(forget)
+        return len(cleared)
+
+    # --- the file ---
+
+    def _look(self) -> None:
+        """Read the file again if it has changed."""
+        with self._lock:
+            self._next_look = self._clock.monotonic() + RECHECK_S
+            if self._unsaved:
+                return
+            stamp = self._file_stamp()
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._use(self._read())
+
+    def _file_stamp(self) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _change(self, change: Callable[[Accounts], None]) -> None:
+        """Under the lock: read, change, write."""
+        accounts = dict(self._accounts) if self._unsaved else self._read()
+        change(accounts)
+        accounts = self._prune(accounts)
+        try:
+            write_whole(self.path, _encode(accounts))
+            self._unsaved = False
+            self._stamp = self._file_stamp()
+        except OSError:
+            self._unsaved = True
+        self._use(accounts)
+
+    def _read(self) -> Accounts:
+        try:
+            return _decode(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+            return {}  # absent or damaged: nobody is accused by a damaged file
+
+    def _use(self, accounts: Accounts) -> None:
+        refused: dict[tuple[str, str], list[Account]] = {}
+        for account in accounts.values():
+            if account.since is not None:
+                refused.setdefault((account.fingerprint, account.options_hash), []).append(account)
+        self._accounts, self._refused = accounts, refused
+
+    def _prune(self, accounts: Accounts) -> Accounts:
+        now = self._clock.wall()
+        kept = [
+            account
+            for account in accounts.values()
+            if not self._expired(account)
+            and (account.since is not None or any(abs(now - death.when) <= WINDOW_S for death in account.deaths))
+        ]
+        kept.sort(key=lambda account: account.deaths[-1].when if account.deaths else 0.0)
+        return {account.id: account for account in kept[-MAX_ACCOUNTS:]}
+
+    def _expired(self, account: Account) -> bool:
+        """A time in the far future is a clock that was wrong: it must not refuse a model for years."""
+        return account.since is not None and abs(self._clock.wall() - account.since) >= TTL_S
+
+    def _error(self, account: Account) -> ModelQuarantined:
+        reports = [death.report for death in account.deaths if death.report]
+        until = self.until(account)
+        what = account.model or account.fingerprint[:12]
+        return ModelQuarantined(
+            f"{what} is in quarantine: it killed the host {len(account.deaths)} times while {account.phase}.",
+            cause=f"It would most likely do it again. Last exit code: {account.deaths[-1].exit or 'unknown'}.",
+            evidence=[f"crash report: {reports[-1]}"] if reports else (),
+            fix=f"To try it again: `qnnbridge quarantine clear {account.id}`; it ends by itself "
+            f"at {until:%Y-%m-%d %H:%M} UTC, and with other versions of ONNX Runtime, QNN or the driver.",
+            details={
+                "id": account.id,
+                "model": account.model,
+                "fingerprint": account.fingerprint,
+                "phase": account.phase,
+                "deaths": [dataclasses.asdict(death) for death in account.deaths],
+                "report": reports[-1] if reports else None,
+                "until": until.isoformat(timespec="seconds"),
+            },
+        )
+
+
+def _account_id(call: NativeCall, versions: str) -> str:
+    key = "\n".join((call.fingerprint, call.options_hash, call.phase, versions))
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def _without(deaths: tuple[Death, ...], points: float) -> tuple[Death, ...]:
+    """Without the last death that gave so many points."""
+    for index in reversed(range(len(deaths))):
+        if abs(deaths[index].points - points) < _ROUNDING:
+            return deaths[:index] + deaths[index + 1 :]
+    return deaths
+
+
+def _encode(accounts: Accounts) -> str:
+    data = {"schema": SCHEMA, "accounts": [dataclasses.asdict(account) for account in accounts.values()]}
+    return json.dumps(data, indent=1)
+
+
+def _decode(text: str) -> Accounts:
+    data: dict[str, Any] = json.loads(text)
+    accounts = {}
+    if data["schema"] != SCHEMA:
+        return {}
+    for item in data["accounts"]:
+        deaths = tuple(Death(float(d["when"]), float(d["points"]), d["exit"], d["report"]) for d in item["deaths"])
+        since = None if item["since"] is None else float(item["since"])
+        names = {name: str(item[name]) for name in _NAMES}
+        accounts[names["id"]] = Account(**names, deaths=deaths, since=since)
+    return accounts

@@ -1,0 +1,234 @@
+"""When a host that died may be started again.
+
+Two measures: a *delay* that grows while starts bring nothing, and a *breaker* that stops trying for a while.
+What counts is whether a generation was worth its start:
+
+- **productive**: it answered at least one call well. Whatever ended it, the next start has no delay, the delay's
+  exponent is back at zero and the breaker's list is empty. A host that is killed from outside 200 times a minute
+  while it works in between must go on working, and such a cycle cannot spin, since each turn pays for a whole start
+  and gives an answer. A model that kills the host every time is the quarantine's business, not this module's.
+- **settled**: it answered nothing, but was ready for a minute (nobody asked). It resets the exponent too.
+- **barren**: everything else. The next start waits ``0.25 s x 2^n`` with full jitter, at most 30 s, where n is the
+  number of barren generations in a row before the one that died.
+
+Five barren deaths within two minutes, with nothing good in between, open the breaker for a minute; then one start
+is tried (half-open). If that one is barren too, the breaker opens for twice as long, up to ten minutes; if it gives
+a good answer or settles, the breaker is closed. A barren host that was *killed from outside* (SIGKILL, SIGTERM,
+Ctrl+C) does not count for the breaker: it says nothing about whether the next one could work. For the delay it
+counts from the fourth in a row, so that kills at random moments, which hit some starts as well, cost little, while
+something that kills every start is soon down to two tries a minute.
+
+What a restart cannot cure (no interpreter, wrong machine, missing library, no common version) is never retried:
+the same error is raised at once for every further start, until `reset`.
+
+Any thread; one policy belongs to one host. Nothing waits in here: `next_start` says how long to wait.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import random
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Literal
+
+from qnnbridge._supervision.clock import Clock, RealClock
+from qnnbridge_protocol.errors import BreakerOpen, BridgeError, from_wire
+
+if TYPE_CHECKING:
+    from qnnbridge._diagnosis.exit_status import ExitStatus
+
+FIRST_DELAY_S: Final = 0.25
+MAX_DELAY_S: Final = 30.0
+SETTLED_AFTER_S: Final = 60.0
+FREE_KILLS: Final = 3
+"""So many barren deaths in a row by a kill from outside do not make the delay grow."""
+BREAKER_DEATHS: Final = 5
+"""systemd's 5 in 10 s and Erlang's 1 in 5 s never fire here: a cold start alone takes about 2 s."""
+BREAKER_WINDOW_S: Final = 120.0
+OPEN_S: Final = 60.0
+MAX_OPEN_S: Final = 600.0
+
+State = Literal["closed", "open", "half-open", "broken"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Start:
+    """Permission to start. probe: it is the one try of a half-open breaker."""
+
+    delay_s: float
+    probe: bool = False
+
+
+class RestartPolicy:
+    """See the module.
+
+    Args:
+        first_delay_s, max_delay_s: the delay before a start after a barren generation, before jitter.
+        breaker_deaths, breaker_window_s: how many barren deaths in how long open the breaker.
+        open_s, max_open_s: how long it stays open, the first time and at most.
+        clock, jitter: for tests. ``jitter()`` gives a number from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        first_delay_s: float = FIRST_DELAY_S,
+        max_delay_s: float = MAX_DELAY_S,
+        breaker_deaths: int = BREAKER_DEATHS,
+        breaker_window_s: float = BREAKER_WINDOW_S,
+        open_s: float = OPEN_S,
+        max_open_s: float = MAX_OPEN_S,
+        clock: Clock | None = None,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._first_delay_s = first_delay_s
+        self._max_delay_s = max_delay_s
+        self._breaker_deaths = breaker_deaths
+        self._breaker_window_s = breaker_window_s
+        self._first_open_s = open_s
+        self._max_open_s = max_open_s
+        self._clock: Clock = clock or RealClock()
+        self._jitter = jitter
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: the application changed something, or asks for one more try."""
+        with self._lock:
+            self._crashed_in_a_row = 0
+            self._killed_in_a_row = 0
+            self._not_before = self._clock.monotonic()
+            self._barren_deaths: collections.deque[tuple[float, str]] = collections.deque(
+                maxlen=self._breaker_deaths
+            )
+            self._open_until: float | None = None
+            self._open_s = self._first_open_s
+            self._incurable: BridgeError | None = None
+            self._ready_at: float | None = None
+            self._proved = False
+
+    @property
+    def state(self) -> State:
+        if self._incurable is not None:
+            return "broken"
+        if self._open_until is None:
+            return "closed"
+        return "open" if self._clock.monotonic() < self._open_until else "half-open"
+
+    def next_start(self) -> Start:
+        """How long to wait before the next start. Asking changes nothing.
+
+        Raises:
+            BreakerOpen: no start for now; ``details["retry_after_s"]`` says for how long.
+            BridgeError: what cannot be cured by a restart, again.
+        """
+        with self._lock:
+            if self._incurable is not None:
+                again = from_wire(self._incurable.to_wire())
+                again.retry = self._incurable.retry
+                raise again
+            now = self._clock.monotonic()
+            if self._open_until is None:
+                return Start(max(0.0, self._not_before - now))
+            if now < self._open_until:
+                raise self._breaker_error(self._open_until - now)
+            return Start(max(0.0, self._not_before - now), probe=True)
+
+    def on_start(self) -> None:
+        """A process is being started now."""
+        with self._lock:
+            self._ready_at = None
+            self._proved = False
+
+    def on_ready(self) -> None:
+        """It said HELLO."""
+        with self._lock:
+            self._ready_at = self._clock.monotonic()
+
+    def on_good_reply(self) -> None:
+        """A call that did something (not a ping) was answered well. Asked after every call: cheap."""
+        if self._proved:
+            return
+        with self._lock:
+            self._proved = True
+            self._recover()
+
+    def on_death(
+        self, status: ExitStatus | None = None, curable: bool = True, error: BridgeError | None = None
+    ) -> None:
+        """The generation ended without being asked to, or did not come up.
+
+        curable: whether a restart may help. error: what `next_start` raises from now on if not.
+        """
+        with self._lock:
+            now = self._clock.monotonic()
+            settled = self._ready_at is not None and now - self._ready_at >= SETTLED_AFTER_S
+            productive, self._proved, self._ready_at = self._proved, False, None
+            if not curable:
+                self._incurable = error or self._cannot_start(status)
+            elif productive:
+                self._not_before = now
+            else:
+                if settled:
+                    self._recover()
+                killed = status is not None and status.code.kind == "killed"
+                self._wait_longer(now, killed=killed)
+                if not settled and not killed:
+                    self._count(now, _describe(status))
+
+    # --- under the lock ---
+
+    def _recover(self) -> None:
+        self._crashed_in_a_row = 0
+        self._killed_in_a_row = 0
+        self._barren_deaths.clear()
+        self._open_until = None
+        self._open_s = self._first_open_s
+
+    def _wait_longer(self, now: float, *, killed: bool) -> None:
+        exponent = self._crashed_in_a_row + max(0, self._killed_in_a_row - FREE_KILLS)
+        # Past 2^32 the cap holds anyway, and floats overflow at some point.
+        delay_s = min(self._max_delay_s, self._first_delay_s * 2.0 ** min(exponent, 32))
+        if killed:
+            self._killed_in_a_row += 1
+        else:
+            self._crashed_in_a_row += 1
+        self._not_before = now + delay_s * self._jitter()
+
+    def _count(self, now: float, description: str) -> None:
+        self._barren_deaths.append((now, description))
+        if self._open_until is not None:  # the probe failed
+            self._open_s = min(self._max_open_s, self._open_s * 2)
+            self._open_until = now + self._open_s
+        elif (
+            len(self._barren_deaths) == self._breaker_deaths
+            and now - self._barren_deaths[0][0] <= self._breaker_window_s
+        ):
+            self._open_until = now + self._open_s
+
+    def _breaker_error(self, retry_after_s: float) -> BreakerOpen:
+        deaths = [description for _, description in self._barren_deaths]
+        return BreakerOpen(
+            f"The host is not started for another {retry_after_s:.0f} s: it died {len(deaths)} times in a row "
+            "without doing any work.",
+            cause=f"Its deaths, oldest first: {'; '.join(deaths)}.",
+            fix="See `qnnbridge crashes show last` for why it dies; try the installation with `qnnbridge demo`.",
+            details={"retry_after_s": retry_after_s, "deaths": deaths},
+        )
+
+    @staticmethod
+    def _cannot_start(status: ExitStatus | None) -> BreakerOpen:
+        error = BreakerOpen(
+            f"The host cannot run as it is set up here ({_describe(status)}); trying again would not help.",
+            fix="Look at `qnnbridge crashes show last` and `qnnbridge --version`; after a change create a new "
+            "qnnbridge.Host.",
+            details={"deaths": [_describe(status)]},
+        )
+        error.retry = "pointless"
+        return error
+
+
+def _describe(status: ExitStatus | None) -> str:
+    return "it did not come up" if status is None else f"exit code {status.describe()}"

@@ -1,0 +1,325 @@
+"""Keeps one host alive: starts it when it is needed, tells how it died, starts the next generation.
+
+There is no thread of its own. The caller that needs a host starts it (others wait for the same start), the
+callers that see a death share one investigation of it. Waiting is bounded by the caller's deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from qnnbridge._platform import Spawner, _forks
+from qnnbridge._supervision.deaths import DeathHandler
+from qnnbridge._supervision.restart_policy import RestartPolicy
+from qnnbridge._transport.channel import ChannelFailed, Deadline, Note
+from qnnbridge._transport.host_process import EXIT_WAIT_S, HostProcess, Launch
+from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, ForkedClient, HostCrashed, HostError
+
+_log = logging.getLogger("qnnbridge.supervisor")
+
+CLOSE_TIMEOUT_S = 5.0
+GRACE_S = 0.25
+"""What is spent after a caller's deadline to tell it why, at most, at one place."""
+
+RETIRE_TIMEOUT_S = 30.0
+"""A planned restart waits this long for calls under way before it ends the host under them (they are replayed)."""
+
+
+@dataclasses.dataclass
+class Counters:
+    """What happened so far; see `qnnbridge.HostStats`."""
+
+    generation: int = 0
+    crashes: int = 0
+    planned_restarts: int = 0
+    retried_calls: int = 0
+    cpu_fallbacks: int = 0
+    last_crash: HostCrashed | None = None
+
+
+class Supervisor:
+    """See the module. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        make_launch: Callable[[], Launch],
+        spawner: Spawner,
+        policy: RestartPolicy,
+        investigator: DeathHandler,
+        reach: Callable[[float | None], None] = lambda deadline: None,
+    ) -> None:
+        """reach: what has to be done before a start, within the caller's deadline; may be called again after
+        that."""
+        self._make_launch = make_launch
+        self._launch: Launch | None = None
+        self._spawner = spawner
+        self._policy = policy
+        self._investigator = investigator
+        self._reach = reach
+        self.counters = Counters()
+        self._owner_pid = os.getpid()
+        self._forks = _forks.count
+        self._process: HostProcess | None = None
+        self._starting: HostProcess | None = None
+        """A generation that has not said HELLO yet."""
+        self._start_lock = threading.Lock()
+        self._death_lock = threading.Lock()
+        self._deaths: dict[int, HostError] = {}
+        self._closed = threading.Event()
+        self._retired: list[HostProcess] = []
+        self.exiting = False
+        """The interpreter is about to end: nobody is told anything any more."""
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def foreign(self) -> bool:
+        """Whether this process is a fork of the one that owns the host."""
+        return self._owner_pid != os.getpid()
+
+    @property
+    def running(self) -> HostProcess | None:
+        """The generation that takes calls, if there is one; never in a fork."""
+        process = self._process
+        return process if process is not None and process.usable and not self.foreign else None
+
+    @property
+    def current(self) -> HostProcess | None:
+        """`running`, for the path of quick calls: without a system call."""
+        process = self._process
+        return process if process is not None and process.usable and self._forks == _forks.count else None
+
+    def process(self, deadline: float | None) -> HostProcess:
+        """A generation that takes calls; starts one if need be.
+
+        Raises `HostStartFailed`, `BreakerOpen`, `Closed`, `ForkedClient`, `DeadlineExceeded`.
+        """
+        process = self._process
+        if process is not None and process.usable and self._owner_pid == os.getpid():
+            return process
+        self._check_owner()
+        if not self._start_lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
+            raise _too_late()
+        try:
+            if self._closed.is_set():
+                raise Closed("The host was closed.", fix="Create a new qnnbridge.Host.")
+            process = self._process
+            if process is None or not process.usable:
+                process = self._process = self._next_generation(deadline)
+            return process
+        finally:
+            self._start_lock.release()
+
+    def start_ahead(self, deadline: float | None) -> None:
+        """Start the first generation for a caller that will need it, and do not wait for its HELLO.
+
+        Raises what `process` raises before that.
+        """
+        if self.counters.generation or not self._start_lock.acquire(blocking=False):
+            return
+        try:
+            if self._starting is None and self._process is None and not (self.closed or self.foreign):
+                self._starting = self._spawn(deadline)
+        finally:
+            self._start_lock.release()
+
+    def lost(self, process: HostProcess, failure: ChannelFailed, deadline: float | None = None) -> BridgeError:
+        """Why `process` ended. The first caller finds out, the others get the same; each a copy of its own.
+
+        Raises `DeadlineExceeded` if that takes longer than the caller has; the next one then knows.
+        """
+        if self.exiting:
+            # Only daemon threads are left; an error in one would only be noise behind the application's last words.
+            threading.Event().wait()
+        if not self._death_lock.acquire(timeout=_patience(deadline, -1)):
+            raise _too_late()
+        try:
+            error = self._deaths.get(process.generation)
+            if error is None:
+                error = self._investigate(process, failure, deadline=deadline)
+                self._deaths[process.generation] = error
+        finally:
+            self._death_lock.release()
+        return error.copy()
+
+    def npu_lost(self, process: HostProcess, error: BridgeError, note: Note) -> None:
+        """The NPU cannot be used from `process` any more (QNN 1011, or resets again and again): end it."""
+        failure = process.channel.fail(error)
+        with self._death_lock:
+            if process.generation not in self._deaths:
+                self._deaths[process.generation] = self._investigate(process, failure, note)
+
+    def good_reply(self, note: Note, phase: str) -> None:
+        """A call was answered well: the host is worth its start, and the model is not to blame for that moment."""
+        self._policy.on_good_reply()
+        self._investigator.on_good_reply(note, phase)
+
+    def check_quarantine(self, note: Note) -> None:
+        """Raises `ModelQuarantined`."""
+        self._investigator.check_quarantine(note)
+
+    def retire(self, process: HostProcess, *, wait: bool) -> None:
+        """A planned restart: calls under way are finished in the old host, new ones go to the next at once.
+
+        wait: return when the old one has ended; else that goes on behind the caller's back.
+        """
+        with self._start_lock:
+            if self._process is not process or not process.usable:
+                return
+            self.counters.planned_restarts += 1
+            process.retiring = True
+            self._process = None
+            self._retired.append(process)
+        if wait:
+            self._let_go(process)
+        else:
+            threading.Thread(target=self._let_go, args=(process,), name="qnnbridge retire", daemon=True).start()
+
+    def _let_go(self, process: HostProcess) -> None:
+        process.channel.requests.wait_idle(RETIRE_TIMEOUT_S)
+        process.close()
+        with contextlib.suppress(ValueError):
+            self._retired.remove(process)
+
+    def close(self) -> None:
+        """End the host. Calls under way get `Closed`. Idempotent; bounded in time."""
+        self._closed.set()
+        if self.foreign:
+            return
+        reason = Closed("The host was closed while the call was under way.")
+        starting = self._starting
+        if starting is not None:
+            # Whoever waits for its HELLO holds the lock, and gives it up when this is noticed.
+            starting.channel.fail(reason)
+            starting.kill("it was closed")
+        if not self._start_lock.acquire(timeout=CLOSE_TIMEOUT_S):
+            return
+        try:
+            for process in (self._starting, self._process, *self._retired):
+                if process is not None:
+                    process.close(reason=reason, quietly=self.exiting)
+            self._starting = self._process = None
+        finally:
+            self._start_lock.release()
+
+    # --- starting ---
+
+    def _next_generation(self, deadline: float | None) -> HostProcess:
+        process = self._starting
+        if process is None:
+            process = self._starting = self._spawn(deadline)
+        try:
+            process.greet(deadline)
+        except Deadline:
+            # The caller's time is up, not the host's: the next caller goes on waiting for it.
+            raise _too_late() from None
+        except ChannelFailed as failure:
+            self._starting = None
+            error = self.lost(process, failure, deadline)
+            self._bury(process, deadline)
+            raise error from None
+        except BaseException as error:
+            self._starting = None
+            process.close()
+            self._note_failed_start(error)
+            raise
+        self._starting = None
+        self._policy.on_ready()
+        self._investigator.on_ready(process)
+        if process.channel.preamble:
+            _log.warning("the host printed before its HELLO: %r", process.channel.preamble[:200])
+        peer = process.peer
+        _log.info("host generation %d is ready: pid %d, %s", process.generation, peer.pid, peer.executable)
+        return process
+
+    def _spawn(self, deadline: float | None) -> HostProcess:
+        if self._process is not None:
+            self._bury(self._process, deadline)
+            self._process = None
+        start = self._policy.next_start()
+        if start.delay_s:
+            if deadline is not None and time.monotonic() + start.delay_s > deadline:
+                raise _too_late()
+            if self._closed.wait(start.delay_s):
+                raise Closed("The host was closed.")
+        try:
+            self._reach(deadline)
+        except DeadlineExceeded:
+            raise  # the caller's time was up
+        except BridgeError as error:
+            self._note_failed_start(error)
+            raise
+        if self._launch is None:
+            self._launch = self._make_launch()
+        self._policy.on_start()
+        self.counters.generation += 1
+        try:
+            return HostProcess(self._launch, self._spawner, self.counters.generation)
+        except BaseException as error:
+            self._note_failed_start(error)
+            raise
+
+    def _note_failed_start(self, error: BaseException) -> None:
+        if isinstance(error, BridgeError):
+            self._policy.on_death(None, curable=error.retry != "pointless", error=error)
+
+    def _bury(self, process: HostProcess, deadline: float | None) -> None:
+        """Release what a dead generation holds; make sure it is dead, and that its death was looked into."""
+        if process.channel.failed:
+            self.lost(process, process.channel.fail(None), deadline)
+        process.close()
+        for generation in [g for g in self._deaths if g < process.generation - 8]:
+            del self._deaths[generation]
+
+    # --- deaths ---
+
+    def _investigate(
+        self,
+        process: HostProcess,
+        failure: ChannelFailed,
+        suspect: Note | None = None,
+        deadline: float | None = None,
+    ) -> HostError:
+        if isinstance(failure.reason, Closed):
+            return failure.reason
+        patience_s = min(EXIT_WAIT_S, _patience(deadline, EXIT_WAIT_S))
+        finding = self._investigator.investigate(process, failure, suspect, patience_s)
+        error = finding.error
+        if isinstance(error, HostCrashed) and not finding.on_purpose:
+            self.counters.crashes += 1
+            self.counters.last_crash = error
+            # A call that is repeated well raises nothing; the log is then the only trace.
+            _log.warning("%s %s", error.message, error.cause or "")
+        # What a model does to the host is no reason to give the host up for the other models.
+        curable = error.retry != "pointless" or bool(error.details.get("suspects"))
+        self._policy.on_death(finding.status, curable=curable, error=error)
+        return error
+
+    def _check_owner(self) -> None:
+        if self._owner_pid != os.getpid():
+            raise ForkedClient(
+                f"This process is a fork of process {self._owner_pid}, which owns the host.",
+                cause="Pipes cannot be shared by two processes.",
+                fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
+            )
+
+
+def _patience(deadline: float | None, forever: float) -> float:
+    """Seconds that may be spent on a caller with this deadline: a little more than it has."""
+    return forever if deadline is None else max(0.0, deadline - time.monotonic()) + GRACE_S
+
+
+def _too_late() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "The time of the call was over before the host was ready.",
+        fix="Give it more time, or start the host ahead with Host.start().",
+        details={"state": "not-started"},
+    )

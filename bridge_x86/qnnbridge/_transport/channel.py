@@ -1,0 +1,464 @@
+"""Calls over one connection, from any number of threads, without a thread of its own.
+
+The caller writes its request itself. Of the callers that wait, one reads (it has the lead): it keeps its own
+answer, hands the others theirs, and on leaving wakes the next one. A lone caller never waits for another thread,
+which is three to twenty times quicker than a reader thread (ADR 0002).
+
+Deadlines are points of `time.monotonic()`. A frame of which a part was written before its caller's deadline is
+finished by the next sender; one of which nothing was written is taken back.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from qnnbridge._platform import let_ctrl_c_through, wait_readable, wait_writable, writer
+from qnnbridge._transport.lost_streams import interrupted, stalled
+from qnnbridge._transport.one_way_requests import OneWayRequests
+from qnnbridge._transport.open_requests import UNNOTED, ChannelFailed, Lost, Note, OpenRequests, Waiter
+from qnnbridge_protocol.connection import Connection, Role, State
+from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
+from qnnbridge_protocol.errors import BridgeError, ForkedClient, ProtocolDesync, from_wire
+from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge_protocol.hello import Agreement, Hello
+
+STALL_TIMEOUT_S = 60.0
+"""Silence in the middle of a frame. The host writes a frame in one go, so this means a stopped process."""
+
+SILENCE_INTERVAL_S = 5.0
+"""How often a caller that waits asks `on_silence` whether the host can answer at all."""
+
+CANCEL_TIMEOUT_S = 0.8
+"""How long a caller whose deadline has passed waits to hear what became of its work."""
+
+TAKE_IN_TIMEOUT_S = 1.0
+"""How long a caller that waits elsewhere reads for others, at a time."""
+
+LAST_WORDS_TIMEOUT_S = 1.0
+"""From a write that finds nobody to the end of what the dead host has left in the other pipe."""
+
+
+class Deadline(Exception):
+    """The caller's time is up. ``state`` says what became of the work."""
+
+    def __init__(self, state: str) -> None:
+        super().__init__(state)
+        self.state = state
+
+
+class ChannelRetired(Exception):
+    """The connection is being closed in good order; nothing was sent. Ask its successor."""
+
+
+class Channel:
+    """See the module. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        write_fd: int,
+        read_fd: int,
+        hello: Hello,
+        on_silence: Callable[[], ChannelFailed | None] = lambda: None,
+    ) -> None:
+        """on_silence: asked now and then while nothing comes; a failure that it returns ends the connection."""
+        self._connection = Connection(Role.CLIENT, hello)
+        self._reader = ByteReader(read_fd)
+        self._writer = ByteWriter(writer(write_fd))
+        self._write_fd = write_fd
+        self._stuck_since: float | None = None
+        self._read_fd = read_fd
+        self._on_silence = on_silence
+        self._owner = os.getpid()
+        self._send_lock = threading.Lock()
+        self._lead = threading.Lock()
+        self._room = threading.Semaphore(hello.limits.max_in_flight)
+        self._greeting: Frame | None = None
+        self._retired = False
+        self._said_goodbye = False
+        self.requests = OpenRequests()
+        self.posts = OneWayRequests(self._send_lock, self._write_post)
+        """Requests of which nobody wants the answer."""
+
+    @property
+    def failed(self) -> bool:
+        return self.requests.failure is not None
+
+    @property
+    def peer(self) -> Hello:
+        """The host's introduction; after `greet`."""
+        assert self._connection.peer is not None
+        return self._connection.peer
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """What both sides keep to; after `greet`."""
+        return self._connection.agreement
+
+    @property
+    def preamble(self) -> bytes:
+        """What the host's process printed on its stdout before the protocol began."""
+        return self._connection.preamble
+
+    def greet(self, deadline: float) -> None:
+        """Exchange HELLOs. Raises `VersionMismatch`, `ChannelFailed` or `Deadline`; goes on if called again."""
+        with self._send_lock:
+            greeted = self._connection.state is not State.START
+            self._write([] if greeted else self._connection.send_hello(), deadline)
+        with self._lead:
+            while self._greeting is None:
+                self._read(deadline)
+        if self._greeting.kind is Kind.HELLO_ERR:
+            raise from_wire(self._greeting.header.get("error") or {})
+        assert self._connection.agreement is not None
+        # More than the host takes wait here, in the order they came.
+        self._room = threading.Semaphore(self._connection.agreement.limits.max_in_flight)
+
+    def call(
+        self,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...] = (),
+        deadline: float | None = None,
+        note: Note | None = None,
+        on_sent: Callable[[int], None] | None = None,
+    ) -> Frame:
+        """Send a request and wait for its REPLY.
+
+        on_sent: told the request's id when it has been written.
+        Raises the error that the host answered with, `Deadline` when the time is up (the work is cancelled as far
+        as that goes), `ChannelFailed` when the host is lost, `ChannelRetired` and `TooLarge` when nothing was sent.
+        """
+        if not self._room.acquire(timeout=None if deadline is None else _remaining(deadline)):
+            raise Deadline("not-started")
+        try:
+            answer = self._exchange(Kind.REQUEST, header, buffers, deadline, note or UNNOTED, on_sent)
+        finally:
+            self._room.release()
+        if answer.kind is Kind.ERROR:
+            raise from_wire(answer.header.get("error") or {})
+        return answer
+
+    def ping(self, deadline: float | None) -> None:
+        """Ask for a sign of life. Its lack alone proves nothing: native code may hold the host's GIL."""
+        self._exchange(Kind.PING, {}, (), deadline, UNNOTED, None)
+
+    def cancel(self, request_id: int, deadline: float) -> str:
+        """Withdraw a request. Returns not-started, stopped, finished or still-running."""
+        answer = self._exchange(Kind.CANCEL, {"target": request_id}, (), deadline, UNNOTED, None)
+        return str(answer.header.get("state"))
+
+    def take_in(self) -> None:
+        """Read what has come, if nobody does: the host may wait for room to answer a call that was given up.
+
+        For callers that wait elsewhere, or not at all. What goes wrong is for the next caller to find.
+        """
+        if not self.requests.abandoned or not self._lead.acquire(blocking=False):
+            return
+        until = time.monotonic() + TAKE_IN_TIMEOUT_S
+        try:
+            while self._connection.mid_frame or wait_readable(self._read_fd, 0):
+                self._read(until)
+        except (ChannelFailed, Deadline):
+            pass
+        finally:
+            self._lead.release()
+            self.requests.wake_next()
+
+    def goodbye(self, deadline: float) -> bool:
+        """Tell the host to finish what it has and leave. True if it said goodbye in time."""
+        try:
+            if not self._send_lock.acquire(timeout=_remaining(deadline)):
+                return False
+            try:
+                self._check_owner()
+                self._retired = True
+                self._write(self._connection.send(Frame(Kind.GOODBYE, 0, {})), deadline)
+            finally:
+                self._send_lock.release()
+            # A caller without a deadline may have the lead as long as its call lasts.
+            if not self._lead.acquire(timeout=_remaining(deadline)):
+                return self._said_goodbye
+            try:
+                while not self._said_goodbye:
+                    self._read(deadline)
+            finally:
+                self._lead.release()
+        except (ChannelFailed, Deadline, RuntimeError):
+            return self._said_goodbye
+        return True
+
+    def fail(self, reason: BridgeError | None) -> ChannelFailed:
+        """Nothing will come any more: every caller gets the failure. The first reason stays."""
+        return self.requests.fail(reason)
+
+    def release(self, timeout_s: float) -> bool:
+        """After `fail` and the end of the process: nobody is inside of the descriptors any more, nor will be.
+
+        Only then may they be closed: their numbers are given to the next host's pipes, and a caller that was about
+        to read would take bytes out of those. False if a caller still waits (somebody keeps the pipe open).
+        """
+        if not self._send_lock.acquire(timeout=timeout_s):
+            return False
+        self._writer.discard()
+        self._send_lock.release()
+        if not self._lead.acquire(timeout=timeout_s):
+            return False
+        self._lead.release()
+        return True
+
+    # --- asking ---
+
+    def _exchange(
+        self,
+        kind: Kind,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...],
+        deadline: float | None,
+        note: Note,
+        on_sent: Callable[[int], None] | None,
+    ) -> Frame:
+        waiter = Waiter()
+        request_id = self._send(kind, header, buffers, deadline, waiter, note)
+        try:
+            if on_sent is not None:
+                on_sent(request_id)
+            return self._await(waiter, deadline)
+        except ChannelFailed:
+            raise
+        except BaseException as error:
+            # Its time is up, or the caller was interrupted. It may have been chosen to read: that goes on.
+            self._leave(request_id)
+            if kind is not Kind.REQUEST:
+                raise
+            state = self._withdraw(request_id)
+            if state == "not-started":
+                self.requests.withdraw(request_id)
+            if waiter.answer is not None:
+                state = "finished"
+            if isinstance(error, Deadline):
+                raise Deadline(state) from None
+            raise
+
+    def _leave(self, request_id: int) -> None:
+        """Nobody waits for this answer any more. Another reads it, and drops it."""
+        self.requests.leave(request_id)
+        self.requests.wake_next()
+
+    def _send(
+        self,
+        kind: Kind,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...],
+        deadline: float | None,
+        waiter: Waiter | None,
+        note: Note,
+    ) -> int:
+        """Write a request. Returns its id."""
+        if not self._send_lock.acquire(timeout=_remaining(deadline)):
+            raise Deadline("not-started")
+        try:
+            return self._write_request(kind, header, buffers, deadline, waiter, note)
+        finally:
+            self._send_lock.release()
+            if self.posts:
+                self.posts.send()
+
+    def _write_request(
+        self,
+        kind: Kind,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...],
+        deadline: float | None,
+        waiter: Waiter | None,
+        note: Note,
+    ) -> int:
+        """Holds the send lock."""
+        self._check_owner()
+        # First: that the stream has ended since is no failure.
+        if self._retired:
+            raise ChannelRetired
+        if self.requests.failure is not None:
+            raise self.requests.failure.again()
+        try:
+            request_id, chunks = self._connection.ask(kind, header, buffers)
+        except RuntimeError:
+            if self.requests.failure is not None:  # the stream has ended this very moment
+                raise self.requests.failure.again() from None
+            raise
+        self.requests.add(request_id, waiter, note)
+        try:
+            self._write(chunks, deadline)
+        except Deadline:
+            if self._writer.take_back(chunks):
+                self.requests.withdraw(request_id)
+                raise
+            self._leave(request_id)
+            # The rest goes out with the next frame, and behind it that nobody wants the answer.
+            cancel_id, cancel = self._connection.ask(Kind.CANCEL, {"target": request_id})
+            self.requests.add(cancel_id, None, UNNOTED)
+            self._writer.add(cancel)
+            raise Deadline("still-running") from None
+        except ChannelFailed:
+            raise
+        except BaseException:
+            self._leave(request_id)
+            raise
+        self.requests.sent(request_id)
+        return request_id
+
+    def _write_post(self, header: dict[str, Any]) -> bool:
+        """Holds the send lock. False if the pipe is full, so that it may not have been sent."""
+        try:
+            self._write_request(Kind.REQUEST, header, (), time.monotonic(), None, UNNOTED)
+        except Deadline:
+            return False
+        except (ChannelFailed, ChannelRetired, BridgeError):
+            pass  # nobody is there who would have to know
+        return True
+
+    def _write(self, chunks: list[memoryview], deadline: float | None) -> None:
+        """Write the chunks. Holds the send lock."""
+        pipe = self._writer
+        if pipe.torn:
+            raise self.fail(interrupted())
+        pipe.add(chunks)
+        pipe.write = writer(self._write_fd)
+        while pipe.pending:
+            try:
+                pipe.write_some()
+                self._stuck_since = None
+            except BlockingIOError:
+                self._wait_for_room(deadline)
+            except OSError:
+                raise self._after_last_words(deadline) from None
+
+    def _wait_for_room(self, deadline: float | None) -> None:
+        """The pipe is full. Short deadlines of many callers add up: it is the host that does not read."""
+        now = time.monotonic()
+        if self._stuck_since is None:
+            self._stuck_since = now
+        stuck_until = self._stuck_since + STALL_TIMEOUT_S
+        until = stuck_until if deadline is None else min(stuck_until, deadline)
+        if wait_writable(self._write_fd, max(0.0, until - now)):
+            return
+        if until == stuck_until:
+            raise self.fail(stalled("take", STALL_TIMEOUT_S))
+        raise Deadline("not-started")
+
+    def _after_last_words(self, deadline: float | None) -> ChannelFailed:
+        """The host takes nothing any more. What it said before is still in the pipe: phases, even answers."""
+        until = time.monotonic() + LAST_WORDS_TIMEOUT_S
+        if deadline is not None:
+            until = min(until, deadline + LAST_WORDS_TIMEOUT_S / 4)
+        if self._lead.acquire(timeout=_remaining(until)):
+            try:
+                while not self.failed:
+                    self._read(until)
+            except (ChannelFailed, Deadline):
+                pass
+            finally:
+                self._lead.release()
+        return self.fail(None)
+
+    def _withdraw(self, request_id: int) -> str:
+        """Tell the host that nobody waits for this request. Returns what became of the work."""
+        try:
+            return self.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
+        except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
+            return "still-running"
+
+    # --- waiting ---
+
+    def _await(self, waiter: Waiter, deadline: float | None) -> Frame:
+        while waiter.answer is None:
+            if self.requests.failure is not None:
+                raise self.requests.failure.again()
+            if self._lead.acquire(blocking=False):
+                try:
+                    while waiter.answer is None and not self.failed:
+                        self._read(deadline)
+                finally:
+                    self._lead.release()
+                    self.requests.wake_next()
+                continue
+            left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, _remaining(deadline))
+            if not waiter.wakeup.acquire(timeout=left) and deadline is not None and time.monotonic() >= deadline:
+                raise Deadline("still-running")
+        return waiter.answer
+
+    def _read(self, deadline: float | None) -> None:
+        """Read once and hand out what came. Holds the lead."""
+        self._check_owner()
+        reader = self._reader
+        if reader.torn:
+            raise self.fail(interrupted())
+        if self.requests.failure is not None:
+            raise self.requests.failure.again()
+        if not reader.ready:
+            self._wait_for_bytes(deadline)
+            let_ctrl_c_through(self._read_fd)
+        try:
+            reader.read_into(self._connection.get_buffer(), self._received)
+        except ProtocolDesync as error:
+            raise self.fail(error) from None
+        except OSError:
+            raise self.fail(None) from None
+
+    def _wait_for_bytes(self, deadline: float | None) -> None:
+        """Only a host that cannot move, is gone, or stops within a frame ends the wait before the deadline."""
+        since = time.monotonic()
+        in_frame = self._connection.mid_frame
+        while True:
+            left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, _remaining(deadline))
+            if wait_readable(self._read_fd, left):
+                return
+            if self.requests.failure is not None:
+                raise self.requests.failure.again()
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                raise Deadline("still-running")
+            silence = self._on_silence()
+            if silence is not None:
+                raise self.fail(silence.reason)
+            if in_frame and now - since >= STALL_TIMEOUT_S:
+                raise self.fail(stalled("send", STALL_TIMEOUT_S))
+
+    def _received(self, count: int) -> None:
+        if not count:
+            self.fail(None)
+            self._connection.received_eof()
+            raise self.fail(None)  # in no variable: the two would keep each other, and the caller's frames
+        for frame in self._connection.received(count):
+            self._hand_out(frame)
+
+    def _hand_out(self, frame: Frame) -> None:
+        kind = frame.kind
+        if kind is Kind.PHASE:
+            self.requests.declare(frame.request_id, str(frame.header.get("phase")))
+        elif kind in (Kind.HELLO_OK, Kind.HELLO_ERR):
+            self._greeting = frame
+        elif kind is Kind.GOODBYE:
+            self._said_goodbye = True
+        elif kind is not Kind.EVENT:  # an event is news that this version does not know
+            self.requests.answer(frame)
+
+    def _check_owner(self) -> None:
+        # In a fork the numbers of the descriptors may already mean other files.
+        if self._owner != os.getpid():
+            raise ChannelFailed(
+                ForkedClient(
+                    f"This process is a fork of process {self._owner}, which owns the host.",
+                    fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
+                )
+            )
+
+
+def _remaining(deadline: float | None) -> float:
+    """Seconds left; without a deadline -1, which is what `Lock.acquire` takes for ever."""
+    return -1 if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+__all__ = ["CANCEL_TIMEOUT_S", "Channel", "ChannelFailed", "ChannelRetired", "Deadline", "Lost", "Note"]

@@ -1,0 +1,315 @@
+"""One generation of the host: start, handshake, calls, end.
+
+A `HostProcess` never comes back from the dead; the supervisor replaces it by the next generation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge._launch.stderr import StderrCollector
+from qnnbridge._platform import ChildProcess, Spawner, out_of_memory_kills
+from qnnbridge._transport.channel import Channel, ChannelFailed, Deadline, Note
+from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, HostHung, HostStartFailed
+from qnnbridge_protocol.frames import Frame
+from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
+from qnnbridge_protocol.limits import Limits
+
+if TYPE_CHECKING:
+    from qnnbridge._fastpath.channel_pool import Lines
+    from qnnbridge._fastpath.sharing import Sharing
+
+_log = logging.getLogger("qnnbridge.host_process")
+
+EXIT_WAIT_S = 5.0
+"""From the end of the host's output to the end of its process."""
+
+LOADING = {"importing": "importing ONNX Runtime", "registering": "loading the QNN execution provider"}
+"""Phases of the host as a whole that have a budget."""
+
+DRAIN_TIMEOUT_S = 2.0
+STDIN_CLOSED_TIMEOUT_S = 2.0
+TERMINATE_TIMEOUT_S = 1.0
+KILL_TIMEOUT_S = 2.0
+RELEASE_TIMEOUT_S = 1.0
+"""From the end of the process to the last caller's return from reading its pipe."""
+
+STOPPED_LOOKS = 6
+"""Looks, five seconds apart, that must find it stopped."""
+
+LOADING_LOOKS = 2
+"""Looks that must find it over its time to load: after a sleep of the machine the clock alone says nothing."""
+
+STDERR_TIMEOUT_S = 1.0
+"""From the end of the process to the end of its stderr: a grandchild may keep it open."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How a host is started.
+
+    timeout_s: until its HELLO, and from there until ONNX Runtime and QNN are loaded. features: that our HELLO names
+    besides those that every host is offered.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str | None
+    limits: Limits
+    timeout_s: float
+    sharing: Sharing | None = None
+    features: frozenset[str] = frozenset()
+
+
+class HostProcess:
+    """See the module. Any thread may call; `close` may be called at any time, any number of times."""
+
+    def __init__(self, launch: Launch, spawner: Spawner, generation: int) -> None:
+        self.generation = generation
+        self.started_at = time.monotonic()
+        self._start_timeout_s = launch.timeout_s
+        self.ready_at: float | None = None
+        self.killed_because: str | None = None
+        """Why we ended it ourselves; ``None`` if it ended by itself."""
+        self.rungs: list[str] = []
+        """The steps that it took to end it."""
+        self.retiring = False
+        self._seen_stopped = 0
+        self.sharing = launch.sharing
+        self.open_lines: Lines | None = None
+        """`lines`, if anybody has ever asked for them."""
+        self._lines_lock = threading.Lock()
+        self._seen_loading = 0
+        self.load_timeout_s = launch.timeout_s
+        hello = Hello(
+            features=launch.features
+            | (FEATURES - SHARING_FEATURES if self.sharing is None else self.sharing.features()),
+            limits=launch.limits,
+            pid=os.getpid(),
+            python="{}.{}.{}".format(*sys.version_info[:3]),
+            platform=sys.platform,
+        )
+        self._memory_kills = out_of_memory_kills()
+        self._child: ChildProcess = spawner.spawn(launch.argv, launch.env, launch.cwd)
+        try:
+            self.stderr = StderrCollector(self._child.stderr_fd)
+            self.channel = Channel(self._child.stdin_fd, self._child.stdout_fd, hello, self._look_at_it)
+        except BaseException as error:
+            self._child.kill()
+            self._child.wait(KILL_TIMEOUT_S)
+            self._child.close()
+            if isinstance(error, OSError):
+                raise HostStartFailed(
+                    "The host cannot be started.",
+                    cause=f"{error.strerror or error}.",
+                    fix="Close files that are open and try again.",
+                ) from None
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Of the process that we started; the host says its own in `peer`."""
+        return self._child.pid
+
+    @property
+    def real_pid(self) -> int:
+        """Of the host itself; with a virtual environment on Windows `pid` is only its launcher."""
+        return self.channel.peer.pid if self.ready_at is not None and self.channel.peer.pid else self.pid
+
+    @property
+    def lines(self) -> Lines | None:
+        """For calls that are repeated; ``None`` if there are none."""
+        if self.open_lines is None and self.sharing is not None and self.ready_at is not None:
+            from qnnbridge._fastpath.channel_pool import Lines  # imports numpy, which the handshake does not need
+
+            with self._lines_lock:
+                if self.open_lines is None:
+                    self.open_lines = Lines(self.channel, self.sharing, self._look_and_fail)
+        return self.open_lines
+
+    @property
+    def peer(self) -> Hello:
+        return self.channel.peer
+
+    @property
+    def usable(self) -> bool:
+        return not (self.channel.failed or self.retiring)
+
+    def greet(self, deadline: float | None = None) -> None:
+        """The handshake. May be called again after `Deadline`, which means that the caller's time is up.
+
+        Raises `ChannelFailed` if the process ended, `HandshakeFailed`, `VersionMismatch`.
+        """
+        until = self.started_at + self._start_timeout_s
+        try:
+            self.channel.greet(until if deadline is None else min(until, deadline))
+        except Deadline:
+            if time.monotonic() < until:
+                raise
+            preamble = self.channel.preamble[:200]
+            self.kill("it did not say HELLO")
+            raise HandshakeFailed(
+                f"The host did not say HELLO within {self._start_timeout_s:g} s.",
+                cause="It is not a qnnbridge host, it waits for something, or the machine is very busy.",
+                evidence=[f"printed instead: {preamble!r}"] if preamble else (),
+                fix="Check the host interpreter; raise Host(start_timeout=...) on a slow machine.",
+            ) from None
+        self.ready_at = time.monotonic()
+
+    def call(
+        self,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...] = (),
+        deadline: float | None = None,
+        note: Note | None = None,
+        on_sent: Callable[[int], None] | None = None,
+    ) -> Frame:
+        """See `Channel.call`."""
+        return self.channel.call(header, buffers, deadline, note, on_sent)
+
+    def ping(self, deadline: float | None) -> None:
+        """Ask for a sign of life, over a line if one is open. See `Channel.ping`."""
+        if self.open_lines is None or not self.open_lines.ping(deadline):
+            self.channel.ping(deadline)
+
+    def exit_code(self, timeout_s: float = EXIT_WAIT_S) -> int | None:
+        """The raw exit code (32 bit unsigned on Windows, minus the signal on POSIX), ``None`` while it lives."""
+        return self._child.wait(timeout_s)
+
+    @property
+    def memory_ran_out(self) -> bool | None:
+        """Whether the kernel's out-of-memory killer has struck anywhere since its start; ``None``: not known."""
+        before, now = self._memory_kills, out_of_memory_kills()
+        return None if before is None or now is None else now > before
+
+    def kill(self, because: str) -> None:
+        """End it now. Whoever waits for an answer gets `ChannelFailed`."""
+        if self.killed_because is None:
+            self.killed_because = because
+        self._child.kill()
+
+    def close(self, *, reason: BridgeError | None = None, quietly: bool = False) -> None:
+        """End it in good order, or less good, within a bounded time; release all descriptors.
+
+        quietly: the application is ending, and a word would only be noise behind its own last ones.
+        """
+        # Its death was, or will be, looked into by those who saw it; or it was our doing.
+        known = self.channel.failed or self.killed_because is not None
+        if not self.channel.failed and self._child.poll() is None:
+            said = self.channel.goodbye(time.monotonic() + DRAIN_TIMEOUT_S)
+            self.rungs.append("goodbye" if said else "goodbye unanswered")
+        # It said goodbye, or its output ended: then its process is about to end too.
+        leaving = "goodbye" in self.rungs or (not known and self.channel.failed)
+        self.channel.fail(reason)
+        self.killed_because = self.killed_because or "it was closed"
+        self._descend(STDIN_CLOSED_TIMEOUT_S if leaving else 0)
+        if self.open_lines is not None:
+            self.open_lines.close()
+        if not known:
+            self._tell_death_at_the_end(logging.INFO if quietly else logging.WARNING)
+        self.stderr.drain(STDERR_TIMEOUT_S)
+        if self.channel.release(RELEASE_TIMEOUT_S):
+            self._child.close()
+        else:
+            self.rungs.append("descriptors kept")
+        self.stderr.close()
+
+    def _look_and_fail(self) -> ChannelFailed | None:
+        """`_look_at_it` for callers that do not read the connection themselves."""
+        if self.channel.requests.failure is not None:
+            return self.channel.requests.failure
+        seen = self._look_at_it()
+        if seen is not None:
+            return self.channel.fail(seen.reason)
+        self.channel.take_in()
+        return self.channel.requests.failure
+
+    def _tell_death_at_the_end(self, level: int) -> None:
+        """QNN faults most often while it cleans up; all answers are there, so nobody need fail for it."""
+        code = self._child.poll()
+        if not code or self.rungs[-1:] not in ([], ["goodbye"], ["goodbye unanswered"]):
+            return  # in good order, not yet, or by us
+        from qnnbridge._diagnosis.exit_status import ExitStatus
+
+        status = ExitStatus(code, "win32" if sys.platform == "win32" else "posix")
+        _log.log(
+            level,
+            "the host (pid %d) died after its work was done, with exit code %s; no call was lost",
+            self.real_pid,
+            status.describe(),
+        )
+
+    def _look_at_it(self) -> ChannelFailed | None:
+        """It has been silent for a while: is it still there, and can it move?
+
+        A dead process whose output somebody else holds open gives no end of stream. One that is stopped again and
+        again when we look will not answer by itself; counted in looks, not in seconds, because after a sleep of the
+        machine the clock alone would condemn it.
+        """
+        if self._child.poll() is not None:
+            return ChannelFailed()
+        return self._look_whether_stopped() or self._look_whether_loading()
+
+    def _look_whether_loading(self) -> ChannelFailed | None:
+        """A library that never comes back from being loaded has a budget; a model has that of its call."""
+        phase = self.channel.requests.host_phase
+        since = self.ready_at
+        over = phase in LOADING and since is not None and time.monotonic() - since > self.load_timeout_s
+        self._seen_loading = self._seen_loading + 1 if over else 0
+        if self._seen_loading < LOADING_LOOKS:
+            return None
+        what = LOADING[str(phase)]
+        return ChannelFailed(
+            HostHung(
+                f"The host did not finish {what} within {self.load_timeout_s:g} s.",
+                cause="A native library hangs while it is loaded, or the machine is very busy.",
+                fix="Reinstall onnxruntime-qnn in the host's Python and update the NPU driver; raise "
+                "Host(start_timeout=...) on a slow machine.",
+                details={"pid": self.real_pid, "phase": phase},
+            )
+        )
+
+    def _look_whether_stopped(self) -> ChannelFailed | None:
+        import psutil  # 12 ms, for a case that is rare
+
+        try:
+            stopped = psutil.Process(self.real_pid).status() == psutil.STATUS_STOPPED
+        except psutil.Error:
+            stopped = False
+        self._seen_stopped = self._seen_stopped + 1 if stopped else 0
+        if self._seen_stopped < STOPPED_LOOKS:
+            return None
+        return ChannelFailed(
+            HostHung(
+                "The host process is stopped and does not go on.",
+                cause="Somebody stopped it (SIGSTOP, a debugger, a suspended process).",
+                fix="Nothing to do: it is ended and started again with the next call.",
+                details={"pid": self.real_pid},
+            )
+        )
+
+    def _descend(self, patience_s: float) -> None:
+        """The ladder: each rung has its time, and is recorded."""
+        if self._child.wait(patience_s) is not None:
+            return
+        for name, act, seconds in (
+            ("terminate", self._child.terminate, TERMINATE_TIMEOUT_S),
+            ("kill", self._child.kill, KILL_TIMEOUT_S),
+        ):
+            self.rungs.append(name)
+            with contextlib.suppress(OSError):
+                act()
+            if self._child.wait(seconds) is not None:
+                return
+        self.rungs.append("abandoned")
+
+
+__all__ = ["ChannelFailed", "Deadline", "HostProcess", "Launch", "Note"]

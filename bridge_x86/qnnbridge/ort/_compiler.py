@@ -1,0 +1,195 @@
+"""``ModelCompiler``: compiles a model for QNN in a process of its own, over `qnnbridge._compiling`.
+
+Whatever providers the session options name, QNN is what it compiles for. A compiled model stands in its place whole
+or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from qnnbridge._compiling import names
+from qnnbridge._enums import GraphOptimizationLevel, OrtCompileApiFlags
+from qnnbridge._options import coerce_session_options
+from qnnbridge._session_options import SessionOptions
+from qnnbridge.ort._errors import as_ort_raises
+from qnnbridge_protocol.errors import (
+    CompileFailed,
+    Fail,
+    InvalidArgument,
+    OptionError,
+    RemoteTypeError,
+    RemoteValueError,
+)
+
+
+class ModelCompiler:
+    """See ``onnxruntime.ModelCompiler``."""
+
+    @as_ort_raises
+    def __init__(
+        self,
+        sess_options: SessionOptions,
+        input_model_path_or_bytes: str | os.PathLike[str] | bytes,
+        embed_compiled_data_into_model: bool = False,
+        external_initializers_file_path: str | os.PathLike[str] | None = None,
+        external_initializers_size_threshold: int = 1024,
+        flags: int = OrtCompileApiFlags.NONE,
+        graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
+        get_initializer_location_func: Callable[..., Any] | None = None,
+    ) -> None:
+        coerce_session_options(sess_options)
+        model = input_model_path_or_bytes
+        if not isinstance(model, (str, os.PathLike, bytes)):
+            raise RemoteTypeError(f"Unable to load from type '{type(model)}'")
+        if not model:
+            kind = "bytes array" if isinstance(model, bytes) else "path"
+            raise RemoteValueError(f"Input model {kind} is empty")
+        if get_initializer_location_func is not None:
+            raise OptionError(
+                "get_initializer_location_func cannot be used through qnnbridge.",
+                cause="A Python function cannot be called from the process that compiles.",
+                fix="Leave it out: weights of nodes that stay on the CPU are kept inside of the model.",
+            )
+        if external_initializers_file_path is not None:
+            warnings.warn(
+                f"{os.fspath(external_initializers_file_path)} is not written: qnnbridge keeps the weights of "
+                "nodes that stay on the CPU inside of the compiled model.",
+                stacklevel=3,
+            )
+        self._options = sess_options
+        self._model = model
+        self._embed = bool(embed_compiled_data_into_model)
+        self._flags = OrtCompileApiFlags(int(flags))
+        self._binary: tuple[str, str] | None = None
+        """Folder and stem of the context binary, if the application named them."""
+
+    @as_ort_raises
+    def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> None:
+        """Compile into a file; default ``<model>_ctx.onnx`` beside the model."""
+        if output_model_path is not None and not isinstance(output_model_path, (str, os.PathLike)):
+            raise RemoteTypeError(f"Output model's filepath is of unexpected type '{type(output_model_path)}'")
+        output = os.fspath(output_model_path) if output_model_path else self._default_output()
+        if self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS and os.path.exists(output):
+            raise Fail(
+                "[ONNXRuntimeError] : 1 : FAIL : Failed to generate EP context model since the file "
+                f"'\"{output}\"' exists already. Please remove the EP context model if you want to re-generate it."
+            )
+        self._compile(output, embed=self._embed)
+
+    @as_ort_raises
+    def compile_to_bytes(self) -> bytes:
+        """Compile and return the model; its context binary is embedded, or where the application wants it."""
+        if not self._embed and self._binary is None:
+            raise InvalidArgument(
+                "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : compile_to_bytes needs "
+                "embed_compiled_data_into_model, or a place for the context binary.",
+                fix="Give ModelCompiler embed_compiled_data_into_model=True, call "
+                "set_ep_context_binary_information, or use compile_to_file.",
+            )
+        if not self._embed and self._binary is not None:
+            return self._compile_beside(*self._binary)
+        with tempfile.TemporaryDirectory(prefix="qnnbridge-") as folder:
+            output = os.path.join(folder, "model_ctx.onnx")
+            self._compile(output, embed=True)
+            with open(output, "rb") as file:
+                return file.read()
+
+    def compile_to_stream(self, write_function: Callable[[bytes], Any]) -> None:
+        write_function(self.compile_to_bytes())
+
+    def set_ep_context_data_write_func(self, write_func: Callable[..., Any]) -> NoReturn:
+        raise OptionError(
+            "set_ep_context_data_write_func cannot be used through qnnbridge.",
+            cause="A Python function cannot be called from the process that compiles.",
+            fix="Use compile_to_file and read the .bin beside the model.",
+        )
+
+    def clear_ep_context_data_write_func(self) -> None:
+        """Nothing to clear: such a function is never set."""
+
+    @as_ort_raises
+    def set_ep_context_binary_information(self, output_directory: str | os.PathLike[str], model_name: str) -> None:
+        """Where `compile_to_bytes` and `compile_to_stream` put a context binary that is not embedded:
+        ``<directory>/<name without its ending>_qnn.bin``, whose name the model has in it.
+
+        `compile_to_file` puts it beside the .onnx file, whatever is said here; so does ONNX Runtime.
+        """
+        folder, name = os.fsdecode(output_directory), model_name
+        if not isinstance(name, str):
+            raise RemoteTypeError(f"model_name must be a str, not {type(name).__name__}.")
+        if not folder or not name:
+            raise InvalidArgument("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : output_dir or model_name is empty.")
+        last = os.path.basename(folder)
+        if last and not os.path.splitext(last)[1]:
+            raise InvalidArgument(
+                "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : output_dir is not a valid directory.",
+                cause="ONNX Runtime takes a path for a folder if it ends in a slash.",
+                fix="Put a slash at its end.",
+            )
+        path = os.path.join(folder, name)
+        stem = names.stem_of(path)
+        if not stem or names.safe_stem(stem) != stem:
+            raise OptionError(
+                f"A context binary cannot be called after {name!r}.",
+                cause="QNN does not load a file whose name has two dots in a row, is empty or too long.",
+                fix="Give a file name such as model.onnx.",
+            )
+        self._binary = os.path.dirname(path), stem
+
+    def _compile_beside(self, folder: str, stem: str) -> bytes:
+        """Compile; only the context binary goes to `folder`, in the place of what has that name there."""
+        from qnnbridge._compiling import trouble
+        from qnnbridge._compiling.workfolder import work_folder
+
+        folder, blob = os.path.abspath(folder), names.blob_of(stem)
+        with work_folder(folder) as inner:
+            output = os.path.join(inner, stem + names.MODEL_SUFFIX)
+            try:
+                self._compile(output, embed=False)
+            except CompileFailed as error:
+                raise trouble.seen_from(error, inner, folder) from None
+            try:
+                with open(output, "rb") as file:
+                    model = file.read()
+                os.replace(os.path.join(inner, blob), os.path.join(folder, blob))
+            except OSError as error:
+                raise trouble.from_os(error, folder) from None
+        return model
+
+    def _default_output(self) -> str:
+        if isinstance(self._model, bytes):
+            raise InvalidArgument(
+                "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : A model given as bytes needs an output file path."
+            )
+        stem, _ = os.path.splitext(os.fspath(self._model))
+        return f"{stem}_ctx.onnx"
+
+    def _compile(self, output: str, *, embed: bool) -> None:
+        import qnnbridge
+
+        if not isinstance(self._model, bytes) and not os.path.exists(self._model):
+            raise InvalidArgument(
+                "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : "
+                f'Input model path does not exist: "{os.fspath(self._model)}"'
+            )
+        try:
+            qnnbridge.compile(
+                self._model, output, embed=embed, validate=False, sess_options=self._options, overwrite=True
+            )
+        except CompileFailed as error:
+            if (
+                error.details.get("qnn_nodes") != 0
+                or not self._flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
+            ):
+                raise
+            raise Fail(
+                "[ONNXRuntimeError] : 1 : FAIL : Unable to compile any nodes. Check that the session EPs support "
+                "compilation and can execute at least one subgraph in the model.",
+                cause=error.message,
+                fix=error.fix,
+            ) from None

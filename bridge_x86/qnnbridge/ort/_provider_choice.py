@@ -1,0 +1,120 @@
+"""Which providers a session of a program written for onnxruntime gets.
+
+As requested, unless the person who runs the program says otherwise (`qnnbridge exec --provider`, or the variable
+``QNNBRIDGE_DROPIN_PROVIDER``): "qnn" takes every model to the NPU as far as it goes, "cpu" none. A program that
+asks for QNN gets it with the CPU behind it, as with onnxruntime-qnn itself; what did not go to the NPU is told by
+a warning, the log and the report. The rules on the arguments and their messages are ONNX Runtime's. Pure
+functions.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from qnnbridge._providers import CPU, QNN, option_text
+from qnnbridge._session_options import KNOWN_PROVIDERS
+from qnnbridge_protocol.errors import OptionError, RemoteRuntimeError, RemoteTypeError, RemoteValueError
+
+POLICY_VARIABLE = "QNNBRIDGE_DROPIN_PROVIDER"
+Policy = Literal["as-requested", "qnn", "cpu"]
+POLICIES: tuple[str, ...] = get_args(Policy)
+
+Named = tuple[str, dict[str, str]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProviderChoice:
+    """providers: for `qnnbridge.InferenceSession`; ``None`` leaves them to the session options.
+
+    asked: the program asked for QNN itself, so what goes wrong there is its own. Otherwise QNN was chosen over its
+    head, and the CPU has to do where QNN cannot.
+    """
+
+    providers: list[Named] | None
+    asked: bool
+
+
+def policy() -> Policy:
+    """Raises `OptionError` for a value that is none."""
+    value = os.environ.get(POLICY_VARIABLE, "") or "as-requested"
+    if value not in POLICIES:
+        raise OptionError(f"{POLICY_VARIABLE}={value!r} is not known.", fix=f"One of: {', '.join(POLICIES)}.")
+    return value  # type: ignore[return-value]
+
+
+def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy) -> ProviderChoice:
+    """named: what `normalize` made of the arguments. in_options: the session options name providers."""
+    names = [name for name, _ in named]
+    qnn_options = next((options for name, options in named if name == QNN), {})
+    if chosen == "cpu":
+        return ProviderChoice([(CPU, {})], asked=True)
+    if chosen == "qnn":
+        return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=QNN in names)
+    if QNN in names and CPU not in names[: names.index(QNN)]:
+        return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=True)
+    if in_options and not named:
+        return ProviderChoice(None, asked=True)
+    return ProviderChoice([(CPU, dict(named).get(CPU, {}))], asked=True)
+
+
+_CALLER = 5
+"""Frames from `normalize` up to the program: it, `_begin`, the method and its decorator."""
+
+
+def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -> list[Named]:
+    """The arguments of ``InferenceSession``, checked as ONNX Runtime checks them; empty for none."""
+    if providers is None:
+        return []
+    if not hasattr(providers, "__iter__"):
+        raise RemoteTypeError(f"'{type(providers).__name__}' object is not iterable")
+    if not isinstance(providers, collections.abc.Sequence):
+        raise RemoteValueError("'providers' should be a sequence.")
+    pairs = _pairs(providers, provider_options)
+    found: dict[str, dict[str, str]] = {}
+    for name, options in pairs:
+        if name not in available:
+            warnings.warn(
+                f"Specified provider '{name}' is not in available provider names."
+                f"Available providers: '{', '.join(available)}'",
+                stacklevel=_CALLER,
+            )
+        if name in found:
+            warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=_CALLER)
+            continue
+        found[name] = {str(key): option_text(key, value) for key, value in options.items()}
+    unknown = next((name for name in found if name not in available and name not in KNOWN_PROVIDERS), None)
+    if unknown is not None:
+        raise RemoteRuntimeError(f"Unknown Provider Type: {unknown}")
+    return list(found.items())
+
+
+def _pairs(providers: Sequence[Any], provider_options: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    if provider_options is None:
+        return [_pair(provider) for provider in providers]
+    if not isinstance(provider_options, collections.abc.Sequence):
+        raise RemoteValueError("'provider_options' should be a sequence.")
+    if len(providers) != len(provider_options):
+        raise RemoteValueError("'providers' and 'provider_options' should be the same length if both are given.")
+    if not all(isinstance(provider, str) for provider in providers):
+        raise RemoteValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
+    if not all(isinstance(options, dict) for options in provider_options):
+        raise RemoteValueError("'provider_options' values must be dicts.")
+    return list(zip(providers, provider_options, strict=True))
+
+
+def _pair(provider: Any) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(provider, str):
+        return provider, {}
+    if (
+        isinstance(provider, tuple)
+        and len(provider) == 2
+        and isinstance(provider[0], str)
+        and isinstance(provider[1], dict)
+    ):
+        return provider
+    raise RemoteValueError("'providers' values must be either strings or (string, dict) tuples.")

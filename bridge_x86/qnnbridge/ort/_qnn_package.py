@@ -1,0 +1,58 @@
+"""``onnxruntime_qnn``, the package that applications written for onnxruntime-qnn 2.x register and ask for paths.
+
+The paths are those of the host's package; they may be given back as provider options (``backend_path``), since the
+host reads them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from qnnbridge._providers import QNN
+
+EP_NAME = QNN
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from qnnbridge._host import default_host
+
+        return str(default_host().info.versions.get("onnxruntime_qnn", ""))
+    if name == "LIB_DIR_FULL_PATH":
+        return _folder()
+    raise AttributeError(f"module 'onnxruntime_qnn' has no attribute {name!r}")
+
+
+def get_ep_name() -> str:
+    return EP_NAME
+
+
+def get_ep_names() -> list[str]:
+    return [EP_NAME]
+
+
+def get_library_path() -> str:
+    return _library("onnxruntime_providers_qnn")
+
+
+def get_qnn_cpu_path() -> str:
+    return _library("QnnCpu")
+
+
+def get_qnn_gpu_path() -> str:
+    return _library("QnnGpu")
+
+
+def get_qnn_htp_path() -> str:
+    return _library("QnnHtp")
+
+
+def _library(name: str) -> str:
+    return os.path.join(_folder(), f"{name}.dll" if sys.platform == "win32" else f"lib{name}.so")
+
+
+def _folder() -> str:
+    from qnnbridge._host import default_host
+
+    return default_host().info.library_folder or ""

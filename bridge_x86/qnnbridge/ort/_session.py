@@ -1,0 +1,274 @@
+"""`InferenceSession` with the defaults of ``onnxruntime.InferenceSession``, over `qnnbridge.InferenceSession`.
+
+The differences from its base class: no providers means the CPU (or what the session options say), QNN may share the
+model with the CPU, unknown providers are warned about and fallen back from as ONNX Runtime does, and errors carry
+ONNX Runtime's text alone (`qnnbridge.ort._errors`). Thread-safe like its base class.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qnnbridge import _session as bridge
+from qnnbridge._io_binding import IOBinding
+from qnnbridge._options import RunOptions, SessionOptions, coerce_session_options
+from qnnbridge._providers import CPU
+from qnnbridge._recipe import SessionRecipe
+from qnnbridge.ort import _environment as environment
+from qnnbridge.ort import _provider_choice as provider_choice
+from qnnbridge.ort._errors import as_ort_raises
+from qnnbridge.ort._journal import journal
+from qnnbridge.ort._memory import OrtMemoryInfo, cpu_memory
+from qnnbridge.ort._placement import OrtEpAssignedNode, OrtEpAssignedSubgraph
+from qnnbridge.ort._provider_choice import Named
+from qnnbridge.ort._values import OrtValue
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Fail,
+    HostStartFailed,
+    InvalidProtobuf,
+    ModelChanged,
+    NoSuchFile,
+    OptionError,
+    RemoteError,
+    RemoteTypeError,
+)
+from qnnbridge_protocol.specs import Fallback
+
+__all__ = ["IOBinding", "InferenceSession", "Session", "SessionIOBinding"]
+
+_log = logging.getLogger("qnnbridge.ort")
+
+_EP_ERROR = "*************** EP Error ***************"
+
+RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
+
+_NOT_FOR_QNN = (HostStartFailed, InvalidProtobuf, ModelChanged, NoSuchFile, OptionError, RemoteError)
+"""Errors that the CPU would meet just the same."""
+
+SessionIOBinding = IOBinding
+"""ONNX Runtime's inner class, which applications only name."""
+
+
+class InferenceSession(bridge.InferenceSession):
+    """See ``onnxruntime.InferenceSession``; keyword arguments of `qnnbridge.InferenceSession` are taken too."""
+
+    @staticmethod
+    def _warn(*_: Any, **__: Any) -> None:
+        """A log line says it; as a warning, which may be made an error, a program for ONNX Runtime never met it."""
+
+    @as_ort_raises
+    def __init__(
+        self,
+        path_or_bytes: str | bytes | os.PathLike[str],
+        sess_options: SessionOptions | Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.pop("read_config_from_model", None)
+        self._path = path_or_bytes
+        self._fallback_on = int(kwargs.pop("enable_fallback", 1)) == 1
+        self._kwargs = kwargs
+        self._ort_options = _with_settings(sess_options)
+        if not isinstance(path_or_bytes, (str, bytes, os.PathLike)):
+            raise RemoteTypeError(f"Unable to load from type '{type(path_or_bytes)}'")
+        try:
+            self._begin(providers, provider_options)
+        except (ValueError, RuntimeError) as error:
+            if not self._fallback_on:
+                raise
+            print(f"{_EP_ERROR}\nEP Error {error} when using {providers}")
+            print(f"Falling back to {[CPU]} and retrying.\n{'*' * len(_EP_ERROR)}")
+            self._fallback_on = False
+            try:
+                self._begin([CPU], None)
+            except Exception as again:
+                raise again from error
+
+    def _begin(self, providers: Any, provider_options: Any) -> None:
+        named = provider_choice.normalize(providers, provider_options, environment.get_available_providers())
+        options = self._ort_options
+        in_options = options is not None and options.has_providers()
+        choice = provider_choice.choose(named, in_options=in_options, chosen=provider_choice.policy())
+        try:
+            self._make(choice.providers, options)
+        except BridgeError as error:
+            if choice.asked or isinstance(error, _NOT_FOR_QNN):
+                raise
+            # The program asked for the CPU: that QNN cannot do it is no reason for it to fail.
+            _log.warning("%s runs on the CPU: %s", _label(self._path), error.message)
+            self._make([(CPU, {})], options)
+            journal().opened(self, because=error.message)
+        else:
+            journal().opened(self)
+
+    def _make(self, providers: list[Named] | None, options: SessionOptions | None) -> None:
+        fallback: Fallback | None = "cpu" if providers is None or len(providers) > 1 else None
+        keywords = {"fallback": fallback, **self._kwargs}
+        if _records_assignment(options):
+            keywords.setdefault("cache", False)  # asked are the nodes of the model, not those of a compiled one
+        try:
+            super().__init__(self._path, options, providers=providers, **keywords)
+        except NoSuchFile as error:
+            if isinstance(self._path, bytes) or os.path.exists(self._path):
+                raise
+            path = os.fspath(self._path)
+            error.message = (
+                "[ONNXRuntimeError] : 3 : NO_SUCHFILE : "
+                f"Load model from {path} failed:Load model {path} failed. File doesn't exist"
+            )
+            raise
+
+    def _open(self, manifest: SessionRecipe, *args: Any, **kwargs: Any) -> None:
+        super()._open(dataclasses.replace(manifest, seed=environment.setting("seed")), *args, **kwargs)
+
+    # --- running: the base class's, with ONNX Runtime's texts ---
+
+    @as_ort_raises
+    def run_values(self, *args: Any, **kwargs: Any) -> list[Any]:
+        with journal().running(self):
+            return super().run_values(*args, **kwargs)
+
+    @as_ort_raises
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | Any = None,
+        **kwargs: Any,
+    ) -> list[Any]:
+        with journal().running(self):  # repeated calls do not come by `run_values`
+            return super().run(output_names, input_feed, run_options, **kwargs)
+
+    @as_ort_raises
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | Any = None, **kwargs: Any) -> None:
+        super().run_with_iobinding(iobinding, run_options, **kwargs)
+
+    @as_ort_raises
+    def run_with_ortvaluevector(
+        self,
+        run_options: Any,
+        feed_names: Sequence[str],
+        feeds: Sequence[OrtValue],
+        fetch_names: Sequence[str],
+        fetches: list[Any],
+        fetch_devices: Sequence[Any],
+    ) -> None:
+        """Run; the results are appended to `fetches`."""
+        values = dict(zip(feed_names, feeds, strict=True))
+        fetches.extend(self.run_with_ort_values(list(fetch_names), values, run_options))
+
+    @as_ort_raises
+    def end_profiling(self) -> str:
+        return super().end_profiling()
+
+    # --- facts ---
+
+    def get_session_options(self) -> SessionOptions:
+        return self._ort_options if self._ort_options is not None else super().get_session_options()
+
+    def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
+        """One per input: memory of this process."""
+        return [cpu_memory() for _ in self.get_inputs()]
+
+    def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
+        return [cpu_memory() for _ in self.get_outputs()]
+
+    def get_input_epdevices(self) -> list[Any]:
+        """One per input: ``None``, as ONNX Runtime gives for inputs in plain memory."""
+        return [None for _ in self.get_inputs()]
+
+    @as_ort_raises
+    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
+        """Which provider has which nodes, from the host's ONNX Runtime."""
+        if not _records_assignment(self._ort_options):
+            # The host has recorded it all the same; a program is told what ONNX Runtime tells.
+            raise Fail(
+                f"[ONNXRuntimeError] : 1 : FAIL : 1Session configuration entry '{RECORD_ASSIGNMENT}' must be "
+                'set to "1" to retrieve EP graph assignment information.'
+            )
+        return [
+            OrtEpAssignedSubgraph(str(name), tuple(OrtEpAssignedNode(*map(str, node)) for node in nodes))
+            for name, nodes in self._remote.assignment()
+        ]
+
+    # --- settings ---
+
+    @as_ort_raises
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        old = self._remote
+        self._begin(providers, provider_options)
+        old.close()
+
+    def disable_fallback(self) -> None:
+        """A failed creation is raised from now on, without another try on the CPU."""
+        self._fallback_on = False
+
+    def enable_fallback(self) -> None:
+        self._fallback_on = True
+
+    def create_ortvalue_from_shape_and_type(
+        self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
+    ) -> OrtValue:
+        return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Nothing to release: the providers of this host capture no graphs."""
+
+    def get_tuning_results(self) -> list[dict[str, Any]]:
+        """Empty: the providers of this host are not tunable."""
+        return []
+
+    def set_tuning_results(self, results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool = False) -> None:
+        if results:
+            raise OptionError(
+                "set_tuning_results cannot be used through qnnbridge.",
+                cause="Neither QNN nor the CPU provider is tunable.",
+                fix="Leave it out.",
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise RemoteTypeError(
+            "cannot pickle an InferenceSession of onnxruntime",
+            fix="Give the worker the model's path and make the session there.",
+        )
+
+
+Session = InferenceSession
+
+
+def _with_settings(given: Any) -> SessionOptions | None:
+    """A copy of the options in which the process-wide settings stand where nothing else does."""
+    if given is not None and not isinstance(given, SessionOptions):
+        given = coerce_session_options(given)
+    severity = environment.setting("log_severity_level")
+    verbosity = environment.setting("log_verbosity_level")
+    if severity is None and verbosity is None:
+        return given  # type: ignore[no-any-return]
+    options = copy.copy(given) if given is not None else SessionOptions()
+    if severity is not None and options.log_severity_level == -1:
+        options.log_severity_level = severity
+    if verbosity is not None and not options.log_verbosity_level:
+        options.log_verbosity_level = verbosity
+    return options
+
+
+def _records_assignment(options: SessionOptions | None) -> bool:
+    if options is None:
+        return False
+    try:
+        return options.get_session_config_entry(RECORD_ASSIGNMENT) == "1"
+    except RuntimeError:  # nothing was set
+        return False
+
+
+def _label(path: Any) -> str:
+    return "<bytes>" if isinstance(path, bytes) else os.path.basename(os.fsdecode(path))

@@ -1,0 +1,105 @@
+"""Keeps the cache below its size: what was used longest ago goes first, what is in use stays.
+
+A file that several entries share counts once, and is freed with the last of them. Any thread, any process; one at a
+time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from qnnbridge_host.cache.files import Damaged
+from qnnbridge_host.cache.locks import try_hold
+from qnnbridge_host.cache.store import Store
+
+File = tuple[int, int]
+"""Device and number of a file: its name does not count."""
+
+
+def total_bytes(store: Store) -> int:
+    """Of all entries, and of those that were set aside."""
+    return sum(_sizes(_folders(store)).values())
+
+
+def shrink(store: Store, max_bytes: int, keep: str | None = None) -> list[str]:
+    """Evict until all entries together have at most `max_bytes`. The keys that went.
+
+    keep: the entry that was just made, which somebody is about to use. Raises `OSError`.
+    """
+    held = try_hold(store.root / "locks" / "evict.lock")
+    if held is None:
+        return []  # somebody does it this moment
+    try:
+        return _shrink(store, max_bytes, keep)
+    finally:
+        held.release()
+
+
+def _shrink(store: Store, max_bytes: int, keep: str | None) -> list[str]:
+    gone: list[str] = []
+    if total_bytes(store) > max_bytes:
+        _drop_bad(store)
+    for key in _oldest_first(store):
+        if total_bytes(store) <= max_bytes:
+            break
+        if key != keep and evict(store, key):
+            gone.append(key)
+    return gone
+
+
+def evict(store: Store, key: str) -> bool:
+    """Remove an entry that nobody uses, makes or checks. Whether it went."""
+    held = store.try_lock(key)
+    if held is None:
+        return False
+    try:
+        if store.in_use(key):
+            return False
+        store.remove(key)
+        return True
+    finally:
+        held.release()
+
+
+def last_used(store: Store, key: str) -> float:
+    """Seconds since 1970; of an entry that was never used after it was made, when that was."""
+    hits = store.hits(key)
+    if hits.last:
+        return hits.last
+    with contextlib.suppress(Damaged):
+        entry = store.peek(key)
+        if entry is not None:
+            return entry.manifest.created
+    return 0.0
+
+
+def _oldest_first(store: Store) -> list[str]:
+    return sorted(store.all_keys(), key=lambda key: last_used(store, key))
+
+
+def _drop_bad(store: Store) -> None:
+    from qnnbridge_host.cache.files import remove_tree
+
+    for bad in store.bad_entries():
+        remove_tree(bad.folder)
+
+
+def _folders(store: Store) -> list[Path]:
+    return [store.entry_folder(key) for key in store.all_keys()] + [bad.folder for bad in store.bad_entries()]
+
+
+def _sizes(folders: list[Path]) -> dict[File, int]:
+    """Size of each file in these folders, each file once."""
+    sizes: dict[File, int] = {}
+    for folder in folders:
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    # Not entry.stat(): on Windows that has no number.
+                    status = os.stat(entry.path, follow_symlinks=False)
+                    sizes[status.st_dev, status.st_ino] = status.st_size
+        except OSError:
+            continue
+    return sizes

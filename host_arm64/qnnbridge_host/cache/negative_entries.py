@@ -1,0 +1,84 @@
+"""Models that the cache leaves alone: remembered with the reason, so that the second start does not pay again.
+
+A note belongs to a key, so to one set of versions and options. It stays until it is cleared or grows old. Where it
+cannot be written nothing is remembered, which costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+from typing import Final, Literal
+
+from qnnbridge_host.cache.files import Damaged, read_json, write_json
+from qnnbridge_host.cache.manifest import SCHEMA
+
+Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow"]
+"""refused: nodes would stay on the CPU. nothing-on-qnn: QNN takes no node of it. differs: its compiled model does
+not show what the original shows. crashes: two compiled models in a row killed the host or could not be loaded.
+slow: it is small, and took long to compile all the same, so it is worth an entry."""
+
+FOLDER: Final = "notes"
+DAY_S: Final = 24 * 3600.0
+MAX_AGE_S: Final = 90 * DAY_S
+CRASHES_MAX_AGE_S: Final = 7 * DAY_S
+"""Shorter: two crashes may have been chance."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Note:
+    """created: seconds since 1970."""
+
+    key: str
+    kind: Kind
+    reason: str
+    label: str = ""
+    created: float = 0.0
+
+
+class Notes:
+    """See the module. root: of this version's cache. Any thread, any process."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / FOLDER
+
+    def write(self, key: str, kind: Kind, reason: str, label: str) -> None:
+        note = Note(key, kind, reason, label, time.time())
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_json(self._file(key), {"schema": SCHEMA, **dataclasses.asdict(note)})
+        except OSError:
+            pass
+
+    def read(self, key: str) -> Note | None:
+        try:
+            content = read_json(self._file(key))
+            if content is None or content.pop("schema") != SCHEMA:
+                return None
+            note = Note(**content)
+        except (Damaged, OSError, TypeError, LookupError):
+            return None
+        max_age_s = CRASHES_MAX_AGE_S if note.kind == "crashes" else MAX_AGE_S
+        return note if abs(time.time() - note.created) < max_age_s else None
+
+    def all(self) -> list[Note]:
+        """The newest first."""
+        try:
+            keys = [name[:-5] for name in os.listdir(self._folder) if name.endswith(".json") and name[0] != "."]
+        except OSError:
+            return []
+        found = [note for key in keys if (note := self.read(key)) is not None]
+        return sorted(found, key=lambda note: -note.created)
+
+    def remove(self, key: str) -> bool:
+        """Whether there was one. Raises `OSError`."""
+        try:
+            os.unlink(self._file(key))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _file(self, key: str) -> Path:
+        return self._folder / f"{key}.json"

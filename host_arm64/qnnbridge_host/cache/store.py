@@ -1,0 +1,394 @@
+"""The entries of the cache: whole or not there.
+
+::
+
+    v1/entries/KEY/manifest.json, model_ctx.onnx, model_ctx_qnn.bin
+    v1/locks/KEY.lock       held by whoever compiles, checks or removes this entry
+    v1/uses/KEY/RANDOM.lock held by each process that has sessions of it; hits.json beside them
+    v1/tmp/RANDOM/          entries that are being made, each with RANDOM.lock held by its maker
+    v1/bad/WHEN-KEY/        entries that were set aside, with reason.json
+    v1/notes/KEY.json       models that are left alone
+    memo/                   hashes of files
+
+What always holds: an entry comes into being by one rename, when all of it is on the disk and its manifest, written
+last, says so; it is used only after its files were found to be what the manifest says; it is removed by a rename
+first. Methods that change an entry are called under its lock (`lock`). They raise `OSError` where the disk does not
+do its part. Any thread, any process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+from qnnbridge_host.cache.files import (
+    Damaged,
+    hash_file,
+    read_json,
+    remove_tree,
+    sync_file,
+    sync_folder,
+    write_json,
+)
+from qnnbridge_host.cache.locks import Held, hold, holding, try_hold
+from qnnbridge_host.cache.manifest import FILE_NAME, MODEL, SCHEMA, EntryManifest
+from qnnbridge_host.cache.memo import HashMemo
+
+VERSION_FOLDER: Final = f"v{SCHEMA}"
+SWEEP_WAIT_S: Final = 10.0
+MAX_BAD: Final = 20
+"""So many entries that were set aside are kept for whoever wants to know why."""
+MANY_USES: Final = 16
+REASON_FILE: Final = "reason.json"
+HITS_FILE: Final = "hits.json"
+
+_WINDOWS_MAX_PATH: Final = 259
+_LONGEST_NAME: Final = 40
+
+Fault = Literal["damaged", "foreign", "crashed", "unloadable", "differs"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry on the disk. folder: absolute."""
+
+    folder: Path
+    manifest: EntryManifest
+
+    @property
+    def key(self) -> str:
+        return self.manifest.key
+
+    @property
+    def model(self) -> Path:
+        return self.folder / MODEL
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hits:
+    """How often an entry was used, about; last: seconds since 1970."""
+
+    count: int = 0
+    last: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BadEntry:
+    """An entry that was set aside. when: seconds since 1970."""
+
+    folder: Path
+    key: str
+    fault: str
+    reason: str
+    label: str
+    when: float
+
+
+class Store:
+    """See the module. folder: of the whole cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = folder / VERSION_FOLDER
+        self.memo = HashMemo(folder)
+
+    def prepare(self) -> None:
+        """Make the folders. Raises `OSError` if this cannot be a cache."""
+        longest = len(os.fspath(self.root / "entries")) + _LONGEST_NAME + 2 * (_LONGEST_NAME + 1)
+        if os.name == "nt" and longest > _WINDOWS_MAX_PATH:
+            raise OSError(f"{self.folder} is so long a path that Windows could not open the files in it")
+        for name in ("entries", "locks", "uses", "tmp", "bad", "notes"):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+
+    def check_room(self, size_bytes: int) -> None:
+        """Raises `OSError` if the disk has less room than that: there is no use in compiling first."""
+        free = shutil.disk_usage(self.root).free
+        if free < size_bytes:
+            raise OSError(errno.ENOSPC, f"The disk is full ({free} bytes are free)")
+
+    # --- one entry ---
+
+    def lock(
+        self, key: str, deadline: float | None, on_wait: Callable[[float], bool | None] | None = None
+    ) -> Held | None:
+        """The lock of an entry; ``None`` when the time is over or `on_wait` gave up."""
+        return hold(self._lock_file(key), deadline, on_wait)
+
+    def try_lock(self, key: str) -> Held | None:
+        return try_hold(self._lock_file(key))
+
+    def find(self, key: str, *, fresh: bool = False) -> Entry | None:
+        """The entry, with every byte checked; ``None`` if there is none.
+
+        Unchanged files are not read again, unless `fresh` asks for it. Raises `Damaged` with the reason.
+        """
+        entry = self.peek(key)
+        if entry is None:
+            return None
+        self._check(entry, fresh)
+        return entry
+
+    def peek(self, key: str) -> Entry | None:
+        """The entry with nothing checked but its manifest. Raises `Damaged`."""
+        folder = self.entry_folder(key)
+        try:
+            manifest = EntryManifest.read(folder)
+        except OSError as error:
+            raise Damaged(f"its manifest cannot be read ({error.strerror or error})") from None
+        if manifest is None:
+            if not os.path.lexists(folder):
+                return None
+            raise Damaged("it has no manifest")
+        return Entry(folder, manifest)
+
+    def publish(self, draft: Draft, manifest: EntryManifest) -> Entry:
+        """Make the finished draft the entry of its key, in one step. Files that another entry has are shared."""
+        for record in manifest.files:
+            self._share(draft.folder / record.name, record.sha256, record.size)
+            sync_file(draft.folder / record.name)
+        manifest.write(draft.folder)
+        target = self.entry_folder(manifest.key)
+        if os.path.lexists(target):
+            self.remove(manifest.key)
+        os.rename(draft.folder, target)
+        sync_folder(target.parent)
+        draft.close()
+        return Entry(target, manifest)
+
+    def set_aside(self, key: str, fault: Fault, reason: str) -> None:
+        """Move an entry to where nobody loads it, and write down why."""
+        folder = self.entry_folder(key)
+        if not os.path.lexists(folder):
+            return
+        label = ""
+        with contextlib.suppress(Damaged):
+            entry = self.peek(key)
+            label = entry.manifest.label if entry is not None else ""
+        now = time.time()
+        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(8)}-{key[:8]}"
+        target = self.root / "bad" / name
+        os.rename(folder, target)
+        if target.is_dir():
+            with contextlib.suppress(OSError):  # that it is gone from here matters more than why
+                content = {"key": key, "fault": fault, "reason": reason, "label": label, "when": now}
+                write_json(target / REASON_FILE, content)
+        for bad in self.bad_entries()[MAX_BAD:]:
+            remove_tree(bad.folder)
+
+    def remove(self, key: str) -> None:
+        """Remove an entry and what is remembered of its use."""
+        folder = self.entry_folder(key)
+        if os.path.lexists(folder):
+            grave = self.root / "tmp" / f"removed-{secrets.token_hex(8)}"
+            os.rename(folder, grave)
+            remove_tree(grave)
+        if not self.in_use(key):
+            remove_tree(self._uses(key))
+
+    # --- who uses it ---
+
+    def use(self, key: str) -> Held:
+        """As long as this is held the entry is not evicted."""
+        folder = self._uses(key)
+        folder.mkdir(parents=True, exist_ok=True)
+        names = [name for name in os.listdir(folder) if name.endswith(".lock")]
+        if len(names) > MANY_USES or any(not name.startswith(f"{os.getpid()}-") for name in names):
+            self.in_use(key)  # removes what killed processes left, and sessions that were never closed
+        held = try_hold(folder / f"{os.getpid()}-{secrets.token_hex(6)}.lock")
+        if held is None:
+            raise OSError(f"{folder}: a new lock is held already")
+        return held
+
+    def in_use(self, key: str) -> bool:
+        """Whether a living process has sessions of it. Removes what dead ones left."""
+        used = False
+        for file in _listed(self._uses(key)):
+            if file.suffix != ".lock":
+                continue
+            held = try_hold(file)
+            if held is None:
+                used = True
+            else:
+                held.release(remove=True)
+        return used
+
+    def count_hit(self, key: str) -> None:
+        """Remember the use. Two at once may count as one."""
+        hits = self.hits(key)
+        with contextlib.suppress(OSError):
+            self._uses(key).mkdir(parents=True, exist_ok=True)
+            write_json(self._uses(key) / HITS_FILE, {"count": hits.count + 1, "last": time.time()})
+
+    def hits(self, key: str) -> Hits:
+        try:
+            content = read_json(self._uses(key) / HITS_FILE)
+            return Hits(int(content["count"]), float(content["last"])) if content is not None else Hits()
+        except (Damaged, OSError, LookupError, TypeError, ValueError):
+            return Hits()
+
+    # --- making one ---
+
+    def draft(self) -> Draft:
+        """An empty folder on the same volume, for an entry that is being made."""
+        with holding(self._sweep_lock, time.monotonic() + SWEEP_WAIT_S):
+            name = secrets.token_hex(8)
+            held = try_hold(self.root / "tmp" / f"{name}.lock")
+            if held is None:
+                raise OSError(f"{self.root}: a new lock is held already")
+            try:
+                folder = self.root / "tmp" / name
+                folder.mkdir()
+            except BaseException:
+                held.release(remove=True)
+                raise
+        return Draft(folder, held)
+
+    def sweep(self) -> int:
+        """Remove what makers and users left that were killed. How many had been making one."""
+        removed = 0
+        for folder in _listed(self.root / "uses"):
+            self._sweep_uses(folder.name)
+        with holding(self._sweep_lock, time.monotonic() + SWEEP_WAIT_S) as alone:
+            if not alone:
+                return 0
+            found = {file.name.removesuffix(".lock") for file in _listed(self.root / "tmp")}
+            for name in found:
+                if name.startswith("removed-"):
+                    remove_tree(self.root / "tmp" / name)
+                    continue
+                held = try_hold(self.root / "tmp" / f"{name}.lock")
+                if held is None:
+                    continue
+                remove_tree(self.root / "tmp" / name)
+                held.release(remove=True)
+                removed += 1
+        return removed
+
+    def _sweep_uses(self, key: str) -> None:
+        with contextlib.suppress(OSError):
+            held = self.try_lock(key)
+            if held is None:
+                return  # somebody is about to use it
+            try:
+                if not self.in_use(key) and not os.path.lexists(self.entry_folder(key)):
+                    remove_tree(self._uses(key))
+            finally:
+                held.release()
+
+    # --- all of them ---
+
+    def all_keys(self) -> list[str]:
+        return sorted(file.name for file in _listed(self.root / "entries"))
+
+    def bad_entries(self) -> list[BadEntry]:
+        """The newest first."""
+        found = []
+        for folder in _listed(self.root / "bad"):
+            try:
+                content = read_json(folder / REASON_FILE) or {}
+            except (Damaged, OSError):
+                content = {}
+            text = {name: str(content.get(name, "")) for name in ("key", "fault", "reason", "label")}
+            when = content.get("when", 0.0)
+            found.append(BadEntry(folder, **text, when=when if isinstance(when, float) else 0.0))
+        return sorted(found, key=lambda bad: bad.folder.name, reverse=True)
+
+    def entry_folder(self, key: str) -> Path:
+        return self.root / "entries" / key
+
+    # --- details ---
+
+    def _check(self, entry: Entry, fresh: bool) -> None:
+        if entry.manifest.key != entry.folder.name:
+            raise Damaged(f"it is the entry of another key ({entry.manifest.key})")
+        names = {record.name for record in entry.manifest.files}
+        strangers = {file.name for file in _listed(entry.folder)} - names - {FILE_NAME}
+        if strangers:
+            raise Damaged(f"it has a file that does not belong to it: {sorted(strangers)[0]}")
+        for record in entry.manifest.files:
+            path = entry.folder / record.name
+            try:
+                size, found = path.lstat().st_size, None
+                if size == record.size and not path.is_symlink():
+                    found = hash_file(path) if fresh else self._remembered(path)
+            except FileNotFoundError:
+                raise Damaged(f"{record.name} is not there") from None
+            except OSError as error:
+                raise Damaged(f"{record.name} cannot be read ({error.strerror or error})") from None
+            if size != record.size:
+                raise Damaged(f"{record.name} has {size} bytes instead of {record.size}")
+            if found != record.sha256:
+                raise Damaged(f"{record.name} has other contents than when it was compiled")
+
+    def _remembered(self, path: Path) -> str | None:
+        found = self.memo.look(path)
+        return found.sha256 if found is not None else None
+
+    def _share(self, path: Path, sha256: str, size: int) -> None:
+        """The file of another entry in place of an equal one, where the file system has hard links."""
+        for key in self.all_keys():
+            try:
+                other = self.peek(key)
+            except Damaged:
+                continue
+            if other is None:
+                continue
+            for record in other.manifest.files:
+                if (record.sha256, record.size) != (sha256, size):
+                    continue
+                twin = other.folder / record.name
+                with contextlib.suppress(OSError, Damaged):
+                    self._check(other, fresh=False)
+                    linked = path.with_name(f"{path.name}.linked")
+                    os.link(twin, linked)
+                    os.replace(linked, path)
+                    return
+
+    def _lock_file(self, key: str) -> Path:
+        return self.root / "locks" / f"{key}.lock"
+
+    def _uses(self, key: str) -> Path:
+        return self.root / "uses" / key
+
+    @property
+    def _sweep_lock(self) -> Path:
+        return self.root / "locks" / "sweep.lock"
+
+
+class Draft:
+    """A folder in which an entry is made; gone after `close`, unless it has become one."""
+
+    def __init__(self, folder: Path, held: Held) -> None:
+        self.folder = folder
+        self._held: Held | None = held
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._held is None:
+            return
+        remove_tree(self.folder)
+        self._held.release(remove=True)
+        self._held = None
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _listed(folder: Path) -> Iterator[Path]:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        yield folder / name

@@ -1,0 +1,1 @@
+"""Repeated calls: channels of their own, plans, shared memory."""

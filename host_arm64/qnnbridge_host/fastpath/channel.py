@@ -1,0 +1,346 @@
+"""A line: a pair of streams beside the connection, with a thread of its own, for calls that are repeated.
+
+The thread reads a call, runs it and answers it: no other thread has to wake up for it, which is what makes it
+quick. Only a call that finds the NPU's lane busy is left to the thread that is in the lane. A line that breaks (its
+caller gave up) ends quietly; what it was busy with goes on, and its answer is dropped.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge_host.errors import describe
+from qnnbridge_host.fastpath.call import FastCall
+from qnnbridge_host.fastpath.plans import InlineMemory, Plan, make_plan
+from qnnbridge_protocol.drivers.descriptors import ByteWriter, blocking_write
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync, UnknownOperation
+from qnnbridge_protocol.fastpath import (
+    HEAD,
+    HEAD_BYTES,
+    LAST_NUMBER,
+    LINE_MAGIC,
+    MAX_PLANS,
+    PHASE_RECORD,
+    PHASES,
+    LineKind,
+    TailReader,
+    is_behind,
+    pack_head,
+    parse_head,
+    tail_of,
+)
+from qnnbridge_protocol.frames import Frame, Kind, desync
+from qnnbridge_protocol.limits import Limits
+
+if TYPE_CHECKING:
+    from qnnbridge_host.fastpath.open_channels import Lines
+    from qnnbridge_host.in_flight import Declaration
+
+_PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
+_IN_SHORT = struct.Struct("<8sIIQQ")
+"""A head of which magic, kind and zeros are one field."""
+_CALL_BEGINS, _PING_BEGINS = pack_head(LineKind.CALL, 0)[:8], pack_head(LineKind.PING, 0)[:8]
+_RESULT = int(LineKind.RESULT)
+_FEW_CHUNKS = 64
+"""So many go in one gathering write that needs no preparation."""
+_NUMBER_AT = 8
+_NUMBER = struct.Struct("<I")
+"""Of a head that says nothing but its kind, what differs from call to call."""
+
+
+class Line:
+    """One line. Its thread reads; whoever serves a call writes, under a lock."""
+
+    def __init__(self, lines: Lines, number: int, ends: tuple[int, int], record: memoryview | None) -> None:
+        self.number = number
+        self._lines = lines
+        self._desk = lines.desk
+        self._accept = lines.desk.accept
+        self._in_fd, self._out_fd = ends
+        self._record = record
+        self.records = record is not None
+        self._plans: dict[int, Plan] = {}
+        self._forgotten: set[int] = set()
+        """Plans without memory: a caller that gave its last call up gave the memory back at once, and the thread
+        that takes this in may be ahead of the one that reads the call."""
+        self._inline_memory: InlineMemory | None = None
+        self.spare: list[FastCall] = []
+        """To be used again."""
+        self._write_lock = threading.Lock()
+        self._tell_lock = threading.Lock()
+        """Of those who tell a phase, before the other one."""
+        self._write = blocking_write(self._out_fd)
+        self._writer = ByteWriter(self._write)
+        self.result = bytearray(pack_head(LineKind.RESULT, 0))
+        self._out_head = memoryview(bytearray(HEAD_BYTES))
+        self._pong = bytearray(pack_head(LineKind.PONG, 0))
+        self._made = 0
+        """Calls that there are. One that is not spare is in somebody's hands."""
+        self.ended = False
+        """The client is gone from it: nothing is written any more."""
+        self._answered = 0
+        """The call that was answered last: nothing more is said about it. Under the lock."""
+        self.withdrawn = 0
+        """The last call of which a cancel came before its answer, and maybe before the call itself."""
+        self.current: FastCall | None = None
+        """The call that is being served."""
+        self.note: Callable[[str], None] = self._note_phase
+        """To be called before each native step of it."""
+        self.declare = lines.desk.declare
+
+    def let_go(self) -> None:
+        """Of the memory of its plans."""
+        self._plans.clear()
+        for call in list(self.spare):
+            call.plan = None
+
+    def start(self) -> None:
+        threading.Thread(target=self._work, name=f"qnnbridge line {self.number}", daemon=True).start()
+
+    def forget_slab(self, number: int) -> None:
+        """The application has nothing there any more: plans must not keep it mapped. Any thread."""
+        for plan_number, plan in self._plans.copy().items():
+            if number in plan.slabs:
+                self._forgotten.add(plan_number)
+                self._plans.pop(plan_number, None)
+
+    def withdraw(self, number: int) -> bool:
+        """See `Lines.withdraw`. Any thread."""
+        if not is_behind(number, self._answered):
+            return False
+        self.withdrawn = number
+        return True
+
+    # --- reading; the line's own thread ---
+
+    def _work(self) -> None:
+        file = io.FileIO(self._in_fd, "rb", closefd=False)
+        head = memoryview(bytearray(HEAD_BYTES))
+        readinto, take = file.readinto, self._take
+        try:
+            while not self._lines.closed:
+                count = readinto(head)
+                if count != HEAD_BYTES and not _fill_rest(file, head, count or 0):
+                    break
+                take(file, head)
+        except ProtocolDesync as error:
+            self._desk.broken(error)
+        except EOFError:
+            pass
+        except OSError as error:
+            print(f"qnnbridge host: line {self.number}: {error}", file=sys.stderr, flush=True)
+        finally:
+            self.let_go()
+            self._inline_memory = None
+            self._lines.ended(self)
+            os.close(self._in_fd)
+            self.ended = True
+            self.close_if_unused()
+
+    def _take(self, file: io.FileIO, raw: memoryview) -> None:
+        begins, number, plan_number, tail, zeros = _IN_SHORT.unpack_from(raw)
+        if number and not zeros:
+            # The usual cases, without the objects that the careful way makes.
+            if begins == _CALL_BEGINS:
+                plan = self._plans.get(plan_number)
+                if plan is not None and plan.input_bytes == tail:
+                    for view in plan.inputs:
+                        count = file.readinto(view) or 0
+                        if count != view.nbytes and not _fill_rest(file, view, count):
+                            raise EOFError
+                    call = self.spare.pop() if self.spare else self._new_call()
+                    call.renew(number, plan)
+                    self._accept(call, plan.lane)
+                    return
+            elif begins == _PING_BEGINS and not tail:
+                self.answer_shortly(self._pong, number)
+                return
+        self._take_carefully(file, raw)
+
+    def _new_call(self) -> FastCall:
+        self._made += 1
+        return FastCall(self)
+
+    def _take_carefully(self, file: io.FileIO, raw: memoryview) -> None:
+        head = parse_head(raw, self._desk.limits, from_client=True)
+        if head.kind is LineKind.CALL:
+            plan = self._plans.get(head.plan)
+            if head.plan in self._forgotten and not head.tail_bytes:
+                error = InvalidArgument(f"The memory of plan {head.plan} was released before the call was read.")
+                self._send_frame(LineKind.ERROR, head.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
+                return
+            if plan is None:
+                raise desync(f"call of plan {head.plan}, which is not there", raw)
+            raise desync(f"call with {head.tail_bytes} bytes, its plan says {plan.input_bytes}", raw)
+        if head.kind is LineKind.PING:
+            self._send(LineKind.PONG, head.number)
+        else:
+            self._answer_question(head.number, _read_tail(file, head.tail_bytes, self._desk.limits))
+
+    def _answer_question(self, number: int, question: Frame) -> None:
+        header = question.header
+        op = header.get("op")
+        try:
+            if op == "plan.make":
+                plan_number = header.get("plan")
+                if type(plan_number) is not int or not 0 < plan_number < 2**32:
+                    raise desync("a plan without a proper number")
+                if len(self._plans) >= MAX_PLANS or plan_number in self._plans:
+                    raise InvalidArgument(f"Plan {plan_number} is there already, or there are too many.")
+                self._plans[plan_number] = plan = self._make_plan(header)
+                for slab in plan.slabs:
+                    # Behind the entry: if it is released now, whoever does that finds the plan.
+                    if slab not in self._lines.slabs:
+                        self.forget_slab(slab)
+            elif op == "plan.drop":
+                for plan_number in header.get("plans") or ():
+                    self._plans.pop(plan_number, None)
+                    self._forgotten.discard(plan_number)
+            else:
+                raise UnknownOperation(f"This host does not know the operation {op!r} on a line.")
+        except (BridgeError, MemoryError, TypeError) as error:
+            self._send_frame(LineKind.ERROR, number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
+            return
+        self._send_frame(LineKind.ANSWER, number, Frame(Kind.REPLY, 1, {}))
+
+    def _make_plan(self, header: Mapping[str, Any]) -> Plan:
+        if self._inline_memory is None:
+            self._inline_memory = InlineMemory(self._lines.slabs.own)
+        return make_plan(header, self._desk.find, self._lines.slabs, self._inline_memory, self._desk.limits)
+
+    # --- answering; whoever serves the call ---
+
+    def _note_phase(self, phase: str) -> None:
+        # Read by the client only when this process is gone: no frame, no wake-up, and it is always right.
+        call = self.current
+        if call is not None and self._record is not None:
+            call.phase = phase
+            PHASE_RECORD.pack_into(self._record, 0, call.number, _PHASE_NUMBERS.get(phase, 1))
+
+    def answer(self, call: FastCall, values: list[Any]) -> None:
+        """With outputs of other shapes than the plan says."""
+        from qnnbridge_protocol.values import Encoder
+
+        encoder = Encoder()
+        header = {"outputs": [encoder.add(value) for value in values]}
+        frame = Frame(Kind.REPLY, 1, header, tuple(encoder.buffers))
+        self._send_frame(LineKind.VALUES, call.number, frame)
+
+    def answer_error(self, call: FastCall, error: BaseException) -> None:
+        self._send_frame(LineKind.ERROR, call.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
+
+    def tell_phase(self, what: Declaration) -> None:
+        number = what.id & LAST_NUMBER
+        head = memoryview(pack_head(LineKind.PHASE, number, phase=_PHASE_NUMBERS.get(what.phase, 1)))
+        with self._tell_lock:  # who comes when another one is about to tell it goes on when it is told
+            # The call may be answered at this moment. The client is further on then, and may not read at all.
+            if not self._write_lock.acquire(blocking=False):
+                return
+            try:
+                if not self.ended and what.due and is_behind(number, self._answered):
+                    self._write_out([head])
+                    what.made()
+            finally:
+                self._write_lock.release()
+
+    def answer_shortly(self, head: bytearray, number: int) -> None:
+        """With `result`: the outputs are where the plan says. Or with a PONG."""
+        with self._write_lock:
+            if self.ended:
+                return
+            self._answered = number
+            _NUMBER.pack_into(head, _NUMBER_AT, number)
+            try:
+                os.write(self._out_fd, head)
+            except OSError:  # the caller has given the line up
+                self.ended = True
+
+    def answer_inline(self, number: int, plan: Plan) -> None:
+        """With the outputs, that travel here."""
+        with self._write_lock:
+            if self.ended:
+                return
+            self._answered = number
+            HEAD.pack_into(self._out_head, 0, LINE_MAGIC, _RESULT, 0, 0, number, 0, plan.output_bytes, 0)
+            chunks = [self._out_head, *plan.outputs]
+            try:
+                count = self._write(chunks) if len(chunks) <= _FEW_CHUNKS else 0
+                if count != HEAD_BYTES + plan.output_bytes:
+                    self._writer.write_all(_behind(chunks, count))
+            except OSError:  # the caller has given the line up
+                self._writer.discard()
+                self.ended = True
+
+    def _send_frame(self, kind: LineKind, number: int, frame: Frame) -> None:
+        chunks, size = tail_of(frame, self._desk.limits)
+        self._send(kind, number, chunks, size)
+
+    def _send(self, kind: LineKind, number: int, chunks: list[memoryview] | None = None, size: int = 0) -> None:
+        head = memoryview(pack_head(kind, number, tail_bytes=size))
+        with self._write_lock:
+            if not self.ended:
+                self._answered = number
+                self._write_out([head, *(chunks or ())])
+
+    def _write_out(self, chunks: list[memoryview]) -> None:
+        """Under the lock."""
+        try:
+            self._writer.write_all(chunks)
+        except OSError:  # the caller has given the line up
+            self._writer.discard()
+            self.ended = True
+
+    def close_if_unused(self) -> None:
+        """The line has ended: nobody will write when all its calls are spare."""
+        with self._write_lock:
+            if len(self.spare) == self._made and self._out_fd >= 0:
+                os.close(self._out_fd)
+                self._out_fd = -1
+                # Calls, plans and memory refer to each other: in a process that goes on they would stay for long.
+                self.spare.clear()
+                self._made = 0
+                self.current = self._record = None
+                self.note = _nowhere
+
+
+def _nowhere(_phase: str) -> None:
+    """For a line that has ended."""
+
+
+def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of them behind the first `count` bytes."""
+    rest = []
+    for chunk in chunks:
+        if count < chunk.nbytes:
+            rest.append(chunk[count:])
+        count = max(0, count - chunk.nbytes)
+    return rest
+
+
+def _fill_rest(file: io.FileIO, view: memoryview, count: int) -> bool:
+    """Read until the view is full, behind a first read of `count` bytes. False at the end of the stream."""
+    while count < view.nbytes:
+        more = file.readinto(view[count:]) if count else 0
+        if not more:
+            return False
+        count += more
+    return True
+
+
+def _read_tail(file: io.FileIO, size: int, limits: Limits) -> Frame:
+    tail = TailReader(size, limits)
+    while tail.frame is None:
+        count = file.readinto(tail.buffer())
+        if not count:
+            raise EOFError
+        tail.received(count)
+    return tail.frame
+
+
+__all__ = ["Line"]

@@ -1,0 +1,161 @@
+"""Plans: what a client said once of a call that it repeats, checked and made ready.
+
+Nothing in the description is believed: names are ONNX Runtime's to check, everything else is checked here, before
+memory is taken or pointed to. A plan belongs to one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from qnnbridge_host.engine.bound_call import BoundCall, BoundTensor
+from qnnbridge_host.engine.stop import StopHandle
+from qnnbridge_host.fastpath.shared_memory import Slabs
+from qnnbridge_protocol.errors import InvalidArgument
+from qnnbridge_protocol.fastpath import layout
+from qnnbridge_protocol.frames import ALIGNMENT, desync
+from qnnbridge_protocol.limits import Limits
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+class BoundRuns(Protocol):
+    """What a plan runs, as a rule a session."""
+
+    def run_bound(self, call: BoundCall, stop: StopHandle, enter: Callable[[str], None]) -> list[Any] | None:
+        """See `EngineSession.run_bound`. enter: called before each native step."""
+
+
+class InlineMemory:
+    """What the tensors of a line's inline plans lie in, all in the same place: a line carries one call at a time.
+
+    Used by the line's own thread.
+    """
+
+    def __init__(self, own: Callable[[int], npt.NDArray[np.uint8]]) -> None:
+        """own: gives so many bytes."""
+        self._own = own
+        self._data = own(0)
+
+    def provide(self, size: int) -> npt.NDArray[np.uint8]:
+        """At least so much. Each time at least twice as much as before, so that plans that were made before, and
+        keep what they have, need no more than this one."""
+        if self._data.nbytes < size:
+            self._data = self._own(max(size, 2 * self._data.nbytes))
+        return self._data
+
+
+class Plan:
+    """session: that it runs. lane: in which its calls wait, if in any. inline: tensors travel on the line.
+
+    inputs, outputs: the bytes of the tensors that travel, and how many they are. slabs: numbers of those that its
+    tensors lie in.
+    """
+
+    __slots__ = (
+        *("call", "inline", "input_bytes", "inputs", "lane", "output_bytes", "outputs", "session"),
+        "slabs",
+    )
+
+    def __init__(
+        self, session: BoundRuns, lane: str | None, call: BoundCall, inline: bool, slabs: frozenset[int]
+    ) -> None:
+        self.session = session
+        self.lane = lane
+        self.call = call
+        self.inline = inline
+        self.slabs = slabs
+        self.inputs = _bytes_of(call.inputs) if inline else []
+        self.outputs = _bytes_of(call.outputs) if inline else []
+        self.input_bytes = sum(view.nbytes for view in self.inputs)
+        self.output_bytes = sum(view.nbytes for view in self.outputs)
+
+
+def make_plan(
+    description: Mapping[str, Any],
+    find: Callable[[int], tuple[BoundRuns, str | None]],
+    slabs: Slabs,
+    inline_memory: InlineMemory,
+    limits: Limits,
+) -> Plan:
+    """Raises `ProtocolDesync` for what no client would say, `InvalidArgument` and `Closed` for the rest."""
+    inline = description.get("inline")
+    number, inputs, outputs = (description.get(key) for key in ("session", "inputs", "outputs"))
+    if type(inline) is not bool or type(number) is not int or type(inputs) is not list or type(outputs) is not list:
+        raise desync("plan.make without a proper description")
+    session, lane = find(number)
+    tensors = [_read(item) for item in (*inputs, *outputs)]
+    if inline:
+        bound = _inline(tensors, inline_memory, limits.max_body)
+    else:
+        bound = [_shared(tensor, slabs, written=at >= len(inputs)) for at, tensor in enumerate(tensors)]
+    call = BoundCall(tuple(bound[: len(inputs)]), tuple(bound[len(inputs) :]))
+    if len(call.feeds) != len(inputs) or len(set(call.output_names)) != len(outputs) or not outputs:
+        raise desync("plan.make with a name twice, or without an output")
+    return Plan(session, lane, call, inline, frozenset(() if inline else [tensor.slab for tensor in tensors]))
+
+
+class _Tensor(NamedTuple):
+    """One tensor of a plan, as far as it can be judged by itself. slab, offset: where it lies, unless inline."""
+
+    name: str
+    shape: list[int]
+    dtype: np.dtype[Any]
+    nbytes: int
+    slab: int
+    offset: int
+
+
+def _read(item: Any) -> _Tensor:
+    from qnnbridge_protocol.elements import LAYOUTS, ElementType, measure
+
+    if type(item) is not list or len(item) != 5 or type(item[0]) is not str or type(item[2]) is not list:
+        raise desync("a tensor of a plan is [name, element, shape, slab, offset]")
+    name, number, shape, slab, offset = item
+    try:
+        if any(type(dim) is not int for dim in shape):
+            raise ValueError("a dimension is no integer")
+        element = ElementType(number)
+        size = measure(LAYOUTS[element].bits, shape)[1]
+    except (ValueError, TypeError, KeyError) as error:
+        raise desync(f"a tensor of a plan has no proper type or shape ({error})") from None
+    kind = LAYOUTS[element]
+    if not kind.named or kind.packed or element is ElementType.STRING:
+        raise InvalidArgument(f"A {element.text} tensor cannot be part of a plan.")
+    if type(slab) is not int or type(offset) is not int or offset < 0 or offset % ALIGNMENT:
+        raise desync("a tensor of a plan lies at no proper place")
+    return _Tensor(name, shape, kind.storage, size, slab, offset)
+
+
+def _inline(tensors: list[_Tensor], memory: InlineMemory, most: int) -> list[BoundTensor]:
+    import numpy as np
+
+    offsets, size = layout([tensor.nbytes for tensor in tensors])
+    if size > most:
+        raise InvalidArgument("The tensors of an inline plan are larger than a message may be.")
+    data = memory.provide(size)
+    return [
+        BoundTensor(tensor.name, np.ndarray(tensor.shape, tensor.dtype, data, offset))
+        for tensor, offset in zip(tensors, offsets, strict=True)
+    ]
+
+
+def _shared(tensor: _Tensor, slabs: Slabs, *, written: bool) -> BoundTensor:
+    slab = slabs.get(tensor.slab)
+    if slab.host_writes is not written:
+        raise desync("an input lies in memory that the host writes, or an output in memory that it does not")
+    if tensor.offset + tensor.nbytes > slab.data.nbytes:
+        raise desync(
+            f"a tensor of {tensor.nbytes} bytes at {tensor.offset} lies beyond its slab of {slab.data.nbytes}"
+        )
+    return BoundTensor(tensor.name, slab.view(tensor.shape, tensor.dtype, tensor.offset))
+
+
+def _bytes_of(tensors: Sequence[BoundTensor]) -> list[memoryview]:
+    return [tensor.array.data.cast("B") for tensor in tensors if tensor.array.nbytes]
+
+
+__all__ = ["BoundRuns", "InlineMemory", "Plan", "make_plan"]

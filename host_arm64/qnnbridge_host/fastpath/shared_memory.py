@@ -1,0 +1,107 @@
+"""What the application shares with this host: pieces of memory, by number. Any thread."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge_protocol.errors import InvalidArgument
+from qnnbridge_protocol.fastpath import MAX_SLABS
+
+if sys.platform == "win32":
+    from qnnbridge_host._platform._win32_sharing import AVAILABLE, drop, map_memory, open_stream
+else:
+    from qnnbridge_host._platform._posix_sharing import AVAILABLE, drop, map_memory, open_stream
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["AVAILABLE", "Slab", "Slabs", "drop_places", "open_stream"]
+
+PLACES = ("read", "write", "where")
+"""Fields of requests that name what the application shares."""
+
+
+def drop_places(header: Mapping[str, Any]) -> None:
+    """The request is answered, or never served: let go of what it gave this process and nobody has opened."""
+    for name in PLACES:
+        place = header.get(name)
+        if isinstance(place, dict):
+            drop(place)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slab:
+    """A piece of shared memory. host_writes: this side writes it and the application reads; else the reverse."""
+
+    data: npt.NDArray[np.uint8]
+    host_writes: bool
+
+    def view(self, shape: Sequence[int], dtype: np.dtype[Any], offset: int) -> npt.NDArray[Any]:
+        """The tensor that lies there."""
+        import numpy as np
+
+        view: npt.NDArray[Any] = np.ndarray(tuple(shape), dtype, self.data, offset)
+        return view
+
+
+class Slabs:
+    """The pieces that are attached. A plan that uses one keeps it mapped after its release.
+
+    asked: the number of the request, which tells the order in which the client asked.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slabs: dict[int, Slab] = {}
+        self._released_at: dict[int, int] = {}
+        """Of some that were not there to be released: a client that did not wait to hear of an attach releases it
+        right behind that, and the thread that does it may be ahead of the other one."""
+
+    def __len__(self) -> int:
+        return len(self._slabs)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._slabs
+
+    def attach(self, number: int, where: dict[str, Any], size: int, *, host_writes: bool, asked: int) -> None:
+        with self._lock:
+            full = len(self._slabs) >= MAX_SLABS or number in self._slabs
+        if full:
+            raise InvalidArgument(f"Slab {number} cannot be attached: it is already, or there are too many.")
+        slab = self._map(where, size, host_writes)
+        with self._lock:
+            if self._released_at.pop(number, 0) > asked:
+                raise InvalidArgument(f"Slab {number} was released before it was attached.")
+            self._slabs[number] = slab
+
+    def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> Slab:
+        """Raises `OSError`, `ValueError`."""
+        import numpy as np
+
+        return Slab(np.frombuffer(map_memory(where, size, write=host_writes), np.uint8), host_writes)
+
+    def own(self, size: int) -> npt.NDArray[np.uint8]:
+        """Memory for tensors that are not shared."""
+        import numpy as np
+
+        return np.empty(size, np.uint8)
+
+    def release(self, number: int, *, asked: int) -> None:
+        """One that is unknown is no error."""
+        with self._lock:
+            if self._slabs.pop(number, None) is None:
+                self._released_at[number] = asked
+                if len(self._released_at) > MAX_SLABS:
+                    del self._released_at[next(iter(self._released_at))]
+
+    def get(self, number: int) -> Slab:
+        with self._lock:
+            slab = self._slabs.get(number)
+        if slab is None:
+            raise InvalidArgument(f"There is no slab {number}.")
+        return slab

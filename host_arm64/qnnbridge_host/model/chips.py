@@ -1,0 +1,107 @@
+"""Qualcomm's chips as QNN knows them: model number, part name, Hexagon architecture, fast memory (VTCM).
+
+Numbers, names and architectures are those that onnxruntime-qnn 2.7 knows (`soc_model`), and equal the host's table.
+The sizes of VTCM are what Qualcomm's compiler 2.51 wrote into a context binary that was made for the chip. The
+names in shops are Qualcomm's. Constant tables and pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from typing import Final
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chip:
+    """name: Qualcomm's part name. arch: of the HTP, 73 for V73. product: its name in shops, as far as known."""
+
+    number: int
+    name: str
+    arch: int
+    vtcm_mb: int
+    product: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"SoC {self.number} ({self.name}, V{self.arch})"
+
+
+CHIPS: Final = (
+    Chip(30, "SM8350", 68, 4, "Snapdragon 888"),
+    Chip(34, "SM8325", 68, 4),
+    Chip(36, "SM8450", 69, 8, "Snapdragon 8 Gen 1"),
+    Chip(37, "SC8280X", 68, 4, "Snapdragon 8cx Gen 3"),
+    Chip(42, "SM8475", 69, 8, "Snapdragon 8+ Gen 1"),
+    Chip(43, "SM8550", 73, 8, "Snapdragon 8 Gen 2"),
+    Chip(57, "SM8650", 75, 8, "Snapdragon 8 Gen 3"),
+    Chip(60, "SC8380XP", 73, 8, "Snapdragon X Elite and X Plus"),
+    Chip(68, "SM8635", 73, 4, "Snapdragon 8s Gen 3"),
+    Chip(69, "SM8750", 79, 8, "Snapdragon 8 Elite"),
+    Chip(70, "SM7675", 73, 4, "Snapdragon 7+ Gen 3"),
+    Chip(87, "SM8850", 81, 8, "Snapdragon 8 Elite Gen 5"),
+    Chip(88, "SC8480XP", 81, 8, "Snapdragon X2 Elite"),
+)
+
+DEFAULT_SIMULATED_CHIP: Final = 60
+"""What the host computes for on the simulator when a session names no chip."""
+
+_SIMULATED_CHIP_OF_ARCH: Final = {68: 30, 69: 36, 73: 60, 75: 57, 79: 69, 81: 88}
+
+_BY_NUMBER: Final = {chip.number: chip for chip in CHIPS}
+_BY_NAME: Final = {chip.name: chip for chip in CHIPS}
+
+_PROCESSORS: Final = (
+    (re.compile(r"\bX2[EP]?\b|\bX2E|\bX2P", re.IGNORECASE), 88),
+    (re.compile(r"\bX1[EP]|\bSnapdragon\b.*\bX (?:Elite|Plus)\b|\bSnapdragon(?:\(R\))? X\b", re.IGNORECASE), 60),
+    (re.compile(r"\b8cx Gen 3\b|\bSQ3\b", re.IGNORECASE), 37),
+)
+"""Words in the name that Windows gives the processor. The newest first: its name has the older one's in it."""
+
+
+def chip_of(number: int) -> Chip | None:
+    """The chip of a ``soc_model`` number; ``None`` for one that is not in the table (QNN knows more)."""
+    return _BY_NUMBER.get(number)
+
+
+def chip_named(text: str) -> Chip | None:
+    """The chip of a part name (SC8380XP, in any case) or of a number."""
+    word = text.strip().upper()
+    return _BY_NUMBER.get(int(word)) if word.isascii() and word.isdigit() else _BY_NAME.get(word)
+
+
+def chip_label(number: int) -> str:
+    """``SoC 60 (SC8380XP, V73)``; for an unknown one only the number."""
+    chip = chip_of(number)
+    return chip.label if chip else f"SoC {number}"
+
+
+def simulated_chip(soc_model: str | None, htp_arch: str | None) -> int | None:
+    """The chip that the simulator computes for, by a session's options; ``None`` for a name nobody knows.
+
+    The same choice as the host makes.
+    """
+    if soc_model is not None and soc_model.strip() not in ("", "0"):
+        first = soc_model.split(",")[0]
+        chip = chip_named(first)
+        return chip.number if chip else int(first) if first.strip().isdigit() else None
+    arch = int(htp_arch) if htp_arch and htp_arch.isascii() and htp_arch.isdigit() else 0
+    return _SIMULATED_CHIP_OF_ARCH.get(arch, DEFAULT_SIMULATED_CHIP)
+
+
+def chip_of_processor(name: str) -> Chip | None:
+    """The chip of a Windows PC by its processor's name, "Snapdragon(R) X Elite - X1E80100 - ..."."""
+    for words, number in _PROCESSORS:
+        if words.search(name):
+            return _BY_NUMBER[number]
+    return None
+
+
+def chip_of_this_computer() -> Chip | None:
+    """Of a Windows PC with one of the known chips."""
+    if sys.platform == "win32":
+        from qnnbridge_host._platform._win32_processor import processor_name
+
+        return chip_of_processor(processor_name() or "")
+    return None

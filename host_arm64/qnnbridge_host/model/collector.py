@@ -1,0 +1,302 @@
+"""Turns the walk through a model's protobuf into a `ModelScan`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import BinaryIO, Final
+
+from qnnbridge_host.model import onnx_schema as schema
+from qnnbridge_host.model.nodes import OP_TYPE, EpContextNode
+from qnnbridge_host.model.protobuf import Garbage, Kind, Message, Span, signed, varint, walk
+from qnnbridge_host.model.scan import ModelScan
+from qnnbridge_host.model.types_text import close_type, type_of_value
+from qnnbridge_protocol.specs import NodeInfo
+
+_WORDS: Final = (b"location", OP_TYPE.encode())
+"""What a node has in it if it names a file or is, or holds, a compiled part. Looking for them is 15 times quicker
+than to read the node."""
+_LEAST_INITIALIZERS_ARE_INPUTS_IR: Final = 4
+"""Before, initializers had to be listed as inputs too."""
+
+
+def collect(file: BinaryIO, size: int, count_nodes: bool) -> ModelScan:
+    """Raises `Garbage`, and `OSError` as reading does."""
+    collector = _Collector(count_nodes)
+    walk(file, size, schema.MODEL, schema.SCHEMA, collector)
+    return collector.scan(size)
+
+
+class _Collector:
+    """The visitor; used for one walk."""
+
+    def __init__(self, count_nodes: bool) -> None:
+        self._count_nodes = count_nodes
+        self._contexts: list[EpContextNode] = []
+        self._lookalikes: list[EpContextNode] = []
+        self._files: dict[str, None] = {}
+        self._external: dict[str, None] = {}
+        self._inputs: list[NodeInfo] = []
+        self._outputs: list[NodeInfo] = []
+        self._opsets: dict[str, int] = {}
+        self._metadata: dict[str, str] = {}
+        self._functions: list[str] = []
+        self._ops: dict[str, int] = {}
+        self._function_nodes = 0
+        self._initializers: set[str] = set()
+        self._initializer_count = 0
+        self._graph_name: str | None = None
+        self._model: Message | None = None
+
+    # --- walking ---
+
+    def wants(self, kind: Kind, parent: Message, window: bytes, at: int, length: int) -> bool:
+        end = at + length
+        if kind is schema.NODE:
+            if any(window.find(word, at, end) >= 0 for word in _WORDS):
+                return True
+            if not self._count_nodes:
+                return False
+            op_type, domain, has_graph = _glance(window, at, end)
+            if not has_graph:
+                self._count(op_type, domain, _in_function(parent))
+            return has_graph
+        if kind is schema.TENSOR:
+            if parent.kind is schema.GRAPH and parent.parent is not None and parent.parent.kind is schema.MODEL:
+                return True  # an initializer of the main graph, whose name matters
+            return window.find(_WORDS[0], at, end) >= 0
+        if kind is schema.VALUE:
+            return parent.parent is not None and parent.parent.kind is schema.MODEL
+        return True
+
+    def close(self, message: Message) -> None:
+        closing = _CLOSING.get(message.kind)
+        if closing is None:
+            close_type(message)
+        else:
+            closing(self, message)
+
+    def _count(self, op_type: str, domain: str, in_function: bool) -> None:
+        if in_function:
+            self._function_nodes += 1
+            return
+        name = f"{domain}.{op_type}" if domain not in ("", "ai.onnx") else op_type
+        self._ops[name] = self._ops.get(name, 0) + 1
+
+    # --- what a message means, once it has been read ---
+
+    def _close_model(self, model: Message) -> None:
+        self._model = model
+
+    def _close_graph(self, graph: Message) -> None:
+        if graph.parent is not None and graph.parent.kind is schema.MODEL:
+            self._graph_name = graph.text(schema.GRAPH_NAME) or ""
+
+    def _close_function(self, function: Message) -> None:
+        domain, name = function.text(schema.FUNCTION_DOMAIN) or "", function.text(schema.FUNCTION_NAME) or ""
+        self._functions.append(f"{domain}.{name}" if domain else name)
+
+    def _close_opset(self, opset: Message) -> None:
+        domain = opset.text(schema.OPSET_DOMAIN) or ""
+        self._opsets[domain] = opset.number(schema.OPSET_VERSION) or 0
+
+    def _close_entry(self, entry: Message) -> None:
+        key, parent = entry.text(schema.ENTRY_KEY), entry.parent
+        if key is None or parent is None:
+            return
+        if parent.kind is schema.MODEL:
+            self._metadata[key] = entry.text(schema.ENTRY_VALUE) or ""
+        elif key == "location":
+            parent.notes[key] = entry.text(schema.ENTRY_VALUE)
+
+    def _close_tensor(self, tensor: Message) -> None:
+        if tensor.number(schema.TENSOR_LOCATION) == schema.EXTERNAL:
+            self._add_file(tensor.notes.get("location"), self._external)
+        parent = tensor.parent
+        if parent is not None and parent.kind is schema.SPARSE_TENSOR:
+            parent.notes.setdefault("name", tensor.text(schema.TENSOR_NAME))  # values come first, and are named
+        elif parent is not None and parent.kind is schema.GRAPH:
+            self._add_initializer(parent, tensor.text(schema.TENSOR_NAME))
+
+    def _close_sparse_tensor(self, tensor: Message) -> None:
+        if tensor.parent is not None and tensor.parent.kind is schema.GRAPH:
+            self._add_initializer(tensor.parent, tensor.notes.get("name"))
+
+    def _add_initializer(self, graph: Message, name: object) -> None:
+        if graph.parent is not None and graph.parent.kind is schema.MODEL:
+            self._initializer_count += 1
+            self._initializers.add(str(name or ""))
+
+    def _close_value(self, value: Message) -> None:
+        graph = value.parent
+        if graph is None or graph.parent is None or graph.parent.kind is not schema.MODEL:
+            return
+        kind, shape = type_of_value(value)
+        node = NodeInfo(value.text(schema.VALUE_NAME) or "", kind, shape)
+        (self._inputs if value.field == schema.GRAPH_INPUT else self._outputs).append(node)
+
+    def _close_attribute(self, attribute: Message) -> None:
+        name, node = attribute.text(schema.ATTRIBUTE_NAME), attribute.parent
+        if name is None or node is None or node.kind is not schema.NODE:
+            return
+        value = attribute.values.get(schema.ATTRIBUTE_TEXT, attribute.values.get(schema.ATTRIBUTE_INT))
+        if value is not None:
+            node.notes[name] = value
+
+    def _close_node(self, node: Message) -> None:
+        op_type, domain = node.text(schema.NODE_TYPE) or "", node.text(schema.NODE_DOMAIN) or ""
+        if self._count_nodes:
+            self._count(op_type, domain, _in_function(node.parent))
+        if op_type != OP_TYPE and node.text(schema.NODE_NAME) != OP_TYPE:
+            return
+        found = _context_node(node, op_type, domain)
+        if not found.is_real:
+            self._lookalikes.append(found)
+            return
+        self._contexts.append(found)
+        self._add_file(found.cache_path)
+        self._add_file(found.dlc_path)
+
+    def _add_file(self, path: object, also: dict[str, None] | None = None) -> None:
+        if isinstance(path, str) and path and "\0" not in path:
+            self._files[path] = None
+            if also is not None:
+                also[path] = None
+
+    # --- the end ---
+
+    def scan(self, size: int) -> ModelScan:
+        model = self._model
+        ir_version = model.number(schema.MODEL_IR_VERSION) if model is not None else None
+        if model is None or ir_version is None or self._graph_name is None:
+            raise Garbage  # other bytes may by chance be a protobuf
+        weights_are_inputs = ir_version < _LEAST_INITIALIZERS_ARE_INPUTS_IR
+        return ModelScan(
+            size_bytes=size,
+            ep_contexts=tuple(self._contexts),
+            lookalikes=tuple(self._lookalikes),
+            files=tuple(self._files),
+            external_files=tuple(self._external),
+            inputs=tuple(
+                node for node in self._inputs if not (weights_are_inputs and node.name in self._initializers)
+            ),
+            outputs=tuple(self._outputs),
+            opsets=self._opsets,
+            metadata=self._metadata,
+            ir_version=ir_version,
+            producer=model.text(schema.MODEL_PRODUCER) or "",
+            producer_version=model.text(schema.MODEL_PRODUCER_VERSION) or "",
+            graph_name=self._graph_name,
+            functions=tuple(self._functions),
+            node_count=sum(self._ops.values()),
+            function_nodes=self._function_nodes,
+            initializer_count=self._initializer_count,
+            ops=self._ops,
+        )
+
+
+_CLOSING: Final = {
+    schema.MODEL: _Collector._close_model,
+    schema.GRAPH: _Collector._close_graph,
+    schema.FUNCTION: _Collector._close_function,
+    schema.OPSET: _Collector._close_opset,
+    schema.ENTRY: _Collector._close_entry,
+    schema.TENSOR: _Collector._close_tensor,
+    schema.SPARSE_TENSOR: _Collector._close_sparse_tensor,
+    schema.VALUE: _Collector._close_value,
+    schema.ATTRIBUTE: _Collector._close_attribute,
+    schema.NODE: _Collector._close_node,
+}
+
+
+def _context_node(node: Message, op_type: str, domain: str) -> EpContextNode:
+    notes = node.notes
+    embed_mode, cache = _number(notes, "embed_mode"), notes.get("ep_cache_context")
+    is_path = embed_mode == 0 and isinstance(cache, bytes)
+    return EpContextNode(
+        name=node.text(schema.NODE_NAME) or "",
+        op_type=op_type,
+        domain=domain,
+        where=_where(node),
+        source=_text(notes, "source"),
+        main_context=_number(notes, "main_context"),
+        embed_mode=embed_mode,
+        cache_path=_text(notes, "ep_cache_context") if is_path else None,
+        embedded=cache if not is_path and isinstance(cache, (Span, bytes)) else None,
+        sdk_version=_text(notes, "ep_sdk_version"),
+        partition_name=_text(notes, "partition_name"),
+        multi_soc=bool(_number(notes, "is_multi_soc_ep_context")),
+        dlc_path=_text(notes, "ep_dlc_context"),
+        inputs=node.texts(schema.NODE_INPUT),
+        outputs=node.texts(schema.NODE_OUTPUT),
+    )
+
+
+def _text(notes: Mapping[str, object], name: str) -> str | None:
+    value = notes.get(name)
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else None
+
+
+def _number(notes: Mapping[str, object], name: str) -> int | None:
+    value = notes.get(name)
+    return signed(value) if isinstance(value, int) else None
+
+
+def _in_function(message: Message | None) -> bool:
+    while message is not None:
+        if message.kind is schema.FUNCTION:
+            return True
+        message = message.parent
+    return False
+
+
+def _where(node: Message) -> str:
+    """The graphs around a node, from the inside to the outside. A file written by protobuf has all names first."""
+    words: list[str] = []
+    message = node.parent
+    while message is not None:
+        if message.kind is schema.FUNCTION:
+            words.append(f"the function {message.text(schema.FUNCTION_NAME) or '(unnamed)'}")
+        elif message.kind is schema.GRAPH and message.parent is not None:
+            around = message.parent
+            if around.kind is schema.MODEL:
+                words.append("the main graph")
+            elif around.parent is not None:
+                owner = around.parent
+                name = owner.text(schema.NODE_NAME)
+                words.append(
+                    f"{around.text(schema.ATTRIBUTE_NAME) or 'a graph'} of the "
+                    f"{owner.text(schema.NODE_TYPE) or 'unknown'} node {name!r}"
+                    if name
+                    else f"{around.text(schema.ATTRIBUTE_NAME) or 'a graph'} of a "
+                    f"{owner.text(schema.NODE_TYPE) or 'unknown'} node"
+                )
+        message = message.parent
+    return " in ".join(words)
+
+
+def _glance(window: bytes, at: int, end: int) -> tuple[str, str, bool]:
+    """Operator and domain of a node that is whole in `window`, and whether it may hold a graph."""
+    op_type = domain = b""
+    while at < end:
+        tag = window[at]
+        number, wire = tag >> 3, tag & 7
+        if tag & 0x80 or wire != 2:
+            tag, at = varint(window, at)
+            if tag & 7 != 2:
+                return "", "", True  # unusual: to be read with all care
+            number = tag >> 3
+        else:
+            at += 1
+        length, at = varint(window, at)
+        stop = at + length
+        if stop > end:
+            raise Garbage
+        if number == schema.NODE_ATTRIBUTE:
+            if window.find(b"\x32", at, stop) >= 0 or window.find(b"\x5a", at, stop) >= 0:
+                return "", "", True  # the headers of the fields that hold graphs, or only such a character
+        elif number == schema.NODE_TYPE:
+            op_type = window[at:stop]
+        elif number == schema.NODE_DOMAIN:
+            domain = window[at:stop]
+        at = stop
+    return op_type.decode("utf-8", "replace"), domain.decode("utf-8", "replace"), False

@@ -1,0 +1,324 @@
+"""Whether a compiled model can run on a host: ok, recompile recommended, or cannot run here, in words.
+
+Nothing is loaded: the answer comes from the model file, the head of its context binary, its manifest and what is
+known of the host. The rules for NPUs are those of the QNN provider's own check, which the simulator skips; those
+for the simulator are measured (onnxruntime-qnn 2.7.0). Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Final
+
+from qnnbridge_host.model.chips import chip_label, chip_of
+from qnnbridge_host.model.compatibility import HTP_BACKEND, Target
+from qnnbridge_host.model.context_files import Blob, Found, Hash, look
+from qnnbridge_host.model.host_traits import HostTraits
+from qnnbridge_host.model.manifest import CompiledManifest, FileRecord, read_manifest
+from qnnbridge_host.model.nodes import QNN_SOURCES, EpContextNode
+from qnnbridge_host.model.scan import ModelScan
+from qnnbridge_host.model.targets import Made, made
+from qnnbridge_host.model.verdict import (
+    CANNOT_RUN,
+    OK,
+    RECOMPILE,
+    RECOMPILE_FIX,
+    Level,
+    Verdict,
+    cannot_run,
+)
+from qnnbridge_host.model.versions_text import release_with_sdk, sdk_numbers, short_sdk
+from qnnbridge_protocol.errors import ContextUnusable
+
+_NEW_ARCH: Final = 73
+"""Below and from here on context binaries do not mix."""
+_SIMULATOR_REFUSES_FROM_ARCH: Final = 81
+"""Binaries for these do not load on the simulator when it simulates an older one; all others load everywhere."""
+_EMBEDDED_PARTS_LOAD_SINCE: Final = (2, 7)
+"""Release of onnxruntime-qnn in which an embedded model of several parts was seen to load (ONNX Runtime #31977)."""
+
+
+def check_compiled(
+    path: str | os.PathLike[str] | bytes,
+    scan: ModelScan,
+    host: HostTraits,
+    *,
+    folder: str | None = None,
+    hash_of: Hash | None = None,
+) -> Verdict:
+    """Judge a compiled model, which `scan` is of.
+
+    path: of the model, or its bytes; then `folder` is what paths in it count from, default the current folder.
+    hash_of: where hashes of its files come from if they are known already. Raises nothing but what reading raises.
+    """
+    return examine(path, scan, host, folder=folder, hash_of=hash_of).verdict
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Examination:
+    """The verdict, and what it rests on. broken: what makes the model unusable on any host."""
+
+    verdict: Verdict
+    broken: Verdict | None
+    found: Found
+    made: Made
+    manifest: CompiledManifest | None = None
+
+
+def examine(
+    path: str | os.PathLike[str] | bytes,
+    scan: ModelScan,
+    host: HostTraits,
+    *,
+    folder: str | None = None,
+    hash_of: Hash | None = None,
+) -> Examination:
+    """`check_compiled`, with all that was found."""
+    model = path if isinstance(path, bytes) else os.path.abspath(os.fsdecode(path))
+    if folder is None:
+        folder = os.curdir if isinstance(model, bytes) else os.path.dirname(model)
+    folder = os.path.abspath(folder)
+    nodes = scan.ep_contexts
+    problem = _name_problem(model) or _structure_problem(nodes)
+    manifest, manifest_problem, notes = _manifest(model)
+    problem = problem or manifest_problem
+    qnn = [node for node in nodes if node.source in QNN_SOURCES]
+    found = look(model, folder, qnn, manifest, hash_of or _hash_file)
+    was_made = made(scan.metadata, qnn, found.blobs)
+    broken = problem or found.problem
+    verdict = broken or _judge(nodes, found.blobs, was_made, host)
+    all_notes = (*verdict.notes, *notes, *found.notes, *was_made.notes)
+    return Examination(dataclasses.replace(verdict, notes=all_notes), broken, found, was_made, manifest)
+
+
+# --- the nodes -------------------------------------------------------------------------------------------
+
+
+def _name_problem(model: str | bytes) -> Verdict | None:
+    if isinstance(model, bytes) or not model.lower().endswith(".ort"):
+        return None
+    return cannot_run(
+        "its name ends in .ort, by which ONNX Runtime takes it for its own format",
+        "It is an ONNX file, whatever its name.",
+        f"Rename it to {os.path.splitext(os.path.basename(model))[0]}.onnx.",
+    )
+
+
+def _structure_problem(nodes: tuple[EpContextNode, ...]) -> Verdict | None:
+    foreign = [node for node in nodes if node.source not in QNN_SOURCES]
+    if foreign:
+        makers = ", ".join(dict.fromkeys(node.provider for node in foreign))
+        return cannot_run(
+            f"made by {makers}, and this host runs what QNNExecutionProvider made",
+            "A context binary can be read only by the execution provider that made it.",
+            f"{RECOMPILE_FIX}, or use the original model.",
+        )
+    if not any(node.owns_blob for node in nodes):
+        return cannot_run(
+            "none of its compiled parts owns a context binary",
+            "No EPContext node has main_context=1. Parts were taken out of the model, or it was written wrongly.",
+            f"{RECOMPILE_FIX}.",
+        )
+    return None
+
+
+# --- the manifest ----------------------------------------------------------------------------------------
+
+
+def _manifest(model: str | bytes) -> tuple[CompiledManifest | None, Verdict | None, tuple[str, ...]]:
+    if isinstance(model, bytes):
+        return None, None, ()
+    try:
+        manifest = read_manifest(model)
+    except ContextUnusable as error:
+        return None, cannot_run(error.message.rstrip("."), error.cause, error.fix, *error.evidence), ()
+    if manifest is not None and manifest.model != os.path.basename(model):
+        return None, None, (f"The manifest beside it is of {manifest.model} and was not used.",)
+    return manifest, None, ()
+
+
+def _hash_file(path: str) -> str:
+    return FileRecord.of(*os.path.split(path)).sha256
+
+
+# --- what it was made with and for -----------------------------------------------------------------------
+
+
+def _judge(nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: Made, host: HostTraits) -> Verdict:
+    if host.backend != "htp":
+        return Verdict(OK, notes=(f"The session asks for QNN's backend {host.backend}; fitness was not judged.",))
+    verdicts = [rule(nodes, blobs, was, host) for rule in _RULES]
+    worst: Level = OK
+    for level in (RECOMPILE, CANNOT_RUN):
+        if any(verdict.level == level for verdict in verdicts if verdict):
+            worst = level
+    notes = tuple(note for verdict in verdicts if verdict for note in verdict.notes)
+    first = next((verdict for verdict in verdicts if verdict and verdict.level == worst), Verdict(OK))
+    return dataclasses.replace(first, notes=notes)
+
+
+_Rule = Callable[[tuple[EpContextNode, ...], tuple[Blob, ...], Made, HostTraits], Verdict | None]
+
+
+def _no_qnn(_nodes: object, _blobs: object, was: Made, host: HostTraits) -> Verdict | None:
+    if host.onnxruntime_qnn is not None:
+        return None
+    release = release_with_sdk(was.sdk) or "onnxruntime-qnn"
+    return cannot_run(
+        f"{was.words}; this host has no onnxruntime-qnn",
+        None,
+        f"Install {release} in the host's Python.",
+    )
+
+
+def _other_backend(_nodes: object, _blobs: object, was: Made, _host: object) -> Verdict | None:
+    if was.backend == HTP_BACKEND:
+        return None
+    return cannot_run(
+        f"made for QNN's backend {was.backend}, not for the HTP ({HTP_BACKEND})",
+        "A context binary can be read only by the backend that made it.",
+        f"{RECOMPILE_FIX}, or ask for that backend with the provider option backend_type.",
+    )
+
+
+def _sdk(nodes: object, blobs: object, was: Made, host: HostTraits) -> Verdict | None:
+    its, ours = sdk_numbers(was.sdk), sdk_numbers(host.qnn_sdk)
+    if its is None or ours is None:
+        return Verdict(OK, notes=("The versions of QNN could not be compared.",))
+    if its[:2] > ours[:2]:
+        release = release_with_sdk(was.sdk)
+        newer = release or f"an onnxruntime-qnn that has QNN {short_sdk(was.sdk)} or newer"
+        chip = _chip(nodes, blobs, was, host)
+        fix = f"{RECOMPILE_FIX}, or install {newer} in the host's Python."
+        if chip is not None and not chip.can_run:
+            fix = f"{chip.fix} To install {newer} is not enough: the chip does not fit either."
+        return cannot_run(
+            f"{was.words}; this host has {host.words}", "QNN cannot read a context binary of a newer SDK.", fix
+        )
+    if its > ours:
+        return Verdict(RECOMPILE, f"{was.words} ({was.sdk}); this host has a little older one ({host.qnn_sdk})")
+    if its[:2] < ours[:2]:
+        return Verdict(
+            OK,
+            notes=(f"Made with an older QNN ({short_sdk(was.sdk)}) than the host's ({short_sdk(host.qnn_sdk)}).",),
+        )
+    return None
+
+
+def _chip(_nodes: object, _blobs: object, was: Made, host: HostTraits) -> Verdict | None:
+    if host.simulator:
+        return _chip_on_simulator(was, host)
+    if host.htp_arch is None:
+        return Verdict(OK, notes=("The chip of the host is not known, so the architecture was not compared.",))
+    if not was.targets or not any(target.known_arch for target in was.targets):
+        return Verdict(OK, notes=("The model does not say which chip it was compiled for.",))
+    verdicts = [_chip_on_npu(target, was, host, host.htp_arch) for target in was.targets if target.known_arch]
+    return min(verdicts, key=lambda verdict: (OK, RECOMPILE, CANNOT_RUN).index(verdict.level))
+
+
+def _chip_on_npu(target: Target, was: Made, host: HostTraits, ours: int) -> Verdict:
+    its = target.known_arch or ours
+    fix = f"{RECOMPILE_FIX}" + (f" with soc_model={host.soc_model}" if host.soc_model else " for this chip") + "."
+    if its > ours or (its < _NEW_ARCH) != (ours < _NEW_ARCH):
+        return cannot_run(
+            f"{was.words}; this host has {host.words}",
+            "A context binary runs on the Hexagon architecture that it was made for or on a newer one, and V69 and "
+            "older do not mix with V73 and newer.",
+            fix,
+        )
+    if its < ours:
+        return Verdict(
+            RECOMPILE,
+            f"{was.words}; this host has {host.words}",
+            "It runs, but does not use what the newer architecture can do.",
+            fix,
+        )
+    if target.vtcm_mb and (chip := _chip_vtcm(host)) is not None and target.vtcm_mb > chip:
+        return cannot_run(
+            f"{was.words} with {target.vtcm_mb} MB of VTCM; this host's chip has {chip} MB",
+            None,
+            fix,
+        )
+    return Verdict(OK)
+
+
+def _chip_vtcm(host: HostTraits) -> int | None:
+    chip = chip_of(host.soc_model) if host.soc_model else None
+    return chip.vtcm_mb if chip else None
+
+
+def _chip_on_simulator(was: Made, host: HostTraits) -> Verdict | None:
+    if was.multi:
+        return cannot_run(
+            f"{was.words}, as one binary for several chips; this host computes on the QNN simulator",
+            "The simulator loads only binaries for a single chip.",
+            f"{RECOMPILE_FIX} for one chip, or take the model to an NPU.",
+        )
+    newest = max((target.known_arch or 0 for target in was.targets), default=0)
+    if newest < _SIMULATOR_REFUSES_FROM_ARCH or host.htp_arch is None or host.htp_arch >= newest:
+        return None
+    chip = next((t.soc_model for t in was.targets if t.soc_model), 88)
+    return cannot_run(
+        f"{was.words}; this host has {host.words}",
+        f"The simulator does not load a V{newest} binary when it simulates an older chip.",
+        f"Give the provider option soc_model={chip} to simulate {chip_label(chip)}, "
+        f"or recompile from the original model with soc_model={host.soc_model}.",
+    )
+
+
+def _user_driver(_nodes: object, _blobs: object, was: Made, host: HostTraits) -> Verdict | None:
+    if not was.user_driver or host.simulator:
+        return None
+    return Verdict(
+        RECOMPILE,
+        "it was compiled on the system's Hexagon runtime driver (HNRD), not with the libraries of onnxruntime-qnn",
+        "A host that uses its own libraries refuses such a binary.",
+        f"{RECOMPILE_FIX} on this host.",
+    )
+
+
+def _shared(_nodes: object, blobs: tuple[Blob, ...], _was: Made, host: HostTraits) -> Verdict | None:
+    shared = [blob for blob in blobs if blob.is_shared]
+    if not shared:
+        return None
+    label = shared[0].label
+    if host.simulator:
+        return cannot_run(
+            f"its {label} is shared with other models (common weights), and this host is the QNN simulator",
+            "The simulator ends the process when it loads such a binary.",
+            f"{RECOMPILE_FIX} without shared weights, or take the model to an NPU.",
+        )
+    return Verdict(OK, notes=(f"Its {label} is shared with other models: copy and delete them together.",))
+
+
+def _embedded_parts(
+    nodes: tuple[EpContextNode, ...], _blobs: object, _was: object, host: HostTraits
+) -> Verdict | None:
+    bare = [node for node in nodes if not node.owns_blob and node.embedded is None and node.embeds]
+    if not bare:
+        return None
+    release = sdk_numbers(host.onnxruntime_qnn)
+    why = "Some older releases take the missing binary of its second part for a file (ONNX Runtime issue 31977)."
+    if release is not None and release >= _EMBEDDED_PARTS_LOAD_SINCE:
+        return Verdict(OK, notes=(f"It has several parts and embeds its context binary. {why}",))
+    return Verdict(
+        RECOMPILE,
+        "it has several compiled parts and embeds its context binary, which many releases cannot load",
+        why,
+        f"{RECOMPILE_FIX} without embedding (embed_mode 0).",
+    )
+
+
+_RULES: Final[tuple[_Rule, ...]] = (
+    _no_qnn,
+    _other_backend,
+    _sdk,
+    _chip,
+    _shared,
+    _user_driver,
+    _embedded_parts,
+)
+
+__all__ = ["Examination", "HostTraits", "Level", "Verdict", "check_compiled", "examine"]

@@ -1,0 +1,279 @@
+"""The context binaries of a compiled model: there, its own, whole, and not outside of its folder.
+
+QNN finds some of this out by itself, some by crashing, and some not at all: a binary of other weights loads and
+gives wrong numbers. Looks at files and changes none; any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import BinaryIO, Final
+
+from qnnbridge_host.model.blob import BlobFacts, read_blob
+from qnnbridge_host.model.manifest import CompiledManifest, FileRecord
+from qnnbridge_host.model.nodes import EpContextNode
+from qnnbridge_host.model.paths import leaves_folder, path_problem
+from qnnbridge_host.model.protobuf import Span
+from qnnbridge_host.model.verdict import RECOMPILE_FIX, Verdict, cannot_run
+
+_COPY_AGAIN: Final = "Copy the compiled model again with all its files, or recompile from the original model."
+
+Hash = Callable[[str], str]
+"""SHA-256 in hex of the file with this absolute path. Raises `OSError`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Blob:
+    """A context binary as a model has it. name: its path in the model; ``None`` if it is inside of the model.
+
+    nodes: the parts of the model that are in it, the main ones first.
+    """
+
+    name: str | None
+    path: str | None
+    facts: BlobFacts
+    nodes: tuple[EpContextNode, ...]
+
+    @property
+    def label(self) -> str:
+        return f"context binary {self.name}" if self.name else "embedded context binary"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What its graphs are called by the nodes."""
+        return frozenset(name for node in self.nodes for name in (node.partition_name, node.name) if name)
+
+    @property
+    def is_of_another_model(self) -> bool:
+        """A part of the model is not among its graphs, as far as they can be read."""
+        facts = self.facts
+        return (
+            facts.described
+            and bool(facts.graphs)
+            and not all({node.partition_name, node.name} & set(facts.graphs) for node in self.nodes)
+        )
+
+    @property
+    def is_shared(self) -> bool:
+        """It holds graphs of other models, too, which use the same weights."""
+        return not self.is_of_another_model and not set(self.facts.graphs) <= self.names
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """blobs: those that could be looked at. problem: what makes the model unusable. notes: worth knowing."""
+
+    blobs: tuple[Blob, ...] = ()
+    problem: Verdict | None = None
+    notes: tuple[str, ...] = ()
+
+
+def look(
+    model: str | bytes,
+    folder: str,
+    nodes: Sequence[EpContextNode],
+    manifest: CompiledManifest | None,
+    hash_of: Hash,
+) -> Found:
+    """Look at everything that the compiled parts of a model need.
+
+    model: its path or its bytes. folder: what paths in it count from. nodes: the real EPContext nodes.
+    """
+    notes: list[str] = []
+    try:
+        if manifest is not None:
+            _check_manifest(manifest, folder, nodes, hash_of)
+        blobs = tuple(_blobs(model, folder, nodes, notes))
+        for blob in blobs:
+            _check_facts(blob)
+    except _Unusable as unusable:
+        return Found((), unusable.verdict, tuple(notes))
+    return Found(blobs, None, tuple(notes))
+
+
+class _Unusable(Exception):
+    def __init__(self, reason: str, cause: str | None, fix: str | None, *evidence: str) -> None:
+        self.verdict = cannot_run(reason, cause, fix, *evidence)
+
+
+def _blobs(model: str | bytes, folder: str, nodes: Sequence[EpContextNode], notes: list[str]) -> Iterator[Blob]:
+    owners = [node for node in nodes if node.owns_blob]
+    parts = [node for node in nodes if not node.owns_blob]
+    for name, own in _by_file(owners).items():
+        # Which binary a secondary part is in is not said; there is only one, unless parts of several models were
+        # put together.
+        inside = (*own, *parts) if len(_by_file(owners)) == 1 else tuple(own)
+        if name is None:
+            for node in own:
+                yield Blob(None, None, _embedded(model, node), inside)
+        else:
+            path = os.path.join(folder, name)
+            yield Blob(name, path, _external(folder, name, path, notes), inside)
+
+
+def _by_file(owners: Sequence[EpContextNode]) -> Mapping[str | None, list[EpContextNode]]:
+    found: dict[str | None, list[EpContextNode]] = {}
+    for node in owners:
+        found.setdefault(None if node.embeds else node.cache_path or "", []).append(node)
+    return found
+
+
+# --- inside of the model ---------------------------------------------------------------------------------
+
+
+def _embedded(model: str | bytes, node: EpContextNode) -> BlobFacts:
+    value = node.embedded
+    if not isinstance(value, Span):
+        kept = value or b""
+        raise _Unusable(
+            f"its node {node.label} has no context binary inside",
+            (
+                f"embed_mode is {'missing, which means 1' if node.embed_mode is None else node.embed_mode}, and "
+                f"what should be the binary is {_shown(kept)}."
+            ),
+            f"{RECOMPILE_FIX}.",
+        )
+    with _opened(model) as file:
+        return read_blob(file, value.start, value.length)
+
+
+def _opened(model: str | bytes) -> BinaryIO:
+    return io.BytesIO(model) if isinstance(model, bytes) else open(model, "rb")
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:60].decode("utf-8", "backslashreplace")) if value else "empty"
+
+
+# --- beside the model ------------------------------------------------------------------------------------
+
+
+def _external(folder: str, name: str, path: str, notes: list[str]) -> BlobFacts:
+    problem = path_problem(name)
+    if problem is not None:
+        raise _Unusable(
+            f"it names {name!r} as its context binary: {problem}",
+            "A compiled model may only use files in its own folder or below, on Windows and on Linux.",
+            "Rename the original model so that its name has no two dots in a row, and recompile it."
+            if "QNN" in problem
+            else f"{RECOMPILE_FIX}, with the context binary beside the model.",
+        )
+    outside = leaves_folder(folder, name)
+    if outside is not None:
+        notes.append(f"{name} is a link to {outside}, outside of the model's folder.")
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise _Unusable(
+            f"its context binary {name} is missing",
+            f"A compiled model needs it at {path}.",
+            f"Copy {os.path.basename(name)} beside the model, or recompile from the original model.",
+        ) from None
+    except OSError as error:
+        raise _unreadable(name, error) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise _Unusable(f"{name} is not a file", "The model names it as its context binary.", _COPY_AGAIN)
+    try:
+        with open(path, "rb") as file:
+            return read_blob(file)
+    except OSError as error:
+        raise _unreadable(name, error) from None
+
+
+def _unreadable(name: str, error: OSError) -> _Unusable:
+    return _Unusable(
+        f"its context binary {name} cannot be read", f"{error.strerror or error}.", "Check the rights of the file."
+    )
+
+
+# --- what a binary says of itself ------------------------------------------------------------------------
+
+
+def _check_facts(blob: Blob) -> None:
+    facts = blob.facts
+    if facts.kind == "empty":
+        raise _Unusable(
+            f"its {blob.label} is empty",
+            "It was never written to its end: the compiler or a copy was interrupted, or the disk was full.",
+            _COPY_AGAIN,
+        )
+    if facts.kind == "text":
+        lfs = facts.first_line.startswith("version https://git-lfs")
+        raise _Unusable(
+            f"its {blob.label} is a {'Git LFS pointer' if lfs else 'text'}, not a context binary",
+            "The repository was cloned without Git LFS." if lfs else "Something else was saved in its place.",
+            "Run: git lfs pull   (in that repository)." if lfs else _COPY_AGAIN,
+            facts.first_line,
+        )
+    if facts.is_whole is False:
+        what = "is cut off or damaged"
+        if facts.declared_size is not None:
+            longer = facts.size > facts.declared_size
+            what = "has bytes behind its end" if longer else "is cut off"
+        raise _Unusable(
+            f"its {blob.label} {what}",
+            f"It has {facts.size} bytes"
+            + (
+                f" and says of itself that it has {facts.declared_size}."
+                if facts.declared_size is not None
+                else "."
+            ),
+            _COPY_AGAIN,
+        )
+    if blob.is_of_another_model:
+        raise _Unusable(
+            f"its {blob.label} belongs to another model",
+            "Its graphs have other names than the parts of the model. Two models that are compiled to one file "
+            "name leave one's model beside the other's binary; loaded, that crashes or gives wrong numbers.",
+            f"{RECOMPILE_FIX}, each model to a name of its own.",
+            f"the model has {', '.join(sorted(blob.names))}",
+            f"the binary has {', '.join(blob.facts.graphs)}",
+        )
+
+
+# --- what the manifest says ------------------------------------------------------------------------------
+
+
+def _check_manifest(manifest: CompiledManifest, folder: str, nodes: Sequence[EpContextNode], hash_of: Hash) -> None:
+    for record in manifest.files:
+        _check_record(record, folder, hash_of)
+    for node in nodes:
+        name = node.cache_path
+        if node.owns_blob and name and not path_problem(name) and manifest.record_of(name) is None:
+            raise _Unusable(
+                f"its context binary {name} is not the one of its manifest",
+                f"The manifest has {', '.join(record.name for record in manifest.files)}.",
+                _COPY_AGAIN,
+            )
+
+
+def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
+    path = os.path.join(folder, *record.name.split("/"))
+    try:
+        size = os.stat(path).st_size
+        sha256 = hash_of(path) if size == record.size else ""
+    except (FileNotFoundError, NotADirectoryError):
+        raise _Unusable(
+            f"its file {record.name} is missing", "The manifest beside the model lists it.", _COPY_AGAIN
+        ) from None
+    except OSError as error:
+        raise _unreadable(record.name, error) from None
+    if size != record.size:
+        raise _Unusable(
+            f"its file {record.name} is not as it was compiled",
+            f"It has {size} bytes; by the manifest it had {record.size}.",
+            _COPY_AGAIN,
+        )
+    if sha256 != record.sha256:
+        raise _Unusable(
+            f"its file {record.name} is not as it was compiled",
+            "Its contents have changed since; a damaged context binary crashes the host, hangs it or gives wrong "
+            "numbers.",
+            _COPY_AGAIN,
+            f"sha256 {sha256}",
+            f"in the manifest {record.sha256}",
+        )

@@ -1,0 +1,207 @@
+"""The manifest beside a compiled model: the files it is made of, of what it was made, with what and for what.
+
+A context binary has no checksum: one changed byte crashes the host, hangs it or gives wrong numbers. The manifest
+gives it one. It is written last, whole or not at all, as `m_ctx.qnnbridge.json` beside `m_ctx.onnx`. Any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from qnnbridge_host.model.paths import path_problem
+from qnnbridge_protocol import __version__
+from qnnbridge_protocol.errors import ContextUnusable
+
+SUFFIX: Final = ".qnnbridge.json"
+SCHEMA: Final = 1
+_LARGEST_BYTES: Final = 1024 * 1024
+_CHUNK_BYTES: Final = 1024 * 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileRecord:
+    """name: relative to the manifest's folder, with forward slashes. size: in bytes. sha256: in hex."""
+
+    name: str
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, folder: str | os.PathLike[str], name: str) -> FileRecord:
+        """Of a file as it is now. Raises `OSError`."""
+        import hashlib
+
+        digest, size = hashlib.sha256(), 0
+        with open(os.path.join(folder, name), "rb", buffering=0) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                size += len(chunk)
+        return cls(name.replace(os.sep, "/"), size, digest.hexdigest())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompiledManifest:
+    """model: file name of the compiled .onnx. files: all files of it, that one first.
+
+    source_name, source_sha256: the original; the latter is `ModelSource.fingerprint`, so external data count.
+    versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, qnnbridge. soc_models, htp_arch: what it was compiled for.
+    options: of the provider. created: the time in UTC, for people only. extra: anything else, in JSON's types.
+    """
+
+    model: str
+    files: tuple[FileRecord, ...]
+    source_name: str = ""
+    source_sha256: str = ""
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    soc_models: tuple[int, ...] = ()
+    htp_arch: int | None = None
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    created: str = ""
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def record_of(self, name: str) -> FileRecord | None:
+        wanted = name.replace("\\", "/")
+        return next((record for record in self.files if record.name == wanted), None)
+
+
+def manifest_path(model: str | os.PathLike[str]) -> str:
+    """Where the manifest of a compiled model is, or would be."""
+    return os.path.splitext(os.fsdecode(model))[0] + SUFFIX
+
+
+def write_manifest(
+    folder: str | os.PathLike[str],
+    model: str,
+    beside: Sequence[str] = (),
+    *,
+    source_name: str = "",
+    source_sha256: str = "",
+    versions: Mapping[str, str] | None = None,
+    soc_models: Sequence[int] = (),
+    htp_arch: int | None = None,
+    options: Mapping[str, str] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> CompiledManifest:
+    """Hash `model` and the files `beside` it (names in `folder`) and write the manifest, whole or not at all.
+
+    Raises `OSError`.
+    """
+    import datetime
+
+    manifest = CompiledManifest(
+        model=model,
+        files=tuple(FileRecord.of(folder, name) for name in (model, *beside)),
+        source_name=source_name,
+        source_sha256=source_sha256,
+        versions={"qnnbridge": __version__, **(versions or {})},
+        soc_models=tuple(soc_models),
+        htp_arch=htp_arch,
+        options=dict(options or {}),
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        extra=dict(extra or {}),
+    )
+    document = {"schema": SCHEMA, **dataclasses.asdict(manifest)}
+    text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+    _write_whole(manifest_path(os.path.join(folder, model)), text.encode("ascii"))
+    return manifest
+
+
+def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
+    """The manifest of a compiled model (or the manifest file itself); ``None`` if there is none.
+
+    Raises `ContextUnusable` for one that cannot be understood: it may be all that tells a damaged binary.
+    """
+    file = os.fsdecode(path)
+    if not file.endswith(SUFFIX):
+        file = manifest_path(file)
+    try:
+        with open(file, "rb") as stream:
+            data = stream.read(_LARGEST_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _unreadable(file, f"it cannot be read ({error.strerror or error})") from None
+    try:
+        if len(data) > _LARGEST_BYTES:
+            raise ValueError("it is too long")
+        document = json.loads(data)
+        schema = document["schema"]
+        if type(schema) is not int:
+            raise ValueError(f"schema {schema!r}")
+        if schema > SCHEMA:
+            raise _unreadable(
+                file,
+                f"a newer qnnbridge wrote it (schema {schema})",
+                "Upgrade qnnbridge: python -m pip install --upgrade qnnbridge",
+            )
+        return _from_document(document)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _unreadable(file, f"it is damaged ({error})") from None
+
+
+def _from_document(document: Mapping[str, Any]) -> CompiledManifest:
+    files = tuple(FileRecord(str(f["name"]), int(f["size"]), str(f["sha256"]).lower()) for f in document["files"])
+    for record in files:
+        problem = path_problem(record.name)
+        if problem is not None:
+            raise ValueError(f"the file name {record.name!r} in it: {problem}")
+    arch = document.get("htp_arch")
+    return CompiledManifest(
+        model=str(document["model"]),
+        files=files,
+        source_name=str(document.get("source_name", "")),
+        source_sha256=str(document.get("source_sha256", "")),
+        versions={str(k): str(v) for k, v in document.get("versions", {}).items()},
+        soc_models=tuple(int(number) for number in document.get("soc_models", ())),
+        htp_arch=None if arch is None else int(arch),
+        options={str(k): str(v) for k, v in document.get("options", {}).items()},
+        created=str(document.get("created", "")),
+        extra=dict(document.get("extra", {})),
+    )
+
+
+def _unreadable(file: str, why: str, fix: str | None = None) -> ContextUnusable:
+    return ContextUnusable(
+        f"The manifest {os.path.basename(file)} of the compiled model cannot be used: {why}.",
+        cause="Without it nobody can tell whether the context binary is undamaged.",
+        fix=fix
+        or "Compile the original model again, or copy the compiled model with its manifest again. "
+        "To use it unchecked, delete the manifest.",
+        details={"path": file},
+    )
+
+
+def _write_whole(path: str, data: bytes) -> None:
+    """In a file of another name first: whoever reads meanwhile, or after a loss of power, sees all or nothing."""
+    import secrets
+
+    folder = os.path.dirname(path) or os.curdir
+    temporary = os.path.join(folder, f".qnnbridge-{secrets.token_hex(6)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: str) -> None:
+    """So that the new name survives a loss of power. Windows has nothing of the kind."""
+    if os.name != "posix":
+        return
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

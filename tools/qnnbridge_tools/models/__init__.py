@@ -1,0 +1,1 @@
+"""The tools that work on a model: analyze, fix, quantize, optimize, verify, prepare, profiling, inspection."""

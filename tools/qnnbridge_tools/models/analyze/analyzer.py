@@ -1,0 +1,234 @@
+"""`analyze_model`: what the command does, for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_protocol.errors import BridgeError, HostStartFailed, OptionError, ProviderUnavailable
+from qnnbridge_tools.arguments import Dimensions
+from qnnbridge_tools.models.analyze import tables
+from qnnbridge_tools.models.analyze.advice import advise
+from qnnbridge_tools.models.analyze.costs import costs_of
+from qnnbridge_tools.models.analyze.graph_view import GraphView
+from qnnbridge_tools.models.analyze.partitions import parts_of
+from qnnbridge_tools.models.analyze.predict import Prediction, predict_model
+from qnnbridge_tools.models.analyze.result import Advice, Analysis, Placed, Truth
+from qnnbridge_tools.models.analyze.truth import ask
+from qnnbridge_tools.models.analyze.verdicts import Verdict
+from qnnbridge_tools.models.fix import sizes as size_rules
+from qnnbridge_tools.models.shared import files, graphs
+from qnnbridge_tools.models.shared import shapes as model_shapes
+from qnnbridge_tools.models.shared.extra import require_models_extra
+
+COMMAND = "qnnbridge analyze"
+_NO_SHAPE = "replace the operator before them from where on the shape is not known, or depends on the values"
+
+
+def analyze_model(
+    source: str | os.PathLike[str],
+    *,
+    shapes: size_rules.Shapes | None = None,
+    dims: Mapping[str, int] | Dimensions | None = None,
+    soc_model: str | None = None,
+    offline: bool = False,
+    host_python: str | None = None,
+    provider_options: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> Analysis:
+    """Where a model would run, by the rules, and by QNN itself if there is a host. Nothing is written.
+
+    shapes, dims: sizes that free dimensions are taken to have, as for `fix_model`; the file is not changed.
+    soc_model: number or name of the chip; default that of this computer, or 60 (Snapdragon X Elite). offline: the
+    rules only. Raises `CompiledModelRefused`, `NoSuchFile`, `InvalidProtobuf`, `OptionError`.
+    """
+    from qnnbridge_host.model.guard import refuse_scanned
+    from qnnbridge_host.model.scan import scan_model
+
+    path = files.existing_model(Path(source))
+    number, label, arch = chip_options(soc_model)
+    begun = time.perf_counter()
+    scan = scan_model(path, count_nodes=False)
+    refuse_scanned(scan, COMMAND)
+    require_models_extra(COMMAND)  # behind the guard: nobody should install it to be refused then
+    files.weight_files(path, scan.external_files)
+    model = graphs.load(path)
+    fixed = model_shapes.fix(model, size_rules.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims)))
+    model = _inlined(model)
+    if fixed:
+        _forget_shapes(model)
+    prediction = predict_model(model, arch, path.parent)
+    view = prediction.view
+    predicted = _with_parts(view, prediction.verdicts)
+    costs = costs_of(view)
+    offline_s = time.perf_counter() - begun
+    truth: Truth | None = None
+    reason = "only the rules were asked"
+    begun = time.perf_counter()
+    if not offline:
+        options = {"soc_model": number, **(provider_options or {})} if number else dict(provider_options or {})
+        try:
+            answer = ask(
+                model,
+                path,
+                scan.external_files,
+                view,
+                predicted,
+                options=options,
+                host_python=host_python,
+                timeout_s=timeout_s,
+            )
+            if isinstance(answer.error, ProviderUnavailable) and host_python is None:
+                reason = answer.error.message
+            else:
+                truth = dataclasses.replace(answer, disagreements=_disagreements(predicted, answer))
+        except HostStartFailed as error:
+            if host_python is not None:
+                raise
+            reason = error.message
+    free = model_shapes.free_dimensions(model.graph)
+    placed = _explained(predicted, truth, model_shapes.options_text(free))
+    notes = _notes(prediction, model, truth)
+    return Analysis(
+        path,
+        label,
+        view,
+        costs,
+        predicted,
+        tuple(advise(view, placed, costs, notes)),
+        prediction.empty,
+        truth,
+        "" if truth else reason,
+        offline_s,
+        time.perf_counter() - begun if truth else 0.0,
+    )
+
+
+def chip_options(soc_model: str | None) -> tuple[str, str, int]:
+    """What to tell the host ("" for its own choice), words for people, and the architecture."""
+    from qnnbridge_host.model.chips import (
+        CHIPS,
+        DEFAULT_SIMULATED_CHIP,
+        chip_label,
+        chip_named,
+        chip_of,
+        chip_of_this_computer,
+    )
+
+    if soc_model is None:
+        here = chip_of_this_computer()
+        chip = here or chip_of(DEFAULT_SIMULATED_CHIP)
+        assert chip is not None
+        return ("" if here else str(chip.number)), chip.label, chip.arch
+    named = chip_named(soc_model)
+    if named is not None:
+        return str(named.number), named.label, named.arch
+    if soc_model.strip().isdigit():
+        return soc_model.strip(), chip_label(int(soc_model)), tables.FIRST_FLOAT_ARCH
+    known = ", ".join(f"{chip.name}={chip.number}" for chip in CHIPS)
+    raise OptionError(f'"{soc_model}" is neither the number nor the name of a chip.', fix=f"Known are {known}.")
+
+
+def _inlined(model: Any) -> Any:
+    """With the bodies of its own functions in the place of their calls, as ONNX Runtime does it."""
+    if not model.functions:
+        return model
+    from onnx import inliner
+
+    return inliner.inline_local_functions(model)
+
+
+def _forget_shapes(model: Any) -> None:
+    """What is declared for other sizes; everything is inferred again."""
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        for dimension in value.type.tensor_type.shape.dim:
+            if not dimension.HasField("dim_value"):
+                dimension.Clear()
+
+
+def _with_parts(view: GraphView, verdicts: tuple[Verdict, ...]) -> Placed:
+    parts = parts_of(view, [verdict.place for verdict in verdicts])
+    return Placed(verdicts, tuple(map(tuple, parts)))
+
+
+def _disagreements(predicted: Placed, truth: Truth) -> tuple[int, ...]:
+    if truth.placed is None:
+        return ()
+    pairs = zip(predicted.verdicts, truth.placed.verdicts, strict=True)
+    return tuple(
+        index for index, (rule, true) in enumerate(pairs) if true.place != "folded" and rule.place != true.place
+    )
+
+
+def _explained(predicted: Placed, truth: Truth | None, sizes: str) -> list[Verdict]:
+    """The true places; where the rules agree, with what they know to do about it. sizes: options that fix them."""
+    what = f"qnnbridge fix MODEL -o OUT {sizes}" if sizes else _NO_SHAPE
+    rules = [dataclasses.replace(v, fix=what) if v.rule == "free-shape" else v for v in predicted.verdicts]
+    predicted = dataclasses.replace(predicted, verdicts=tuple(rules))
+    if truth is None or truth.placed is None:
+        return list(predicted.verdicts)
+    explained = []
+    for rule, true in zip(predicted.verdicts, truth.placed.verdicts, strict=True):
+        if rule.place == "cpu" and true.place == "cpu":
+            reason = rule.reason if true.reason.startswith(("QNN gives no", "Failed to add node")) else true.reason
+            explained.append(Verdict("cpu", rule.rule, reason, rule.fix))
+        else:
+            explained.append(true)
+    return explained
+
+
+def _notes(prediction: Prediction, model: Any, truth: Truth | None) -> list[Advice]:
+    notes: list[Advice] = []
+    view = prediction.view
+    if prediction.no_input:
+        notes.append(
+            Advice("Export the model with its input", "QNN runs no graph without an input", severity="fails")
+        )
+    if view.opset > tables.NEWEST_OPSET or view.ir_version > tables.NEWEST_IR_VERSION:
+        notes.append(
+            Advice(
+                f"Export with opset {tables.NEWEST_OPSET} and IR version {tables.NEWEST_IR_VERSION} at most",
+                f"it has opset {view.opset} and IR version {view.ir_version}; "
+                f"ONNX Runtime {tables.NEWEST_ORT} does not load it",
+                severity="fails",
+            )
+        )
+    crashing = any(verdict.place == "crash" for verdict in prediction.verdicts)
+    if prediction.empty and not crashing:
+        names = ", ".join(prediction.empty[:3])
+        notes.append(
+            Advice(
+                "qnnbridge fix (zero-size) takes them out",
+                f"tensors without elements ({names}) end the process as soon as QNN takes one of their operators",
+                severity="crash",
+            )
+        )
+    wide = _wide_integers(prediction)
+    if wide:
+        notes.append(
+            Advice(
+                "Keep values of int64 within 32 bits",
+                f"{len(wide)} nodes on QNN compute with int64, and QNN keeps 32 bits of it without a word",
+                tuple(wide),
+                severity="model",
+            )
+        )
+    if truth is not None and isinstance(truth.error, BridgeError):
+        notes.append(Advice(truth.error.fix or "See the error above", truth.error.message, severity="fails"))
+    return notes
+
+
+_CALCULATING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod", "CumSum", "ReduceSum", "MatMul", "Sum"})
+
+
+def _wide_integers(prediction: Prediction) -> list[int]:
+    return [
+        node.index
+        for node, verdict in zip(prediction.view.nodes, prediction.verdicts, strict=True)
+        if verdict.place == "qnn" and node.op in _CALCULATING and node.made and node.made[0].type == "int64"
+    ]

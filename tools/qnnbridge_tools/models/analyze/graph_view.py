@@ -1,0 +1,287 @@
+"""A model as the rules see it: nodes with types, shapes and attributes, and who makes what. No weights are read.
+
+Immutable after `view_of`. Nodes inside of If, Loop and Scan are counted with their node, not one by one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from qnnbridge_tools.models.shared import graphs, inference
+
+TYPE_NAMES: Mapping[int, str] = {
+    1: "float",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    8: "string",
+    9: "bool",
+    10: "float16",
+    11: "double",
+    12: "uint32",
+    13: "uint64",
+    14: "complex64",
+    15: "complex128",
+    16: "bfloat16",
+    17: "float8e4m3fn",
+    18: "float8e4m3fnuz",
+    19: "float8e5m2",
+    20: "float8e5m2fnuz",
+    21: "uint4",
+    22: "int4",
+    23: "float4e2m1",
+    24: "float8e8m0",
+    25: "uint2",
+    26: "int2",
+}
+_BITS = {
+    1: 32,
+    6: 32,
+    12: 32,
+    7: 64,
+    11: 64,
+    13: 64,
+    14: 64,
+    15: 128,
+    4: 16,
+    5: 16,
+    10: 16,
+    16: 16,
+    21: 4,
+    22: 4,
+    23: 4,
+}
+_SMALL_BYTES = 1 << 12
+"""Constants up to here are read, since they may be axes, sizes or limits."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tensor:
+    """type: "" if it is not known. shape: None if the rank is not known; None for an axis without a fixed size."""
+
+    name: str
+    type: str = ""
+    shape: tuple[int | None, ...] | None = None
+    constant: bool = False
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def fixed(self) -> tuple[int, ...] | None:
+        """The shape if every axis has a size."""
+        if self.shape is None or None in self.shape:
+            return None
+        return tuple(size for size in self.shape if size is not None)
+
+    @property
+    def elements(self) -> int | None:
+        shape = self.fixed
+        return None if shape is None else math.prod(shape)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.shape is not None and 0 in self.shape
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """op: `Conv`, or with its domain if that is not ONNX's own. inputs: None where one is left out."""
+
+    index: int
+    name: str
+    op: str
+    inputs: tuple[Tensor | None, ...]
+    outputs: tuple[Tensor | None, ...]
+    attributes: Mapping[str, Any]
+    inner: int = 0
+    """Nodes of its subgraphs."""
+    inner_ops: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return self.name or (self.made[0].name if self.made else f"#{self.index}")
+
+    @property
+    def given(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for tensor in self.inputs if tensor is not None)
+
+    @property
+    def made(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for tensor in self.outputs if tensor is not None)
+
+    def input(self, number: int) -> Tensor | None:
+        return self.inputs[number] if number < len(self.inputs) else None
+
+    def get(self, name: str, default: Any) -> Any:
+        return self.attributes.get(name, default)
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphView:
+    """nodes: in the order of the file. inputs, outputs: of the model; weights are no inputs."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    values: Mapping[str, Any]
+    """Small constants by name, as numpy arrays."""
+    opset: int
+    ir_version: int
+    sizes: Mapping[str, int]
+    """Bytes of constants by name."""
+    captured: frozenset[str]
+    """What subgraphs use from outside of them."""
+
+    @functools.cached_property
+    def maker(self) -> Mapping[str, Node]:
+        return {tensor.name: node for node in self.nodes for tensor in node.made}
+
+    @functools.cached_property
+    def users(self) -> Mapping[str, tuple[Node, ...]]:
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(tensor.name for tensor in node.given):
+                found.setdefault(name, []).append(node)
+        return {name: tuple(nodes) for name, nodes in found.items()}
+
+    @functools.cached_property
+    def output_names(self) -> frozenset[str]:
+        return frozenset(tensor.name for tensor in self.outputs)
+
+    def value(self, tensor: Tensor | None) -> Any | None:
+        """A small constant's value."""
+        return None if tensor is None else self.values.get(tensor.name)
+
+
+def view_of(model: Any, known: Mapping[str, inference.Known] | None = None) -> GraphView:
+    """model: a `ModelProto`; tensors in other files need not be loaded. known: types and shapes, if inferred."""
+    known = inference.types_of(model) if known is None else known
+    values: dict[str, Any] = {}
+    sizes: dict[str, int] = {}
+    for tensor in _constants(model.graph):
+        sizes[tensor.name] = _bytes_of(tensor)
+        if sizes[tensor.name] <= _SMALL_BYTES:
+            _read(tensor, values)
+    overridable = {value.name for value in model.graph.input}
+    constants = {name for name in sizes if model.ir_version < 4 or name not in overridable}
+    tensors: dict[str, Tensor] = {}
+
+    def tensor_of(name: str) -> Tensor | None:
+        if not name:
+            return None
+        if name not in tensors:
+            element, shape = known.get(name, (0, None))
+            tensors[name] = Tensor(name, TYPE_NAMES.get(element, ""), shape, name in constants)
+        return tensors[name]
+
+    nodes = tuple(
+        Node(
+            index,
+            node.name,
+            graphs.op_name(node),
+            tuple(map(tensor_of, node.input)),
+            tuple(map(tensor_of, node.output)),
+            _attributes(node),
+            *_inner(node),
+        )
+        for index, node in enumerate(model.graph.node)
+    )
+    inputs = [value for value in model.graph.input if value.name not in sizes]
+    return GraphView(
+        nodes,
+        tuple(filter(None, (tensor_of(value.name) for value in inputs))),
+        tuple(filter(None, (tensor_of(value.name) for value in model.graph.output))),
+        values,
+        graphs.opset_of(model) or 0,
+        model.ir_version,
+        sizes,
+        frozenset(_captured(model.graph)),
+    )
+
+
+def _constants(graph: Any) -> Iterator[Any]:
+    yield from graph.initializer
+    for node in graph.node:
+        if node.op_type == "Constant" and node.domain in graphs.ONNX_DOMAINS:
+            for attribute in node.attribute:
+                tensor = _constant_tensor(attribute)
+                if tensor is not None:
+                    tensor.name = node.output[0]
+                    yield tensor
+
+
+def _constant_tensor(attribute: Any) -> Any | None:
+    from onnx import TensorProto, numpy_helper
+
+    if attribute.name == "value":
+        tensor = TensorProto()
+        tensor.CopyFrom(attribute.t)
+        return tensor
+    if attribute.name in ("value_int", "value_ints"):
+        whole = attribute.i if attribute.name == "value_int" else list(attribute.ints)
+        return numpy_helper.from_array(np.asarray(whole, np.int64))
+    if attribute.name in ("value_float", "value_floats"):
+        number = attribute.f if attribute.name == "value_float" else list(attribute.floats)
+        return numpy_helper.from_array(np.asarray(number, np.float32))
+    return None
+
+
+def _bytes_of(tensor: Any) -> int:
+    if tensor.raw_data:
+        return len(tensor.raw_data)
+    bits: int = math.prod(tensor.dims) * _BITS.get(tensor.data_type, 8)
+    return bits // 8
+
+
+def _read(tensor: Any, values: dict[str, Any]) -> None:
+    from onnx import numpy_helper
+
+    if tensor.data_location or tensor.data_type == 8:
+        return
+    try:
+        values[tensor.name] = numpy_helper.to_array(tensor)
+    except (ValueError, TypeError):  # fewer bytes than its shape says: ONNX Runtime will refuse the model
+        return
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+    from onnx import helper
+
+    found: dict[str, Any] = {}
+    for attribute in node.attribute:
+        if attribute.HasField("t") or attribute.HasField("g") or attribute.graphs or attribute.tensors:
+            continue
+        value = helper.get_attribute_value(attribute)
+        found[attribute.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return found
+
+
+def _inner(node: Any) -> tuple[int, tuple[str, ...]]:
+    ops = [
+        graphs.op_name(inner)
+        for attribute in node.attribute
+        for graph in ([attribute.g] if attribute.HasField("g") else attribute.graphs)
+        for deep in graphs.subgraphs(graph)
+        for inner in deep.node
+    ]
+    return len(ops), tuple(dict.fromkeys(ops))
+
+
+def _captured(graph: Any) -> Iterator[str]:
+    for inner in graphs.subgraphs(graph):
+        if inner is not graph:
+            for node in inner.node:
+                yield from node.input
+            for value in inner.output:
+                yield value.name

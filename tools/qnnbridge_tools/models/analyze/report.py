@@ -1,0 +1,103 @@
+"""The answer of `qnnbridge analyze` for a person."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from qnnbridge_tools import output
+from qnnbridge_tools.models.analyze.result import Analysis, Placed
+from qnnbridge_tools.models.analyze.summary import shares_of, size_text, times
+
+_SHOWN_ADVICE = 8
+_SHOWN_DISAGREEMENTS = 5
+_WIDTH = 110
+
+
+def print_analysis(analysis: Analysis, html: Path | None) -> None:
+    output.print_pairs(analysis.path.name, _pairs(analysis, analysis.best))
+    print()
+    _print_advice(analysis)
+    print()
+    output.print_pairs("Where this is from", _sources(analysis, html))
+
+
+def _pairs(analysis: Analysis, placed: Placed) -> list[tuple[str, str]]:
+    shares = shares_of(analysis, placed)
+    pairs = [("chip", analysis.chip)]
+    error = analysis.truth.error if analysis.truth is not None else None
+    if error is not None:
+        pairs.append(("verdict", f"no session can be made: {error.message}"))
+        pairs += [("because", error.cause)] if error.cause else []
+    elif shares.fails:
+        crash = any(verdict.place == "crash" for verdict in placed.verdicts)
+        pairs.append(("verdict", "QNN would end the process" if crash else "no session could be made"))
+    elif not shares.on_qnn:
+        pairs.append(("verdict", "nothing runs on the NPU"))
+    elif shares.on_qnn == shares.nodes:
+        pairs.append(("verdict", "all of it runs on the NPU" + _pieces(shares.parts)))
+    else:
+        pairs.append(
+            ("verdict", f"{output.percent(shares.node_share)} of the nodes run on the NPU" + _pieces(shares.parts))
+        )
+    pairs.append(("nodes", f"{shares.on_qnn} of {shares.nodes} on the NPU, {shares.on_cpu} on the CPU"))
+    if shares.folded:
+        pairs.append(("", f"{shares.folded} more are computed or merged before anything is placed"))
+    work = f"{output.percent(shares.mac_share)} of {times(shares.macs)} multiplications"
+    pairs.append(("work", work if shares.work_known else "not known before the sizes are fixed"))
+    if shares.bytes:
+        on_npu = f"{size_text(shares.bytes_on_qnn)} of {size_text(shares.bytes)}"
+        pairs.append(("weights", f"{on_npu} belong to nodes on the NPU"))
+    return pairs
+
+
+def _pieces(parts: int) -> str:
+    return "" if parts == 1 else f", cut into {parts} pieces"
+
+
+def _print_advice(analysis: Analysis) -> None:
+    if not analysis.advice:
+        print("Nothing to do.")
+        return
+    print("What to do, most valuable first")
+    for number, advice in enumerate(analysis.advice[:_SHOWN_ADVICE], 1):
+        gain = []
+        if advice.macs:
+            gain.append(f"{times(advice.macs)} multiplications move to the NPU")
+        if advice.parts:
+            gain.append(f"{advice.parts} {'cut' if advice.parts == 1 else 'cuts'} less")
+        for text, indent in ((advice.what, f"  {number}. "), (advice.why, "     "), ("; ".join(gain), "     ")):
+            if text:
+                lines = textwrap.wrap(output.visible(text), _WIDTH - len(indent), break_on_hyphens=False)
+                print("\n".join((indent if n == 0 else "     ") + line for n, line in enumerate(lines)))
+    if len(analysis.advice) > _SHOWN_ADVICE:
+        print(f"  and {len(analysis.advice) - _SHOWN_ADVICE} more; --json has all")
+
+
+def _sources(analysis: Analysis, html: Path | None) -> list[tuple[str, str]]:
+    truth = analysis.truth
+    pairs = [("rules", f"offline, in {output.seconds(analysis.seconds_offline)}")]
+    if truth is None:
+        pairs.append(("QNN", f"not asked: {analysis.no_truth}"))
+    else:
+        where = "HTP simulator, not an NPU" if truth.simulator else "NPU"
+        versions = ", ".join(f"{k} {v}" for k, v in truth.versions.items() if k in ("onnxruntime_qnn", "qnn_sdk"))
+        pairs.append(("QNN", f"{where}; {versions}; in {output.seconds(analysis.seconds_truth)}"))
+        pairs += _agreement(analysis)
+    if html is not None:
+        pairs.append(("picture", str(html)))
+    return pairs
+
+
+def _agreement(analysis: Analysis) -> list[tuple[str, str]]:
+    truth = analysis.truth
+    if truth is None or truth.placed is None:
+        return []
+    judged = len([verdict for verdict in truth.placed.verdicts if verdict.place != "folded"])
+    wrong = truth.disagreements
+    pairs = [("rules right", f"{judged - len(wrong)} of {judged} nodes")]
+    for index in wrong[:_SHOWN_DISAGREEMENTS]:
+        node = analysis.view.nodes[index]
+        rule, true = analysis.predicted.verdicts[index], truth.placed.verdicts[index]
+        pairs.append(("", f"{node.label} ({node.op}): rules {rule.place}, QNN {true.place} {true.reason}".rstrip()))
+    return pairs

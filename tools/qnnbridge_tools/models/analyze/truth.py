@@ -1,0 +1,178 @@
+"""Asks QNN itself: makes a session on a host and reads where each node came to lie, and QNN's reason for the rest.
+
+The provider writes a trace of its decisions (onnxruntime-qnn 2.4 and later), also when the session fails. Nodes are
+found again by names that a copy of the model gets for this. The host is a process of its own for this one question.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import tempfile
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_tools.models.analyze.graph_view import GraphView
+from qnnbridge_tools.models.analyze.partitions import parts_of
+from qnnbridge_tools.models.analyze.result import Placed, Truth
+from qnnbridge_tools.models.analyze.verdicts import Verdict
+from qnnbridge_tools.models.shared.files import link_files
+
+_TRACE_FILE = "qnn_op_trace.json"
+_NAME = re.compile(r"qnnbridge_node_(\d+)(?:_token_\d+)?$")
+_REPEATED = re.compile(r"(?<=\.)\w+ node `[^`]*` will not be assigned to QNN EP\.")
+_OWN_NAME = re.compile(r"qnnbridge_node_\d+(?:_token_\d+)?")
+
+
+def ask(
+    model: Any,
+    path: Path,
+    external_files: Iterable[str],
+    view: GraphView,
+    predicted: Placed,
+    *,
+    options: Mapping[str, str],
+    host_python: str | None,
+    timeout_s: float | None,
+) -> Truth:
+    """model: the `ModelProto` of `path`, which is not changed. Raises `BridgeError` if there is no host at all.
+
+    predicted: where there is no trace, QNN's nodes are not told one by one; then what the rules hold for computed
+    before stays so, and the rest of what is not on the CPU is on QNN, in the parts that follow.
+    """
+    from qnnbridge import Host
+
+    with tempfile.TemporaryDirectory(prefix="qnnbridge-analyze-") as folder:
+        copy = _named_copy(model, path, external_files, Path(folder))
+        with Host(python=host_python) as host:
+            info = host.info
+            placement, error = _make(host, copy, Path(folder), options, timeout_s)
+            versions, simulator = dict(info.versions), bool(info.simulator)
+        trace = _read(Path(folder) / _TRACE_FILE)
+    placed = None
+    if trace:
+        placed = _placed(view, trace, placement)
+    elif placement is not None and placement.known:
+        placed = _without_trace(view, predicted, placement)
+    return Truth(placed, error, versions=versions, simulator=simulator)
+
+
+def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: Path) -> Path:
+    copy = type(model)()
+    copy.CopyFrom(model)
+    for index, node in enumerate(copy.graph.node):
+        node.name = f"qnnbridge_node_{index}"
+    link_files(path.parent, external_files, folder)
+    named = folder / "model.onnx"
+    named.write_bytes(copy.SerializeToString())
+    return named
+
+
+def _make(
+    host: Any, model: Path, folder: Path, options: Mapping[str, str], timeout_s: float | None
+) -> tuple[Any, BridgeError | None]:
+    tracing = {"enable_framework_op_trace": "1", "framework_op_trace_dir": str(folder)}
+    # It would warn that nodes are on the CPU, which the report tells node by node.
+    log = logging.getLogger("qnnbridge")
+    before, log.disabled = log.disabled, True
+    try:
+        return _session(host, model, options, tracing, timeout_s)
+    finally:
+        log.disabled = before
+
+
+def _session(
+    host: Any, model: Path, options: Mapping[str, str], tracing: Mapping[str, str], timeout_s: float | None
+) -> tuple[Any, BridgeError | None]:
+    from qnnbridge import CpuFallbackWarning, InferenceSession
+
+    whole = {"offload_graph_io_quantization": "0", **options}
+    for extra in (tracing, {}):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CpuFallbackWarning)  # the report is about nothing else
+                with InferenceSession(
+                    str(model),
+                    providers=["QNNExecutionProvider"],
+                    provider_options=[{**whole, **extra}],
+                    host=host,
+                    fallback="cpu",
+                    timeout=timeout_s,
+                    retry=0,
+                    cache=False,
+                ) as session:
+                    return session.placement, None
+        except OptionError as error:
+            if not extra:
+                return None, error
+            # An onnxruntime-qnn before 2.4 does not know the trace.
+        except BridgeError as error:
+            return None, error
+    return None, None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _placed(view: GraphView, trace: Mapping[str, Any], placement: Any) -> Placed:
+    verdicts: dict[int, Verdict] = {}
+    parts: list[tuple[int, ...]] = []
+    for node in trace.get("unsupported_nodes", ()):
+        index = _index(node.get("node_name", ""))
+        if index is not None:
+            verdicts[index] = Verdict("cpu", "qnn", _reason(view, str(node.get("reason", ""))))
+    for name, _ in placement.cpu_list if placement is not None else ():
+        index = _index(name)
+        if index is not None:
+            verdicts.setdefault(index, Verdict("cpu", "qnn", "QNN gives no reason"))
+    for subgraph in trace.get("subgraph_traces", ()):
+        names = (
+            source.get("name", "")
+            for mapping in subgraph.get("op_mappings", ())
+            for source in mapping.get("sources", ())
+            if source.get("type", "OP") == "OP"
+        )
+        part = tuple(sorted({index for index in map(_index, names) if index is not None}))
+        if part:
+            parts.append(part)
+        verdicts.update((index, Verdict("qnn", "qnn")) for index in part)
+    gone = Verdict("folded", "qnn", "taken out, computed or merged before anything was placed")
+    return Placed(tuple(verdicts.get(node.index, gone) for node in view.nodes), tuple(parts))
+
+
+def _without_trace(view: GraphView, predicted: Placed, placement: Any) -> Placed:
+    on_cpu = {_index(name) for name, _ in placement.cpu_list}
+    verdicts = tuple(
+        Verdict("cpu", "qnn", "QNN gives no reason")
+        if node.index in on_cpu
+        else rule
+        if rule.place == "folded" or not placement.qnn_nodes
+        else Verdict("qnn", "qnn")
+        for node, rule in zip(view.nodes, predicted.verdicts, strict=True)
+    )
+    return Placed(verdicts, tuple(map(tuple, parts_of(view, [verdict.place for verdict in verdicts]))))
+
+
+def _index(name: str) -> int | None:
+    match = _NAME.match(name)
+    return int(match[1]) if match else None
+
+
+def _reason(view: GraphView, text: str) -> str:
+    """QNN's words, with the names that the nodes really have."""
+
+    def real(match: re.Match[str]) -> str:
+        index = _index(match[0])
+        return view.nodes[index].label if index is not None and index < len(view.nodes) else match[0]
+
+    text = _REPEATED.sub("", text).strip()
+    return _OWN_NAME.sub(real, text) or "QNN gives no reason"

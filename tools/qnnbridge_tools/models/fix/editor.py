@@ -1,0 +1,240 @@
+"""The main graph of a model while it is being rewritten: who makes and who uses each tensor, its shape, its value.
+
+Indexes are made on demand and dropped by `changed`. Names that a subgraph takes from the main graph count as uses.
+One rewrite works on one `Editor`; no threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qnnbridge_tools.models.shared import graphs
+
+Array = npt.NDArray[Any]
+
+FLOATS = (1, 10, 11, 16)
+"""TensorProto.DataType: float, float16, double, bfloat16."""
+INTEGERS = (2, 3, 4, 5, 6, 7, 12, 13)
+_EXTERNAL = 1
+_TEXT = 8
+
+
+class Editor:
+    """folder: where the model's external tensors lie. Each `add_*` gives the name of what it added."""
+
+    def __init__(self, model: Any, folder: Path) -> None:
+        self.model = model
+        self.folder = folder
+        self.opset = graphs.opset_of(model) or 0
+        self._types: dict[str, tuple[int, tuple[int | None, ...] | None]] | None = None
+        self._uses: dict[str, list[Any]] | None = None
+        self._makers: dict[str, Any] | None = None
+        self._tensors: dict[str, Any] | None = None
+        self._captured: set[str] | None = None
+        self._names: set[str] | None = None
+
+    @property
+    def graph(self) -> Any:
+        return self.model.graph
+
+    def changed(self, *, shapes: bool = False) -> None:
+        """To be called after nodes were put in or taken out. shapes: what is known of them is void, too."""
+        self._uses = self._makers = self._tensors = self._captured = None
+        if shapes:
+            self._types = None
+
+    # --- what is there ------------------------------------------------------------------------------------
+
+    def element(self, name: str) -> int:
+        """The TensorProto.DataType; 0 if it is not known."""
+        return self._known(name)[0]
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape if all of it is known."""
+        dims = self._known(name)[1]
+        if dims is None or None in dims:
+            return None
+        return tuple(dim for dim in dims if dim is not None)
+
+    def rank(self, name: str) -> int | None:
+        dims = self._known(name)[1]
+        return None if dims is None else len(dims)
+
+    def uses(self, name: str) -> list[Any]:
+        """The nodes of the main graph that take it as an input."""
+        if self._uses is None:
+            self._uses = {}
+            for node in self.graph.node:
+                for used in dict.fromkeys(node.input):
+                    self._uses.setdefault(used, []).append(node)
+        return self._uses.get(name, [])
+
+    def maker(self, name: str) -> Any | None:
+        if self._makers is None:
+            self._makers = {made: node for node in self.graph.node for made in node.output if made}
+        return self._makers.get(name)
+
+    def is_free(self, name: str) -> bool:
+        """Whether only nodes of the main graph use it: no output of the model, in no subgraph."""
+        return name not in self.outputs and name not in self.captured
+
+    @property
+    def outputs(self) -> set[str]:
+        return {value.name for value in self.graph.output}
+
+    @property
+    def captured(self) -> set[str]:
+        """What subgraphs use."""
+        if self._captured is None:
+            self._captured = set()
+            for inner in graphs.subgraphs(self.graph):
+                if inner is not self.graph:
+                    for node in inner.node:
+                        self._captured.update(node.input)
+                    self._captured.update(value.name for value in inner.output)
+        return self._captured
+
+    def tensor(self, name: str) -> Any | None:
+        """The initializer, or the tensor of a Constant node."""
+        if self._tensors is None:
+            overridable = {value.name for value in self.graph.input} if self.model.ir_version >= 4 else set()
+            self._tensors = {t.name: t for t in self.graph.initializer if t.name not in overridable}
+            for node in self.graph.node:
+                if node.op_type == "Constant" and node.domain in graphs.ONNX_DOMAINS:
+                    for attribute in node.attribute:
+                        if attribute.name == "value":
+                            self._tensors[node.output[0]] = attribute.t
+        return self._tensors.get(name)
+
+    def constant(self, name: str, limit: int | None = None) -> Array | None:
+        """The value of a constant; None for what is none, or is larger than `limit` elements."""
+        tensor = self.tensor(name)
+        if tensor is None or tensor.data_type == _TEXT:
+            return None
+        if limit is not None and int(np.prod(tensor.dims, dtype=np.int64)) > limit:
+            return None
+        from onnx import numpy_helper
+
+        if tensor.data_location == _EXTERNAL:
+            copy = type(tensor)()
+            copy.CopyFrom(tensor)
+            graphs.load_tensor(copy, self.folder)
+            tensor = copy
+        return np.asarray(numpy_helper.to_array(tensor))
+
+    # --- changing -----------------------------------------------------------------------------------------
+
+    def fresh(self, hint: str) -> str:
+        """A name that nothing has yet."""
+        if self._names is None:
+            self._names = set()
+            for graph in graphs.subgraphs(self.graph):
+                self._names.update(value.name for value in [*graph.input, *graph.output, *graph.initializer])
+                for node in graph.node:
+                    self._names.update((*node.input, *node.output, node.name))
+        name, number = hint, 0
+        while name in self._names:
+            number += 1
+            name = f"{hint}_{number}"
+        self._names.add(name)
+        return name
+
+    def add_constant(self, value: Array, hint: str, name: str | None = None) -> str:
+        from onnx import numpy_helper
+
+        name = name or self.fresh(hint)
+        self.graph.initializer.append(
+            numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
+        )
+        if self._tensors is not None:
+            self._tensors[name] = self.graph.initializer[-1]
+        if self._types is not None:
+            self._types[name] = (self.graph.initializer[-1].data_type, tuple(value.shape))
+        return name
+
+    def like(self, name: str, value: Any, hint: str) -> str:
+        """A scalar constant of the element type that tensor `name` has."""
+        from onnx import helper
+
+        dtype = helper.tensor_dtype_to_np_dtype(self.element(name))
+        return self.add_constant(np.asarray(value).astype(dtype), hint)
+
+    def make(
+        self, op: str, inputs: Sequence[str], after: Any, output: str | None = None, domain: str = "", **attrs: Any
+    ) -> Any:
+        """A node, named after the node `after` that it stands for. It is not in the graph yet."""
+        from onnx import helper
+
+        base = after.name or after.output[0]
+        name = self.fresh(f"{base}/{op}")
+        return helper.make_node(op, list(inputs), [output or f"{name}_out"], name=name, domain=domain, **attrs)
+
+    def map_nodes(self, change: Callable[[Any], Sequence[Any] | None]) -> int:
+        """Puts what `change` gives in the place of each node, None keeps it; gives how many were changed.
+
+        Whoever reads the outputs of a node that goes must find them among the new. Indexes stay those of before.
+        """
+        kept: list[Any] = []
+        count = 0
+        for node in list(self.graph.node):
+            others = change(node)
+            count += others is not None
+            kept.extend([node] if others is None else others)
+        if count:
+            self.set_nodes(kept)
+        return count
+
+    def set_nodes(self, nodes: Sequence[Any]) -> None:
+        """All nodes at once. References to nodes from before are then to copies that are not in the graph."""
+        kept = list(nodes)
+        del self.graph.node[:]
+        self.graph.node.extend(kept)
+        self.changed()
+
+    def rename_uses(self, old: str, new: str) -> None:
+        """Every node, also in subgraphs, reads `new` where it read `old`. Outputs of the model are left alone."""
+        for graph in graphs.subgraphs(self.graph):
+            for node in graph.node:
+                for number, name in enumerate(node.input):
+                    if name == old:
+                        node.input[number] = new
+            if graph is not self.graph:
+                for value in graph.output:
+                    if value.name == old:
+                        value.name = new
+        self.changed()
+
+    def drop_dead(self) -> int:
+        """Takes out nodes whose results nobody uses, and constants that nobody reads; gives how many nodes."""
+        dropped = 0
+        while True:
+            used = self.outputs | self.captured | {name for node in self.graph.node for name in node.input}
+            kept = [node for node in self.graph.node if any(name in used for name in node.output if name)]
+            if len(kept) == len(self.graph.node):
+                break
+            dropped += len(self.graph.node) - len(kept)
+            self.set_nodes(kept)
+        given = {value.name for value in self.graph.input}
+        unused = [t for t in self.graph.initializer if t.name not in used and t.name not in given]
+        for tensor in unused:
+            self.graph.initializer.remove(tensor)
+        if unused:
+            self.changed()
+        return dropped
+
+    # --- shapes -------------------------------------------------------------------------------------------
+
+    def _known(self, name: str) -> tuple[int, tuple[int | None, ...] | None]:
+        if self._types is None:
+            from qnnbridge_tools.models.shared import inference
+
+            self._types = inference.types_of(self.model)
+        if name not in self._types:
+            tensor = self.tensor(name)
+            return (tensor.data_type, tuple(tensor.dims)) if tensor is not None else (0, None)
+        return self._types[name]

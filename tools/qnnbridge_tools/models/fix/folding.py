@@ -1,0 +1,150 @@
+"""Computes, on the CPU, what a graph computes from constants and from fixed shapes alone.
+
+Only small things: sizes, axes, conditions, masks. Weights are left as they are, and so is everything quantised,
+since QNN needs its pairs of Quantize and Dequantize. Tensors without elements are known by their shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qnnbridge_protocol.errors import OrtError
+from qnnbridge_tools.models.fix.editor import Array, Editor
+from qnnbridge_tools.models.shared import cpu, graphs
+
+INPUT_LIMIT = 1 << 16
+OUTPUT_LIMIT = 1 << 20
+"""Elements."""
+
+_NEVER = frozenset(
+    {
+        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "If", "Loop", "Scan"),
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"),
+        "Dropout",
+    }
+)
+_ROUNDS = 20
+"""Each makes more shapes known; real models need two or three."""
+
+
+def fold(editor: Editor, never: frozenset[str] = frozenset()) -> int:
+    """Puts constants in the place of what can be computed; gives how many nodes that saved.
+
+    never: more operators that are left alone; Size is computed all the same from constants.
+    """
+    before = len(editor.graph.node)
+    for _ in range(_ROUNDS):
+        values = _computed(editor, _NEVER | never)
+        if not values:
+            break
+        for name, value in values.items():
+            put_constant(editor, name, value)
+        editor.drop_dead()
+        editor.changed(shapes=True)
+    return before - len(editor.graph.node)
+
+
+def put_constant(editor: Editor, name: str, value: Array) -> None:
+    """The tensor `name` is this constant from now on; the node that made it stays for its other outputs."""
+    maker = editor.maker(name)
+    if maker is not None:
+        for number, made in enumerate(maker.output):
+            if made == name:
+                maker.output[number] = editor.fresh(f"{name}/unused")
+        editor.changed()
+    editor.add_constant(value, name, name)
+
+
+def _computed(editor: Editor, never: frozenset[str]) -> dict[str, Array]:
+    """Results of one pass: everything that follows from what is a constant now, and is needed by something else."""
+    known: dict[str, Array] = {}
+    taken: list[Any] = []
+    made: set[str] = set()
+    for node in editor.graph.node:
+        if not any(node.output):
+            continue
+        if shape := _shape_value(editor, node, never):
+            known.update(shape)
+            made.update(shape)
+        elif node.op_type not in never - {"Size"} and _foldable(editor, node, made):
+            taken.append(node)
+            made.update(name for name in node.output if name)
+    results = _run(editor, taken, known)
+    return {**known, **results}
+
+
+def _shape_value(editor: Editor, node: Any, never: frozenset[str]) -> dict[str, Array] | None:
+    if node.domain not in graphs.ONNX_DOMAINS or node.op_type not in {"Shape", "Size"} - never:
+        return None
+    shape = editor.shape(node.input[0])
+    if shape is None:
+        return None
+    if node.op_type == "Size":
+        return {node.output[0]: np.asarray(np.prod(shape, dtype=np.int64))}
+    bounds = {attribute.name: attribute.i for attribute in node.attribute}
+    return {node.output[0]: np.asarray(shape[bounds.get("start", 0) : bounds.get("end", len(shape))], np.int64)}
+
+
+def _foldable(editor: Editor, node: Any, made: set[str]) -> bool:
+    if node.domain not in graphs.ONNX_DOMAINS:
+        return False
+    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+        return False
+    for name in node.output:
+        shape = editor.shape(name) if name else ()
+        if shape is not None and int(np.prod(shape, dtype=np.int64)) > OUTPUT_LIMIT:
+            return False
+    return all(not name or name in made or _small(editor, name) for name in node.input)
+
+
+def _small(editor: Editor, name: str) -> bool:
+    tensor = editor.tensor(name)
+    if tensor is None or (tensor.data_location and not tensor.external_data):
+        return False
+    return int(np.prod(tensor.dims, dtype=np.int64)) <= INPUT_LIMIT
+
+
+def _run(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict[str, Array]:
+    """Runs these nodes, in their order, as one model; one by one if that fails."""
+    if not nodes:
+        return {}
+    try:
+        return _evaluate(editor, nodes, known)
+    except OrtError:
+        pass
+    results: dict[str, Array] = {}
+    for node in nodes:
+        try:
+            results.update(_evaluate(editor, [node], {**known, **results}))
+        except OrtError:
+            continue  # ONNX Runtime will say so when it loads the model; nothing to be computed here
+    return results
+
+
+def _evaluate(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict[str, Array]:
+    import onnx
+    from onnx import helper, numpy_helper
+
+    made = [name for node in nodes for name in node.output if name]
+    needed = dict.fromkeys(name for node in nodes for name in node.input if name and name not in made)
+    constants = []
+    for name in needed:
+        value = known.get(name)
+        if value is None:
+            value = editor.constant(name)
+        if value is None:
+            raise OrtError(f"{name} is not known.")
+        constants.append(numpy_helper.from_array(value, name))
+    graph = helper.make_graph(nodes, "constants", [], [onnx.ValueInfoProto(name=name) for name in made], constants)
+    model = helper.make_model(
+        graph, opset_imports=list(editor.model.opset_import), ir_version=max(editor.model.ir_version, 4)
+    )
+    session = cpu.open_session_of_bytes(model.SerializeToString(), "a part of the model")
+    results = cpu.run(session, {}, "a part of the model", made)
+    return {
+        name: np.asarray(value)
+        for name, value in zip(made, results, strict=True)
+        if isinstance(value, (np.ndarray, np.generic)) and np.asarray(value).dtype.kind in "fiub"
+    }

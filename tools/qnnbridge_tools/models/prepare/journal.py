@@ -1,0 +1,197 @@
+"""The journal of a prepared folder: which steps are finished, of what, and with what result.
+
+A step is finished when its files are whole and its entry is in the journal, which is replaced as a whole: a
+process that is killed anywhere leaves a journal that is true. An entry holds as long as its key is the same (a hash
+over the contents that went in, the options and the versions) and its files have the contents that it names. One
+process at a time has a folder; the lock is the operating system's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_host.model.manifest import FileRecord
+from qnnbridge_protocol.errors import Busy, OptionError
+from qnnbridge_tools import output
+
+NAME = ".qnnbridge-prepare.json"
+LOCK = ".qnnbridge-prepare.lock"
+SCHEMA = 1
+SAYS_ALL_IS_THERE = ("manifest.json", "report.md")
+"""Gone while a step is being done."""
+_LEFT_BEHIND = ".qnnbridge-"
+"""How the folders begin in which tools of ours make their files."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """One finished step."""
+
+    key: str
+    files: tuple[FileRecord, ...]
+    told: Mapping[str, Any]
+    seconds: float
+
+
+class Journal:
+    """Of one folder; made by `opened`. Names of files are relative to it, with forward slashes."""
+
+    def __init__(self, folder: Path, source_name: str) -> None:
+        self.folder = folder
+        self._source_name = source_name
+        self._entries: dict[str, Entry] = {}
+
+    def read(self) -> None:
+        """A journal that cannot be understood counts as none: everything is made anew. Raises `OptionError`."""
+        try:
+            found = json.loads((self.folder / NAME).read_text(encoding="utf-8"))
+            if found["schema"] != SCHEMA:
+                return
+            source_name = str(found["source"])
+            entries = {
+                str(name): Entry(
+                    str(entry["key"]),
+                    tuple(FileRecord(**record) for record in entry["files"]),
+                    dict(entry["told"]),
+                    float(entry["seconds"]),
+                )
+                for name, entry in found["steps"].items()
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return
+        if source_name != self._source_name:
+            raise OptionError(
+                f"{self.folder} holds {source_name}, prepared.",
+                cause=f"{self._source_name} is another model.",
+                fix="Give another folder, or remove this one.",
+            )
+        self._entries = {
+            name: entry for name, entry in entries.items() if all(_is_inside(r.name) for r in entry.files)
+        }
+
+    def claim(self) -> None:
+        """From now on the folder is known as ours."""
+        self._write()
+
+    def finished(self, step: str, key: str) -> Entry | None:
+        """The entry if it still holds."""
+        entry = self._entries.get(step)
+        if entry is None or entry.key != key or not all(self._is_there(record) for record in entry.files):
+            return None
+        return entry
+
+    def begin(self, step: str) -> None:
+        """The step is done anew: what it made before is not to be shipped, whatever comes of it now."""
+        for name in SAYS_ALL_IS_THERE:
+            (self.folder / name).unlink(missing_ok=True)
+        self._forget(step)
+        self._write()
+
+    def finish(self, step: str, key: str, files: Sequence[str], told: Mapping[str, Any], seconds: float) -> Entry:
+        records = tuple(FileRecord.of(self.folder, name) for name in files)
+        self._entries[step] = Entry(key, records, output.jsonable(told), seconds)
+        self._write()
+        return self._entries[step]
+
+    def keep_only(self, steps: Sequence[str]) -> None:
+        """Takes away what steps made that are not wished any more."""
+        for step in [name for name in self._entries if name not in steps]:
+            self._forget(step)
+        self._write()
+
+    def records(self) -> dict[str, FileRecord]:
+        """All files that steps made."""
+        return {record.name: record for entry in self._entries.values() for record in entry.files}
+
+    def _forget(self, step: str) -> None:
+        entry = self._entries.pop(step, None)
+        for record in entry.files if entry is not None else ():
+            path = self.folder / record.name
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                if path.parent != self.folder:
+                    path.parent.rmdir()  # if it was the last one in it
+
+    def _is_there(self, record: FileRecord) -> bool:
+        path = self.folder / record.name
+        try:
+            return path.stat().st_size == record.size and FileRecord.of(self.folder, record.name) == record
+        except OSError:
+            return False
+
+    def _write(self) -> None:
+        document = {
+            "schema": SCHEMA,
+            "source": self._source_name,
+            "steps": {name: dataclasses.asdict(entry) for name, entry in self._entries.items()},
+        }
+        write_whole(self.folder / NAME, json.dumps(document, indent=1, ensure_ascii=True))
+
+
+@contextlib.contextmanager
+def opened(folder: Path, source_name: str) -> Iterator[Journal]:
+    """The journal of a folder, alone with it. Raises `OptionError` for a folder of something else, and `Busy`."""
+    from qnnbridge_host.cache.locks import try_hold
+
+    if folder.exists() and not folder.is_dir():
+        raise OptionError(f"{folder} is a file.", fix="Give a folder for the result: -o FOLDER.")
+    if folder.is_dir() and not (folder / NAME).exists() and any(p.name != LOCK for p in folder.iterdir()):
+        raise OptionError(
+            f"{folder} is not empty, and was not made by qnnbridge prepare.",
+            cause="Its files could get mixed up with those that are shipped.",
+            fix="Give a new or empty folder.",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    held = try_hold(folder / LOCK)
+    if held is None:
+        raise Busy(f"Another qnnbridge prepare is at work in {folder}.", fix="Wait for it, or give another folder.")
+    try:
+        journal = Journal(folder, source_name)
+        journal.read()
+        _sweep(folder)
+        journal.claim()
+        yield journal
+    finally:
+        held.release(remove=True)
+
+
+def key_of(step: str, **went_in: Any) -> str:
+    """A hash over everything that a step depends on."""
+    text = json.dumps([SCHEMA, step, output.jsonable(went_in)], sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """The file is the old one or the new one, never half of it."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with part.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text if text.endswith("\n") else text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def _sweep(folder: Path) -> None:
+    """What a killed process left behind: nobody else is at work here."""
+    for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        if not place.is_dir():
+            continue  # was inside of one that is gone now
+        for path in place.iterdir():
+            if path.is_dir() and path.name.startswith(_LEFT_BEHIND):
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name.startswith((NAME, *SAYS_ALL_IS_THERE)) and path.name.endswith(".part"):
+                path.unlink(missing_ok=True)
+
+
+def _is_inside(name: str) -> bool:
+    from qnnbridge_tools.models.shared.files import inside_folder
+
+    return inside_folder(name)

@@ -1,0 +1,304 @@
+"""`prepare_model`: what the command does, for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge_protocol.errors import BridgeError, HostStartFailed, OptionError, ProviderUnavailable
+from qnnbridge_tools.arguments import Dimensions
+from qnnbridge_tools.models.prepare.result import HOST_CHIP, Prepared, StepResult, Wish, chip_label
+from qnnbridge_tools.models.shared import files
+from qnnbridge_tools.models.shared.extra import require_models_extra
+
+if TYPE_CHECKING:
+    from qnnbridge import HostInfo
+    from qnnbridge_protocol.specs import NodeInfo
+    from qnnbridge_tools.models.prepare.journal import Journal
+    from qnnbridge_tools.models.prepare.steps import Work
+
+COMMAND = "qnnbridge prepare"
+
+OnStep = Callable[[StepResult | None, str], None]
+"""Called with the title of a step when it begins (None), and with its result when it is over."""
+
+_NOT_ABOUT_THE_MODEL = (HostStartFailed, OptionError, ProviderUnavailable)
+
+
+def prepare_model(
+    source: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    wish: Wish | None = None,
+    on_step: OnStep = lambda result, title: None,
+) -> Prepared:
+    """Makes a folder to ship: the model rewritten for QNN, perhaps quantised, compiled for chips, verified.
+
+    What is finished stays so: called again after it was killed it goes on, and with other options it does again
+    what depends on them. A chip for which it cannot be compiled does not stop the others. Raises
+    `CompiledModelRefused`, `OptionError`, `Busy`, what `fix_model` and `quantize_model` raise, `HostStartFailed`.
+    """
+    begun = time.monotonic()
+    wish = wish or Wish()
+    path = files.existing_model(Path(source))
+    _refuse_inside(path, Path(folder))
+    fingerprint, wish = _checked(path, wish)
+    from qnnbridge_tools.models.prepare import journal as journals
+    from qnnbridge_tools.models.prepare import shipping
+
+    info = _host_info(wish)
+    chips, notes = _chips(wish, info)
+    with journals.opened(Path(folder), path.name) as journal:
+        steps = _Steps(journal, on_step)
+        model = _made(steps, path, fingerprint, wish, dict(info.versions))
+        _for_chips(steps, chips, model, wish, info)
+        journal.keep_only(steps.ids)
+        verdict, ready = _verdict(steps.results)
+        prepared = Prepared(
+            source=path,
+            source_sha256=fingerprint,
+            folder=Path(folder),
+            model=model.relative_to(journal.folder).as_posix(),
+            steps=tuple(steps.results),
+            verdict=verdict,
+            ready=ready,
+            notes=notes,
+            versions=_shown_versions(info.versions),
+            seconds=time.monotonic() - begun,
+        )
+        shipping.write(prepared, journal)
+    return prepared
+
+
+class _Steps:
+    """Does steps, or finds them done, and keeps what came of them."""
+
+    def __init__(self, journal: Journal, on_step: OnStep) -> None:
+        self.journal = journal
+        self.results: list[StepResult] = []
+        self.ids: list[str] = []
+        self._on_step = on_step
+
+    def do(self, work: Work, *, may_fail: bool = False) -> StepResult:
+        """may_fail: an error about the model is the result of this step and not the end of all of them."""
+        from qnnbridge_tools.models.prepare.journal import key_of
+
+        self.ids.append(work.id)
+        key = key_of(work.name, **work.went_in)
+        entry = self.journal.finished(work.id, key)
+        if entry is not None:
+            names = tuple(record.name for record in entry.files)
+            return self._told(StepResult(work.name, "kept", work.chip, names, entry.told, "", entry.seconds))
+        self._on_step(None, StepResult(work.name, "done", work.chip).title)
+        self.journal.begin(work.id)
+        begun = time.monotonic()
+        try:
+            made, told = work.do()
+        except _NOT_ABOUT_THE_MODEL:
+            raise
+        except BridgeError as error:
+            if not may_fail:
+                raise
+            told, seconds = {"error": error.to_wire()}, time.monotonic() - begun
+            return self._told(StepResult(work.name, "failed", work.chip, (), told, _in_one_line(error), seconds))
+        seconds = time.monotonic() - begun
+        root = self.journal.folder.resolve()
+        names = tuple(path.resolve().relative_to(root).as_posix() for path in made)
+        entry = self.journal.finish(work.id, key, names, told, seconds)
+        return self._told(StepResult(work.name, "done", work.chip, names, entry.told, "", seconds))
+
+    def skip(self, name: str, chip: str, problem: str) -> None:
+        self._told(StepResult(name, "skipped", chip, problem=problem))
+
+    def _told(self, result: StepResult) -> StepResult:
+        self.results.append(result)
+        self._on_step(result, result.title)
+        return result
+
+
+def _made(steps: _Steps, path: Path, fingerprint: str, wish: Wish, versions: Mapping[str, str]) -> Path:
+    """The model to compile: rewritten, and quantised if that is wished."""
+    from qnnbridge_tools.models.prepare import steps as works
+
+    folder = steps.journal.folder
+    own = _own_versions()
+    fixed = steps.do(works.fix(path, fingerprint, folder, wish, own))
+    model = folder / fixed.files[0]
+    if wish.quantize:
+        hashed = _hash_of(folder, fixed)
+        quantized = steps.do(works.quantize(model, hashed, folder, wish, own))
+        model = folder / quantized.files[0]
+    return model
+
+
+def _for_chips(steps: _Steps, chips: list[str], model: Path, wish: Wish, info: HostInfo) -> None:
+    from qnnbridge_tools.models.prepare import steps as works
+
+    folder = steps.journal.folder
+    hashed = _hash_of(folder, steps.results[-1])
+    versions = _host_versions(info)
+    for chip in chips:
+        steps.do(works.compile_for(chip, model, hashed, folder, wish, versions), may_fail=True)
+    for chip in chips:
+        problem = _not_this_chip(chip, info)
+        if problem:
+            steps.skip("verify", chip, problem)
+        else:
+            steps.do(works.verify_on(chip, model, hashed, folder, wish, versions), may_fail=True)
+
+
+def _checked(path: Path, wish: Wish) -> tuple[str, Wish]:
+    """The hash of the model with its weights, and the wish with all sizes; refuses what it can without a host."""
+    from qnnbridge_host.model.guard import refuse_scanned
+    from qnnbridge_host.model.scan import scan_model
+    from qnnbridge_host.model.source import ModelSource
+
+    scan = scan_model(path, count_nodes=False)
+    refuse_scanned(scan, COMMAND)
+    require_models_extra(COMMAND)
+    from qnnbridge_tools.models.fix.rewrites import chosen
+    from qnnbridge_tools.models.verify import samples
+
+    files.weight_files(path, scan.external_files)
+    chosen((), wish.skip)
+    if wish.quantize != bool(wish.calibration):
+        missing = "--calibration" if wish.quantize else "--quantize"
+        raise OptionError(
+            f"{'--quantize' if wish.quantize else '--calibration'} needs {missing}.",
+            cause="A model is quantised by what it computes of real samples.",
+            fix="Give both: --quantize --calibration FOLDER, with an .npz file for each sample.",
+        )
+    for one in wish.calibration:
+        if not one.exists():
+            raise OptionError(f"There is no {one} to calibrate with.")
+    inputs = [node for node in scan.inputs if node.name not in wish.constants]
+    sizes = samples.sizes_of(inputs, _said(wish, inputs), samples.read(wish.inputs, inputs))
+    dims = Dimensions(
+        {**(sizes.by_name if sizes.all_named else {}), **wish.dims.by_name},
+        {**({} if sizes.all_named else sizes.by_axis), **wish.dims.by_axis},
+    )
+    return ModelSource.open(path).fingerprint, dataclasses.replace(wish, dims=dims)
+
+
+def _refuse_inside(path: Path, folder: Path) -> None:
+    """Files of the folder are replaced and removed; the original must not be one of them."""
+    if folder.resolve() in path.resolve().parents:
+        raise OptionError(
+            f"{path} is inside of {folder}, whose files are replaced.",
+            fix="Give a folder in which the model does not lie: -o FOLDER.",
+        )
+
+
+def _said(wish: Wish, inputs: list[NodeInfo]) -> Dimensions:
+    """What --dim and --shape say together. `fix` holds both against each other and against the model."""
+    from qnnbridge_tools.models.fix.sizes import is_symbol
+
+    by_name, by_axis = dict(wish.dims.by_name), dict(wish.dims.by_axis)
+    declared = {node.name: node.shape or () for node in inputs}
+    for name, sizes in wish.shapes.items():
+        for axis, size in enumerate(sizes):
+            if size is None or axis >= len(declared.get(name, ())):
+                continue
+            by_axis.setdefault((name, axis), size)
+            symbol = declared[name][axis]
+            if isinstance(symbol, str) and is_symbol(symbol):
+                by_name.setdefault(symbol, size)
+    return Dimensions(by_name, by_axis)
+
+
+def _host_info(wish: Wish) -> HostInfo:
+    from qnnbridge import Host
+
+    with Host(python=wish.host_python) as host:
+        return host.info
+
+
+def _chips(wish: Wish, info: HostInfo) -> tuple[list[str], tuple[str, ...]]:
+    """The chips by their numbers, and what is to be said about them.
+
+    Without a chip QNN computes float models in full precision on the simulator, and compiles some for minutes.
+    """
+    from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_of_this_computer
+
+    named = list(dict.fromkeys(_number_of(chip) for chip in wish.soc_models))
+    if named:
+        return named, ()
+    if info.simulator:
+        chip = str(DEFAULT_SIMULATED_CHIP)
+        return [chip], (f"No chip was named: prepared for {chip_label(chip)}. Name others with --soc-model.",)
+    here = chip_of_this_computer()
+    if here is not None:
+        return [str(here.number)], (f"No chip was named: prepared for this computer's, {here.label}.",)
+    return [HOST_CHIP], ("No chip was named: prepared for the chip of the host; others may refuse it.",)
+
+
+def _number_of(chip: str) -> str:
+    from qnnbridge_host.model.chips import CHIPS, chip_named
+
+    known = chip_named(chip.strip())
+    if known is not None:
+        return str(known.number)
+    if chip.strip().isascii() and chip.strip().isdecimal() and int(chip):
+        return str(int(chip))
+    raise OptionError(
+        f'--soc-model "{chip}" is neither a number nor the name of a chip.',
+        fix="Known: " + ", ".join(f"{one.name}={one.number}" for one in CHIPS) + ".",
+    )
+
+
+def _not_this_chip(chip: str, info: HostInfo) -> str:
+    """Why nothing can be run for it here; empty if it can."""
+    from qnnbridge_host.model.chips import chip_of_this_computer
+
+    here = chip_of_this_computer()
+    if info.simulator or here is None or chip in (HOST_CHIP, str(here.number)):
+        return ""
+    return f"this computer's chip is {here.label}: verify it on a machine with that chip"
+
+
+def _verdict(results: list[StepResult]) -> tuple[str, bool]:
+    failed = [step for step in results if step.state == "failed"]
+    if failed:
+        return f"Not ready: {failed[0].title} failed. {failed[0].problem}", False
+    for step in results:
+        if step.name == "verify" and step.state != "skipped" and not step.told.get("agrees"):
+            return f"Not ready for {chip_label(step.chip)}: {step.told.get('reason')}", False
+    if any(step.state == "skipped" for step in results):
+        return "Compiled, and not verified for every chip.", True
+    extremes = any(
+        row["status"] == "differs" for step in results for row in step.told.get("rows", ()) if step.name == "verify"
+    )
+    more = " Extreme inputs show the limits of QNN." if extremes else ""
+    return f"Ready: compiled, and QNN computes what the CPU does.{more}", True
+
+
+def _hash_of(folder: Path, step: StepResult) -> str:
+    from qnnbridge_tools.models.prepare.journal import key_of
+    from qnnbridge_tools.models.prepare.steps import hashes_of
+
+    return key_of("files", files=hashes_of(folder / name for name in step.files))
+
+
+def _own_versions() -> dict[str, str]:
+    """Of what rewrites and quantises, in this process."""
+    import onnx
+    import onnxruntime
+
+    from qnnbridge_protocol import __version__
+
+    return {"qnnbridge": __version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__}
+
+
+def _host_versions(info: HostInfo) -> dict[str, Any]:
+    return {**{key: str(value) for key, value in info.versions.items()}, "qnnbridge": info.qnnbridge}
+
+
+def _shown_versions(versions: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in sorted(versions.items()) if value}
+
+
+def _in_one_line(error: BridgeError) -> str:
+    return f"{error.message} {error.cause}" if error.cause else error.message

@@ -1,0 +1,175 @@
+"""What each step of `prepare` does, what it depends on, and what it writes. The work is that of other commands."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_tools.models.prepare.result import HOST_CHIP, Wish
+
+MODELS = "models"
+COMPILED = "compiled"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """One step. went_in: all that it depends on. do: does it, gives the files (absolute) and the document."""
+
+    name: str
+    chip: str | None
+    went_in: Mapping[str, Any]
+    do: Callable[[], tuple[list[Path], dict[str, Any]]]
+
+    @property
+    def id(self) -> str:
+        """In the journal."""
+        return self.name if self.chip is None else f"{self.name} {self.chip}"
+
+
+def fix(source: Path, fingerprint: str, folder: Path, wish: Wish, versions: Mapping[str, str]) -> Work:
+    from qnnbridge._compiling.names import safe_stem
+
+    target = folder / MODELS / f"{safe_stem(source.stem)}.onnx"  # QNN does not find a binary with ".." in its name
+
+    def do() -> tuple[list[Path], dict[str, Any]]:
+        from qnnbridge_tools.models.fix import report
+        from qnnbridge_tools.models.fix.fixer import fix_model
+
+        result = fix_model(
+            source,
+            target,
+            shapes=wish.shapes,
+            dims=wish.dims,
+            constants=wish.constants,
+            skip=wish.skip,
+            seed=wish.seed,
+            overwrite=True,
+        )
+        return list(result.files), report.document(result)
+
+    went_in = {
+        "model": fingerprint,
+        "shapes": {name: list(sizes) for name, sizes in wish.shapes.items()},
+        "dims": sorted(wish.dims.by_name.items()),
+        "axes": sorted((name, axis, size) for (name, axis), size in wish.dims.by_axis.items()),
+        "constants": dict(wish.constants),
+        "skip": sorted(wish.skip),
+        "seed": wish.seed,
+        "versions": dict(versions),
+    }
+    return Work("fix", None, went_in, do)
+
+
+def quantize(model: Path, model_hash: str, folder: Path, wish: Wish, versions: Mapping[str, str]) -> Work:
+    target = folder / MODELS / f"{model.stem}_quantized.onnx"
+
+    def do() -> tuple[list[Path], dict[str, Any]]:
+        from qnnbridge_tools.models.quantize import report
+        from qnnbridge_tools.models.quantize.quantizer import quantize_model
+
+        result = quantize_model(model, target, wish.calibration, seed=wish.seed, overwrite=True, own_process=True)
+        return list(result.files), report.document(result)
+
+    went_in = {
+        "model": model_hash,
+        "calibration": hashes_of(_files_in(wish.calibration)),
+        "seed": wish.seed,
+        "versions": dict(versions),
+    }
+    return Work("quantize", None, went_in, do)
+
+
+def compile_for(
+    chip: str, model: Path, model_hash: str, folder: Path, wish: Wish, versions: Mapping[str, str]
+) -> Work:
+    target = folder / COMPILED / folder_of(chip)
+
+    def do() -> tuple[list[Path], dict[str, Any]]:
+        import qnnbridge
+
+        target.mkdir(parents=True, exist_ok=True)
+        host = qnnbridge.Host(python=wish.host_python) if wish.host_python is not None else None
+        result = qnnbridge.compile(
+            model,
+            target / f"{model.stem}_ctx.onnx",
+            soc_model=soc_of(chip),
+            provider_options=wish.provider_options,
+            timeout=wish.timeout_s,
+            overwrite=True,
+            host=host,
+        )
+        files = [Path(name) for name in (result.path, result.blob, result.manifest) if name is not None]
+        return files, result.to_json()
+
+    went_in = {
+        "model": model_hash,
+        "chip": chip,
+        "options": dict(wish.provider_options),
+        "versions": dict(versions),
+    }
+    return Work("compile", chip, went_in, do)
+
+
+def verify_on(
+    chip: str, model: Path, model_hash: str, folder: Path, wish: Wish, versions: Mapping[str, str]
+) -> Work:
+    def do() -> tuple[list[Path], dict[str, Any]]:
+        from qnnbridge_tools.models.verify import report
+        from qnnbridge_tools.models.verify.verifier import How, verify_model
+
+        result = verify_model(
+            model,
+            soc_model=soc_of(chip),
+            inputs=wish.inputs,
+            provider_options=wish.provider_options,
+            how=How(seed=wish.seed, extreme=wish.extreme, timeout_s=wish.timeout_s, host_python=wish.host_python),
+        )
+        return [], report.document(result)
+
+    went_in = {
+        "model": model_hash,
+        "chip": chip,
+        "options": dict(wish.provider_options),
+        "inputs": hashes_of(wish.inputs),
+        "extreme": wish.extreme,
+        "seed": wish.seed,
+        "versions": dict(versions),
+    }
+    return Work("verify", chip, went_in, do)
+
+
+def soc_of(chip: str) -> str | None:
+    return None if chip == HOST_CHIP else chip
+
+
+def folder_of(chip: str) -> str:
+    return chip if chip == HOST_CHIP else f"soc{chip}"
+
+
+def hashes_of(paths: Iterable[Path]) -> list[tuple[str, str]]:
+    """Name and content of each file, in order. Raises `OSError`."""
+    found: list[tuple[str, str]] = []
+    for path in paths:
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+        found.append((path.name, digest.hexdigest()))
+    return found
+
+
+def _files_in(paths: Iterable[Path]) -> list[Path]:
+    """The files of folders, and the others as they are."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found += sorted(
+                (Path(folder) / name for folder, _, names in os.walk(path) for name in names), key=os.fspath
+            )
+        else:
+            found.append(path)
+    return found

@@ -1,0 +1,193 @@
+"""From what was recorded to what is told: which call of QNN belongs to which node, and what a run consists of.
+
+QNN's file names no graphs. ONNX Runtime runs the nodes of a session one after the other, so the n-th execution in
+QNN's file is the n-th run of a QNN node in ONNX Runtime's profile. Where the counts differ nothing is attributed.
+Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from qnnbridge_tools.models.profiling import notes, operators
+from qnnbridge_tools.models.profiling.loading import load_of
+from qnnbridge_tools.models.profiling.op_trace import OpTrace
+from qnnbridge_tools.models.profiling.ort_json import NodeRun, Run
+from qnnbridge_tools.models.profiling.qnn_csv import Call, Kind
+from qnnbridge_tools.models.profiling.recording import QNN_PROVIDER, Recording
+from qnnbridge_tools.models.profiling.result import (
+    Component,
+    CpuNode,
+    Fact,
+    Partition,
+    ProfileResult,
+    Series,
+)
+
+ACCELERATOR = "Accelerator (execute) time"
+US_PER_S = 1e6
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PartitionRun:
+    """One execution of one partition: ONNX Runtime's view and QNN's, if it could be attributed."""
+
+    node: NodeRun
+    call: Call | None
+
+
+def evaluate(recorded: Recording) -> ProfileResult:
+    runs = recorded.session.runs
+    executed = [call for call in recorded.calls if call.kind is Kind.EXECUTE]
+    by_run, attributed = _matched(runs, executed)
+    names = list(dict.fromkeys(one.node.name for run in by_run for one in run))
+    labels = {name: f"part {number}" for number, name in enumerate(names, 1)}
+    of_partition = {name: [[one for one in run if one.node.name == name] for run in by_run] for name in names}
+    times = operators.times(
+        {labels[name]: [[one.call for one in run if one.call] for run in of_partition[name]] for name in names},
+        recorded.trace,
+    )
+    partitions = tuple(
+        _partition(
+            labels[name], name, of_partition[name], _operator_names(recorded.trace, name, of_partition[name])
+        )
+        for name in names
+    )
+    result = ProfileResult(
+        model=recorded.model,
+        level=recorded.level,
+        compiled=recorded.compiled,
+        runs=len(recorded.calls_s),
+        inputs=recorded.inputs,
+        bytes_to_host=recorded.bytes_to_host,
+        bytes_from_host=recorded.bytes_from_host,
+        placement=recorded.placement,
+        host=recorded.host,
+        load=load_of(recorded, labels),
+        call_s=Series.of(recorded.calls_s),
+        components=_components(recorded.calls_s, runs, by_run),
+        partitions=partitions,
+        operators=times,
+        cpu_nodes=_cpu_nodes(runs),
+        notes=(),
+    )
+    return dataclasses.replace(result, notes=notes.notes_on(result, recorded, attributed=attributed))
+
+
+def is_qnn(node: NodeRun) -> bool:
+    return node.provider == QNN_PROVIDER
+
+
+def _matched(runs: Sequence[Run], executed: Sequence[Call]) -> tuple[list[list[PartitionRun]], bool]:
+    """The executions of partitions in each run, and whether QNN's calls could be attributed to them."""
+    nodes = [[node for node in run.nodes if is_qnn(node)] for run in runs]
+    attributed = sum(map(len, nodes)) == len(executed)
+    calls = iter(executed)
+    return [
+        [PartitionRun(node, next(calls) if attributed else None) for node in in_run] for in_run in nodes
+    ], attributed
+
+
+def _partition(label: str, name: str, runs: Sequence[Sequence[PartitionRun]], names: tuple[str, ...]) -> Partition:
+    every = [one for run in runs for one in run]
+    told = all(one.call is not None for one in every)
+    accelerator = told and all(one.call.fact(ACCELERATOR) is not None for one in every if one.call)
+    return Partition(
+        label=label,
+        name=name,
+        operators=names,
+        node_s=_seconds(runs, lambda one: one.node.time_us),
+        execute_s=_seconds(runs, lambda one: one.call.time_us if one.call else 0) if told else None,
+        accelerator_s=_seconds(runs, accelerator_us) if accelerator else None,
+        bytes_in=every[0].node.bytes_in,
+        bytes_out=every[0].node.bytes_out,
+        facts=_facts(runs),
+    )
+
+
+def accelerator_us(one: PartitionRun) -> float:
+    return (one.call.fact(ACCELERATOR) if one.call else None) or 0.0
+
+
+def _facts(runs: Sequence[Sequence[PartitionRun]]) -> tuple[Fact, ...]:
+    """Every figure that QNN gave in each run but the one that has a column of its own; summed within a run."""
+    rows = [[row for one in run if one.call for row in one.call.facts] for run in runs]
+    units = {row.name: row.unit for run in rows for row in run if row.name != ACCELERATOR}
+    return tuple(
+        Fact(name, unit, Series.of(sum(row.value for row in run if row.name == name) for run in rows))
+        for name, unit in units.items()
+    )
+
+
+def _operator_names(trace: OpTrace, name: str, runs: Sequence[Sequence[PartitionRun]]) -> tuple[str, ...]:
+    """In the order of the graph: as compiled, or else as QNN's file lists them."""
+    names = [operator.name for operator in trace.graphs.get(name, ())]
+    if not names:
+        call = next((one.call for run in runs for one in run if one.call), None)
+        names = operators.names_in(call) if call else []
+    return tuple(dict.fromkeys(map(operators.plain_name, names)))
+
+
+def _components(
+    calls_s: Sequence[float], runs: Sequence[Run], by_run: Sequence[Sequence[PartitionRun]]
+) -> tuple[Component, ...]:
+    """What each call consists of, from the application to the accelerator. Never below zero: the clocks differ."""
+    outside = [[node for node in run.nodes if not node.nested] for run in runs]
+    on_cpu = [sum(node.time_us for node in nodes if not is_qnn(node)) for nodes in outside]
+    # A partition within the body of a CPU node: its time is that of QNN, not of the CPU.
+    within = [sum(node.time_us for node in run.nodes if is_qnn(node) and node.nested) for run in runs]
+    nodes_us = [sum(node.time_us for node in nodes) for nodes in outside]
+    around = [sum(one.node.time_us for one in run) for run in by_run]
+    execute = [sum(one.call.time_us if one.call else one.node.time_us for one in run) for run in by_run]
+    working = [sum(accelerator_us(one) or (one.call or one.node).time_us for one in run) for run in by_run]
+    table = (
+        (
+            "bridge",
+            "bridge: the way to the host and back",
+            [c * US_PER_S - r.time_us for c, r in zip(calls_s, runs, strict=True)],
+        ),
+        (
+            "onnxruntime",
+            "ONNX Runtime between the nodes",
+            [r.time_us - n for r, n in zip(runs, nodes_us, strict=True)],
+        ),
+        ("cpu", "nodes on the CPU", [c - w for c, w in zip(on_cpu, within, strict=True)]),
+        ("provider", "QNN provider: handing tensors to QNN and back", _less(around, execute)),
+        ("transfer", "QNN outside of the accelerator (transfers, RPC, driver)", _less(execute, working)),
+        ("accelerator", "accelerator", working),
+    )
+    return tuple(
+        Component(key, name, Series.of(max(0.0, value) / US_PER_S for value in values))
+        for key, name, values in table
+        if any(value > 0 for value in values)
+    )
+
+
+def _less(whole: Sequence[float], part: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(whole, part, strict=True)]
+
+
+def _cpu_nodes(runs: Sequence[Run]) -> tuple[CpuNode, ...]:
+    """Slowest first. A node is known by its name and operator: names may be missing."""
+    found: dict[tuple[str, str], list[list[NodeRun]]] = {}
+    for number, run in enumerate(runs):
+        for node in run.nodes:
+            if not is_qnn(node):
+                found.setdefault((node.name, node.op), [[] for _ in runs])[number].append(node)
+    nodes = [
+        CpuNode(
+            name=name,
+            op=op,
+            provider=next(node.provider for times in per_run for node in times),
+            time_s=Series.of(sum(node.time_us for node in times) / US_PER_S for times in per_run),
+            calls_per_run=sum(map(len, per_run)) / len(runs),
+            nested=all(node.nested for times in per_run for node in times),
+        )
+        for (name, op), per_run in found.items()
+    ]
+    return tuple(sorted(nodes, key=lambda node: -node.time_s.median))
+
+
+def _seconds(runs: Sequence[Sequence[PartitionRun]], time_us: Callable[[PartitionRun], float]) -> Series:
+    return Series.of(sum(time_us(one) for one in run) / US_PER_S for run in runs)

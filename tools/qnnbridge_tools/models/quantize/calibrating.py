@@ -1,0 +1,134 @@
+"""Runs onnxruntime's QNN quantizer on a prepared model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_protocol.errors import BridgeError, ModelError
+from qnnbridge_tools.models.quantize.quiet import Quiet
+from qnnbridge_tools.models.quantize.settings import Settings
+from qnnbridge_tools.models.shared import graphs
+from qnnbridge_tools.models.shared.progress import OnProgress
+from qnnbridge_tools.models.shared.sampling import Feeds
+
+CALIBRATING = "calibrating"
+_HISTOGRAM_METHODS = ("entropy", "percentile")
+
+Overrides = dict[str, list[dict[str, Any]]]
+"""The quantizer's settings for single tensors."""
+
+
+class Reader:
+    """The quantizer's `CalibrationDataReader`: samples one after the other, and how many are done."""
+
+    def __init__(self, samples: Sequence[Feeds], on_progress: OnProgress) -> None:
+        self._samples = samples
+        self._on_progress = on_progress
+        self._next, self._end = 0, len(samples)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def set_range(self, start_index: int, end_index: int) -> None:
+        self._next, self._end = start_index, min(end_index, len(self._samples))
+
+    def get_next(self) -> Feeds | None:
+        self._on_progress(CALIBRATING, self._next, len(self._samples))
+        if self._next >= self._end:
+            return None
+        self._next += 1
+        return self._samples[self._next - 1]
+
+
+def quantize(
+    model: Path, target: Path, samples: Sequence[Feeds], settings: Settings, on_progress: OnProgress
+) -> None:
+    """Calibrates and writes the quantised model at `target` (its weights beside it if they are large)."""
+    import numpy as np
+    from onnxruntime.quantization import quantize as ort_quantize
+
+    with Quiet(), np.errstate(all="ignore"):
+        try:
+            config = _config(model, Reader(samples, on_progress), settings)
+            if settings.method == "percentile":
+                config.extra_options["CalibPercentile"] = settings.percentile
+            ort_quantize(model, target, config)
+        except BridgeError:
+            raise  # a sample that cannot be read
+        except MemoryError:
+            raise
+        except Exception as error:  # the quantizer raises KeyError, StopIteration, ValueError ...
+            raise _failed(error) from error
+
+
+def _config(model: Path, reader: Reader, settings: Settings) -> Any:
+    from onnxruntime.quantization.execution_providers import qnn
+
+    loaded = graphs.load(model)
+    overrides = _norm_overrides(loaded, settings)
+
+    def made(per_channel: bool) -> Any:
+        return qnn.get_qnn_qdq_config(
+            model,
+            reader,
+            calibrate_method=settings.ort_method(),
+            activation_type=settings.ort_type(settings.activation_type),
+            weight_type=settings.ort_type(settings.weight_type),
+            per_channel=per_channel,
+            init_overrides=overrides or None,
+            activation_symmetric=settings.symmetric_activations,
+            weight_symmetric=settings.symmetric_weights,
+            # The histograms' calibrator keeps every tensor of every sample in memory; so it keeps one sample's.
+            stride=1 if settings.method in _HISTOGRAM_METHODS else None,
+        )
+
+    try:
+        return made(settings.per_channel)
+    except ValueError as error:
+        # onnxruntime up to 1.23 does not take the option for a model that has a LayerNormalization as well.
+        if not settings.per_channel or "per_channel" not in str(error):
+            raise
+        overrides |= _conv_overrides(loaded, settings)
+        return made(False)
+
+
+def _failed(error: Exception) -> ModelError:
+    text = str(error)
+    cause = f"{type(error).__name__}: {text[:1000]}"
+    fix = "Try --method minmax and 8-bit types; or export the model again with a newer opset (17 to 21)."
+    if "scale issue" in text:
+        cause += ". Some tensor inside of the model is NaN or infinite for the calibration samples."
+        fix = "Look for samples that make it so; a division by zero, or a mask of infinity that is multiplied."
+    return ModelError("onnxruntime's quantizer failed on this model.", cause=cause, fix=fix)
+
+
+def _norm_overrides(model: Any, settings: Settings) -> Overrides:
+    """LayerNormalization wants its scale in uint8 where activations are unsigned: QNN takes no other type."""
+    if not settings.activation_type.startswith("u"):
+        return {}
+    kind = settings.ort_type("uint8")
+    return {
+        name: [{"quant_type": kind, "symmetric": False}] for name, _ in _weights_of(model, ("LayerNormalization",))
+    }
+
+
+def _conv_overrides(model: Any, settings: Settings) -> Overrides:
+    """What per channel means, tensor by tensor: output channels are axis 0 of Conv's weights, 1 of the other's."""
+    kind = settings.ort_type(settings.weight_type)
+    return {
+        name: [{"quant_type": kind, "symmetric": settings.symmetric_weights, "axis": int(op == "ConvTranspose")}]
+        for name, op in _weights_of(model, ("Conv", "ConvTranspose"))
+    }
+
+
+def _weights_of(model: Any, ops: Sequence[str]) -> list[tuple[str, str]]:
+    """The constant second inputs of these operators, each once, and which operator it is."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    found = {
+        node.input[1]: node.op_type
+        for node in model.graph.node
+        if node.op_type in ops and len(node.input) > 1 and node.input[1] in constants
+    }
+    return sorted(found.items())

@@ -1,0 +1,192 @@
+"""From the model as it is to one that the quantizer handles: the known traps, each disarmed before it closes.
+
+- functions of the model's own: the opset converter drops them; inlined.
+- float16: the quantizer reads float32 only; widened, with casts at the edges.
+- old opsets: 16-bit types need 21, scales per channel 13; converted. IR versions below 4 make the converter fail.
+- weights that are also inputs, or that come out of Constant nodes, are not quantised: moved, folded.
+- masks of -3.4e38 leave no room for the scores: shrunk, if that changes nothing.
+- entries of the metadata crash the preprocessing: taken away here, put back into the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_protocol.errors import ModelError, OrtError
+from qnnbridge_tools.models.quantize import float16, masks
+from qnnbridge_tools.models.quantize.quiet import Quiet
+from qnnbridge_tools.models.shared import cpu, graphs
+from qnnbridge_tools.models.shared.comparing import OutputDifference, compare
+from qnnbridge_tools.models.shared.sampling import Feeds
+
+TRIED_OPSETS = (graphs.NEWEST_QDQ_OPSET, 19, 17, 13)
+LEAST_IR_VERSION = 8
+ALLOWED_DIFFERENCE = 5e-3
+"""Relative, between the original and the prepared float model, on one sample."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prepared:
+    """path: the float model to quantise. changes: what was done, for the report."""
+
+    path: Path
+    changes: tuple[str, ...]
+
+
+def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: list[str]) -> Prepared:
+    """Prepares `model` (with its weights; it is changed) in the folder `work`; checks that it computes the same.
+
+    sample, expected, names: one sample, and what the original model gives for it.
+    """
+    changes: list[str] = []
+    if model.functions:
+        from onnx import inliner
+
+        changes.append(f"{len(model.functions)} functions of the model's own are written out")
+        model = inliner.inline_local_functions(model)
+    if float16.has_float16(model):
+        float16.widen(model)
+        changes.append(
+            "computed in float32 instead of float16, which the quantizer cannot read; same inputs and outputs"
+        )
+    model = _upgraded(model, changes)
+    moved = _constants_out_of_inputs(model)
+    if moved:
+        changes.append(f"{moved} weights that were also inputs are constants now")
+    path = _folded(model, work, changes)
+    del model
+    shrunk = _masks_shrunk(path, work, lambda candidate: _differences(candidate, sample, expected, names))
+    if shrunk is not None:
+        path = shrunk
+        changes.append(
+            f"masks below -{masks.HUGE:g} are -{masks.ENOUGH:g} now, so that the scores keep their precision"
+        )
+    path = _preprocessed(path, work)
+    _refuse_changed(_differences(path, sample, expected, names))
+    return Prepared(path, tuple(changes))
+
+
+def save(model: Any, path: Path) -> Path:
+    """Writes an intermediate model, its weights beside it if they are too large for one message."""
+    import onnx
+
+    if graphs.is_too_large(model):
+        onnx.save_model(
+            model, os.fspath(path), save_as_external_data=True, location=f"{path.name}.data", convert_attribute=True
+        )
+    else:
+        onnx.save_model(model, os.fspath(path))
+    return path
+
+
+def _upgraded(model: Any, changes: list[str]) -> Any:
+    """The model in a newer opset, if it has an old one and the converter manages."""
+    model.ir_version = max(model.ir_version, LEAST_IR_VERSION)
+    old = graphs.opset_of(model) or 0
+    if old >= TRIED_OPSETS[0] or graphs.is_too_large(model):
+        return model
+    from onnx import version_converter
+
+    for opset in TRIED_OPSETS:
+        if opset <= old:
+            break
+        try:
+            upgraded = version_converter.convert_version(model, opset)
+        except Exception:  # noqa: BLE001, S112 - the converter raises whatever its C++ does; the next opset may work
+            continue
+        changes.append(f"opset {old} converted to {opset}")
+        return upgraded
+    changes.append(f"opset {old} kept: the converter cannot convert this model")
+    return model
+
+
+def _constants_out_of_inputs(model: Any) -> int:
+    defaults = {tensor.name for tensor in model.graph.initializer}
+    kept = [value for value in model.graph.input if value.name not in defaults]
+    moved = len(model.graph.input) - len(kept)
+    if moved:
+        del model.graph.input[:]
+        model.graph.input.extend(kept)
+    return moved
+
+
+def _folded(model: Any, work: Path, changes: list[str]) -> Path:
+    """After basic optimisation: Constant nodes are initializers, and what has constant inputs is computed."""
+    options = cpu.quiet_options(optimize=True)
+    folded = work / "folded.onnx"
+    options.optimized_model_filepath = os.fspath(folded)
+    if graphs.is_too_large(model):
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", f"{folded.name}.data"
+        )
+    constants = sum(node.op_type == "Constant" for node in model.graph.node)
+    cpu.open_session(save(model, work / "upgraded.onnx"), "the model", options)
+    result = graphs.load(folded, weights=True)
+    graphs.trim_opsets(result, model)
+    graphs.strip_inserted_casts(result)
+    del result.metadata_props[:]
+    if constants:
+        changes.append(f"{constants} Constant nodes are initializers now")
+    return save(result, work / "plain.onnx")
+
+
+def _masks_shrunk(
+    path: Path, work: Path, differences: Callable[[Path], tuple[OutputDifference, ...]]
+) -> Path | None:
+    """The model with small masks; None if it has no large ones, or if that would change what it computes."""
+    model = graphs.load(path, weights=True)
+    if not masks.shrink_masks(model):
+        return None
+    candidate = save(model, work / "masked.onnx")
+    return candidate if all(d.within(ALLOWED_DIFFERENCE) for d in differences(candidate)) else None
+
+
+def _preprocessed(path: Path, work: Path) -> Path:
+    """onnxruntime's own preparation for QNN: Gelu, LpNormalization, SpaceToDepth and LayerNormalization fused."""
+    from onnxruntime.quantization.execution_providers.qnn import qnn_preprocess_model
+
+    result = work / "preprocessed.onnx"
+    large = path.with_name(f"{path.name}.data").exists()
+    with Quiet():
+        try:
+            modified = qnn_preprocess_model(
+                path,
+                result,
+                exclude_initializer_from_input=True,
+                fuse_layernorm=True,
+                save_as_external_data=large,
+                all_tensors_to_one_file=large,
+                external_data_location=f"{result.name}.data" if large else None,
+            )
+        except Exception:  # noqa: BLE001 - a fusion that fails costs speed; the model is fine without
+            return path
+    return result if modified else path
+
+
+def _differences(path: Path, sample: Feeds, expected: list[Any], names: list[str]) -> tuple[OutputDifference, ...]:
+    try:
+        session = cpu.open_session(path, "the prepared model")
+        return compare(names, [expected], [cpu.run(session, sample, "the prepared model", names)])
+    except OrtError as error:
+        raise ModelError(
+            "The model could not be prepared for quantising: what came out does not run.",
+            cause=error.cause,
+            fix="Run qnnbridge optimize on it first, or export it again with a newer opset (17 to 21).",
+        ) from None
+
+
+def _refuse_changed(differences: tuple[OutputDifference, ...]) -> None:
+    wrong = [difference for difference in differences if not difference.within(ALLOWED_DIFFERENCE)]
+    if wrong:
+        from qnnbridge_tools.models.shared.checking import difference_text
+
+        raise ModelError(
+            "The model computes something else after it was prepared for quantising.",
+            cause="Converting its opset, or folding its constants, went wrong.",
+            evidence=[difference_text(difference) for difference in wrong],
+            fix="Export the model again with a newer opset (17 to 21).",
+        )

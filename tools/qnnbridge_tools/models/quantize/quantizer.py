@@ -1,0 +1,202 @@
+"""`quantize_model`: what the command does, for programs. The order of the steps is all that is here."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
+from qnnbridge_tools.arguments import Dimensions
+from qnnbridge_tools.models.quantize import advice, calibrating, refusals
+from qnnbridge_tools.models.quantize import settings as settings_module
+from qnnbridge_tools.models.quantize.preparing import prepare
+from qnnbridge_tools.models.quantize.qnn_check import HostSettings, QnnCheck, check_on_qnn
+from qnnbridge_tools.models.quantize.result import QuantizeResult
+from qnnbridge_tools.models.quantize.sample_sets import SampleSets, gather
+from qnnbridge_tools.models.shared import cpu, files, graphs, progress, shapes
+from qnnbridge_tools.models.shared.comparing import compare
+from qnnbridge_tools.models.shared.extra import require_models_extra
+from qnnbridge_tools.models.shared.progress import OnProgress
+from qnnbridge_tools.models.shared.sampling import Feeds
+
+COMMAND = "qnnbridge quantize"
+PathLike = str | os.PathLike[str]
+
+
+def quantize_model(
+    source: PathLike,
+    target: PathLike,
+    calibration: PathLike | Iterable[PathLike] = (),
+    *,
+    random: int = 0,
+    seed: int = 0,
+    held_out: int | None = None,
+    dims: Mapping[str, int] | Dimensions | None = None,
+    activation_type: str = "uint16",
+    weight_type: str | None = None,
+    per_channel: bool | None = None,
+    symmetric_activations: bool = False,
+    symmetric_weights: bool | None = None,
+    method: str = "minmax",
+    percentile: float = 99.999,
+    check_qnn: HostSettings | None = None,
+    overwrite: bool = False,
+    on_progress: OnProgress = progress.ignore,
+    own_process: bool = False,
+) -> QuantizeResult:
+    """Writes a quantised model (QDQ, for QNN) at `target` and compares it with the float model on the CPU.
+
+    calibration: folders and files of samples, see `calibration`; random: make up so many instead, which is for
+    trying things out only. held_out: so many samples are kept for the comparison (default: a fifth, at most 10).
+    dims: sizes for free dimensions. Types, per_channel, symmetric: `settings.resolve`. check_qnn: also run it on
+    the host; its result never undoes the written model. own_process: nobody else uses onnxruntime in this process,
+    so its log may be turned down. Raises `CompiledModelRefused`, `OptionError`, `ModelError`.
+    """
+    begun = time.perf_counter()
+    settings = settings_module.resolve(
+        activation_type=activation_type,
+        weight_type=weight_type,
+        per_channel=per_channel,
+        symmetric_activations=symmetric_activations,
+        symmetric_weights=symmetric_weights,
+        method=method,
+        percentile=percentile,
+    )
+    from qnnbridge_host.model.guard import refuse_compiled
+    from qnnbridge_host.model.scan import scan_model
+
+    path = files.existing_model(Path(source))
+    refuse_compiled(path, COMMAND)
+    require_models_extra(COMMAND)  # behind the guard: nobody should install it to be refused then
+    if own_process:
+        import onnxruntime
+
+        onnxruntime.set_default_logger_severity(3)  # the quantizer's own sessions
+    scan = scan_model(path, count_nodes=False)
+    weights = files.weight_files(path, scan.external_files)
+    sources = _paths(calibration)
+    with files.Output(
+        path, Path(target), overwrite=overwrite, source_files=weights, external=bool(weights)
+    ) as output:
+        model = graphs.load(path)
+        refusals.refuse_unsuitable(model, path.name)
+        fixed = shapes.fix(model, shapes.as_dimensions(dims))
+        refusals.refuse_free_dimensions(model, path.name, lambda: _shapes_in(sources, model))
+        samples = gather(model, sources, random=random, seed=seed, held_out=held_out)
+        on_progress("running the float model", 0, 0)
+        resized = output.resized(model, path, scan.external_files) if fixed else path
+        names, expected = _float_results(resized, samples)
+        _refuse_not_finite(path.name, names, expected)
+        on_progress("preparing", 0, 0)
+        prepared = prepare(_with_weights(model, path), output.work, samples.compared[0], expected[0], names)
+        calibrating.quantize(prepared.path, output.model, samples.calibration, settings, on_progress)
+        result = _finish(model, output.model)
+        on_progress("comparing", 0, 0)
+        found = _quantized_results(output.model, samples, names)
+        written = output.commit()
+    qnn: QnnCheck | None = None
+    if check_qnn is not None:
+        on_progress("running on QNN", 0, 0)
+        qnn = check_on_qnn(written[0], samples.compared, names, expected, found, check_qnn)
+    outputs = compare(names, expected, found)
+    return QuantizeResult(
+        path,
+        Path(target),
+        written,
+        settings,
+        len(samples.calibration),
+        len(samples.compared),
+        samples.held_out,
+        outputs,
+        graphs.count_ops(model),
+        graphs.count_ops(result),
+        files.total_size([path, *weights]),
+        files.total_size(written),
+        prepared.changes,
+        (
+            *samples.warnings,
+            *settings_module.warnings(settings),
+            *advice.warnings(settings, outputs, model, samples, qnn),
+        ),
+        qnn,
+        time.perf_counter() - begun,
+    )
+
+
+def _paths(calibration: PathLike | Iterable[PathLike]) -> list[Path]:
+    if isinstance(calibration, (str, os.PathLike)):
+        return [Path(calibration)]
+    return [Path(one) for one in calibration]
+
+
+def _shapes_in(sources: Sequence[Path], model: Any) -> Mapping[str, tuple[int, ...]]:
+    from qnnbridge_tools.models.quantize.calibration import shapes_in
+
+    return shapes_in(sources, [value.name for value in shapes.real_inputs(model.graph)])
+
+
+def _with_weights(model: Any, path: Path) -> Any:
+    """A copy that may be changed, with the tensors that are in other files."""
+    import onnx
+
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graphs.load_weights(copy, path.parent)
+    return copy
+
+
+def _float_results(path: Path, samples: SampleSets) -> tuple[list[str], list[list[Any]]]:
+    session = cpu.open_session(path, path.name)
+    names = [node.name for node in session.get_outputs()]
+    return names, [cpu.run(session, feeds, path.name, names) for feeds in samples.compared]
+
+
+def _refuse_not_finite(label: str, names: Sequence[str], expected: Sequence[Sequence[Any]]) -> None:
+    import numpy as np
+
+    for number, name in enumerate(names):
+        values = [np.asarray(sample[number]) for sample in expected]
+        if all(value.dtype.kind == "f" and value.size and not np.isfinite(value).any() for value in values):
+            raise ModelError(
+                f'Output "{name}" of {label} is nothing but NaN or infinite, before anything is quantised.',
+                cause="The float model gives that on the CPU for the samples.",
+                fix="Check the samples: their scale, and inputs like masks and lengths.",
+            )
+
+
+def _quantized_results(path: Path, samples: SampleSets, names: Sequence[str]) -> list[list[Any]]:
+    """Exactly as the file says: optimised for the CPU, quantised operators saturate on processors without VNNI."""
+    label = "the quantised model"
+    try:
+        session = cpu.open_session(path, label)
+        return [cpu.run(session, feeds, label, names) for feeds in samples.compared]
+    except OrtError as error:
+        raise ModelError(
+            "onnxruntime's quantizer wrote a model that does not run. Nothing was written.",
+            cause=error.cause,
+            fix="Try --per-tensor or 8-bit types; or export the model again with a newer opset (17 to 21).",
+        ) from None
+
+
+def _finish(original: Any, path: Path) -> Any:
+    """Puts the metadata back as it was, and leaves only domains that are used."""
+    import onnx
+
+    model = graphs.load(path)
+    if not any(graphs.op_name(node).endswith("QuantizeLinear") for node in graphs.nodes(model)):
+        raise OptionError(
+            "There is nothing in this model that can be quantised. Nothing was written.",
+            cause="The quantizer found no operator that computes with float32.",
+            fix="Run it as it is: qnnbridge run tells whether QNN takes it.",
+        )
+    del model.metadata_props[:]
+    model.metadata_props.extend(original.metadata_props)
+    graphs.trim_opsets(model)
+    onnx.save_model(model, os.fspath(path))
+    return model
+
+
+__all__ = ["Feeds", "quantize_model"]

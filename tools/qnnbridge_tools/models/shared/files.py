@@ -1,0 +1,204 @@
+"""Writes a model and its weight file whole or not at all.
+
+Everything is made in a folder beside the target, on the same volume, and renamed when it is complete. A model that
+refers to another file is never seen together with a wrong one: if the target is replaced, it is taken away before
+its new weight file comes, and put in place last.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import TracebackType
+from typing import Any
+
+from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, OrtError
+
+DATA_SUFFIX = ".data"
+
+_ABOUT_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Wherever they come from: nothing but the result is written."""
+
+
+class Output:
+    """The place of one result; a context manager, because the folder for the work must go.
+
+    `model` is where to write the model, under its final name; a weight file goes beside it as `data_name`.
+    Nothing is at the target before `commit`.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        target: Path,
+        *,
+        overwrite: bool,
+        source_files: Iterable[Path] = (),
+        external: bool = False,
+    ) -> None:
+        self.target = target
+        self.data_name = target.name + DATA_SUFFIX
+        self._overwrite = overwrite
+        self._sources = [source, *source_files]
+        self._refuse(target)
+        if external:
+            self._refuse(target.with_name(self.data_name))
+        self._folder: Path | None = None
+
+    def __enter__(self) -> Output:
+        try:
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(prefix=".qnnbridge-", dir=self.target.parent))
+            (self._folder / "out").mkdir()
+        except OSError as error:
+            self._remove()
+            raise _explained(self.target, error) or error from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        about_writing = isinstance(error, OSError) and error.errno in _ABOUT_WRITING
+        failed = _explained(self.target, error) if about_writing or isinstance(error, OrtError) else None
+        self._remove()  # what is free was looked at before
+        if failed is not None:
+            raise failed from None
+
+    def _remove(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def work(self) -> Path:
+        """A folder for intermediate files; gone afterwards."""
+        assert self._folder is not None
+        return self._folder
+
+    @property
+    def model(self) -> Path:
+        return self.work / "out" / self.target.name
+
+    def resized(self, model: Any, source: Path, names: Iterable[str]) -> Path:
+        """A copy of `source` in the work folder as `model` (a `ModelProto` without weights) has it now.
+
+        Its weight files are linked there, or copied where that is impossible: not every ONNX Runtime finds the
+        weights of a model that comes as bytes.
+        """
+        path = self.candidate(source, names, "resized")
+        path.write_bytes(model.SerializeToString())
+        return path
+
+    def candidate(self, source: Path, names: Iterable[str], folder_name: str = "candidate") -> Path:
+        """Where a changed `source` can be written and loaded: the weight files are there, the model is not."""
+        folder = self.work / folder_name
+        folder.mkdir()
+        link_files(source.parent, names, folder)
+        return folder / source.name
+
+    def commit(self) -> tuple[Path, ...]:
+        """Moves the result into place; gives its files, the model first."""
+        data, model_data = self.model.with_name(self.data_name), self.target.with_name(self.data_name)
+        self._refuse(self.target)
+        if not data.exists():
+            os.replace(self.model, self.target)
+            return (self.target,)
+        self._refuse(model_data)
+        self.target.unlink(missing_ok=True)
+        os.replace(data, model_data)
+        os.replace(self.model, self.target)
+        return (self.target, model_data)
+
+    def _refuse(self, path: Path) -> None:
+        if path.suffix.lower() == ".ort":
+            raise OptionError(
+                f"{path} would be in ONNX Runtime's own format (.ort), which is not what is written here.",
+                fix="Give a name that ends in .onnx.",
+            )
+        if path.is_dir():
+            raise OptionError(f"{path} is a folder.", fix=f"Give the name of a file: {path / 'model.onnx'}")
+        for source in self._sources:
+            if _same(path, source):
+                raise OptionError(
+                    f"{path} is the input itself{'' if source is self._sources[0] else ' (its weights)'}.",
+                    cause="The input is never overwritten.",
+                    fix="Give another name for the output.",
+                )
+        if path.exists() and not self._overwrite:
+            raise OptionError(f"{path} exists already.", fix="Give another name, or --overwrite to replace it.")
+
+
+def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
+    """The named files of one folder in another one, without copying their bytes where that is possible.
+
+    Not every ONNX Runtime finds the weights of a model that comes as bytes, so a changed copy needs them beside it.
+    """
+    for name in filter(inside_folder, names):  # ONNX Runtime refuses the others
+        there = folder / name
+        there.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source / name, there)
+        except OSError:
+            shutil.copyfile(source / name, there)
+
+
+def _explained(target: Path, error: BaseException | None) -> BridgeError | None:
+    """The error in words if it is about the folder of the result, ``None`` if it is about something else."""
+    from qnnbridge._compiling import trouble
+
+    folder = os.fspath(target.parent)
+    if isinstance(error, OSError):
+        reason = trouble.reason_of(error, folder)
+    elif isinstance(error, BridgeError) and trouble.is_about_writing(error):
+        reason = trouble.why_not_written(folder)
+    else:
+        return None
+    return BridgeError(
+        f"{target.name} cannot be written to {target.parent.absolute()}.",
+        cause=reason,
+        fix="Make room there or choose another folder (-o) that can be written to.",
+    )
+
+
+def existing_model(path: Path) -> Path:
+    """The path, or an error that says what is wrong with it."""
+    if not path.exists():
+        raise NoSuchFile(f"There is no model file {path}.")
+    return path
+
+
+def weight_files(model: Path, names: Iterable[str]) -> list[Path]:
+    """The files that hold a model's external tensors, by the names it has for them; all of them are there."""
+    found = [model.parent / name for name in names]
+    missing = [path for path in found if not path.is_file()]
+    if missing:
+        raise NoSuchFile(
+            f"{model.name} keeps weights in {missing[0].name}, which is not beside it.",
+            cause=f"There is no file {missing[0]}.",
+            fix="Copy the model with all of its files, under the names that they had.",
+            details={"missing": [str(path) for path in missing]},
+        )
+    return found
+
+
+def total_size(paths: Iterable[Path]) -> int:
+    """Bytes of those files that are there."""
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+def inside_folder(name: str) -> bool:
+    """Whether a relative path stays in its folder on every system."""
+    posix, windows = PurePosixPath(name), PureWindowsPath(name)
+    if not name or "\0" in name or posix.is_absolute() or windows.drive or windows.root or ":" in name:
+        return False
+    return ".." not in posix.parts and ".." not in windows.parts
+
+
+def _same(a: Path, b: Path) -> bool:
+    try:
+        return a.samefile(b)
+    except OSError:  # one of them does not exist
+        return os.path.normcase(os.path.abspath(a)) == os.path.normcase(os.path.abspath(b))

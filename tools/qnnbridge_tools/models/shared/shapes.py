@@ -1,0 +1,123 @@
+"""Free dimensions of a model's inputs: which there are, and fixing them in the `ModelProto`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.arguments import Dimensions, read_dimensions
+from qnnbridge_tools.models.shared.graphs import subgraphs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FreeDimension:
+    """A dimension of an input without a size. name: None if it has none."""
+
+    input: str
+    axis: int
+    name: str | None
+
+    @property
+    def option(self) -> str:
+        """What stands before `=SIZE` in `--dim`."""
+        return self.name or f"{self.input}:{self.axis}"
+
+
+def as_dimensions(sizes: Mapping[str, int] | Dimensions | None) -> Dimensions:
+    """`{"batch": 1, "x:2": 48}` as what `--dim batch=1 --dim x:2=48` gives."""
+    if isinstance(sizes, Dimensions):
+        return sizes
+    return read_dimensions(f"{name}={size}" for name, size in (sizes or {}).items())
+
+
+def real_inputs(graph: Any) -> list[Any]:
+    """The inputs that a caller must give: not those that have an initializer as their default."""
+    defaults = {initializer.name for initializer in graph.initializer}
+    return [value for value in graph.input if value.name not in defaults]
+
+
+def free_dimensions(graph: Any) -> list[FreeDimension]:
+    found: list[FreeDimension] = []
+    for value in real_inputs(graph):
+        for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
+            if not _is_fixed(dimension):
+                found.append(FreeDimension(value.name, axis, dimension.dim_param or None))
+    return found
+
+
+def has_shape(value: Any) -> bool:
+    return bool(value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"))
+
+
+def fix(model: Any, dimensions: Dimensions) -> bool:
+    """Gives free dimensions their sizes, in place. Whether there was anything to fix.
+
+    A size by input and axis counts for that axis alone, also where another axis has the same name (real models
+    call two different axes "?"); a size by name counts wherever the name stands.
+    """
+    free = free_dimensions(model.graph)
+    _refuse_unknown(free, dimensions)
+    if not free:
+        return False
+    inputs = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
+    fixed = False
+    for (name, axis), size in dimensions.by_axis.items():
+        if any(dimension.input == name and dimension.axis == axis for dimension in free):
+            inputs[name][axis].Clear()
+            inputs[name][axis].dim_value = size
+            fixed = True
+    for dimension in _all_dimensions(model.graph):
+        size_by_name = dimensions.by_name.get(dimension.dim_param) if dimension.dim_param else None
+        if size_by_name is not None:
+            dimension.Clear()
+            dimension.dim_value = size_by_name
+            fixed = True
+    return fixed
+
+
+def options_text(free: Sequence[FreeDimension], sizes: Mapping[tuple[str, int], int] | None = None) -> str:
+    """The `--dim` options that would fix these, with the sizes where `sizes` knows them.
+
+    A name that would need two different sizes is given by input and axis instead.
+    """
+    known = sizes or {}
+    by_name: dict[str, set[int]] = {}
+    for dimension in free:
+        size = known.get((dimension.input, dimension.axis))
+        if dimension.name is not None and size is not None:
+            by_name.setdefault(dimension.name, set()).add(size)
+    options: dict[str, None] = {}
+    for dimension in free:
+        size = known.get((dimension.input, dimension.axis))
+        ambiguous = len(by_name.get(dimension.name or "", ())) > 1
+        target = f"{dimension.input}:{dimension.axis}" if ambiguous else dimension.option
+        options[f'--dim "{target}={"SIZE" if size is None else size}"'] = None
+    return " ".join(options)
+
+
+def _is_fixed(dimension: Any) -> bool:
+    return bool(dimension.HasField("dim_value") and dimension.dim_value >= 0)  # -1: how some exporters say free
+
+
+def _all_dimensions(graph: Any) -> Iterator[Any]:
+    for inner in subgraphs(graph):
+        for value in [*inner.input, *inner.output, *inner.value_info]:
+            if value.type.HasField("tensor_type"):
+                yield from value.type.tensor_type.shape.dim
+
+
+def _refuse_unknown(free: Sequence[FreeDimension], dimensions: Dimensions) -> None:
+    places = {(dimension.input, dimension.axis) for dimension in free}
+    names = {dimension.name for dimension in free}
+    # A text like "x:0" is kept in both tables: it may also be somebody's name for a dimension.
+    known = names | {f"{name}:{axis}" for name, axis in places}
+    for name in dimensions.by_name:
+        if name not in known:
+            there = ", ".join(dict.fromkeys(dimension.option for dimension in free)) or "none"
+            raise OptionError(
+                f'The model has no free dimension "{name}".',
+                cause=f"Its free dimensions: {there}.",
+                fix="Name one of these, or an input and its axis: --dim x:0=1." if free else "Leave --dim away.",
+            )

@@ -1,0 +1,238 @@
+"""Finds the first node behind which QNN differs from the CPU, or with which QNN dies, in few sessions.
+
+The model is cut behind a node, and what is alive there becomes its outputs. One pair of sessions looks at several
+cuts at once, so that a thousand nodes take four rounds; where QNN dies there is one cut at a time. The node that is
+found runs by itself at the end, on the CPU's own values: that tells whether it is wrong, or only the last straw.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_tools.models.shared import graphs
+from qnnbridge_tools.models.shared.comparing import OutputDifference
+from qnnbridge_tools.models.verify import traps
+from qnnbridge_tools.models.verify.cutting import Cutter
+from qnnbridge_tools.models.verify.judging import judge
+from qnnbridge_tools.models.verify.result import Alone, Divergence, TrapFound
+from qnnbridge_tools.models.verify.running import CPU, QNN, Settings, opened
+
+if TYPE_CHECKING:
+    from qnnbridge import Host
+    from qnnbridge._compiling.compare import Tolerance
+
+CUTS_AT_ONCE = 6
+MOST_ROUNDS = 12
+_LEAST_S = 1.0
+"""With less left no session is begun."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    divergence: Divergence
+    traps: tuple[TrapFound, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Seen:
+    """A tensor that differs, and the traps that its values show."""
+
+    difference: OutputDifference
+    traps: tuple[TrapFound, ...]
+
+
+class NotFound(Exception):
+    """Nothing can be said; the text says why."""
+
+
+class Search:
+    """Of one model and one set of inputs. host_python: of the hosts, which are made anew after each death."""
+
+    def __init__(
+        self,
+        cutter: Cutter,
+        row: str,
+        feeds: Mapping[str, Any],
+        settings: Settings,
+        tolerance: Tolerance,
+        host_python: str | None,
+        deadline: float,
+    ) -> None:
+        self._cutter = cutter
+        self._row = row
+        self._feeds = feeds
+        self._settings = dataclasses.replace(settings, sizes={})  # the cut models have theirs
+        self._tolerance = tolerance
+        self._python = host_python
+        self._deadline = deadline
+        self._host: Host | None = None
+        self._sessions = 0
+        self._seen: dict[str, _Seen] = {}
+        self._error = ""
+
+    def run(self, *, dies: bool) -> Found:
+        """dies: QNN raises or ends on the whole model. Raises `NotFound`."""
+        begun = time.monotonic()
+        try:
+            low, high = self._narrowed(dies)
+            found = self._told(low, high, begun)
+        finally:
+            self._drop_host()
+        return found
+
+    def _narrowed(self, dies: bool) -> tuple[int, int]:
+        """Places between which it begins: good behind the first (-1: the inputs), bad behind the second."""
+        places = self._cutter.places
+        low, high = -1, len(places) - 1
+        if high < 0:
+            raise NotFound("no node computes anything from the inputs")
+        for _ in range(MOST_ROUNDS):
+            if high - low <= 1 or self._left() < _LEAST_S:
+                break
+            marks = _between(low, high, 1 if dies else CUTS_AT_ONCE)
+            bad = self._probe([places[mark] for mark in marks])
+            if bad is None and self._error:  # it raised or died on all of them together
+                high, dies, self._error = marks[-1], True, self._error if len(marks) == 1 else ""
+                continue
+            for mark, differs in zip(marks, bad or [], strict=True):
+                if differs:
+                    high = mark
+                    break
+                low = mark
+        return low, high
+
+    def _probe(self, places: Sequence[int]) -> list[bool] | None:
+        """Whether the values behind each cut differ; None if QNN gives none."""
+        alive = {place: self._cutter.alive(place) for place in places}
+        outputs = list(dict.fromkeys(name for names in alive.values() for name in names))
+        if not outputs:
+            return [False] * len(places)
+        model = self._cutter.prefix(places[-1], outputs)
+        expected = self._on_cpu(model)
+        answer, error = self._on_qnn(model, self._feeds)
+        self._error = error
+        if answer is None:
+            return None
+        differing: set[str] = set()
+        judged = judge(outputs, expected, answer, {}, self._tolerance)
+        for one, wanted, got in zip(judged, expected, answer, strict=True):
+            if one.differs:
+                name = one.difference.name
+                differing.add(name)
+                self._seen[name] = _Seen(one.difference, traps.of_values(name, wanted, got))
+        return [any(name in differing for name in alive[place]) for place in places]
+
+    def _told(self, low: int, high: int, begun: float) -> Found:
+        places = self._cutter.places
+        place = places[high]
+        node = self._cutter.nodes[place]
+        exact = high - low == 1
+        seen = next((self._seen[name] for name in node.output if name in self._seen), None)
+        found = seen.traps if seen is not None else ()
+        alone: Alone | None = None
+        if exact and self._left() >= _LEAST_S:
+            values, alone = self._by_itself(place)
+            if alone.agrees is not True:  # by itself it is right: then the trap is not its own
+                found += traps.of_node(label_of(node, place), self._cutter.described(place, values))
+        return Found(
+            Divergence(
+                row=self._row,
+                node=label_of(node, place),
+                op=graphs.op_name(node),
+                number=place + 1,
+                of=len(self._cutter.nodes),
+                exact=exact,
+                window=high - low,
+                tensor=seen.difference.name if seen is not None else next(iter(node.output), ""),
+                difference=seen.difference if seen is not None else None,
+                error=self._error,
+                alone=alone,
+                sessions=self._sessions,
+                seconds=time.monotonic() - begun,
+            ),
+            found,
+        )
+
+    def _by_itself(self, place: int) -> tuple[dict[str, Any], Alone]:
+        """Its inputs' values on the CPU, and what comes of it with them."""
+        try:
+            values = self._values_on_cpu(place)
+            model = self._cutter.alone(place, values)
+            expected = self._on_cpu(model, values)
+        except (NotFound, BridgeError, ValueError, KeyError) as error:
+            return {}, Alone(None, f"could not be tried by itself: {str(error).splitlines()[0]}")
+        answer, error_text = self._on_qnn(model, values)
+        if answer is None:
+            return values, Alone(False, f"by itself, on the CPU's values, QNN fails, too: {error_text}")
+        names = [name for name in self._cutter.nodes[place].output if name]
+        remarks = [one.remark for one in judge(names, expected, answer, {}, self._tolerance) if one.differs]
+        if remarks:
+            return values, Alone(False, f"by itself, on the CPU's values, it is wrong, too: {remarks[0]}")
+        return values, Alone(
+            True, "by itself, on the CPU's values, it is right: it adds to what came before, or is fused with it"
+        )
+
+    def _values_on_cpu(self, place: int) -> dict[str, Any]:
+        wanted = self._cutter.inputs_of(place)
+        values = {name: self._feeds[name] for name in wanted if name in self._feeds}
+        inner = [name for name in wanted if name not in values]
+        if inner:
+            values.update(zip(inner, self._on_cpu(self._cutter.prefix(place, inner)), strict=True))
+        return values
+
+    def _on_cpu(self, model: Path, feeds: Mapping[str, Any] | None = None) -> list[Any]:
+        self._sessions += 1
+        try:
+            with opened(self._made_host(), model, CPU, self._settings, self._left()) as side:
+                return side.values(self._feeds if feeds is None else feeds)
+        except BridgeError as error:
+            raise NotFound(f"the CPU does not run a part of the model ({error.cause or error.message})") from None
+
+    def _on_qnn(self, model: Path, feeds: Mapping[str, Any]) -> tuple[list[Any] | None, str]:
+        """The values, or why there are none."""
+        self._sessions += 1
+        try:
+            with opened(self._made_host(), model, QNN, self._settings, self._left()) as side:
+                answer = side.answer(feeds, self._left())
+        except BridgeError as error:
+            self._drop_host()
+            return None, short(error)
+        if answer.error is not None:
+            self._drop_host()
+            return None, short(answer.error)
+        return answer.values, ""
+
+    def _made_host(self) -> Host:
+        from qnnbridge import Host
+
+        if self._host is None:
+            self._host = Host(python=self._python)
+        return self._host
+
+    def _drop_host(self) -> None:
+        if self._host is not None:
+            self._host.close()
+            self._host = None
+
+    def _left(self) -> float:
+        return max(0.1, self._deadline - time.monotonic())
+
+
+def label_of(node: Any, place: int) -> str:
+    return str(node.name) or f"{node.op_type} #{place}"
+
+
+def short(error: BridgeError) -> str:
+    """An error in one line."""
+    return f"{error.message} {error.cause}" if error.cause else error.message
+
+
+def _between(low: int, high: int, most: int) -> list[int]:
+    """At most so many places strictly between, evenly spread, ascending."""
+    count = min(most, high - low - 1)
+    return sorted({low + (high - low) * step // (count + 1) for step in range(1, count + 1)} - {low, high})

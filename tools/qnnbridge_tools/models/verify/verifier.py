@@ -1,0 +1,266 @@
+"""`verify_model`: what the command does, for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_tools.arguments import Dimensions
+from qnnbridge_tools.models.shared import files, progress
+from qnnbridge_tools.models.shared.progress import OnProgress
+from qnnbridge_tools.models.verify.result import Row, TrapFound, Verdict, Verification
+
+if TYPE_CHECKING:
+    from qnnbridge._compiling.compare import Tolerance
+    from qnnbridge_host.model.scan import ModelScan
+    from qnnbridge_protocol.specs import Placement
+    from qnnbridge_tools.models.verify.bisection import Found
+    from qnnbridge_tools.models.verify.running import Settings
+    from qnnbridge_tools.models.verify.samples import Sizes
+    from qnnbridge_tools.models.verify.trying import Prepared, Trial
+
+COMMAND = "qnnbridge verify"
+BISECT_S = 60.0
+CALL_S = 300.0
+
+_WORTH_BISECTING = ("large: up to 1e4",)
+"""Of the rows that do not count: with NaN and beyond half floats values differ from the first node on."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class How:
+    """extreme, bisect: whether to. strict: extreme inputs count as others do. bisect_s: for the search; timeout_s:
+    for each call."""
+
+    seed: int = 0
+    extreme: bool = True
+    strict: bool = False
+    bisect: bool = True
+    bisect_s: float = BISECT_S
+    timeout_s: float | None = CALL_S
+    host_python: str | None = None
+
+
+def verify_model(
+    source: str | os.PathLike[str],
+    *,
+    soc_model: str | None = None,
+    inputs: Iterable[str | os.PathLike[str]] = (),
+    dims: Mapping[str, int] | Dimensions | None = None,
+    provider_options: Mapping[str, str] | None = None,
+    how: How | None = None,
+    on_progress: OnProgress = progress.ignore,
+) -> Verification:
+    """Runs a model on QNN and on the CPU of the host and says where they differ, and why.
+
+    inputs: files with real inputs. dims: sizes of free dimensions; given inputs say them, too. A model that raises,
+    hangs or kills the host is a finding, not an error. Raises `CompiledModelRefused`, `OptionError`, `NoSuchFile`,
+    `InvalidProtobuf`, what the CPU raises for the model or for given inputs, and `HostStartFailed`.
+    """
+    begun = time.monotonic()
+    how = how or How()
+    path = files.existing_model(Path(source))
+    scan = _scanned(path)
+    from qnnbridge._compiling.compare import TOLERANCES
+    from qnnbridge._compiling.validation import precision_of_operators
+    from qnnbridge_tools.models.shared.shapes import as_dimensions
+    from qnnbridge_tools.models.verify import samples
+    from qnnbridge_tools.models.verify.running import Settings
+
+    files.weight_files(path, scan.external_files)
+    given = samples.read([Path(one) for one in inputs], scan.inputs)
+    sizes = samples.sizes_of(scan.inputs, as_dimensions(dims), given)
+    tolerance = TOLERANCES[precision_of_operators(scan.ops)]
+    options = {**(provider_options or {}), **({"soc_model": soc_model} if soc_model else {})}
+    with tempfile.TemporaryDirectory(prefix="qnnbridge-verify-") as folder:
+        model = path if sizes.all_named else _with_sizes(path, scan, sizes, Path(folder) / "sized")
+        settings = Settings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
+        tried = _tried(model, scan, given, settings, tolerance, how, on_progress)
+        if how.bisect and tried.worst() is not None:
+            on_progress("looking for the first node that differs", 0, 0)
+        found, not_bisected = _bisected(path, scan, sizes, tried, settings, tolerance, how, Path(folder))
+    verdict, reason = _verdict(tried)
+    return Verification(
+        source=path,
+        verdict=verdict,
+        reason=reason,
+        precision=tolerance.precision,
+        tolerance=f"{tolerance.usual.of_range:.0%} of the output's range, cosine {tolerance.usual.cosine:g}",
+        sizes=sizes.told(),
+        rows=tried.rows,
+        placement=tried.placement,
+        versions=tried.versions,
+        divergence=found.divergence if found is not None else None,
+        not_bisected=not_bisected,
+        node_traps=_once(found.traps if found is not None else _of_extremes(scan, tried.rows), tried.rows),
+        error=tried.error,
+        seconds=time.monotonic() - begun,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Tried:
+    """What both sides gave. error: why QNN made no session."""
+
+    prepared: Prepared
+    rows: tuple[Row, ...]
+    placement: Placement | None
+    versions: Mapping[str, str]
+    error: BridgeError | None = None
+
+    def worst(self) -> Trial | None:
+        """The inputs to look for the first node with."""
+        by_name = {trial.name: trial for trial in self.prepared.trials}
+        if self.error is not None:
+            return next((trial for trial in self.prepared.trials if trial.feeds), None)
+        bad = [row for row in self.rows if row.is_bad and by_name[row.name].expected.values is not None]
+        for row in sorted(bad, key=lambda one: (not one.counts, not one.died)):
+            if row.counts or row.died or row.name in _WORTH_BISECTING:
+                return by_name[row.name]
+        return None
+
+
+def _scanned(path: Path) -> ModelScan:
+    from qnnbridge_host.model.guard import refuse_scanned
+    from qnnbridge_host.model.scan import scan_model
+
+    refuse_scanned(scan_model(path, count_nodes=False), COMMAND)  # before anything is counted in a large one
+    return scan_model(path)
+
+
+def _with_sizes(path: Path, scan: ModelScan, sizes: Sizes, folder: Path) -> Path:
+    """A copy with fixed sizes, for dimensions that a session cannot be told: they have no name, or one for two."""
+    from qnnbridge_tools.models.shared import graphs, shapes
+    from qnnbridge_tools.models.shared.extra import require_models_extra
+    from qnnbridge_tools.models.verify.cutting import link_weights
+
+    require_models_extra(f"{COMMAND} of a model whose free dimensions have no names of their own")
+    folder.mkdir()
+    model = graphs.load(path)
+    shapes.fix(model, sizes.dimensions)
+    link_weights(path, scan.external_files, folder)
+    copy = folder / path.name
+    copy.write_bytes(model.SerializeToString())
+    return copy
+
+
+def _tried(
+    model: Path,
+    scan: ModelScan,
+    given: Sequence[Any],
+    settings: Settings,
+    tolerance: Tolerance,
+    how: How,
+    on_progress: OnProgress,
+) -> _Tried:
+    from qnnbridge import Host
+    from qnnbridge_tools.models.verify import trying
+    from qnnbridge_tools.models.verify.running import CPU, NO_FINDING, QNN, opened
+
+    with Host(python=how.host_python) as host:
+        on_progress("running on the CPU", 0, 0)
+        versions = dict(host.info.versions)
+        with opened(host, model, CPU, settings) as side:
+            prepared = trying.prepare(side, given, scan.ops, seed=how.seed, extreme=how.extreme, strict=how.strict)
+        if not prepared.stable:
+            return _Tried(prepared, (), None, versions)
+        on_progress("compiling for QNN", 0, 0)
+        try:
+            with opened(host, model, QNN, settings) as side:
+                placement = side.placement
+                if placement.known and not placement.qnn_nodes:
+                    return _Tried(prepared, (), placement, versions)
+                return _Tried(prepared, _rows(side, prepared, tolerance, on_progress), placement, versions)
+        except NO_FINDING:
+            raise
+        except BridgeError as error:
+            return _Tried(prepared, (), None, versions, error)
+
+
+def _rows(side: Any, prepared: Prepared, tolerance: Tolerance, on_progress: OnProgress) -> tuple[Row, ...]:
+    """Ordinary inputs first. After a death nothing more is tried: a second would put the model in quarantine."""
+    from qnnbridge_tools.models.verify.trying import tried
+
+    rows: list[Row] = []
+    for number, trial in enumerate(prepared.trials):
+        on_progress("running on QNN", number, len(prepared.trials))
+        if any(row.died for row in rows):
+            reason = "not tried any more"
+            rows.append(Row(trial.name, trial.kind, trial.counts, "skipped", reason=reason))
+        else:
+            rows.append(tried(side, trial, prepared, tolerance))
+    return tuple(rows)
+
+
+def _bisected(
+    path: Path,
+    scan: ModelScan,
+    sizes: Sizes,
+    tried: _Tried,
+    settings: Settings,
+    tolerance: Tolerance,
+    how: How,
+    folder: Path,
+) -> tuple[Found | None, str]:
+    """The first node that differs; or why it is not known, empty if nothing had to be looked for."""
+    trial = tried.worst()
+    if trial is None:
+        return None, ""
+    if not how.bisect:
+        return None, "--no-bisect"
+    try:
+        import onnx  # noqa: F401 - only whether it is there
+    except ImportError:
+        return None, 'the application\'s Python lacks the package onnx: pip install "qnnbridge[models]"'
+    from qnnbridge_tools.models.shared import graphs, shapes
+    from qnnbridge_tools.models.verify.bisection import NotFound, Search
+    from qnnbridge_tools.models.verify.cutting import Cutter
+
+    deadline = time.monotonic() + how.bisect_s
+    cuts = folder / "cuts"
+    cuts.mkdir()
+    try:
+        model = graphs.load(path)
+        shapes.fix(model, sizes.dimensions)
+        cutter = Cutter(model, path, scan.external_files, cuts)
+        search = Search(cutter, trial.name, trial.feeds, settings, tolerance, how.host_python, deadline)
+        row = next((row for row in tried.rows if row.name == trial.name), None)
+        return search.run(dies=row is None or row.status == "failed"), ""
+    except (NotFound, BridgeError) as error:
+        return None, str(error).splitlines()[0]
+
+
+def _verdict(tried: _Tried) -> tuple[Verdict, str]:
+    if tried.error is not None:
+        return "failed", f"QNN makes no session of it: {tried.error.message}"
+    if not tried.prepared.stable:
+        return "not compared", "The model gives another result every time it runs, on the CPU alone, too."
+    if tried.placement is not None and tried.placement.known and not tried.placement.qnn_nodes:
+        cause = f": {tried.placement.cause}" if tried.placement.cause else "."
+        return "not compared", f"No node of it runs on QNN, so there is nothing to compare{cause}"
+    bad = [row for row in tried.rows if row.is_bad]
+    if any(row.died for row in bad):
+        return "differs", "QNN ends the host, or does not come back."
+    if any(row.counts for row in bad):
+        return "differs", "QNN computes something else than the CPU."
+    if bad:
+        return "agrees", "QNN computes what the CPU does on ordinary inputs; extreme ones show the limits of QNN."
+    return "agrees", "QNN computes what the CPU does."
+
+
+def _of_extremes(scan: ModelScan, rows: Sequence[Row]) -> tuple[TrapFound, ...]:
+    from qnnbridge_tools.models.verify import traps
+
+    differing = [row.name for row in rows if row.kind == "extreme" and row.status == "differs"]
+    return traps.of_operators(scan.ops, differing[0]) if differing else ()
+
+
+def _once(found: Sequence[TrapFound], rows: Sequence[Row]) -> tuple[TrapFound, ...]:
+    named = {trap.name for row in rows for trap in row.traps}
+    return tuple(trap for trap in found if trap.name not in named)
