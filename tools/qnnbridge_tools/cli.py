@@ -19,14 +19,7 @@ from qnnbridge_tools.demo import command as demo
 from qnnbridge_tools.doctor import command as doctor
 from qnnbridge_tools.exec_program import command as exec_program
 from qnnbridge_tools.host import command as host
-from qnnbridge_tools.models.analyze import command as analyze
-from qnnbridge_tools.models.fix import command as fixing
-from qnnbridge_tools.models.inspection import command as inspection
-from qnnbridge_tools.models.optimize import command as optimize
-from qnnbridge_tools.models.prepare import command as preparation
-from qnnbridge_tools.models.profiling import command as profiling
-from qnnbridge_tools.models.quantize import command as quantize
-from qnnbridge_tools.models.verify import command as verification
+from qnnbridge_tools.models import commands as models
 from qnnbridge_tools.serve import command as serving
 from qnnbridge_tools.setup_host import command as setup_host
 from qnnbridge_tools.top import command as top
@@ -49,14 +42,14 @@ app.command("exec", cls=exec_program.ExecCommand, context_settings=exec_program.
 app.command("compile")(compiling.compile_models)
 app.command("bench")(bench.bench)
 app.command("explain", context_settings=explain.CONTEXT_SETTINGS)(explain.explain)
-app.command("inspect")(inspection.inspect)
-app.command("analyze")(analyze.analyze)
-app.command("fix")(fixing.fix)
-app.command("optimize")(optimize.optimize)
-app.command("quantize")(quantize.quantize)
-app.command("verify")(verification.verify)
-app.command("prepare")(preparation.prepare)
-app.command("profile")(profiling.profile)
+app.command("inspect")(models.inspect)
+app.command("analyze")(models.analyze)
+app.command("fix")(models.fix)
+app.command("optimize")(models.optimize)
+app.command("quantize")(models.quantize)
+app.command("verify")(models.verify)
+app.command("prepare")(models.prepare)
+app.command("profile")(models.profile)
 app.command("versions")(versions.versions)
 app.command("serve")(serving.serve)
 app.command("setup-host")(setup_host.setup_host)

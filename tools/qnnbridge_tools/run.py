@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import reporting
+from qnnbridge_tools.options import AsJson, Dims, HostPython, ProviderOptions, Timeout
 
 
 class Provider(str, enum.Enum):
@@ -34,24 +35,19 @@ def run(
     seed: Annotated[
         int, typer.Option(min=0, metavar="N", help="For --random: the same seed gives the same values.")
     ] = 0,
-    dims: Annotated[
-        list[str] | None,
-        typer.Option("--dim", metavar="NAME=SIZE", help="Fix a free dimension; INPUT:AXIS=SIZE works, too."),
-    ] = None,
+    dims: Dims = None,
     folder: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="Write the outputs there as .npy files.")
     ] = None,
     provider: Annotated[Provider, typer.Option(help="Execution provider.")] = Provider.QNN,
-    provider_options: Annotated[
-        list[str] | None, typer.Option("--provider-option", metavar="KEY=VALUE", help="Option of the provider.")
-    ] = None,
+    provider_options: ProviderOptions = None,
     fallback: Annotated[
         OnCpu, typer.Option(help="What becomes of nodes that QNN cannot run: an error, or the CPU.")
     ] = OnCpu.ERROR,
     repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Run N times.")] = 1,
-    timeout: Annotated[float | None, typer.Option(min=0, metavar="S", help="Seconds for each call.")] = None,
-    host_python: Annotated[str | None, typer.Option(metavar="PYTHON", help="Interpreter of the host.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    timeout: Timeout = None,
+    host_python: HostPython = None,
+    as_json: AsJson = False,
 ) -> None:
     """Run an ONNX model: outputs, placement, times."""
     with reporting.work(as_json=as_json):

@@ -1,0 +1,485 @@
+"""The commands that work on a model: analyze, fix, inspect, optimize, prepare, profile, quantize, verify.
+
+Each reads its options, calls the tool's function and shows the result. The tools are imported inside the functions:
+they load numpy, and some onnx and onnxruntime, which `qnnbridge --help` must not.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from qnnbridge_tools import reporting
+from qnnbridge_tools.options import (
+    AsJson,
+    Calibration,
+    Check,
+    Constants,
+    Dims,
+    Extreme,
+    HostPython,
+    Html,
+    Overwrite,
+    ProviderOptions,
+    RealInputs,
+    Seed,
+    Shapes,
+    SocModel,
+    SourceModel,
+    TargetModel,
+    Timeout,
+)
+
+if TYPE_CHECKING:
+    from qnnbridge_tools import arguments
+
+R = TypeVar("R")
+
+
+def _tell(result: R, document: Callable[[R], dict[str, Any]], text: Callable[[R], None], *, as_json: bool) -> None:
+    if as_json:
+        from qnnbridge_tools import output
+
+        output.print_json(document(result))
+    else:
+        text(result)
+
+
+def analyze(
+    model: SourceModel,
+    soc_model: SocModel = None,
+    shapes: Shapes = None,
+    dims: Dims = None,
+    html: Html = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask the rules only: no host, no QNN, under a second.")
+    ] = False,
+    provider_options: ProviderOptions = None,
+    timeout: Timeout = None,
+    host_python: HostPython = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing FILE.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Tell how much of a model runs on the NPU, what cuts it into pieces, and what to do about it."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import arguments
+        from qnnbridge_tools.models.analyze import document, picture, report
+        from qnnbridge_tools.models.analyze.analyzer import analyze_model
+        from qnnbridge_tools.models.fix import sizes
+
+        if html is not None:
+            picture.refuse(html, model, overwrite=overwrite)
+        found = analyze_model(
+            model,
+            shapes=sizes.read_shapes(shapes or ()),
+            dims=arguments.read_dimensions(dims or ()),
+            soc_model=soc_model,
+            offline=offline,
+            host_python=host_python,
+            provider_options=arguments.read_provider_options(provider_options or ()),
+            timeout_s=timeout,
+        )
+        if html is not None:
+            picture.write(found, html)
+        _tell(
+            found,
+            lambda told: document.document(told, html),
+            lambda told: report.print_analysis(told, html),
+            as_json=as_json,
+        )
+
+
+def _show_rewrites(wanted: bool) -> None:
+    if wanted:
+        from qnnbridge_tools import output
+        from qnnbridge_tools.models.fix.rewrites import REWRITES
+
+        output.print_table(["rewrite", "what it does"], [[one.name, one.summary] for one in REWRITES])
+        raise typer.Exit
+
+
+def fix(
+    model: SourceModel,
+    target: TargetModel,
+    shapes: Shapes = None,
+    dims: Dims = None,
+    constants: Constants = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="REWRITE", help="Do this one alone. May be repeated.")
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(metavar="REWRITE", help="Leave this one out. May be repeated.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Compare after each rewrite with the original on the CPU.")
+    ] = True,
+    seed: Seed = 0,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    _list: Annotated[
+        bool, typer.Option("--list", callback=_show_rewrites, is_eager=True, help="Show the rewrites, and exit.")
+    ] = False,
+) -> None:
+    """Rewrite a model so that QNN takes it: fixed shapes, known traps, operators that QNN lacks."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import arguments
+        from qnnbridge_tools.models.fix import report, sizes
+        from qnnbridge_tools.models.fix.fixer import fix_model
+
+        result = fix_model(
+            model,
+            target,
+            shapes=sizes.read_shapes(shapes or ()),
+            dims=arguments.read_dimensions(dims or ()),
+            constants=sizes.read_constants(constants or ()),
+            only=only or (),
+            skip=skip or (),
+            check=check,
+            seed=seed,
+            overwrite=overwrite,
+        )
+        _tell(result, report.document, report.print_result, as_json=as_json)
+
+
+def inspect(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file, compiled for QNN or not.")],
+    soc_model: Annotated[
+        str | None,
+        typer.Option(metavar="CHIP", help="Chip that the simulator stands for, a number or a name: 88, SC8480XP."),
+    ] = None,
+    host_python: HostPython = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a model is made of, and whether a compiled one can run here, without loading it."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools.models.inspection import document, facts, report
+
+        found = facts.gather(model, soc_model=soc_model, host_python=host_python)
+        _tell(found, document.document, report.print_facts, as_json=as_json)
+
+
+class OptimizeLevel(str, enum.Enum):
+    BASIC = "basic"
+    EXTENDED = "extended"
+    LAYOUT = "layout"
+    ALL = "all"
+
+
+class IfCompiled(str, enum.Enum):
+    ERROR = "error"
+    SKIP = "skip"
+
+
+def optimize(
+    model: SourceModel,
+    target: TargetModel,
+    level: Annotated[
+        OptimizeLevel,
+        typer.Option(help="How far to go. Only basic is for QNN; the others are for the CPU provider."),
+    ] = OptimizeLevel.BASIC,
+    dims: Dims = None,
+    if_compiled: Annotated[
+        IfCompiled, typer.Option(help="What to do with a compiled model: an error, or copy it unchanged.")
+    ] = IfCompiled.ERROR,
+    check: Check = True,
+    seed: Seed = 0,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Optimise a model's graph offline: fold constants, fuse and drop nodes."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import arguments
+        from qnnbridge_tools.models.optimize import report
+        from qnnbridge_tools.models.optimize.optimizer import optimize_model
+
+        result = optimize_model(
+            model,
+            target,
+            level=level.value,
+            dims=arguments.read_dimensions(dims or ()),
+            if_compiled="skip" if if_compiled is IfCompiled.SKIP else "error",
+            check=check,
+            seed=seed,
+            overwrite=overwrite,
+        )
+        _tell(result, report.document, report.print_result, as_json=as_json)
+
+
+def prepare(
+    model: SourceModel,
+    folder: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to make.")],
+    soc_models: Annotated[
+        list[str] | None,
+        typer.Option("--soc-model", metavar="CHIP", help="A chip to compile for: 60, SC8480XP. May be repeated."),
+    ] = None,
+    shapes: Shapes = None,
+    dims: Dims = None,
+    constants: Constants = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(metavar="REWRITE", help="Leave this rewrite out. May be repeated.")
+    ] = None,
+    quantize: Annotated[bool, typer.Option("--quantize", help="Quantise it; needs --calibration.")] = False,
+    calibration: Calibration = None,
+    inputs: RealInputs = None,
+    extreme: Extreme = True,
+    seed: Seed = 0,
+    provider_options: ProviderOptions = None,
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="S", help="Seconds to compile for one chip, and for each other call.")
+    ] = 1800.0,
+    host_python: HostPython = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a folder to ship of a model: fixed, quantised if wished, compiled, verified, with a report."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import arguments
+        from qnnbridge_tools.models.fix import sizes
+        from qnnbridge_tools.models.prepare import report
+        from qnnbridge_tools.models.prepare.preparer import prepare_model
+        from qnnbridge_tools.models.prepare.result import Wish
+
+        wish = Wish(
+            shapes=sizes.read_shapes(shapes or ()),
+            dims=arguments.read_dimensions(dims or ()),
+            constants=sizes.read_constants(constants or ()),
+            skip=tuple(skip or ()),
+            quantize=quantize,
+            calibration=tuple(calibration or ()),
+            soc_models=tuple(soc_models or ()),
+            provider_options=arguments.read_provider_options(provider_options or ()),
+            inputs=tuple(inputs or ()),
+            extreme=extreme,
+            seed=seed,
+            timeout_s=timeout,
+            host_python=host_python,
+        )
+        prepared = prepare_model(model, folder, wish, report.on_step)
+        _tell(prepared, report.document, report.print_result, as_json=as_json)
+        if not prepared.ready:
+            raise typer.Exit(reporting.EXIT_FAILED)
+
+
+class ProfileLevel(str, enum.Enum):
+    BASIC = "basic"
+    DETAILED = "detailed"
+
+
+def profile(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file; a compiled one works, too.")],
+    level: Annotated[
+        ProfileLevel, typer.Option(help="basic: times of each part on QNN; detailed: cycles of each operator, too.")
+    ] = ProfileLevel.DETAILED,
+    runs: Annotated[int, typer.Option(min=1, metavar="N", help="Run N times; the first run is told apart.")] = 10,
+    soc_model: SocModel = None,
+    dims: Dims = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="FILE.npz", help="Inputs: an archive, or NAME=FILE.npy. The rest is made up."
+        ),
+    ] = None,
+    provider_options: ProviderOptions = None,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="How many operators and parts to list.")] = 15,
+    html: Html = None,
+    timeout: Timeout = None,
+    host_python: HostPython = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where the time goes: loading, each part and operator on QNN, the CPU, transfers, the bridge."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import arguments
+        from qnnbridge_tools.models.profiling import document, evaluate, page, recording, report
+        from qnnbridge_tools.models.shared.progress import ShownProgress
+
+        options = arguments.read_provider_options(provider_options or ())
+        if soc_model is not None:
+            options["soc_model"] = soc_model
+        files, archive = _files_and_archive(inputs or ())
+        request = recording.Request(
+            model=model,
+            level=level.value,
+            runs=runs,
+            files=files,
+            archive=archive,
+            dimensions=arguments.read_dimensions(dims or ()),
+            provider_options=options,
+            timeout_s=arguments.read_timeout(timeout),
+            host_python=host_python,
+        )
+        if html is not None:
+            page.check_place(html)
+        with ShownProgress() as shown:
+            recorded = recording.record(request, shown)
+        result = evaluate.evaluate(recorded)
+        if html is not None:
+            page.write(result, html)
+        _tell(result, document.document, lambda told: report.print_result(told, top), as_json=as_json)
+        if html is not None and not as_json:
+            print(f"\nCharts: {html}")
+
+
+def _files_and_archive(texts: list[str] | tuple[()]) -> tuple[list[arguments.InputFile], Path | None]:
+    """Files for single inputs, and the archive, of which there may be one."""
+    from qnnbridge_protocol.errors import OptionError
+    from qnnbridge_tools import arguments
+
+    archives = [
+        text for text in texts if text.lower().endswith(".npz") and ("=" not in text or Path(text).exists())
+    ]
+    if len(archives) > 1:
+        raise OptionError("--input names two archives.", fix="Put all inputs into one .npz file.")
+    files = arguments.read_inputs(text for text in texts if text not in archives)
+    return files, Path(archives[0]) if archives else None
+
+
+class ActivationType(str, enum.Enum):
+    UINT8 = "uint8"
+    UINT16 = "uint16"
+    INT8 = "int8"
+    INT16 = "int16"
+
+
+class WeightType(str, enum.Enum):
+    UINT8 = "uint8"
+    INT8 = "int8"
+    INT4 = "int4"
+    INT16 = "int16"
+
+
+class Method(str, enum.Enum):
+    MINMAX = "minmax"
+    ENTROPY = "entropy"
+    PERCENTILE = "percentile"
+
+
+def quantize(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A float ONNX file, not a compiled one.")],
+    target: TargetModel,
+    calibration: Calibration = None,
+    random: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Calibrate with N made-up samples: only to try things out.")
+    ] = 0,
+    seed: Seed = 0,
+    held_out: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Samples kept for the comparison; default a fifth, at most 10."),
+    ] = None,
+    dims: Dims = None,
+    activation_type: Annotated[
+        ActivationType, typer.Option(help="Of everything that flows.")
+    ] = ActivationType.UINT16,
+    weight_type: Annotated[
+        WeightType | None, typer.Option(help="Of constants. Default int8, or uint8 with --per-tensor.")
+    ] = None,
+    per_channel: Annotated[
+        bool | None,
+        typer.Option("--per-channel/--per-tensor", help="Scales of Conv weights. Default per channel."),
+    ] = None,
+    symmetric_activations: Annotated[
+        bool, typer.Option("--symmetric-activations", help="Zero in the middle of each range.")
+    ] = False,
+    symmetric_weights: Annotated[
+        bool | None,
+        typer.Option("--symmetric-weights/--asymmetric-weights", help="Default: symmetric if the type has a sign."),
+    ] = None,
+    method: Annotated[Method, typer.Option(help="How ranges are found from the samples.")] = Method.MINMAX,
+    percentile: Annotated[
+        float, typer.Option(metavar="P", help="For --method percentile: how much of the values counts.")
+    ] = 99.999,
+    check_qnn: Annotated[
+        bool,
+        typer.Option(
+            "--check-qnn",
+            help="Also run the result on QNN: where its nodes run, what differs. The options of the provider, of "
+            "the host and of the timeout are for this.",
+        ),
+    ] = False,
+    provider_options: ProviderOptions = None,
+    host_python: HostPython = None,
+    timeout: Timeout = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Quantise a float model for QNN, and compare it with the original."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import arguments
+        from qnnbridge_tools.models.quantize import report
+        from qnnbridge_tools.models.quantize.qnn_check import HostSettings
+        from qnnbridge_tools.models.quantize.quantizer import quantize_model
+        from qnnbridge_tools.models.shared.progress import ShownProgress
+
+        host = HostSettings(arguments.read_provider_options(provider_options or ()), host_python, timeout)
+        with ShownProgress() as progress:
+            result = quantize_model(
+                model,
+                target,
+                calibration or (),
+                random=random,
+                seed=seed,
+                held_out=held_out,
+                dims=arguments.read_dimensions(dims or ()),
+                activation_type=activation_type.value,
+                weight_type=weight_type.value if weight_type else None,
+                per_channel=per_channel,
+                symmetric_activations=symmetric_activations,
+                symmetric_weights=symmetric_weights,
+                method=method.value,
+                percentile=percentile,
+                check_qnn=host if check_qnn else None,
+                overwrite=overwrite,
+                on_progress=progress,
+                own_process=True,
+            )
+        _tell(result, report.document, report.print_result, as_json=as_json)
+        failed = result.qnn.error if result.qnn else None
+        if failed is not None:
+            if not as_json:
+                raise failed
+            raise typer.Exit(reporting.exit_code_of(failed))
+
+
+def verify(
+    model: SourceModel,
+    soc_model: SocModel = None,
+    inputs: RealInputs = None,
+    dims: Dims = None,
+    extreme: Extreme = True,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Let NaN, infinity and what half floats cannot hold count, too.")
+    ] = False,
+    bisect: Annotated[
+        bool, typer.Option("--bisect/--no-bisect", help="Look for the first node that differs.")
+    ] = True,
+    bisect_timeout: Annotated[
+        float, typer.Option(min=0, metavar="S", help="Seconds for looking for that node.")
+    ] = 60.0,
+    seed: Seed = 0,
+    provider_options: ProviderOptions = None,
+    timeout: Annotated[float, typer.Option(min=0, metavar="S", help="Seconds for each call of the host.")] = 300.0,
+    host_python: HostPython = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold QNN's numbers against the CPU's, on ordinary and on extreme inputs."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import arguments
+        from qnnbridge_tools.models.shared.progress import ShownProgress
+        from qnnbridge_tools.models.verify import report
+        from qnnbridge_tools.models.verify.verifier import How, verify_model
+
+        with ShownProgress() as progress:
+            result = verify_model(
+                model,
+                soc_model=soc_model,
+                inputs=inputs or (),
+                dims=arguments.read_dimensions(dims or ()),
+                provider_options=arguments.read_provider_options(provider_options or ()),
+                how=How(seed, extreme, strict, bisect, bisect_timeout, timeout, host_python),
+                on_progress=progress,
+            )
+        _tell(result, report.document, report.print_result, as_json=as_json)
+        if result.verdict != "agrees":
+            raise typer.Exit(reporting.EXIT_FAILED)
