@@ -9,8 +9,8 @@ from broken_machines import BROKEN, Broken
 from machines import SimulatedMachine
 
 from qnnbridge_tools.doctor.diagnose import diagnose
-from qnnbridge_tools.doctor.facts_json import decode_facts, encode
 from qnnbridge_tools.doctor.findings import Report, Severity
+from qnnbridge_tools.doctor.snapshot import decode_facts, encode
 from qnnbridge_tools.doctor.survey import Order, survey
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import pkgutil
 import re
 from pathlib import Path
 
@@ -14,10 +16,10 @@ from documented_attempts import ATTEMPTS
 from healthy_machines import HEALTHY
 
 from qnnbridge_tools.cli import app
+from qnnbridge_tools.doctor import subjects
 from qnnbridge_tools.doctor.catalogue import CATALOGUE
-from qnnbridge_tools.doctor.checks import NAMES, all_checks
-from qnnbridge_tools.doctor.diagnose import diagnose
-from qnnbridge_tools.doctor.findings import Finding
+from qnnbridge_tools.doctor.diagnose import CHECKS, diagnose
+from qnnbridge_tools.doctor.findings import Check, Finding
 from qnnbridge_tools.doctor.survey import Order, survey
 
 HERE = Path(__file__).parent
@@ -70,10 +72,14 @@ def test_every_finding_of_the_catalogue_is_shown_by_a_machine() -> None:
     assert [code for code in missing if f'"{code}"' not in texts] == []
 
 
-def test_every_check_is_a_module_and_every_module_is_a_check() -> None:
-    folder = Path(__import__("qnnbridge_tools.doctor.checks", fromlist=["x"]).__file__).parent
-    assert sorted(NAMES) == sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
-    assert len({check.name for check in all_checks()}) == len(NAMES)
+def test_every_check_of_the_subjects_is_made() -> None:
+    modules = [
+        importlib.import_module(f"{subjects.__name__}.{one.name}")
+        for one in pkgutil.iter_modules(subjects.__path__)
+    ]
+    written = [one for module in modules for one in vars(module).values() if isinstance(one, Check)]
+    assert {check.name for check in written} == {check.name for check in CHECKS}
+    assert len(written) == len({check.name for check in CHECKS}) == len(CHECKS) == 13
 
 
 @pytest.mark.parametrize("code", CATALOGUE)

@@ -14,7 +14,7 @@ from qnnbridge._diagnosis.model_rules import MODEL_RULES
 from qnnbridge._diagnosis.ort_log import search
 from qnnbridge._diagnosis.setup_rules import SETUP_RULES
 from qnnbridge_tools.doctor.catalogue import CATALOGUE
-from qnnbridge_tools.doctor.explain import explained, explanation_text
+from qnnbridge_tools.doctor.examine import explained, explanation_text
 
 KNOWN = [
     ("1002", "MEM_ALLOC", "soc_model"),

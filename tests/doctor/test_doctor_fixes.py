@@ -32,8 +32,8 @@ from machines import (
 
 from qnnbridge_host.model.release_table import for_version, load_releases
 from qnnbridge_host.model.release_versions import sdk_is_newer
-from qnnbridge_tools.doctor import advice, fixes, tell
-from qnnbridge_tools.doctor.commands import python_lines
+from qnnbridge_tools.doctor import advice, examine, tell
+from qnnbridge_tools.doctor.advice import python_lines
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.facts import Library, ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy
@@ -296,9 +296,9 @@ def test_a_host_is_set_up_with_the_options_of_the_findings_own_fix(monkeypatch: 
         ran.append(arguments)
         return "ran"
 
-    monkeypatch.setattr(fixes, "_run_command", record)
+    monkeypatch.setattr(examine, "_run_command", record)
     asked: list[str] = []
-    lines = fixes.apply_fixes(report, lambda question: not asked.append(question))  # type: ignore[func-returns-value]
+    lines = examine.apply_fixes(report, lambda question: not asked.append(question))  # type: ignore[func-returns-value]
     assert [one for one in ran if one[0] == "setup-host"] == [("setup-host", "--dir", r"C:\qnnbridge\host")]
     assert any("then run: powershell" in line and "QNNBRIDGE_HOST_PYTHON" in line for line in lines)
 
@@ -306,7 +306,7 @@ def test_a_host_is_set_up_with_the_options_of_the_findings_own_fix(monkeypatch: 
 def test_what_has_no_set_up_in_its_fix_is_not_mended_by_one() -> None:
     report = diagnose(survey(snapdragon(system_qnn="2.40.0.0")[0], Order()))
     asked: list[str] = []
-    lines = fixes.apply_fixes(report, lambda question: bool(asked.append(question)))  # type: ignore[func-returns-value]
+    lines = examine.apply_fixes(report, lambda question: bool(asked.append(question)))  # type: ignore[func-returns-value]
     assert asked == []
     assert lines == ["not mended by --fix (sdk.newer-than-system): do what its fix says"]
 

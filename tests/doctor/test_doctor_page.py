@@ -15,7 +15,7 @@ from qnnbridge_tools.cli import app
 from qnnbridge_tools.doctor.catalogue import CATALOGUE
 from qnnbridge_tools.doctor.findings import Severity
 from qnnbridge_tools.doctor.page import findings_table, with_table
-from qnnbridge_tools.doctor.report_json import SCHEMA
+from qnnbridge_tools.doctor.report import SCHEMA
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "doctor.md").read_text("utf-8")

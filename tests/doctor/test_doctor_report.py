@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from machines import File, install, snapdragon
 
-from qnnbridge_tools.doctor.checks import Check
-from qnnbridge_tools.doctor.diagnose import diagnose
+from qnnbridge_tools.doctor.diagnose import CHECKS, diagnose
 from qnnbridge_tools.doctor.facts import Library, ProbeResult
-from qnnbridge_tools.doctor.findings import Finding, Healthy, Report, Severity
-from qnnbridge_tools.doctor.report_json import report_document
-from qnnbridge_tools.doctor.report_text import Screen, report_text
+from qnnbridge_tools.doctor.findings import Check, Finding, Healthy, Report, Severity
+from qnnbridge_tools.doctor.report import Screen, report_document, report_text
 from qnnbridge_tools.doctor.survey import Order, survey
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -191,9 +189,7 @@ def test_a_check_that_fails_hides_nothing_of_the_others() -> None:
 
     machine, _, _ = snapdragon("2.3.0")
     facts = survey(machine, Order())
-    from qnnbridge_tools.doctor.checks import all_checks
-
-    report = diagnose(facts, [Check("broken", fails, lambda _facts: None), *all_checks()])
+    report = diagnose(facts, [Check("broken", fails, lambda _facts: None), *CHECKS])
     assert [one.code for one in report.findings] == ["packages.qnn-too-old", "doctor.incomplete"]
     assert "KeyError" in report.findings[1].seen[0]
 

@@ -14,10 +14,10 @@ from qnnbridge._supervision.blame import NativeCall, Points
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge_host.cache.store import Store
 from qnnbridge_tools.doctor.catalogue import finding
+from qnnbridge_tools.doctor.examine import FIXES
 from qnnbridge_tools.doctor.facts import State
-from qnnbridge_tools.doctor.fixes import FIXES
 from qnnbridge_tools.doctor.real_machine import RealMachine
-from qnnbridge_tools.doctor.survey.surroundings import survey_state
+from qnnbridge_tools.doctor.subjects.state import survey_state
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 

@@ -11,8 +11,8 @@ from tests import needs
 
 from qnnbridge._launch.configuration import configuration_file, configured_host
 from qnnbridge_tools.doctor.diagnose import diagnose
+from qnnbridge_tools.doctor.subjects.environment import FOR_DEVELOPERS, KNOWN_VARIABLES, survey_unknown_variables
 from qnnbridge_tools.doctor.survey import Order, survey
-from qnnbridge_tools.doctor.survey.surroundings import FOR_DEVELOPERS, KNOWN_VARIABLES, survey_unknown_variables
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "settings.md").read_text("utf-8")

@@ -12,7 +12,7 @@ from labs import CHECKOUT, WindowsLab, demand
 
 from qnnbridge_tools.doctor.library import read_library
 from qnnbridge_tools.doctor.real_machine import RealMachine
-from qnnbridge_tools.doctor.survey.qnn_files import survey_set
+from qnnbridge_tools.doctor.subjects.files import survey_set
 
 DOCTOR = CHECKOUT / "tools" / "qnnbridge_tools" / "doctor" / "__main__.py"
 

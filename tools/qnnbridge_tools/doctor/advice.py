@@ -1,16 +1,19 @@
-"""What fixes are made of: which version fits this host, and the commands that bring it. Pure functions of facts and
-version table.
+"""What fixes are made of: command lines to copy, the version that fits this host, the commands that install it.
 
-No fix names a release that the next examination would refuse: a QNN newer than the system's, a wheel that does not
-exist for the interpreter, a chip that it does not know.
+Pure functions of facts and version table. No fix names a release that the next examination would refuse: a
+QNN newer than the system's, a wheel that does not exist for the interpreter, a chip that it does not know.
+
+Each command is one line. On Windows it means the same in the Command Prompt and in PowerShell 5.1 and later:
+no ``&&``, no program's name in quotes (PowerShell prints it), no empty argument (PowerShell drops it), double
+quotes around what one of the two would interpret. Elsewhere it is for `sh`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Final
 
-from qnnbridge_tools.doctor.commands import Lines, python_lines, unset_variable, word
 from qnnbridge_tools.doctor.facts import Facts
 from qnnbridge_tools.doctor.findings import Remedy
 
@@ -18,6 +21,43 @@ if TYPE_CHECKING:
     from qnnbridge_host.model.release_table import Release
     from qnnbridge_tools.versions.known_faults import Reason
     from qnnbridge_tools.versions.machines import HostMachine
+
+Lines = tuple[str, ...]
+
+_PLAIN: Final = re.compile(r"[\w.:=/\\~+-]+")
+
+
+def word(text: str) -> str:
+    """An argument. Inside of double quotes ``<``, ``>`` and ``,`` are text for each of the shells."""
+    return text if _PLAIN.fullmatch(text) else f'"{text}"'
+
+
+def python_lines(facts: Facts, path: str, *arguments: str) -> Lines:
+    """Runs the interpreter once with each of the arguments; they are written as they are."""
+    tag = next((one.tag for one in facts.interpreters if one.path == path and one.tag), None)
+    if tag:
+        return tuple(f"py -V:{tag} {text}" for text in arguments)
+    if _PLAIN.fullmatch(path):
+        return tuple(f"{path} {text}" for text in arguments)
+    if not facts.is_windows:
+        import shlex
+
+        return tuple(f"{shlex.quote(path)} {text}" for text in arguments)
+    # A path with spaces cannot be written as a command that both shells run; its folder can be gone to in both.
+    folder, _, name = path.rpartition("\\")
+    return (f'pushd "{folder}"', *(rf".\{name} {text}" for text in arguments), "popd")
+
+
+def set_variable(facts: Facts, name: str, value: str) -> Lines:
+    return (f"setx {name} {word(value)}",) if facts.is_windows else (f"export {name}={word(value)}",)
+
+
+def unset_variable(facts: Facts, name: str) -> Lines:
+    """``setx NAME ""`` would not do: PowerShell drops the empty text."""
+    if facts.is_windows:
+        return (f"powershell -Command \"[Environment]::SetEnvironmentVariable('{name}', '', 'User')\"",)
+    return (f"unset {name}",)
+
 
 QNN: Final = "onnxruntime-qnn"
 DEFAULT_FOLDER: Final = "default folder"

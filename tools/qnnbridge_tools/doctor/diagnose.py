@@ -8,9 +8,37 @@ from typing import Final
 
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding, is_hidden, rank
-from qnnbridge_tools.doctor.checks import Check, all_checks
 from qnnbridge_tools.doctor.facts import Facts
-from qnnbridge_tools.doctor.findings import Finding, Healthy, Remedy, Report, Severity
+from qnnbridge_tools.doctor.findings import Check, Finding, Healthy, Remedy, Report, Severity
+from qnnbridge_tools.doctor.subjects import (
+    computer,
+    driver,
+    environment,
+    files,
+    host,
+    model,
+    packages,
+    probe,
+    sdk,
+    state,
+)
+
+# In the order of their healthy lines.
+CHECKS: Final = (
+    computer.COMPUTER_CHECK,
+    host.CHECK,
+    computer.APPLICATION_CHECK,
+    packages.CHECK,
+    files.CHECK,
+    sdk.CHECK,
+    driver.CHECK,
+    environment.PATHS_CHECK,
+    environment.ENVIRONMENT_CHECK,
+    state.MEMORY_CHECK,
+    state.DAEMON_CHECK,
+    probe.CHECK,
+    model.CHECK,
+)
 
 _PROVED_WRONG: Final = ("sdk.newer-than-system", "path.not-ascii", "path.too-long", "files.incomplete")
 """Predictions: a probe on the NPU that went well proves that they did not come true."""
@@ -21,10 +49,10 @@ _BY_KNOWN_RELEASES: Final = ("files.incomplete", "files.mixed-builds", "files.sk
 _SNAPSHOT: Final = ("qnnbridge doctor --snapshot report.json",)
 
 
-def diagnose(facts: Facts, checks: Sequence[Check] | None = None) -> Report:
+def diagnose(facts: Facts, checks: Sequence[Check] = CHECKS) -> Report:
     found: list[Finding] = []
     healthy: list[Healthy] = []
-    for check in checks if checks is not None else all_checks():
+    for check in checks:
         try:
             tempered = (_tempered(one, facts) for one in check.find(facts))
             findings = tuple(one for one in tempered if one is not None)

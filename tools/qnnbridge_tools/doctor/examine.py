@@ -1,15 +1,20 @@
-"""What `qnnbridge doctor` does, apart from its command line: survey, diagnose, print, write, mend."""
+"""`qnnbridge doctor` without its command line: survey, diagnose, print, write a snapshot, mend, explain a text."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
+from qnnbridge_tools import output
+from qnnbridge_tools.doctor.advice import SETUP_HOST
+from qnnbridge_tools.doctor.catalogue import CATALOGUE
 from qnnbridge_tools.doctor.diagnose import diagnose
-from qnnbridge_tools.doctor.findings import Report
+from qnnbridge_tools.doctor.findings import Finding, Report
 from qnnbridge_tools.doctor.survey import Order, survey
 
 EXIT_UNKNOWN_TEXT = 1
@@ -31,7 +36,7 @@ class Request:
 def perform(request: Request, confirm: Callable[[str], bool]) -> int:
     """The exit code: 0 healthy, 1 degraded, 2 blocked. confirm: asks the user for a yes."""
     if request.explain is not None:
-        return _explain(sys.stdin.read() if request.explain == "-" else request.explain, request.as_json)
+        return _print_explanation(sys.stdin.read() if request.explain == "-" else request.explain, request.as_json)
     if request.order.dimensions:
         from qnnbridge_tools.arguments import read_dimensions
 
@@ -83,25 +88,23 @@ def _read(path: Path) -> Report:
 def _print(report: Report, as_json: bool) -> None:
     if as_json:
         from qnnbridge_tools import output
-        from qnnbridge_tools.doctor.report_json import report_document
+        from qnnbridge_tools.doctor.report import report_document
 
         output.print_json(report_document(report))
     else:
-        from qnnbridge_tools.doctor.report_text import Screen, report_text
+        from qnnbridge_tools.doctor.report import Screen, report_text
 
         print(report_text(report, Screen.of_terminal()))
 
 
 def _mend(report: Report, as_json: bool, confirm: Callable[[str], bool]) -> None:
     """What is said here goes to stderr with a JSON document, so that this stays one."""
-    from qnnbridge_tools.doctor.fixes import apply_fixes
 
     for line in apply_fixes(report, lambda question: sys.stdin.isatty() and confirm(question)):
         print(line, file=sys.stderr if as_json else sys.stdout)
 
 
-def _explain(text: str, as_json: bool) -> int:
-    from qnnbridge_tools.doctor.explain import explained, explanation_text
+def _print_explanation(text: str, as_json: bool) -> int:
 
     meanings = explained(text)
     if as_json:
@@ -111,3 +114,124 @@ def _explain(text: str, as_json: bool) -> int:
     else:
         print(explanation_text(meanings))
     return 0 if meanings else EXIT_UNKNOWN_TEXT
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fix:
+    """question: asked before. apply: does it for the first of the findings and says what it did. codes: of the
+    findings that it may mend; with a command also those whose own fix has it."""
+
+    codes: tuple[str, ...]
+    question: str
+    apply: Callable[[Finding], str]
+    command: str | None = None
+
+    def mends(self, found: Finding) -> bool:
+        if found.code in self.codes:
+            return True
+        return self.command is not None and any(line.startswith(self.command) for line in found.remedy.commands)
+
+
+def _clear_quarantine(_found: Finding) -> str:
+    from qnnbridge._supervision.quarantine import Quarantine
+
+    quarantine = Quarantine()
+    accounts = quarantine.accounts()
+    quarantine.clear()
+    return f"let {len(accounts)} models out of quarantine: {', '.join(account.model for account in accounts)}"
+
+
+def _prune_cache(_found: Finding) -> str:
+    from qnnbridge_host.cache.settings import cache_dir
+    from qnnbridge_tools.doctor.real_machine import RealMachine
+
+    bad = RealMachine().cache(str(cache_dir())).bad_keys
+    done = [_run_command("cache", "clear", *bad)] if bad else []
+    return "; ".join([*done, _run_command("cache", "prune")])
+
+
+def _set_up_host(found: Finding) -> str:
+    """With the options that the finding's own fix gives it; what else that fix has is left to the user."""
+    lines = found.remedy.commands
+    own = next((line for line in lines if line.startswith(SETUP_HOST)), SETUP_HOST)
+    said = _run_command(*own.split()[1:])
+    rest = lines[lines.index(own) + 1 :] if own in lines else ()
+    return said + "".join(f"; then run: {line}" for line in rest)
+
+
+def _run_command(*arguments: str) -> str:
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "qnnbridge_tools", *arguments]
+    code = subprocess.run(command, check=False).returncode
+    return f"ran qnnbridge {' '.join(arguments)}: " + ("done" if code == 0 else f"it ended with {code}")
+
+
+FIXES: Final = (
+    Fix(
+        ("host.none", "host.only-emulated", "host.packages-missing", "host.python-too-old", "host.base-missing"),
+        "Set up a host in an environment of its own (qnnbridge setup-host)?",
+        _set_up_host,
+        SETUP_HOST,
+    ),
+    Fix(("cache.damaged", "path.disk-full"), "Remove damaged and old entries of the cache?", _prune_cache),
+    Fix(("state.quarantine",), "Let the models in quarantine try again?", _clear_quarantine),
+)
+
+
+def apply_fixes(report: Report, ask: Callable[[str], bool]) -> list[str]:
+    """Lines about what was done, and about what was not."""
+    lines = []
+    left = list(report.findings)
+    for fix in FIXES:
+        found = [one for one in left if fix.mends(one)]
+        if not found:
+            continue
+        left = [one for one in left if one not in found]
+        reasons = [one.code for one in found]
+        if not ask(fix.question):
+            lines.append(f"not done ({', '.join(reasons)}): {fix.question}")
+            continue
+        try:
+            lines.append(f"done ({', '.join(reasons)}): {fix.apply(found[0])}")
+        except Exception as error:  # noqa: BLE001 - one fix that fails must not keep the others from being tried
+            lines.append(f"failed ({', '.join(reasons)}): {error}")
+    lines += [f"not mended by --fix ({code}): do what its fix says" for code in (one.code for one in left)]
+    return lines
+
+
+UNKNOWN = (
+    "Nothing in this text is known to qnnbridge. That does not mean that it is harmless.\n"
+    "Paste the whole message with the lines before it, or run the failing program with QNNBRIDGE_DEBUG=1;\n"
+    "`qnnbridge doctor` examines this computer."
+)
+
+
+def explained(text: str) -> list[dict[str, Any]]:
+    """Meanings, best first; empty if nothing is known."""
+    entry = CATALOGUE.get(text.strip().strip("[]"))
+    if entry is not None:
+        fix = "Run `qnnbridge doctor` on the computer concerned: it names the command."
+        return [
+            {"title": text.strip().strip("[]"), "cause": entry.why, "fix": fix, "seen": "a finding of this doctor"}
+        ]
+    from qnnbridge._diagnosis.messages import explain_text
+
+    return [meaning.to_json() for meaning in explain_text(text)]
+
+
+def explanation_text(meanings: list[dict[str, Any]]) -> str:
+    if not meanings:
+        return UNKNOWN
+    return "\n\n".join(_meaning(meaning) for meaning in meanings)
+
+
+def _meaning(meaning: dict[str, Any]) -> str:
+    lines = [output.visible(meaning["title"])]
+    for label, key in (("seen", "seen"), ("cause", "cause"), ("fix", "fix")):
+        if meaning[key]:
+            lines += textwrap.wrap(
+                output.visible(meaning[key]), 110, initial_indent=f"  {label:<6}", subsequent_indent=" " * 8
+            )
+    return "\n".join(lines)

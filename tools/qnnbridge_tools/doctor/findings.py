@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from qnnbridge_tools.doctor.facts import Facts
 
 
 class Severity(enum.IntEnum):
@@ -96,3 +99,18 @@ class Report:
     @property
     def exit_code(self) -> int:
         return int(self.severity)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """A function that gives findings, or else one line that says what is well.
+
+    Args:
+        name: The beginning of the healthy line.
+        find: The findings, none where all is well.
+        healthy: The line, ``None`` where there is nothing to say on this computer.
+    """
+
+    name: str
+    find: Callable[[Facts], Iterable[Finding]]
+    healthy: Callable[[Facts], str | None]

@@ -1,20 +1,97 @@
 """A snapshot: the facts of a computer in a file, to be diagnosed on another one.
 
-It holds what the checks need and nothing else: no variable but the few of an allow-list, no contents of files. Home
-folders and the user's name are replaced, wherever they occur, so that it can be handed on.
+The classes of `facts` are the schema: unknown names are passed over, missing ones get their default, so that
+a doctor reads snapshots of older and newer ones. It holds what the checks need and nothing else: no variable
+outside of the allow-list, no contents of files. Home folders and the user's name are replaced, so that it can
+be handed on.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+import types
+import typing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, Union
 
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.doctor.facts import Facts
-from qnnbridge_tools.doctor.facts_json import NotFacts, decode_facts, encode
 from qnnbridge_tools.doctor.machine import Machine
+
+T = TypeVar("T")
+_KNOWN_HINTS: dict[type[Any], dict[str, Any]] = {}
+
+
+class InvalidFacts(ValueError):
+    """The document is not what the classes say. The text names the place."""
+
+
+def encode(value: Any) -> Any:
+    """A value of `facts` in JSON's types."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [encode(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): encode(item) for key, item in value.items()}
+    return value
+
+
+def decode_facts(document: Any) -> Facts:
+    return decode(Facts, document, "facts")
+
+
+def decode(kind: type[T], document: Any, place: str) -> T:
+    """Raises `NotFacts`."""
+    return typing.cast(T, _decode(kind, document, place))
+
+
+def _decode(kind: Any, document: Any, place: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        if document is None and type(None) in arguments:
+            return None
+        kind = next(argument for argument in arguments if argument is not type(None))
+        return _decode(kind, document, place)
+    if origin is tuple:
+        if not isinstance(document, list):
+            raise InvalidFacts(f"{place} is no list.")
+        return tuple(_decode(arguments[0], item, f"{place}[{index}]") for index, item in enumerate(document))
+    if origin is dict:
+        if not isinstance(document, dict):
+            raise InvalidFacts(f"{place} is no object.")
+        return {str(key): _decode(arguments[1], item, f"{place}.{key}") for key, item in document.items()}
+    if dataclasses.is_dataclass(kind):
+        return _decode_object(typing.cast(type[Any], kind), document, place)
+    if kind is float and isinstance(document, int) and not isinstance(document, bool):
+        return float(document)
+    if not isinstance(document, kind) or (kind is int and isinstance(document, bool)):
+        raise InvalidFacts(f"{place} is {document!r} and not of type {kind.__name__}.")
+    return document
+
+
+def _decode_object(kind: type[Any], document: Any, place: str) -> Any:
+    if not isinstance(document, dict):
+        raise InvalidFacts(f"{place} is no object.")
+    values = {
+        name: _decode(hint, document[name], f"{place}.{name}")
+        for name, hint in _hints(kind).items()
+        if name in document
+    }
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise InvalidFacts(f"{place}: {error}.") from None
+
+
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    if kind not in _KNOWN_HINTS:
+        hints = typing.get_type_hints(kind)
+        _KNOWN_HINTS[kind] = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return _KNOWN_HINTS[kind]
+
 
 SCHEMA: Final = 1
 KIND: Final = "qnnbridge doctor snapshot"
@@ -48,7 +125,7 @@ def read_snapshot(path: Path) -> Facts:
                 fix="Use the same version of qnnbridge on both computers.",
             )
         return decode_facts(document.get("facts"))
-    except (NotFacts, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         if isinstance(error, OptionError):
             raise
         raise OptionError(f"{path} is no snapshot of the doctor: {error}") from None

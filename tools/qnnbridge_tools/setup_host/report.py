@@ -58,7 +58,7 @@ def doctor_command(plan: Plan) -> tuple[str, ...]:
 
 def print_result(plan: Plan, info: HostInfo, found: Report) -> None:
     from qnnbridge_tools import output, version
-    from qnnbridge_tools.doctor.report_text import report_text
+    from qnnbridge_tools.doctor.report import report_text
 
     pairs = [
         ("Python", f"{info.python}, {info.machine}"),
@@ -76,7 +76,7 @@ def print_result(plan: Plan, info: HostInfo, found: Report) -> None:
 def document(plan: Plan, info: HostInfo | None = None, found: Report | None = None) -> dict[str, Any]:
     """`info` and `found` are of a set-up that was carried out."""
     from qnnbridge_tools import version
-    from qnnbridge_tools.doctor.report_json import report_document
+    from qnnbridge_tools.doctor.report import report_document
 
     choice = plan.choice
     return {

@@ -59,8 +59,8 @@ def machine_of(given: Given) -> HostMachine:
 def driver_facts() -> tuple[str | None, int | None]:
     """QNN version of the NPU driver, and the Hexagon version of the chip; ``None`` where this computer has none."""
     from qnnbridge_tools.doctor.real_machine import RealMachine
-    from qnnbridge_tools.doctor.survey.computer import survey_computer
-    from qnnbridge_tools.doctor.survey.driver import survey_driver
+    from qnnbridge_tools.doctor.subjects.computer import survey_computer
+    from qnnbridge_tools.doctor.subjects.driver import survey_driver
 
     machine = RealMachine()
     driver = survey_driver(machine)

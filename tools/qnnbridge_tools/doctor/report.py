@@ -1,7 +1,8 @@
-"""A report for a person: one screen, most blocking first, one line per healthy thing, the verdict last.
+"""A report as text for a terminal and as a JSON document.
 
-Where much is wrong, the later findings are shown with less detail until all of it fits, in the end by their codes
-alone: whoever mends the first ones and asks again sees them. ``--json`` shows everything.
+The text is one screen: most blocking first, one line per healthy thing, the verdict last. Where much is
+wrong, later findings are shown with less detail until all of it fits, in the end by their codes alone.
+``--json`` shows everything.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import functools
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
+from qnnbridge_protocol._version import __version__
 from qnnbridge_tools import output
 from qnnbridge_tools.doctor.findings import Finding, Healthy, Remedy, Report, Severity
 
@@ -161,3 +163,19 @@ def _cut(text: str, width: int) -> str:
         return text
     half = (width - 5) // 2
     return f"{text[: width - 5 - half]} ... {text[-half:]}"
+
+
+SCHEMA: Final = 1
+
+
+def report_document(report: Report) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "qnnbridge": __version__,
+        "status": report.severity.name.lower(),
+        "exit_code": report.exit_code,
+        "verdict": report.verdict,
+        "seconds": round(report.seconds, 3),
+        "findings": [one.to_json() for one in report.findings],
+        "healthy": [{"check": one.check, "text": one.text} for one in report.healthy],
+    }

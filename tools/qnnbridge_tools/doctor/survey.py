@@ -26,6 +26,9 @@ from qnnbridge_tools.doctor.facts import (
     State,
 )
 from qnnbridge_tools.doctor.machine import Machine, ProbeOrder, paths_of
+from qnnbridge_tools.doctor.subjects import computer, driver, environment, host, interpreters, packages, sdk, state
+from qnnbridge_tools.doctor.subjects.environment import survey_vc_runtime
+from qnnbridge_tools.doctor.subjects.model import survey_model
 
 T = TypeVar("T")
 PROBE_TIMEOUT_S: Final = 60.0
@@ -59,8 +62,6 @@ class _Parts:
 
 
 def survey(machine: Machine, order: Order) -> Facts:
-    from qnnbridge_tools.doctor.survey import computer, driver, host, interpreters, packages, sdk, surroundings
-
     parts, complete = _Parts(), not order.quick
     running = parts.do("running interpreter", machine.running, _NOBODY)
     driven = parts.do("driver", lambda: driver.survey_driver(machine), Driver("unknown"))
@@ -93,13 +94,13 @@ def survey(machine: Machine, order: Order) -> Facts:
         host=hosted,
         driver=driven,
         interpreters=found,
-        environment=parts.do("environment", lambda: surroundings.survey_environment(machine), {}),
-        unknown_variables=parts.do("variables", lambda: surroundings.survey_unknown_variables(machine), ()),
-        unusable_values=parts.do("values", lambda: surroundings.survey_unusable_values(machine), ()),
+        environment=parts.do("environment", lambda: environment.survey_environment(machine), {}),
+        unknown_variables=parts.do("variables", lambda: environment.survey_unknown_variables(machine), ()),
+        unusable_values=parts.do("values", lambda: environment.survey_unusable_values(machine), ()),
         sdks=parts.do("SDKs", lambda: sdk.survey_sdks(machine), ()),
         foreign=parts.do("search paths", lambda: sdk.survey_foreign(machine, folders), ()),
-        places=parts.do("folders", lambda: surroundings.survey_places(machine, hosted.answer, home), ()),
-        state=parts.do("state", lambda: surroundings.survey_state(machine), State()),
+        places=parts.do("folders", lambda: environment.survey_places(machine, hosted.answer, home), ()),
+        state=parts.do("state", lambda: state.survey_state(machine), State()),
         daemon=parts.do("daemon", machine.daemon, DaemonFacts()),
         missing_vc_runtime=_vc_runtime(parts, machine, hosted),
         backend=parts.do("backend_path", lambda: sdk.survey_backend(machine, order.backend), None),
@@ -130,8 +131,6 @@ def _machine_of(machine: Machine, running: Answer) -> str:
 
 
 def _vc_runtime(parts: _Parts, machine: Machine, hosted: HostFacts) -> tuple[str, ...]:
-    from qnnbridge_tools.doctor.survey.surroundings import survey_vc_runtime
-
     answer = hosted.answer
     return parts.do("C++ runtime", lambda: survey_vc_runtime(machine, answer), ()) if answer is not None else ()
 
@@ -157,8 +156,6 @@ def _probe(machine: Machine, facts: Facts, order: Order) -> ProbeResult:
 def _model(machine: Machine, facts: Facts, order: Order) -> ModelFacts | None:
     if order.model is None:
         return None
-    from qnnbridge_tools.doctor.survey.model import survey_model
-
     model = survey_model(machine, order.model, facts)
     skipped = _why_no_probe(facts, order)
     if skipped or model.problem or not model.exists or model.verdict == "cannot run here":

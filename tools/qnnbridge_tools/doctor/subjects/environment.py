@@ -1,0 +1,270 @@
+"""Environment variables, folders that are written to, the C++ runtime: survey and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from qnnbridge_tools.doctor import advice
+from qnnbridge_tools.doctor.advice import set_variable, unset_variable
+from qnnbridge_tools.doctor.catalogue import finding
+from qnnbridge_tools.doctor.facts import Answer, Facts, Place
+from qnnbridge_tools.doctor.findings import Check, Finding, Remedy
+from qnnbridge_tools.doctor.machine import Machine, paths_of
+
+KNOWN_VARIABLES: Final = (
+    "QNNBRIDGE_ALLOW_UNKNOWN_OPTIONS",
+    "QNNBRIDGE_CACHE",
+    "QNNBRIDGE_CACHE_DIR",
+    "QNNBRIDGE_CACHE_MAX_BYTES",
+    "QNNBRIDGE_CACHE_MIN_MODEL_BYTES",
+    "QNNBRIDGE_CONFIG",
+    "QNNBRIDGE_CONTEXT_CHECK",
+    "QNNBRIDGE_DEBUG",
+    "QNNBRIDGE_DROPIN",
+    "QNNBRIDGE_DROPIN_PROVIDER",
+    "QNNBRIDGE_HOST",
+    "QNNBRIDGE_HOST_PYTHON",
+    "QNNBRIDGE_REPORT_DIR",
+    "QNNBRIDGE_RUNTIME_DIR",
+    "QNNBRIDGE_SHARED_MEMORY",
+    "QNNBRIDGE_STATE_DIR",
+    "QNNBRIDGE_VERBOSE",
+)
+FOR_DEVELOPERS: Final = ("QNNBRIDGE_LAB_", "QNNBRIDGE_REQUIRE_", "QNNBRIDGE_TEST_")
+SHOWN_VARIABLES: Final = (
+    *KNOWN_VARIABLES,
+    "ADSP_LIBRARY_PATH",
+    "CONDA_PREFIX",
+    "LD_LIBRARY_PATH",
+    "LIBNATIVE_CONFIG",
+    "ORT_QNN_CUSTOM_OP_DOMAINS",
+    "ORT_QNN_ENABLE_CPU_BACKEND",
+    "PROCESSOR_ARCHITECTURE",
+    "PROCESSOR_ARCHITEW6432",
+    "PROCESSOR_IDENTIFIER",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "QAIRT_SDK_ROOT",
+    "QNN_SDK_ROOT",
+    "SNPE_ROOT",
+    "VIRTUAL_ENV",
+)
+"""The allow-list of what a snapshot holds."""
+
+VC_RUNTIME: Final = ("MSVCP140.dll", "MSVCP140_1.dll", "VCRUNTIME140.dll", "VCRUNTIME140_1.dll")
+"""What onnxruntime needs on Windows; Python itself brings the last two."""
+
+
+def survey_environment(machine: Machine) -> dict[str, str]:
+    upper = {name.upper(): value for name, value in machine.environ.items()}
+    return {name: upper[name] for name in SHOWN_VARIABLES if upper.get(name)}
+
+
+def survey_unknown_variables(machine: Machine) -> tuple[str, ...]:
+    """Variables that look like ours and are none: a typing error changes nothing, silently."""
+    return tuple(
+        sorted(
+            name
+            for name in machine.environ
+            if name.upper().startswith("QNNBRIDGE_")
+            and name.upper() not in KNOWN_VARIABLES
+            and not name.upper().startswith(FOR_DEVELOPERS)
+        )
+    )
+
+
+def survey_unusable_values(machine: Machine) -> tuple[str, ...]:
+    from qnnbridge_host.cache.settings import cache_settings
+
+    return cache_settings(machine.environ).problems
+
+
+def survey_places(machine: Machine, host: Answer | None, packages_folder: str | None) -> tuple[Place, ...]:
+    places = []
+    if host is not None:
+        folder = packages_folder or host.prefix
+        places.append(Place("host packages", folder, network=machine.is_network(folder)))
+    for what, folder in (("cache", cache_folder(machine)), ("state", state_folder(machine))):
+        places.append(
+            Place(what, folder, machine.is_writable(folder), machine.is_network(folder), machine.free_bytes(folder))
+        )
+    return tuple(places)
+
+
+def state_folder(machine: Machine) -> str:
+    return _folder(machine, "QNNBRIDGE_STATE_DIR", "XDG_STATE_HOME", (".local", "state"), ())
+
+
+def cache_folder(machine: Machine) -> str:
+    return _folder(machine, "QNNBRIDGE_CACHE_DIR", "XDG_CACHE_HOME", (".cache",), ("Cache",))
+
+
+def _folder(machine: Machine, variable: str, xdg: str, unix: tuple[str, ...], windows: tuple[str, ...]) -> str:
+    """Where platformdirs puts it, on any system."""
+    named = machine.environ.get(variable)
+    if named:
+        return named
+    paths = paths_of(machine.system)
+    if machine.system == "Windows":
+        base = machine.environ.get("LOCALAPPDATA") or paths.join(machine.home, "AppData", "Local")
+        return str(paths.join(base, "qnnbridge", *windows))
+    return str(paths.join(machine.environ.get(xdg) or paths.join(machine.home, *unix), "qnnbridge"))
+
+
+def survey_vc_runtime(machine: Machine, host: Answer) -> tuple[str, ...]:
+    """Libraries of the Visual C++ runtime that the host's interpreter would not find."""
+    if machine.system != "Windows":
+        return ()
+    paths = paths_of(machine.system)
+    root = next((v for n, v in machine.environ.items() if n.upper() == "SYSTEMROOT"), r"C:\Windows")
+    program = paths.dirname(host.base_executable or host.executable)
+    capi = [paths.join(folder, "onnxruntime", "capi") for folder in host.path]
+    places = [paths.join(root, "System32"), program, *capi]
+    here = {name.lower() for place in places for name in machine.names(place)}
+    return tuple(name for name in VC_RUNTIME if name.lower() not in here)
+
+
+PREFIX: Final = "QNNBRIDGE_"
+_CLOSE: Final = 0.8
+"""A letter or two wrong, missing or too many; CACHE_SIZE and CACHE_DIR, at 0.74, are two different things."""
+
+
+def find_variables(facts: Facts) -> Iterator[Finding]:
+    environment = facts.environment
+    if environment.get("PYTHONHOME"):
+        yield finding(
+            "env.pythonhome",
+            "PYTHONHOME is set",
+            f"PYTHONHOME={environment['PYTHONHOME']}",
+            fix=removal(facts, "PYTHONHOME"),
+        )
+    if environment.get("ORT_QNN_ENABLE_CPU_BACKEND", "") not in ("", "0"):
+        yield finding(
+            "env.cpu-backend",
+            "ORT_QNN_ENABLE_CPU_BACKEND is set",
+            f"ORT_QNN_ENABLE_CPU_BACKEND={environment['ORT_QNN_ENABLE_CPU_BACKEND']}",
+            fix=removal(facts, "ORT_QNN_ENABLE_CPU_BACKEND"),
+        )
+    if facts.unknown_variables:
+        first = facts.unknown_variables[0]
+        close = _close_name(first)
+        yield finding(
+            "env.unknown-variable",
+            f"{', '.join(facts.unknown_variables)} means nothing to qnnbridge",
+            "known: " + ", ".join(KNOWN_VARIABLES),
+            fix=Remedy(f"Rename {first} to {close}.") if close else removal(facts, first),
+        )
+    if facts.unusable_values:
+        name = facts.unusable_values[0].split("=")[0].split()[0]
+        yield finding(
+            "env.unusable-value",
+            "a variable of qnnbridge has a value that cannot be used",
+            *facts.unusable_values,
+            fix=removal(facts, name, "Give it another value, or remove it"),
+        )
+
+
+def _close_name(name: str) -> str | None:
+    """Judged by what follows the prefix that all of them share: that alone makes any two look alike."""
+    import difflib
+
+    known = {one.removeprefix(PREFIX): one for one in KNOWN_VARIABLES}
+    close = difflib.get_close_matches(name.upper().removeprefix(PREFIX), known, n=1, cutoff=_CLOSE)
+    return known[close[0]] if close else None
+
+
+def removal(facts: Facts, name: str, words: str = "Remove it") -> Remedy:
+    if facts.is_windows:
+        words += (
+            "; then open a new window. (Is it set for all users? Then as administrator, with 'Machine' for 'User'.)"
+        )
+    else:
+        words += ", and take it out of your shell's profile."
+    return Remedy(words, unset_variable(facts, name))
+
+
+def healthy_variables(facts: Facts) -> str | None:
+    return None
+
+
+ENVIRONMENT_CHECK = Check("environment", find_variables, healthy_variables)
+
+
+LONGEST_PROGRAM: Final = 200
+"""Characters. The driver's limit for the name of a process lies above it; Windows' own is 260 for a file."""
+LEAST_FREE_BYTES: Final = 500 << 20
+_FOLDER_VARIABLES: Final = {"cache": "QNNBRIDGE_CACHE_DIR", "state": "QNNBRIDGE_STATE_DIR"}
+
+
+def find_paths(facts: Facts) -> Iterator[Finding]:
+    for place in facts.places:
+        if place.what == "host packages":
+            yield from _host_folder(facts, place)
+        else:
+            yield from _own_folder(facts, place)
+
+
+def _host_folder(facts: Facts, place: Place) -> Iterator[Finding]:
+    move = Remedy(
+        "Make a host in a short path of plain letters on this computer's own disk.",
+        advice.setup_lines(facts, plain_folder=True),
+    )
+    program = facts.host.answer.executable if facts.host.answer else facts.host.path
+    if facts.is_windows and not place.path.isascii():
+        yield finding(
+            "path.not-ascii",
+            "the host's packages are in a folder whose name is not plain ASCII",
+            place.path,
+            fix=move,
+        )
+    longest = max((place.path, program), key=len)
+    if facts.is_windows and len(longest) > LONGEST_PROGRAM:
+        yield finding(
+            "path.too-long", "the host's path is too long", f"{len(longest)} characters: {longest}", fix=move
+        )
+    if place.network:
+        yield finding("path.network", "the host's packages are on a network drive", place.path, fix=move)
+
+
+def _own_folder(facts: Facts, place: Place) -> Iterator[Finding]:
+    variable = _FOLDER_VARIABLES[place.what]
+    folder = rf"C:\qnnbridge\{place.what}" if facts.is_windows else f"/var/tmp/qnnbridge-{place.what}"  # noqa: S108 - advice
+    other = "Use another folder; then open a new window." if facts.is_windows else "Use another folder."
+    elsewhere = Remedy(other, set_variable(facts, variable, folder))
+    if not place.writable:
+        yield finding(
+            f"path.{place.what}-read-only",
+            f"the {place.what} folder cannot be written to",
+            place.path,
+            fix=elsewhere,
+        )
+        return
+    if place.what != "cache":
+        return
+    if facts.is_windows and not place.path.isascii():
+        yield finding(
+            "path.cache-not-ascii", "the cache folder's name is not plain ASCII", place.path, fix=elsewhere
+        )
+    if place.network:
+        yield finding("path.network", "the cache is on a network drive", place.path, fix=elsewhere)
+    if place.free_bytes is not None and place.free_bytes < LEAST_FREE_BYTES:
+        yield finding(
+            "path.disk-full",
+            "the disk of the cache is nearly full",
+            f"{place.free_bytes >> 20} MB free in {place.path}",
+            fix=Remedy(
+                f"Free some space (or name a folder on another disk in {variable}).", ("qnnbridge cache prune",)
+            ),
+        )
+
+
+def healthy_paths(facts: Facts) -> str | None:
+    cache = next((place for place in facts.places if place.what == "cache"), None)
+    if cache is None:
+        return None
+    free = f", {cache.free_bytes / (1 << 30):.1f} GB free" if cache.free_bytes is not None else ""
+    return f"cache {cache.path}{free}"
+
+
+PATHS_CHECK = Check("paths", find_paths, healthy_paths)
