@@ -7,8 +7,8 @@ import time
 
 from qnnbridge_protocol.errors import OptionError
 
+# Eleven days. Locks and polls cannot wait much longer, and nobody means it.
 LONGEST_S = 1_000_000.0
-"""Eleven days. Locks and polls cannot wait much longer, and nobody means it."""
 
 
 def deadline_after(timeout: float | None) -> float | None:

@@ -18,8 +18,8 @@ from qnnbridge._suggestions import suggest
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ValueType
 
+# Name, value and declared type, as `Encoder.add` wants them.
 Feed = tuple[str, Any, ValueType]
-"""Name, value and declared type, as `Encoder.add` wants them."""
 
 
 class Node(Protocol):

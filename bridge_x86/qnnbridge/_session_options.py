@@ -42,6 +42,8 @@ MAX_CONFIG_VALUE_BYTES = 8192
 QNN = "QNNExecutionProvider"
 CPU = "CPUExecutionProvider"
 
+# What ``onnxruntime.get_all_providers()`` lists, or has listed: 1.32 lost ACL and NvTensorRTRTX, which
+# applications may still name. Whether the host has one is for the host to say.
 KNOWN_PROVIDERS = (
     "ACLExecutionProvider",
     "AzureExecutionProvider",
@@ -65,8 +67,6 @@ KNOWN_PROVIDERS = (
     "WebNNExecutionProvider",
     "XnnpackExecutionProvider",
 )
-"""What ``onnxruntime.get_all_providers()`` lists, or has listed: 1.32 lost ACL and NvTensorRTRTX, which
-applications may still name. Whether the host has one is for the host to say."""
 
 # Config entries whose value names a file or folder relative to the working folder. Others that hold file names
 # (those ending in ``_file_name``) are relative to the model and stay as they are.

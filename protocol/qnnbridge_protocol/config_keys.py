@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+# Read from the text of onnxruntime 1.32.0's library and from its public headers since 1.20.
 SESSION_KEYS: Final[frozenset[str]] = frozenset(
     (
         "ep.context_embed_mode",
@@ -150,13 +151,13 @@ SESSION_KEYS: Final[frozenset[str]] = frozenset(
         "session.x64quantprecision",
     )
 )
-"""Read from the text of onnxruntime 1.32.0's library and from its public headers since 1.20."""
 
+# Run keys that are not about QNN.
 RUN_KEYS: Final[frozenset[str]] = frozenset(
     ("disable_synchronize_execution_providers", "gpu_graph_id", "memory.enable_memory_arena_shrinkage")
 )
-"""Run keys that are not about QNN."""
 
+# Run keys that the QNN provider reads.
 QNN_RUN_KEYS: Final[frozenset[str]] = frozenset(
     (
         "qnn.htp_perf_mode",
@@ -165,4 +166,3 @@ QNN_RUN_KEYS: Final[frozenset[str]] = frozenset(
         "qnn.rpc_control_latency",
     )
 )
-"""Run keys that the QNN provider reads."""

@@ -25,15 +25,15 @@ import numpy as np
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.element_types import ElementType as ElementType
 
+# Most dimensions a tensor may have (numpy's own limit; before numpy 2 it is 32).
 MAX_RANK = 64
-"""Most dimensions a tensor may have (numpy's own limit; before numpy 2 it is 32)."""
 
+# Most bytes, and most elements, of one tensor. Below numpy's limit, so numpy refuses no shape that passes.
 MAX_TENSOR_BYTES = 2**62
-"""Most bytes, and most elements, of one tensor. Below numpy's limit, so numpy refuses no shape that passes."""
 
+# How deep values and types may be nested. ONNX Runtime has no value deeper than 3; a descriptor of this depth and
+# the levels of the header around it stay below the nesting that a header may have (16).
 MAX_DEPTH = 8
-"""How deep values and types may be nested. ONNX Runtime has no value deeper than 3; a descriptor of this depth and
-the levels of the header around it stay below the nesting that a header may have (16)."""
 
 
 class Layout(NamedTuple):

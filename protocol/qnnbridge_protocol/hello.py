@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 else:
     from qnnbridge_protocol.records import NamedTuple
 
+# Lowest and highest version of the operations that this build speaks. Only additions inside a version.
 API_VERSIONS = (1, 1)
-"""Lowest and highest version of the operations that this build speaks. Only additions inside a version."""
 
+# Further streams beside the connection, and memory that both sides have mapped: not on every system.
 SHARING_FEATURES: frozenset[str] = frozenset({"line", "shm1"})
-"""Further streams beside the connection, and memory that both sides have mapped: not on every system."""
 
+# Named abilities. What both sides have is used; an unknown name is ignored.
 FEATURES: frozenset[str] = frozenset({"phase", "cancel"}) | SHARING_FEATURES
-"""Named abilities. What both sides have is used; an unknown name is ignored."""
 
+# Named by a daemon and by who speaks to one, and by nobody else: releases that are far apart do not meet there.
 DAEMON_FEATURE = "daemon"
-"""Named by a daemon and by who speaks to one, and by nobody else: releases that are far apart do not meet there."""
 
 
 class Hello(NamedTuple):

@@ -15,17 +15,17 @@ else:
 
 MIB = 1024 * 1024
 
+# A HELLO names versions and features; 64 KiB is a hundred times what it needs.
 MAX_HELLO_BYTES = 64 * 1024
-"""A HELLO names versions and features; 64 KiB is a hundred times what it needs."""
 
+# Text that site hooks and banners may print before the host's HELLO.
 MAX_PREAMBLE_BYTES = 64 * 1024
-"""Text that site hooks and banners may print before the host's HELLO."""
 
+# Nesting of a header: a sequence of maps of optionals needs 6.
 MAX_DEPTH = 16
-"""Nesting of a header: a sequence of maps of optionals needs 6."""
 
+# How much of a broken stream is kept to show what it was.
 EVIDENCE_BYTES = 256
-"""How much of a broken stream is kept to show what it was."""
 
 
 class Limits(NamedTuple):

@@ -15,8 +15,8 @@ from qnnbridge_protocol import errors
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+# All strings of one tensor together, as UTF-8.
 MAX_TEXT_BYTES = 2**32 - 1
-"""All strings of one tensor together, as UTF-8."""
 
 _OFFSET = np.dtype("<u4")
 

@@ -87,8 +87,8 @@ __all__ = [
     "numpy_dtype",
 ]
 
+# What travels. The members of lists and dicts are values again (or scalars, in a dict).
 Value = np.ndarray[Any, np.dtype[Any]] | Typed | Sparse | list[Any] | dict[Any, Any] | None
-"""What travels. The members of lists and dicts are values again (or scalars, in a dict)."""
 
 
 def equal_bits(left: Any, right: Any) -> bool:

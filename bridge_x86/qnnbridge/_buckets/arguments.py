@@ -15,13 +15,13 @@ Buckets = Mapping[str, "int | Iterable[int]"]
 Pad = Mapping[str, Any]
 Cut = Mapping[str, Sequence["int | str | None"]]
 
+# QNN's sizes have 32 bits.
 MAX_SIZE: Final = 2**31 - 1
-"""QNN's sizes have 32 bits."""
+# Nobody means more; each is compiled for itself.
 MAX_VARIANTS: Final = 1024
-"""Nobody means more; each is compiled for itself."""
 
+# In the name of a dimension whose rows are independent of each other.
 _BATCH: Final = "batch"
-"""In the name of a dimension whose rows are independent of each other."""
 
 _EXAMPLE: Final = "buckets={'seq': [16, 32, 64, 128]}"
 

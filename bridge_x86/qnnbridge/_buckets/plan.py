@@ -22,8 +22,8 @@ from qnnbridge_protocol.errors import CompiledModelRefused, OptionError
 
 _WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 
+# A size for each symbol, in the order of `Plan.symbols`.
 Sizes = tuple[int, ...]
-"""A size for each symbol, in the order of `Plan.symbols`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

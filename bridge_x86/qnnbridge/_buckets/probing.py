@@ -26,24 +26,24 @@ from qnnbridge_protocol.specs import NodeInfo
 
 _log = logging.getLogger("qnnbridge.buckets")
 
+# Shapes of the outputs for these sizes; ``None`` for an output that is no tensor. Raises `BridgeError`.
 Run = Callable[[Sizes], Mapping[str, tuple[int, ...] | None]]
-"""Shapes of the outputs for these sizes; ``None`` for an output that is no tensor. Raises `BridgeError`."""
 
+# What a run raises because of the model and its inputs. Deadlines and dead hosts are told as they are.
 OF_THE_MODEL: Final = (OrtError, RemoteError, OptionError)
-"""What a run raises because of the model and its inputs. Deadlines and dead hosts are told as they are."""
 
+# Besides the smallest bucket: with three sizes a straight line is told from anything else.
 FURTHER_SIZES: Final = 2
-"""Besides the smallest bucket: with three sizes a straight line is told from anything else."""
+# Sizes in a row, for a dimension that is rounded: with as many as the divisor is, all of its rounding is seen.
 CONSECUTIVE: Final = MAX_DENOMINATOR
-"""Sizes in a row, for a dimension that is rounded: with as many as the divisor is, all of its rounding is seen."""
 
 
 @dataclasses.dataclass(slots=True)
 class _Findings:
     relations: dict[str, list[Relation | None]]
+    # Axes that are not known yet; for an output whose shape is not declared the list is empty and it is in
+    # `undeclared`.
     open: dict[str, list[int]]
-    """Axes that are not known yet; for an output whose shape is not declared the list is empty and it is in
-    `undeclared`."""
     undeclared: set[str]
     uncut: dict[str, str]
 

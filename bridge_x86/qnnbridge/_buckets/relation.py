@@ -12,8 +12,8 @@ from typing import Final
 
 from qnnbridge_protocol.errors import OptionError
 
+# The stride of most models for pictures. For more the application has to say it: it takes too many runs to see.
 MAX_DENOMINATOR: Final = 32
-"""The stride of most models for pictures. For more the application has to say it: it takes too many runs to see."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

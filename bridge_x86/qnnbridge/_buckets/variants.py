@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("qnnbridge.buckets")
 
 MadeBy = Literal["open", "warm", "call"]
+# Makes a session from its manifest, within so many seconds.
 Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "InferenceSession"]
-"""Makes a session from its manifest, within so many seconds."""
 
+# Configuration entries that say nothing to the CPU, or forbid it.
 _FOR_QNN: Final = ("ep.", "session.disable_cpu_ep_fallback")
-"""Configuration entries that say nothing to the CPU, or forbid it."""
 
+# In the place of sizes: the model with its sizes left free, on the CPU.
 FREE: Final[Sizes] = ()
-"""In the place of sizes: the model with its sizes left free, on the CPU."""
 
 
 @dataclasses.dataclass(slots=True)

@@ -19,11 +19,11 @@ from qnnbridge._buckets.sizes import refuse_too_large, sizes_of, too_large, vari
 from qnnbridge._feed_rules import Array
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError, RemoteError
 
+# Relative to the largest result. Sums of other lengths are rounded otherwise: some 1e-6 for 32 bits.
 TOLERANCE: Final = 1e-3
-"""Relative to the largest result. Sums of other lengths are rounded otherwise: some 1e-6 for 32 bits."""
 
+# All outputs, in order, of the model on the CPU.
 RunFree = Callable[[Mapping[str, Any]], "list[Any]"]
-"""All outputs, in order, of the model on the CPU."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from qnnbridge_protocol.errors import BridgeError, OptionError
 
 _log = logging.getLogger("qnnbridge.buckets")
 
+# Called with how many variants are made, how many there are, and the sizes of the next; of the last at the end.
+# With several workers from their threads, one call at a time.
 Progress = Callable[[int, int, Mapping[str, int]], None]
-"""Called with how many variants are made, how many there are, and the sizes of the next; of the last at the end.
-With several workers from their threads, one call at a time."""
 
 
 def warm(

@@ -28,16 +28,16 @@ from qnnbridge_protocol.hello import DAEMON_FEATURE
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.exit_status import ExitStatus
 
+# A daemon that was there is waited for so long where we may not start one: its service manager may.
 RECONNECT_TIMEOUT_S: Final = 5.0
-"""A daemon that was there is waited for so long where we may not start one: its service manager may."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
+# A daemon that said "ready", or that there is another one, and still cannot be entered: the one with the lock was
+# leaving. Grows with each try.
 _START_AGAIN_S: Final = 0.5
-"""A daemon that said "ready", or that there is another one, and still cannot be entered: the one with the lock was
-leaving. Grows with each try."""
 
+# A caller whose own limit is the one for finding the daemon has set it a moment before we set ours.
 _SAME_TIME_S: Final = 0.5
-"""A caller whose own limit is the one for finding the daemon has set it a moment before we set ours."""
 
 
 class DaemonConnector:

@@ -23,8 +23,8 @@ FILE_NAME: Final = "daemon.json"
 
 _MAX_BYTES: Final = 64 * 1024
 _REPLACE_TRIES: Final = 20
+# On Windows a file that somebody reads this moment cannot be replaced.
 _REPLACE_INTERVAL_S: Final = 0.05
-"""On Windows a file that somebody reads this moment cannot be replaced."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from qnnbridge._platform import OwnedFds
 from qnnbridge._platform.daemon_connection import abandon_stream, connection_ended, release_stream
 from qnnbridge_protocol.errors import ForkedClient
 
+# What `poll` gives when the connection has ended; nobody knows how the daemon did.
 ENDED: Final = 0
-"""What `poll` gives when the connection has ended; nobody knows how the daemon did."""
 
 
 class DaemonLink:

@@ -14,8 +14,8 @@ from typing import Any
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge_host.cache.status import CacheStatus
 
+# How long the daemon's answer to a call is waited for after the time at which it is to end the NPU host.
 KILL_ANSWER_S = 0.5
-"""How long the daemon's answer to a call is waited for after the time at which it is to end the NPU host."""
 
 _STATES = ("hit", "miss", "off")
 

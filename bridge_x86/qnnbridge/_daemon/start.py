@@ -24,18 +24,18 @@ from qnnbridge._platform.detached import Detached, start_detached
 from qnnbridge_protocol.errors import HostNotFound, HostStartFailed
 
 READY: Final = "@qnnbridge-daemon ready"
+# Another daemon holds the lock.
 RUNNING: Final = "@qnnbridge-daemon running"
-"""Another daemon holds the lock."""
+# Another daemon holds the lock, and this one takes its place when it ends. Said again and again.
 WAITING: Final = "@qnnbridge-daemon waiting"
-"""Another daemon holds the lock, and this one takes its place when it ends. Said again and again."""
 
 MODULE: Final = "qnnbridge_daemon"
 DETACHED: Final = "--detached"
 TAKE_OVER: Final = "--take-over"
 
 _PACKAGES: Final = ("qnnbridge_protocol", "qnnbridge_host", "qnnbridge", MODULE)
+# The daemon is the one that has a host of its own.
 _DROPPED: Final = ("QNNBRIDGE_HOST",)
-"""The daemon is the one that has a host of its own."""
 _PATHS: Final = ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR", "QNNBRIDGE_RUNTIME_DIR", "QNNBRIDGE_CONFIG")
 _INTERPRETER: Final = "QNNBRIDGE_HOST_PYTHON"
 _TEXT_BYTES: Final = 64 * 1024

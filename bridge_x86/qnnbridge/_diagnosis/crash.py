@@ -19,15 +19,15 @@ from qnnbridge._diagnosis.rules import HINT, STRONG, SYMPTOM
 from qnnbridge._diagnosis.stderr_text import parse_line, shorten
 from qnnbridge_protocol.errors import HostCrashed, HostStartFailed
 
+# The steps that the host declares before it enters native code.
 NATIVE_PHASES: Final = frozenset(("importing", "registering", "creating", "compiling", "running"))
-"""The steps that the host declares before it enters native code."""
 
 OUR_KILL: Final = 100
 FROM_EXIT_CODE: Final = 10
 MAX_EVIDENCE: Final = 3
 MAX_DIAGNOSES: Final = 5
+# So many of the waiting requests are named in the message.
 MAX_WAITING: Final = 3
-"""So many of the waiting requests are named in the message."""
 
 _WHILE: Final = {
     "starting": "before it was ready",

@@ -31,13 +31,13 @@ class DeathRule:
     phases: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     line: str | None = None
+    # Only if nothing on stderr tells the fault (no C++ exception's name, no traceback; at the start, nothing).
     silent: bool = False
-    """Only if nothing on stderr tells the fault (no C++ exception's name, no traceback; at the start, nothing)."""
     curable: bool | None = None
+    # Whether QNN may have had a part in what was under way; ``None``: no matter.
     qnn: bool | None = None
-    """Whether QNN may have had a part in what was under way; ``None``: no matter."""
+    # Whether the kernel's out-of-memory killer struck while it lived; ``None``: not known. Empty: no matter.
     memory: tuple[bool | None, ...] = ()
-    """Whether the kernel's out-of-memory killer struck while it lived; ``None``: not known. Empty: no matter."""
 
 
 def _rule(

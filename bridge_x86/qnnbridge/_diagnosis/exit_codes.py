@@ -22,11 +22,11 @@ from qnnbridge_protocol.errors import OptionError
 
 __all__ = ["ExitCode", "ExitStatus", "Explanation", "Reading", "explain_code"]
 
+# What usually hides behind Git Bash's 127 when QNN is involved, most likely first.
 GIT_BASH_127: Final = (0xC0000409, 0xC0000374, 0xC0000139, 0xC0000135)
-"""What usually hides behind Git Bash's 127 when QNN is involved, most likely first."""
 
+# QNN errors carry flags up to bit 63.
 MAX_NUMBER: Final = 1 << 64
-"""QNN errors carry flags up to bit 63."""
 
 _WORDS = re.compile(
     r"^(?:\[?(?P<kind>win ?error|signal|hresult|ntstatus|qnn(?: error)?|code|error(?: code)?|"

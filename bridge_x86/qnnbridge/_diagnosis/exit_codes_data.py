@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Final, Literal
 
+# crash: native code died. loader: the program never got to run. killed: ended from outside. python: ended itself
+# with a number of its own. normal: ended as planned. shell: a shell's own answer, not the program's.
 Kind = Literal["crash", "loader", "killed", "python", "normal", "shell"]
-"""crash: native code died. loader: the program never got to run. killed: ended from outside. python: ended
-itself with a number of its own. normal: ended as planned. shell: a shell's own answer, not the program's."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

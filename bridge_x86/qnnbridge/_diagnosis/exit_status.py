@@ -14,18 +14,18 @@ from qnnbridge._diagnosis.exit_codes_data import POSIX, SIGNALS, WINDOWS, ExitCo
 Platform = Literal["win32", "posix"]
 
 UINT32: Final = 0xFFFFFFFF
+# The first number of NTSTATUS's severity "error".
 NTSTATUS_ERROR: Final = 0xC0000000
-"""The first number of NTSTATUS's severity "error"."""
+# A POSIX shell, and any wrapper script that does not ``exec``, reports signal N as 128 + N.
 SHELL_SIGNAL_BASE: Final = 128
-"""A POSIX shell, and any wrapper script that does not ``exec``, reports signal N as 128 + N."""
 
 _WINDOWS: Final = {row.number: row for row in WINDOWS}
 _POSIX: Final = {row.number: row for row in POSIX}
 _SIGNALS: Final = {row.number: row for row in SIGNALS}
 _BY_NAME: Final = {row.name.upper(): row for row in (*SIGNALS, *WINDOWS) if row.name.isidentifier()}
 
+# The NTSTATUS codes that Cygwin (and so MSYS2 and Git Bash) turns into a signal; all others become 127.
 _GIT_BASH: Final = {0xC0000005: 139, 0xC000001D: 132, 0xC0000017: 138, 0xC000013A: 130}
-"""The NTSTATUS codes that Cygwin (and so MSYS2 and Git Bash) turns into a signal; all others become 127."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

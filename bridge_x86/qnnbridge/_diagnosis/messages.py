@@ -25,11 +25,11 @@ from qnnbridge._diagnosis.stderr_text import shorten
 from qnnbridge_protocol.errors import OptionError
 
 MAX_MEANINGS: Final = 5
+# Of a longer line the beginning and the end are read: no message is that long, and some patterns would take for
+# ever.
 _MAX_LINE_CHARS: Final = 4000
-"""Of a longer line the beginning and the end are read: no message is that long, and some patterns would take for
-ever."""
+# Different exit codes in one text; all but the first few are dropped in the end.
 _MAX_CODES: Final = 1000
-"""Different exit codes in one text; all but the first few are dropped in the end."""
 _WORDS_OF_LOAD_ERRORS: Final = (
     "message.module-not-found",
     "message.procedure-not-found",

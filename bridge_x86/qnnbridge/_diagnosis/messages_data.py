@@ -145,6 +145,7 @@ MESSAGE_RULES: Final[tuple[Rule, ...]] = (
     ),
 )
 
+# For lines that nothing else knows.
 LAST_RULES: Final[tuple[Rule, ...]] = (
     rule(
         "message.qnn-log",
@@ -154,4 +155,3 @@ LAST_RULES: Final[tuple[Rule, ...]] = (
         HINT,
     ),
 )
-"""For lines that nothing else knows."""

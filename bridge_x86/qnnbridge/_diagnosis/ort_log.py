@@ -24,12 +24,12 @@ from qnnbridge_protocol.errors import (
     RemoteRuntimeError,
 )
 
+# Lines of evidence for one finding or error: it is for a person to read.
 MAX_EVIDENCE: Final = 4
-"""Lines of evidence for one finding or error: it is for a person to read."""
 
+# So many lines of a long log are first asked together which rules can match at all: asking each line each rule
+# takes a minute for 5 MB.
 LINES_AT_ONCE: Final = 200
-"""So many lines of a long log are first asked together which rules can match at all: asking each line each rule
-takes a minute for 5 MB."""
 
 _READ_SEVERITIES: Final = frozenset(("", "W", "E", "F"))
 _ABOUT_PLACEMENT = re.compile("assigned to the default CPU EP|was inserted using the NHWC format")

@@ -13,8 +13,8 @@ from qnnbridge._platform import native_machine
 
 _CPUINFO: Final = "/proc/cpuinfo"
 _MODEL_NAME: Final = re.compile(r"^model name\s*:\s*(\S.*?)\s*$", re.MULTILINE)
+# The first processor of the list is in there.
 _HEAD_CHARS: Final = 8192
-"""The first processor of the list is in there."""
 
 
 def processor_of(host_machine: str = "") -> str:

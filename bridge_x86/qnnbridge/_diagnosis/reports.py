@@ -33,6 +33,7 @@ CRASHES: Final = "crashes"
 ENDED: Final = "ended"
 SCHEMA: Final = 1
 
+# The names of the variables that a report may hold; all others may be secrets.
 ENVIRONMENT: Final = frozenset(
     (
         "QNNBRIDGE_HOST_PYTHON",
@@ -54,7 +55,6 @@ ENVIRONMENT: Final = frozenset(
         "OMP_NUM_THREADS",
     )
 )
-"""The names of the variables that a report may hold; all others may be secrets."""
 
 _ID = re.compile(r"^\d{8}-\d{6}-[0-9a-f]{8}$")
 

@@ -9,14 +9,14 @@ from typing import Final
 
 from qnnbridge._diagnosis import qnn_codes
 
+# Weight of a line that names the one cause.
 PROOF: Final = 90
-"""Weight of a line that names the one cause."""
+# The line nearly always has this cause.
 STRONG: Final = 70
-"""The line nearly always has this cause."""
+# The line says what failed, its cause is one of several.
 SYMPTOM: Final = 40
-"""The line says what failed, its cause is one of several."""
+# The line may have nothing to do with the failure.
 HINT: Final = 15
-"""The line may have nothing to do with the failure."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+# Evidence is for a person: longer lines are cut in the middle (characters).
 MAX_LINE: Final = 400
-"""Evidence is for a person: longer lines are cut in the middle (characters)."""
 
 # Two wide ASCII characters in a row: no narrow text looks like this.
 _WIDE_START = re.compile(rb"(?:[\t\n\r\x1b\x20-\x7e]\x00){2}")

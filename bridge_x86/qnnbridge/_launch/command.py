@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 HOST_MODULE = "qnnbridge_host"
 
+# Isolated (no PYTHON* variables, no user packages, no current folder on the path), unbuffered, UTF-8 everywhere,
+# and a Python stack on stderr when native code crashes.
 INTERPRETER_FLAGS = ("-I", "-u", "-X", "utf8", "-X", "faulthandler")
-"""Isolated (no PYTHON* variables, no user packages, no current folder on the path), unbuffered, UTF-8 everywhere,
-and a Python stack on stderr when native code crashes."""
 
 DROPPED_PREFIXES = ("PYTHON", "CONDA_", "_CE_", "PIP_")
+# What describes the application's interpreter and poisons another one. A preloaded library was chosen for the
+# application, and built for its machine; LD_LIBRARY_PATH stays, because vendors' NPU libraries are found by it.
 DROPPED = frozenset({"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "__PYVENV_LAUNCHER__", "LD_PRELOAD", "LD_AUDIT"})
-"""What describes the application's interpreter and poisons another one. A preloaded library was chosen for the
-application, and built for its machine; LD_LIBRARY_PATH stays, because vendors' NPU libraries are found by it."""
 
 HOST_DEFAULTS = {
     # Else numpy's library starts a thread per core, and start-up under load takes twice as long.

@@ -16,8 +16,8 @@ from pathlib import Path
 from qnnbridge._launch.machine import computer_machine, interpreter_machine, process_machine
 from qnnbridge._platform import RegisteredPython, registered_pythons
 
+# What onnxruntime-qnn has wheels for.
 OLDEST_HOST_PYTHON = (3, 11)
-"""What onnxruntime-qnn has wheels for."""
 
 HOST_PACKAGES = ("qnnbridge_host", "onnxruntime")
 

@@ -24,8 +24,8 @@ HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 64 * 1024
 SECTION_BYTES = 4 * 1024 * 1024
 SECTIONS_MAX = 32
+# Of sections, finished or not, that nobody has asked for yet: over either number the oldest goes first.
 SECTIONS_TOTAL_BYTES = 8 * 1024 * 1024
-"""Of sections, finished or not, that nobody has asked for yet: over either number the oldest goes first."""
 
 _READ_BYTES = 64 * 1024
 

@@ -11,8 +11,8 @@ import re
 
 from qnnbridge._diagnosis.stderr_text import decode_stderr, parse_line
 
+# A longer line is handed to `logging` in pieces.
 LINE_BYTES = 8 * 1024
-"""A longer line is handed to `logging` in pieces."""
 
 _MARKER = re.compile(rb"@qnnbridge (begin|end) (\d{1,20})\r?\n")
 _MARKER_BYTES_MAX = 48

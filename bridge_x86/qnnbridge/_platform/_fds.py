@@ -25,9 +25,9 @@ if sys.platform == "win32":
 else:
     _lock = threading.RLock()
 
+# Held while a program is started. `Popen` waits for the end of a pipe of its own, of which a fork that happens in
+# between would hold a copy: the start would last as long as the fork lives. Taken before the other lock.
 no_fork = threading.RLock()
-"""Held while a program is started. `Popen` waits for the end of a pipe of its own, of which a fork that happens in
-between would hold a copy: the start would last as long as the fork lives. Taken before the other lock."""
 
 _all: weakref.WeakSet[OwnedFds] = weakref.WeakSet()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 
+# How many forks lie between the first process that imported this and the current one.
 count = 0
-"""How many forks lie between the first process that imported this and the current one."""
 
 
 def _count() -> None:

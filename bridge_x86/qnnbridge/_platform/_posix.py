@@ -33,8 +33,8 @@ from qnnbridge._platform._posix_pipes import enlarge_pipe, poll_fd  # noqa: E402
 
 _log = logging.getLogger("qnnbridge.process")
 
+# Somebody else collected the exit code (a SIGCHLD handler, SIGCHLD ignored). asyncio says the same.
 EXIT_UNKNOWN = 255
-"""Somebody else collected the exit code (a SIGCHLD handler, SIGCHLD ignored). asyncio says the same."""
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.05
 _ABANDON_TIMEOUT_S = 2.0

@@ -23,8 +23,8 @@ from qnnbridge._platform._posix_pipes import poll_fd  # noqa: E402 - type checke
 
 SOCKET_NAME: Final = "daemon.sock"
 
+# sun_path holds 108, on other systems 104. A longer path is reached through an open descriptor of its folder.
 _PATH_BYTES: Final = 100
-"""sun_path holds 108, on other systems 104. A longer path is reached through an open descriptor of its folder."""
 _MAX_ENDS: Final = 2
 _CROWD_PAUSE_S: Final = 0.005
 

@@ -18,11 +18,11 @@ assert sys.platform != "win32"
 _SIGPIPE = int(signal.SIGPIPE)
 _SIG_DFL = int(signal.SIG_DFL)
 
+# 1 MiB is what an unprivileged process may have. Past its quota of pipe pages a user gets less, or an error.
 _PIPE_SIZES = (1 << 20, 1 << 19, 1 << 18, 1 << 17)
-"""1 MiB is what an unprivileged process may have. Past its quota of pipe pages a user gets less, or an error."""
 
+# IOV_MAX of Linux: more in one call is an error.
 _CHUNKS_MAX = 1024
-"""IOV_MAX of Linux: more in one call is an error."""
 
 
 def enlarge_pipe(fd: int) -> None:

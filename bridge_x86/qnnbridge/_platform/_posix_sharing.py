@@ -23,17 +23,17 @@ assert sys.platform != "win32"
 
 from qnnbridge._platform._posix_pipes import enlarge_pipe  # noqa: E402 - type checkers find it empty on Windows
 
+# Whether the host can open further streams here.
 LINES = sys.platform == "linux"
-"""Whether the host can open further streams here."""
 
+# Whether memory can be shared here.
 MEMORY = sys.platform == "linux" and hasattr(os, "memfd_create")
-"""Whether memory can be shared here."""
 
 _SIGPIPE = int(signal.SIGPIPE)
 _SIG_DFL = int(signal.SIG_DFL)
 
+# How the host finds what is shared.
 Place = dict[str, Any]
-"""How the host finds what is shared."""
 
 
 class SharedMemory:
@@ -77,8 +77,8 @@ class SharedMemory:
 class LineStreams:
     """Our ends of a line's two pipes, and until `opened` the host's ends. The write end does not block."""
 
+    # Whether a read that waits for ever is ended by Ctrl+C, and by `nudge`.
     MAY_BLOCK = True
-    """Whether a read that waits for ever is ended by Ctrl+C, and by `nudge`."""
 
     def __init__(self) -> None:
         self._fds = OwnedFds()

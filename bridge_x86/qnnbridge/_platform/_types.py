@@ -14,11 +14,11 @@ class ChildProcess(Protocol):
     `poll` and `wait` raise `ForkedClient`.
     """
 
+    # As the operating system told it. With a virtual environment on Windows this is the redirector's.
     pid: int
-    """As the operating system told it. With a virtual environment on Windows this is the redirector's."""
 
+    # To write to with `write_some`; never blocks on POSIX.
     stdin_fd: int
-    """To write to with `write_some`; never blocks on POSIX."""
 
     stdout_fd: int
     stderr_fd: int

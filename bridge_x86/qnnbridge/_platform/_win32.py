@@ -31,8 +31,8 @@ from qnnbridge._platform._win32_pipes import BUFFER_BYTES, stop_writing  # noqa:
 
 _log = logging.getLogger("qnnbridge.process")
 
+# What TerminateProcess gives elsewhere too (Popen.kill, taskkill).
 KILLED_EXIT_CODE = 1
-"""What TerminateProcess gives elsewhere too (Popen.kill, taskkill)."""
 
 _CREATE_SUSPENDED = 0x4
 _CTRL_C_INTERVAL_S = 0.1

@@ -27,9 +27,9 @@ _GENERIC_WRITE = 0x40000000
 _CREATE_NEW = 1
 _ERROR_ALREADY_EXISTS = 183
 
+# The system and administrators can do everything anyway; "owner" and "creator owner" are who owns it, in other
+# words.
 _TRUSTED = {SYSTEM, ADMINISTRATORS, "S-1-5-18", "S-1-5-32-544", "OW", "CO", "S-1-3-0", "S-1-3-4"}
-"""The system and administrators can do everything anyway; "owner" and "creator owner" are who owns it, in other
-words."""
 
 _kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
 _kernel32.CreateDirectoryW.argtypes = (wintypes.LPCWSTR, ctypes.c_void_p)

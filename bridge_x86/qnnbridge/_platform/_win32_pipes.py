@@ -22,8 +22,8 @@ from qnnbridge._platform import _win32_api as api
 assert sys.platform == "win32"
 
 BUFFER_BYTES = 1 << 20
+# Up to this size, copying chunks together is cheaper than a system call for each.
 _JOIN_BYTES = 1 << 16
-"""Up to this size, copying chunks together is cheaper than a system call for each."""
 
 _SPIN_S = 0.0005
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.008

@@ -22,14 +22,14 @@ assert sys.platform == "win32"
 from qnnbridge._platform import _win32_api as api  # noqa: E402 - type checkers find it empty on Linux
 from qnnbridge._platform._win32_pipes import BUFFER_BYTES, stop_writing, wait_readable  # noqa: E402
 
+# Whether the host can open further streams here.
 LINES = True
-"""Whether the host can open further streams here."""
 
+# Whether memory can be shared here.
 MEMORY = True
-"""Whether memory can be shared here."""
 
+# How the host finds what is shared.
 Place = dict[str, Any]
-"""How the host finds what is shared."""
 
 _PAGE_READWRITE = 0x4
 _FILE_MAP_WRITE = 0x2
@@ -101,8 +101,8 @@ class SharedMemory:
 class LineStreams:
     """Our ends of a line's two pipes, and until `opened` the host's ends."""
 
+    # Nothing but the host ends a read that waits: Ctrl+C has to come through.
     MAY_BLOCK = False
-    """Nothing but the host ends a read that waits: Ctrl+C has to come through."""
 
     def __init__(self) -> None:
         self._fds = OwnedFds()

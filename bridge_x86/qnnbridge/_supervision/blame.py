@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.exit_status import ExitStatus
 
+# So often out of memory inside one model is no coincidence any more.
 KILLS_IN_A_ROW: Final = 3
-"""So often out of memory inside one model is no coincidence any more."""
 MAX_SOLO_REPLIES: Final = 16
 
 Why = Literal["died", "hung", "ended-by-us", "memory-ran-out"]

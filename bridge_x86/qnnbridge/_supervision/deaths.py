@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from qnnbridge._diagnosis.crash import CrashRecord
     from qnnbridge._diagnosis.exit_status import ExitStatus
 
+# A model that kills a host of these versions may be harmless with others.
 VERSIONS_THAT_MATTER = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
-"""A model that kills a host of these versions may be harmless with others."""
 
+# Operations that enter native code in the phase "running".
 RUNNING = ("session.run", "session.set_ep_dynamic_options")
-"""Operations that enter native code in the phase "running"."""
 
+# What the host declares for itself when it waits for work.
 NOT_BUSY = (None, "ready")
-"""What the host declares for itself when it waits for work."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 OnDeadline = Literal["raise", "kill"]
 
+# In the details of a reason why a host was ended: the application asked for it.
 ASKED_FOR: Final = "asked_for"
-"""In the details of a reason why a host was ended: the application asked for it."""
 
 
 def overdue(

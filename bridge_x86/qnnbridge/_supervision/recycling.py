@@ -20,8 +20,8 @@ import time
 
 CHECK_INTERVAL_S = 2.0
 
+# Remembered; a session that was forgotten counts once more.
 MAX_KEYS = 10_000
-"""Remembered; a session that was forgotten counts once more."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,11 +24,11 @@ from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, For
 _log = logging.getLogger("qnnbridge.supervisor")
 
 CLOSE_TIMEOUT_S = 5.0
+# What is spent after a caller's deadline to tell it why, at most, at one place.
 GRACE_S = 0.25
-"""What is spent after a caller's deadline to tell it why, at most, at one place."""
 
+# A planned restart waits this long for calls under way before it ends the host under them (they are replayed).
 RETIRE_TIMEOUT_S = 30.0
-"""A planned restart waits this long for calls under way before it ends the host under them (they are replayed)."""
 
 
 @dataclasses.dataclass

@@ -17,8 +17,8 @@ from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge_protocol.errors import OptionError, RemoteRuntimeError, RemoteTypeError
 
+# Fatal, the highest severity of a log line.
 MOST_SEVERE = 4
-"""Fatal, the highest severity of a log line."""
 
 _lock = threading.Lock()
 _settings: dict[str, int] = {}

@@ -9,8 +9,8 @@ from importlib.metadata import DistributionFinder, MetadataPathFinder
 from qnnbridge._launch.interpreter import find_host
 from qnnbridge_protocol.errors import BridgeError
 
+# Which is ONNX Runtime itself up to 1.x, and a plugin beside it from 2.0 on.
 QNN_1X = "onnxruntime-qnn"
-"""Which is ONNX Runtime itself up to 1.x, and a plugin beside it from 2.0 on."""
 
 
 def host_package_version(name: str) -> str | None:

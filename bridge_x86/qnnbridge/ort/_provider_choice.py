@@ -62,8 +62,8 @@ def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy) -> Provi
     return ProviderChoice([(CPU, dict(named).get(CPU, {}))], asked=True)
 
 
+# Frames from `normalize` up to the program: it, `_begin`, the method and its decorator.
 _CALLER = 5
-"""Frames from `normalize` up to the program: it, `_begin`, the method and its decorator."""
 
 
 def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -> list[Named]:

@@ -48,11 +48,11 @@ _EP_ERROR = "*************** EP Error ***************"
 
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
+# Errors that the CPU would meet just the same.
 _NOT_FOR_QNN = (HostStartFailed, InvalidProtobuf, ModelChanged, NoSuchFile, OptionError, RemoteError)
-"""Errors that the CPU would meet just the same."""
 
+# ONNX Runtime's inner class, which applications only name.
 SessionIOBinding = IOBinding
-"""ONNX Runtime's inner class, which applications only name."""
 
 
 class InferenceSession(bridge.InferenceSession):

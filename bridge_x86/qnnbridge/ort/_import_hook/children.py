@@ -15,8 +15,8 @@ import platformdirs
 
 from qnnbridge_protocol._version import __version__
 
+# Set where the drop-in is on; its value is the folder.
 VARIABLE = "QNNBRIDGE_DROPIN"
-"""Set where the drop-in is on; its value is the folder."""
 
 _MODULE = '''"""Answered by qnnbridge, see `qnnbridge.dropin`."""
 import importlib

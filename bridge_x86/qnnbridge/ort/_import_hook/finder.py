@@ -20,8 +20,8 @@ from typing import Any
 
 from qnnbridge.ort._import_hook import children, uncaught
 
+# The package, and the one that onnxruntime-qnn 2.x adds to it.
 _NAMES = {"onnxruntime": "qnnbridge.ort", "onnxruntime_qnn": "qnnbridge.ort._qnn_package"}
-"""The package, and the one that onnxruntime-qnn 2.x adds to it."""
 
 
 class AlreadyImported(ImportError):

@@ -17,8 +17,8 @@ from qnnbridge.ort.backend.backend_rep import OnnxRuntimeBackendRep
 from qnnbridge.ort.backend.options import set_allowed
 
 _WRITES_FILES = frozenset({"enable_profiling", "optimized_model_filepath", "profile_file_prefix"})
+# As in ONNX Runtime.
 _SAFE_SESSION_OPTIONS = frozenset(SessionOptions.fields()) - _WRITES_FILES
-"""As in ONNX Runtime."""
 
 
 class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
