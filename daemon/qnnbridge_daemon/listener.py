@@ -21,7 +21,7 @@ from qnnbridge_daemon._platform.listener import Gate, Streams
 from qnnbridge_protocol.auth import PROOF_BYTES, Answer, DaemonSide, NotProven, Verdict, Visitor
 
 if TYPE_CHECKING:
-    from qnnbridge._platform.daemon_connection import DoorStream
+    from qnnbridge._platform import DaemonStream
 
 _log = logging.getLogger("qnnbridge.daemon.door")
 
@@ -51,7 +51,7 @@ class Listener:
         self._serve = serve
         self._gate = Gate(folder, endpoint)
         self._lock = threading.Lock()
-        self._unproven: collections.OrderedDict[int, DoorStream] = collections.OrderedDict()
+        self._unproven: collections.OrderedDict[int, DaemonStream] = collections.OrderedDict()
         self._leaving = False
         self._refused = 0
         self._thread = threading.Thread(target=self._accept_for_ever, name="qnnbridge door", daemon=True)
@@ -88,7 +88,7 @@ class Listener:
                 return
             self._receive(stream)
 
-    def _receive(self, stream: DoorStream) -> None:
+    def _receive(self, stream: DaemonStream) -> None:
         with self._lock:
             self._unproven[id(stream)] = stream
         if len(self._unproven) > UNPROVEN_MAX:
@@ -105,14 +105,14 @@ class Listener:
                 _, oldest = self._unproven.popitem(last=False)
                 oldest.drop()
 
-    def _done_with(self, stream: DoorStream) -> None:
+    def _done_with(self, stream: DaemonStream) -> None:
         with self._lock:  # `drop` must not meet a descriptor that has been closed
             self._unproven.pop(id(stream), None)
             stream.close()
 
     # --- one visitor ---
 
-    def _attend(self, stream: DoorStream) -> None:
+    def _attend(self, stream: DaemonStream) -> None:
         entered = None
         try:
             entered = self._let_in(stream)
@@ -125,7 +125,7 @@ class Listener:
             _log.info("%s (process %d) has connected", entered.name, entered.pid)
             self._serve(entered)
 
-    def _let_in(self, stream: DoorStream) -> Entered | None:
+    def _let_in(self, stream: DaemonStream) -> Entered | None:
         deadline = time.monotonic() + DIALOGUE_TIMEOUT_S
         stream.check_peer()
         side = DaemonSide(self._token, self._instance)
@@ -136,7 +136,9 @@ class Listener:
             return None
         return self._hand_out(stream, side, visitor, deadline)
 
-    def _hand_out(self, stream: DoorStream, side: DaemonSide, visitor: Visitor, deadline: float) -> Entered | None:
+    def _hand_out(
+        self, stream: DaemonStream, side: DaemonSide, visitor: Visitor, deadline: float
+    ) -> Entered | None:
         try:
             streams = Streams()
         except OSError as error:

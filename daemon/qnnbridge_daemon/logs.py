@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from qnnbridge._daemon.folder import runtime_folder
 from qnnbridge._diagnosis.state_files import state_dir
-from qnnbridge._platform.daemon_connection import default_runtime_folder
+from qnnbridge._platform import default_runtime_folder
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -108,7 +108,7 @@ class ClientStreams:
     def _close(self) -> None:
         self._interrupt.close()
         if sys.platform == "win32":
-            from qnnbridge._platform._win32_pipes import stop_writing
+            from qnnbridge._platform._win32_streams import stop_writing
 
             stop_writing(self._out_fd)
         os.close(self._in_fd)

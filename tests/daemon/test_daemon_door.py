@@ -126,7 +126,7 @@ def test_a_proof_that_was_overheard_opens_nothing(door: tuple[Listener, Discover
 @needs.linux
 def test_another_user_with_the_token_is_not_let_in(door: tuple[Listener, Discovery, Path]) -> None:
     """The kernel says who it is. The folder would keep it out before, so its rights are taken away here."""
-    from qnnbridge._platform._posix_daemon_connection import check_peer
+    from qnnbridge._platform._posix_daemon import check_peer
 
     check_peer(1000, 1000)
     with pytest.raises(PermissionError, match="user 1001, not to 1000"):
@@ -160,7 +160,7 @@ def test_another_user_with_the_token_is_not_let_in(door: tuple[Listener, Discove
 def test_a_daemon_of_another_user_is_not_told_anything(
     door: tuple[Listener, Discovery, Path], behind: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qnnbridge._platform import _posix_daemon_connection as _posix_door
+    from qnnbridge._platform import _posix_daemon as _posix_door
 
     real = _posix_door._peer
     monkeypatch.setattr(_posix_door, "_peer", lambda connection: (real(connection)[0], os.getuid() + 1))

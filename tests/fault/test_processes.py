@@ -310,9 +310,10 @@ def test_an_interrupted_caller_leaves_no_child(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     program = f"""
 import os, signal, subprocess, sys, threading
-from qnnbridge._platform import _posix, default_spawner
+from qnnbridge._platform import default_spawner
+from qnnbridge._platform import _posix_process
 started = []
-real = _posix._spawn
+real = _posix_process._spawn
 def slow(*order):
     os.kill(os.getpid(), signal.SIGINT)
     interrupted.wait(20)
@@ -320,12 +321,12 @@ def slow(*order):
     open({str(mark)!r}, "w").write(str(child.pid))
     return child
 interrupted = threading.Event()
-_posix._spawn = slow
+_posix_process._spawn = slow
 try:
     default_spawner().spawn(["sleep", "60"], dict(os.environ), None)
 except KeyboardInterrupt:
     interrupted.set()
-_posix._spawn = real
+_posix_process._spawn = real
 default_spawner().spawn(["true"], dict(os.environ), None).wait(20)
 print(open({str(mark)!r}).read())
 """

@@ -24,10 +24,9 @@ from windows_facts import FACTS, ROOTS, TIMEOUT_S, ended, fact, read_all, report
 import qnnbridge  # isort: skip
 from qnnbridge._daemon.discovery import read_discovery
 from qnnbridge._daemon.folder import runtime_folder
-from qnnbridge._platform import _win32_security as security
-from qnnbridge._platform._win32_daemon_connection import PipeStream, open_door
-from qnnbridge._platform._win32_detached import in_job_that_kills
-from qnnbridge._platform._win32_folder import make_private_folder, why_not_private
+from qnnbridge._platform import _win32_daemon as security
+from qnnbridge._platform._win32_api import in_job_that_kills
+from qnnbridge._platform._win32_daemon import DaemonStream, connect_to_daemon, make_private_folder, why_not_private
 from qnnbridge_daemon._platform._win32_listener import Gate, make_endpoint
 
 MODEL = Path(__file__).resolve().parents[1] / "models" / "mul_1.onnx"
@@ -61,10 +60,10 @@ def both_ends_know_each_other() -> Any:
     """Bytes there and back, what a silent other side and one that leaves are, and the process at the other end."""
     endpoint = make_endpoint(Path())
     gate = Gate(Path(), endpoint)
-    came: list[PipeStream] = []
+    came: list[DaemonStream] = []
     thread = threading.Thread(target=lambda: came.append(gate.accept()))  # type: ignore[arg-type]
     thread.start()
-    ours = open_door(endpoint, Path(), time.monotonic() + TIMEOUT_S)
+    ours = connect_to_daemon(endpoint, Path(), time.monotonic() + TIMEOUT_S)
     thread.join(TIMEOUT_S)
     (theirs,) = came
     deadline = time.monotonic() + TIMEOUT_S
@@ -93,8 +92,8 @@ def who_came_and_went_keeps_nobody_out() -> Any:
     """A visitor that is gone before the door waits for one."""
     endpoint = make_endpoint(Path())
     gate = Gate(Path(), endpoint)
-    open_door(endpoint, Path(), time.monotonic() + TIMEOUT_S).close()
-    came: list[PipeStream | None] = []
+    connect_to_daemon(endpoint, Path(), time.monotonic() + TIMEOUT_S).close()
+    came: list[DaemonStream | None] = []
 
     def accept() -> None:
         while not came or came[-1] is not None:
@@ -102,7 +101,7 @@ def who_came_and_went_keeps_nobody_out() -> Any:
 
     thread = threading.Thread(target=accept)
     thread.start()
-    client = open_door(endpoint, Path(), time.monotonic() + TIMEOUT_S)
+    client = connect_to_daemon(endpoint, Path(), time.monotonic() + TIMEOUT_S)
     client.send(b"abc", time.monotonic() + TIMEOUT_S)
     said = b""
     while not said and thread.is_alive():
@@ -133,11 +132,11 @@ def who_waits_can_be_sent_away() -> Any:
             said.append(type(error).__name__)
         stream.close()
 
-    streams: list[PipeStream] = []
+    streams: list[DaemonStream] = []
     waiting = threading.Event()
     thread = threading.Thread(target=attend)
     thread.start()
-    client = open_door(endpoint, Path(), time.monotonic() + TIMEOUT_S)
+    client = connect_to_daemon(endpoint, Path(), time.monotonic() + TIMEOUT_S)
     waiting.wait(TIMEOUT_S)
     while not said and thread.is_alive():
         streams[0].drop()  # again if it came before the read
@@ -239,11 +238,11 @@ def one_takes_the_place_of_another() -> Any:
 def start_from_a_job_that_lets_nobody_leave() -> Any:
     """Our own spawner makes such jobs. Wine refuses to leave one, as Windows does, but does not tell a job's limits."""
     child = start(
-        "from qnnbridge._platform import _win32_detached as detached\n"
+        "from qnnbridge._platform import _win32_api, start_detached\n"
         "for kills in (True, False):\n"
-        "    detached.in_job_that_kills = lambda: kills\n"
+        "    _win32_api.in_job_that_kills = lambda: kills\n"
         "    try:\n"
-        "        detached.start_detached([sys.executable, '-c', ''], dict(os.environ), os.getcwd()).close()\n"
+        "        start_detached([sys.executable, '-c', ''], dict(os.environ), os.getcwd()).close()\n"
         "        print('started')\n"
         "    except Exception as error:\n"
         "        print(type(error).__name__, error.message)\n"

@@ -24,7 +24,7 @@ from tests.fakes.hosts import fake_host, script
 from windows_facts import FACTS, TIMEOUT_S, fact, report
 
 from qnnbridge._fastpath.channel_pool import Lines
-from qnnbridge._platform._win32_sharing import LineStreams, SharedMemory, give_handle, take_back
+from qnnbridge._platform._win32_streams import LineStreams, SharedMemory, give_handle, take_back
 from qnnbridge._transport.channel import Deadline
 from qnnbridge_daemon import client_slabs
 from qnnbridge_daemon._platform._win32_passing import KeptMemory
@@ -200,7 +200,7 @@ def what_was_not_sent_is_taken_back() -> Any:
 @fact
 def a_second_end_that_cannot_be_given() -> Any:
     """The first is taken back."""
-    from qnnbridge._platform import _win32_sharing as sharing
+    from qnnbridge._platform import _win32_streams as sharing
 
     given: list[int] = []
 

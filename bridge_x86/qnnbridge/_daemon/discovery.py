@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge._daemon.folder import check_private
-from qnnbridge._platform.daemon_connection import write_private_file
+from qnnbridge._platform import write_private_file
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
 
 FILE_NAME: Final = "daemon.json"

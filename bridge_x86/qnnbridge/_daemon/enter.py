@@ -12,8 +12,7 @@ from typing import Final
 from qnnbridge._daemon.discovery import Discovery, read_discovery
 from qnnbridge._daemon.folder import existing_runtime_folder, runtime_folder
 from qnnbridge._daemon.link import DaemonLink
-from qnnbridge._platform import OwnedFds
-from qnnbridge._platform.daemon_connection import DoorStream, open_door
+from qnnbridge._platform import DaemonStream, OwnedFds, connect_to_daemon
 from qnnbridge_protocol.auth import (
     ANSWER_BYTES,
     CHALLENGE_BYTES,
@@ -63,7 +62,7 @@ def enter_daemon(deadline: float) -> DaemonLink:
 def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
     """Raises `OSError`, `NotProven`, `Unreachable`, `VersionMismatch`."""
     deadline = min(deadline, time.monotonic() + DIALOGUE_TIMEOUT_S)
-    stream = open_door(discovery.endpoint, folder, deadline)
+    stream = connect_to_daemon(discovery.endpoint, folder, deadline)
     fds = OwnedFds()
     try:
         stream.check_peer()
@@ -81,7 +80,7 @@ def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
         stream.close()
 
 
-def _talk(stream: DoorStream, discovery: Discovery, fds: OwnedFds, deadline: float) -> Answer:
+def _talk(stream: DaemonStream, discovery: Discovery, fds: OwnedFds, deadline: float) -> Answer:
     side = ClientSide(discovery.token, discovery.instance, Visitor(os.getpid(), program_name()))
     stream.send(side.prove(stream.receive(CHALLENGE_BYTES, deadline)), deadline)
     return side.check(stream.receive_with_ends(ANSWER_BYTES, fds, deadline))

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from qnnbridge._platform import daemon_connection as platform
+from qnnbridge import _platform as platform
 from qnnbridge_protocol.errors import HostStartFailed
 
 VARIABLE: Final = "QNNBRIDGE_RUNTIME_DIR"

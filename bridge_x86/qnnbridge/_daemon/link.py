@@ -13,8 +13,7 @@ import os
 import threading
 from typing import Final
 
-from qnnbridge._platform import OwnedFds
-from qnnbridge._platform.daemon_connection import abandon_stream, connection_ended, release_stream
+from qnnbridge._platform import OwnedFds, abandon_stream, connection_ended, release_stream
 from qnnbridge_protocol.errors import ForkedClient
 
 # What `poll` gives when the connection has ended; nobody knows how the daemon did.

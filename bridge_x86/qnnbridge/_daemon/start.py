@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from qnnbridge._daemon.folder import make_runtime_folder
-from qnnbridge._platform import native_machine, wait_readable
-from qnnbridge._platform._start_errors import start_failed
-from qnnbridge._platform.detached import Detached, start_detached
+from qnnbridge._platform import Detached, native_machine, start_detached, start_failed, wait_readable
 from qnnbridge_protocol.errors import HostNotFound, HostStartFailed
 
 READY: Final = "@qnnbridge-daemon ready"

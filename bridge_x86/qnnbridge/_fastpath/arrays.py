@@ -19,7 +19,7 @@ import numpy as np
 
 from qnnbridge._fastpath.budget import Budget
 from qnnbridge._fastpath.memory import Slab, slab_size
-from qnnbridge._platform.sharing import SharedMemory
+from qnnbridge._platform import SharedMemory
 
 BLOCK_BYTES = 4096
 """The smallest block."""

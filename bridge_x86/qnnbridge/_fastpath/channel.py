@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qnnbridge._platform import wait_readable, wait_writable, writer
-from qnnbridge._platform.sharing import LineStreams
+from qnnbridge._platform import LineStreams, wait_readable, wait_writable, writer
 from qnnbridge._transport.open_requests import UNNOTED, ChannelFailed, Note
 from qnnbridge_protocol.errors import ProtocolDesync, from_wire
 from qnnbridge_protocol.fastpath import (

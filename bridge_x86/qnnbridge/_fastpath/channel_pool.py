@@ -22,8 +22,7 @@ from qnnbridge._fastpath.maintenance import WakeEvent, keep
 from qnnbridge._fastpath.memory import Slab, slab_size
 from qnnbridge._fastpath.plans import LinePlans, NoSharedMemory
 from qnnbridge._fastpath.sharing import Sharing, next_slab_number
-from qnnbridge._platform import _forks
-from qnnbridge._platform.sharing import LineStreams, Place, take_back
+from qnnbridge._platform import LineStreams, Place, _fds, take_back
 from qnnbridge._transport.channel import ChannelRetired, Deadline
 from qnnbridge._transport.open_requests import UNNOTED, ChannelFailed
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync
@@ -47,7 +46,7 @@ class Lines:
         self._requests = channel.requests
         self._sharing = sharing
         self._on_look = on_look
-        self._forks = _forks.count
+        self._forks = _fds.forks
         self._lock = threading.RLock()
         self._attaching = threading.RLock()
         """Held while the host is shown what several callers may want to show it; it may take its time. It knows
@@ -77,7 +76,7 @@ class Lines:
 
         Raises what stops a call on the connection.
         """
-        if self._forks != _forks.count:
+        if self._forks != _fds.forks:
             return None
         try:
             return self.idle.pop()
@@ -87,7 +86,7 @@ class Lines:
     def ping(self, deadline: float | None) -> bool:
         """Ask the host for a sign of life. False if there is no line for it, or it has ended."""
         try:
-            plans = self.idle.pop() if self._forks == _forks.count else None
+            plans = self.idle.pop() if self._forks == _fds.forks else None
         except IndexError:
             return False
         if plans is None:

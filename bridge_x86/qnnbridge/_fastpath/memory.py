@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge._platform.sharing import Place, SharedMemory
+from qnnbridge._platform import Place, SharedMemory
 
 SMALLEST_SLAB_BYTES = 64 * 1024
 

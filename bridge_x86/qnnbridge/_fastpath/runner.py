@@ -21,7 +21,7 @@ from qnnbridge._fastpath.channel_plan import BOOL, LinePlan
 from qnnbridge._fastpath.failure import Failure, bare
 from qnnbridge._fastpath.plans import LinePlans
 from qnnbridge._fastpath.signatures import CallSignature, Refusal
-from qnnbridge._platform import _forks
+from qnnbridge._platform import _fds
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
 from qnnbridge_protocol.fastpath import LineKind
@@ -122,7 +122,7 @@ def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Short
     """
     requests, take, give_back = process.channel.requests, lines.idle.pop, lines.give_back
     left, solo, kills = remote.host.obstacles
-    session, forks, sharing = remote.session_id, _forks.count, process.sharing
+    session, forks, sharing = remote.session_id, _fds.forks, process.sharing
     assert sharing is not None
 
     def repeat(
@@ -142,7 +142,7 @@ def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Short
             or left
             or solo
             or kills
-            or _forks.count != forks
+            or _fds.forks != forks
             or monotonic() >= remote.next_upkeep
         ):
             return None

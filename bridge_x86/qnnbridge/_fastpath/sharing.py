@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from qnnbridge._fastpath.budget import Budget
-from qnnbridge._platform.sharing import LINES, MEMORY
+from qnnbridge._platform import LINES, MEMORY
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES
 
 SHARED_MEMORY = "QNNBRIDGE_SHARED_MEMORY"

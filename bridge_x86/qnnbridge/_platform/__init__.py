@@ -1,59 +1,146 @@
-"""What differs between operating systems, behind one set of names. Nothing else asks `sys.platform`.
+"""Operating systems: processes, pipes, shared memory, the connection to a daemon, program files.
 
-This package imports nothing of ours but the errors.
+Nothing else of the bridge asks `sys.platform`. Each subject has a module per system, chosen here. All of the bridge
+and the daemon call it; it imports the protocol only. The daemon's part is loaded when a name of it is first used.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
+from typing import TYPE_CHECKING, Any
 
-from qnnbridge._platform._executable import Executable, executable_machine, read_executable
+from qnnbridge._platform._executable import Executable, executable_machine, read_executable, start_failed
 from qnnbridge._platform._fds import OwnedFds
-from qnnbridge._platform._memory import out_of_memory_kills
+from qnnbridge._platform._registered import RegisteredPython, registered_pythons
 from qnnbridge._platform._types import ChildProcess, Spawner
 
 if sys.platform == "win32":
-    from qnnbridge._platform._win32 import default_spawner
     from qnnbridge._platform._win32_api import native_machine
-    from qnnbridge._platform._win32_pipes import (
+    from qnnbridge._platform._win32_process import Detached, default_spawner, out_of_memory_kills, start_detached
+    from qnnbridge._platform._win32_streams import (
+        LINES,
+        MEMORY,
+        LineStreams,
+        Place,
+        SharedMemory,
         enlarge_pipe,
         let_ctrl_c_through,
+        take_back,
         wait_readable,
         wait_writable,
         write_some,
         writer,
     )
-    from qnnbridge._platform._win32_registry import registered_pythons
 else:
-    from qnnbridge._platform._posix import default_spawner, native_machine
-    from qnnbridge._platform._posix_pipes import (
+    from qnnbridge._platform._posix_process import (
+        Detached,
+        default_spawner,
+        native_machine,
+        out_of_memory_kills,
+        start_detached,
+    )
+    from qnnbridge._platform._posix_streams import (
+        LINES,
+        MEMORY,
+        LineStreams,
+        Place,
+        SharedMemory,
         enlarge_pipe,
         let_ctrl_c_through,
+        take_back,
         wait_readable,
         wait_writable,
         write_some,
         writer,
     )
-    from qnnbridge._platform._registered import no_registered_pythons as registered_pythons
 
-from qnnbridge._platform._registered import RegisteredPython
+if TYPE_CHECKING:
+    if sys.platform == "win32":
+        from qnnbridge._platform._win32_daemon import (
+            DaemonStream,
+            abandon_stream,
+            connect_to_daemon,
+            connection_ended,
+            default_runtime_folder,
+            how_to_make_private,
+            make_private_folder,
+            release_stream,
+            why_not_private,
+            write_private_file,
+        )
+    else:
+        from qnnbridge._platform._posix_daemon import (
+            DaemonStream,
+            abandon_stream,
+            connect_to_daemon,
+            connection_ended,
+            default_runtime_folder,
+            how_to_make_private,
+            make_private_folder,
+            release_stream,
+            why_not_private,
+            write_private_file,
+        )
+
+_OF_THE_DAEMON = frozenset(
+    (
+        "DaemonStream",
+        "abandon_stream",
+        "connect_to_daemon",
+        "connection_ended",
+        "default_runtime_folder",
+        "how_to_make_private",
+        "make_private_folder",
+        "release_stream",
+        "why_not_private",
+        "write_private_file",
+    )
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_THE_DAEMON:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "_win32_daemon" if sys.platform == "win32" else "_posix_daemon"
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+
 
 __all__ = [
+    "LINES",
+    "MEMORY",
     "ChildProcess",
+    "DaemonStream",
+    "Detached",
     "Executable",
+    "LineStreams",
     "OwnedFds",
+    "Place",
     "RegisteredPython",
+    "SharedMemory",
     "Spawner",
+    "abandon_stream",
+    "connect_to_daemon",
+    "connection_ended",
+    "default_runtime_folder",
     "default_spawner",
     "enlarge_pipe",
     "executable_machine",
+    "how_to_make_private",
     "let_ctrl_c_through",
+    "make_private_folder",
     "native_machine",
     "out_of_memory_kills",
     "read_executable",
     "registered_pythons",
+    "release_stream",
+    "start_detached",
+    "start_failed",
+    "take_back",
     "wait_readable",
     "wait_writable",
+    "why_not_private",
+    "write_private_file",
     "write_some",
     "writer",
 ]

@@ -29,6 +29,9 @@ else:
 # between would hold a copy: the start would last as long as the fork lives. Taken before the other lock.
 no_fork = threading.RLock()
 
+# How many forks lie between the first process that imported this and this one: `os.getpid` is a system call.
+forks = 0
+
 _all: weakref.WeakSet[OwnedFds] = weakref.WeakSet()
 
 
@@ -92,6 +95,8 @@ if sys.platform != "win32":
         no_fork.release()
 
     def _after_fork_in_child() -> None:
+        global forks
+        forks += 1
         try:
             for owned in tuple(_all):
                 with contextlib.suppress(OSError):  # closed behind its owner's back

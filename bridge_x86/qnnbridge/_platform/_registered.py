@@ -1,11 +1,15 @@
-"""A Python as an installer has registered it (PEP 514), without asking the registry."""
+"""Which Pythons are installed, as the Windows registry says (PEP 514). Other systems have no such list."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import re
+import sys
 from collections.abc import Mapping
+
+_PYTHONS = r"Software\Python"
+_NOT_AN_INSTALLATION = "PyLauncher"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +45,49 @@ def registered_python(
     return None
 
 
-def no_registered_pythons() -> list[RegisteredPython]:
-    """Only Windows has such a list."""
-    return []
+if sys.platform == "win32":
+    import winreg
+
+    _HIVES = (
+        (winreg.HKEY_CURRENT_USER, 0),
+        (winreg.HKEY_LOCAL_MACHINE, winreg.KEY_WOW64_64KEY),
+        (winreg.HKEY_LOCAL_MACHINE, winreg.KEY_WOW64_32KEY),
+    )
+
+    def registered_pythons() -> list[RegisteredPython]:
+        """All of them, of any machine type, the user's own first; each executable once."""
+        found: dict[str, RegisteredPython] = {}
+        for root, view in _HIVES:
+            for company in _subkeys(root, _PYTHONS, view):
+                if company == _NOT_AN_INSTALLATION:
+                    continue
+                for tag in _subkeys(root, rf"{_PYTHONS}\{company}", view):
+                    key = rf"{_PYTHONS}\{company}\{tag}"
+                    python = registered_python(
+                        company, tag, _values(root, key, view), _values(root, rf"{key}\InstallPath", view)
+                    )
+                    if python is not None:
+                        found.setdefault(python.executable.lower(), python)
+        return list(found.values())
+
+    def _subkeys(root: int, path: str, view: int) -> list[str]:
+        try:
+            with winreg.OpenKey(root, path, 0, winreg.KEY_READ | view) as key:
+                return [winreg.EnumKey(key, index) for index in range(winreg.QueryInfoKey(key)[0])]
+        except OSError:
+            return []
+
+    def _values(root: int, path: str, view: int) -> dict[str, str]:
+        try:
+            with winreg.OpenKey(root, path, 0, winreg.KEY_READ | view) as key:
+                count = winreg.QueryInfoKey(key)[1]
+                values = [winreg.EnumValue(key, index) for index in range(count)]
+        except OSError:
+            return {}
+        return {name: value for name, value, _ in values if isinstance(value, str)}
+
+else:
+
+    def registered_pythons() -> list[RegisteredPython]:
+        """None: only Windows has such a list."""
+        return []

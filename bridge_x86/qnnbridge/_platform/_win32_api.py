@@ -70,6 +70,10 @@ class _IoStatus(ctypes.Structure):
 _kernel32.CreateJobObjectW.argtypes = (ctypes.c_void_p, wintypes.LPCWSTR)
 _kernel32.CreateJobObjectW.restype = wintypes.HANDLE
 _kernel32.SetInformationJobObject.argtypes = (wintypes.HANDLE, ctypes.c_int, ctypes.c_void_p, wintypes.DWORD)
+_kernel32.QueryInformationJobObject.argtypes = (
+    *(wintypes.HANDLE, ctypes.c_int, ctypes.c_void_p, wintypes.DWORD),
+    ctypes.c_void_p,
+)
 _kernel32.AssignProcessToJobObject.argtypes = (wintypes.HANDLE, wintypes.HANDLE)
 _kernel32.TerminateJobObject.argtypes = (wintypes.HANDLE, wintypes.UINT)
 _kernel32.ResumeThread.argtypes = (wintypes.HANDLE,)
@@ -104,6 +108,16 @@ def create_job() -> int:
     ):
         raise _last_error()
     return job
+
+
+def in_job_that_kills() -> bool:
+    """Whether this process is in a job that ends all its processes when it is closed."""
+    limits = _ExtendedLimits()
+    if not _kernel32.QueryInformationJobObject(
+        None, _JOB_EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits), None
+    ):
+        return False  # in no job
+    return bool(limits.BasicLimitInformation.LimitFlags & _JOB_KILL_ON_CLOSE)
 
 
 def assign_to_job(job: int, process: int) -> None:

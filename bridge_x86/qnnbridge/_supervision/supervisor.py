@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from qnnbridge._platform import Spawner, _forks
+from qnnbridge._platform import Spawner, _fds
 from qnnbridge._supervision.deaths import DeathHandler
 from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge._transport.channel import ChannelFailed, Deadline, Note
@@ -64,7 +64,7 @@ class Supervisor:
         self._reach = reach
         self.counters = Counters()
         self._owner_pid = os.getpid()
-        self._forks = _forks.count
+        self._forks = _fds.forks
         self._process: HostProcess | None = None
         self._starting: HostProcess | None = None
         """A generation that has not said HELLO yet."""
@@ -95,7 +95,7 @@ class Supervisor:
     def current(self) -> HostProcess | None:
         """`running`, for the path of quick calls: without a system call."""
         process = self._process
-        return process if process is not None and process.usable and self._forks == _forks.count else None
+        return process if process is not None and process.usable and self._forks == _fds.forks else None
 
     def process(self, deadline: float | None) -> HostProcess:
         """A generation that takes calls; starts one if need be.

@@ -20,7 +20,7 @@ from qnnbridge._platform import enlarge_pipe
 
 assert sys.platform != "win32"
 
-from qnnbridge._platform._posix_daemon_connection import SOCKET_NAME, SocketPath, SocketStream  # noqa: E402 - as in qnnbridge._platform
+from qnnbridge._platform._posix_daemon import SOCKET_NAME, DaemonStream, SocketPath  # noqa: E402 - as in qnnbridge._platform
 
 _BACKLOG: Final = 1024
 _DESCRIPTORS: Final = 65536
@@ -56,7 +56,7 @@ class Gate:
         """A visitor may wake `accept` up as well: then it is released while it is being closed."""
         self._closed = self._released = False
 
-    def accept(self) -> SocketStream | None:
+    def accept(self) -> DaemonStream | None:
         """The next visitor; ``None`` when the gate was closed. Raises `OSError` if there is no descriptor for
         it."""
         poll = select.poll()
@@ -67,7 +67,7 @@ class Gate:
             if self._closed:
                 return None
             try:
-                return SocketStream(self._socket.accept()[0])
+                return DaemonStream(self._socket.accept()[0])
             except (BlockingIOError, ConnectionAbortedError):
                 continue  # it went away again
 
@@ -104,7 +104,7 @@ class Streams:
         enlarge_pipe(self.in_fd)
         enlarge_pipe(self.out_fd)
 
-    def hand_over(self, stream: SocketStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
+    def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
         """Give the client its ends, with the answer. Raises `OSError`; ours stay open then."""
         stream.send_with_ends(answer((0, 0)), (self._their_read, self._their_write), deadline)
 

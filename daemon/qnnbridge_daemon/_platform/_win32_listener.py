@@ -19,10 +19,17 @@ from typing import Final
 assert sys.platform == "win32"
 
 from qnnbridge._platform import _win32_api as api  # noqa: E402 - type checkers find it empty on Linux
-from qnnbridge._platform._win32_daemon_connection import PIPE_PREFIX, PipeStream  # noqa: E402
-from qnnbridge._platform._win32_pipes import BUFFER_BYTES  # noqa: E402
-from qnnbridge._platform._win32_security import OwnerOnly  # noqa: E402
-from qnnbridge._platform._win32_sharing import Place, give_handle, take_back  # noqa: E402
+from qnnbridge._platform._win32_daemon import (  # noqa: E402
+    PIPE_PREFIX,
+    DaemonStream,
+    OwnerOnly,
+)
+from qnnbridge._platform._win32_streams import (  # noqa: E402
+    BUFFER_BYTES,
+    Place,
+    give_handle,
+    take_back,
+)
 
 _NAME_BYTES: Final = 16
 _PIPE_BUFFER_BYTES: Final = 4096
@@ -51,7 +58,7 @@ class Gate:
         """Of the instance that waits."""
         return self._waiting
 
-    def accept(self) -> PipeStream | None:
+    def accept(self) -> DaemonStream | None:
         """The next visitor; ``None`` when the gate was closed. Raises `OSError` if there is no instance for it."""
         while True:
             try:
@@ -73,7 +80,7 @@ class Gate:
             with self._lock:
                 handle, self._waiting = self._waiting, following
             if came:
-                return PipeStream(handle, client=False)
+                return DaemonStream(handle, client=False)
             _winapi.CloseHandle(handle)
 
     def close(self) -> None:
@@ -126,7 +133,7 @@ class Streams:
         self.in_fd = msvcrt.open_osfhandle(ours_r, os.O_RDONLY | os.O_BINARY | os.O_NOINHERIT)
         self.out_fd = msvcrt.open_osfhandle(ours_w, os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT)
 
-    def hand_over(self, stream: PipeStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
+    def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
         """Give the client its ends, with the answer. Raises `OSError`; ours stay open then."""
         pid = stream.peer_pid
         given: list[Place] = []

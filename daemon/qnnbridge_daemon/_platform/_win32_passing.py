@@ -13,7 +13,7 @@ from typing import Any
 
 assert sys.platform == "win32"
 
-from qnnbridge._platform._win32_sharing import give_handle  # noqa: E402 - type checkers find it empty on Linux
+from qnnbridge._platform._win32_streams import give_handle  # noqa: E402 - type checkers find it empty on Linux
 
 
 class KeptMemory:

@@ -1,4 +1,4 @@
-"""Child processes on Linux.
+"""Child processes on Linux, and programs that outlive this one (`start_detached`).
 
 Always holds: a child is the leader of a session of its own, so that Ctrl+C in the terminal does not reach it and
 everything it starts can be killed with it; it inherits three descriptors and nothing else; it is started by one
@@ -21,15 +21,16 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from typing import Final
 
+from qnnbridge._platform._executable import start_failed
 from qnnbridge._platform._fds import OwnedFds, no_fork
-from qnnbridge._platform._start_errors import start_failed
 from qnnbridge._platform._types import ChildProcess
 from qnnbridge_protocol.errors import ForkedClient, HostStartFailed
 
 assert sys.platform != "win32"
 
-from qnnbridge._platform._posix_pipes import enlarge_pipe, poll_fd  # noqa: E402 - type checkers find it empty on Windows
+from qnnbridge._platform._posix_streams import enlarge_pipe, poll_fd  # noqa: E402 - type checkers find it empty on Windows
 
 _log = logging.getLogger("qnnbridge.process")
 
@@ -43,6 +44,22 @@ _ABANDON_TIMEOUT_S = 2.0
 def native_machine() -> str:
     """The machine's name as the kernel tells it."""
     return os.uname().machine
+
+
+def out_of_memory_kills() -> int | None:
+    """How many processes the kernel has killed because memory ran out; ``None`` where it does not count them.
+
+    Linux counts them since 4.13, those of a container's own limit included. This tells such a death from a kill -9.
+    """
+    try:
+        with open("/proc/vmstat", encoding="ascii") as file:
+            for line in file:
+                name, _, count = line.partition(" ")
+                if name == "oom_kill":
+                    return int(count)
+    except (OSError, ValueError):
+        pass
+    return None
 
 
 class PosixChild:
@@ -275,3 +292,48 @@ def _forget_spawner() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_spawner)
+
+
+_FORK_TIMEOUT_S: Final = 5.0
+
+
+class Detached:
+    """A program that leads a life of its own. stderr_fd: to read what it says until it closes its end."""
+
+    def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stderr_fd: int) -> None:
+        self._process = process
+        self._fds = fds
+        self.stderr_fd = stderr_fd
+
+    def close(self) -> None:
+        """Listen no more. Collects the process that was started, which has left the real one behind long ago."""
+        self.stderr_fd = -1
+        self._fds.close_all()
+        try:
+            self._process.wait(_FORK_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            pass
+
+
+def start_detached(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Detached:
+    """In a session of its own. The program forks at once and goes on in the child, so that it has no parent here
+    that would have to collect it. Raises `OSError`."""
+    fds = OwnedFds()
+    ours, theirs = fds.pipe()
+    try:
+        with no_fork:
+            process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=theirs,
+                env=dict(env),
+                cwd=cwd,
+                close_fds=True,
+                start_new_session=True,
+            )
+    except BaseException:
+        fds.close_all()
+        raise
+    fds.close(theirs)
+    return Detached(process, fds, ours)

@@ -1,4 +1,4 @@
-"""The daemon's door on Linux: a Unix socket, whose other end the kernel names, and which carries descriptors.
+"""The connection to the daemon on Linux, and the private folder: a Unix socket, which carries descriptors.
 
 Always holds: nothing that is opened here is inherited by programs, and descriptors that are received are closed in
 a fork (`OwnedFds`). A stream belongs to one thread; `drop` may be called by any.
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
 import socket
+import stat
 import struct
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Final
@@ -19,7 +22,7 @@ from qnnbridge._platform._fds import OwnedFds
 
 assert sys.platform != "win32"
 
-from qnnbridge._platform._posix_pipes import poll_fd  # noqa: E402 - type checkers find it empty on Windows
+from qnnbridge._platform._posix_streams import poll_fd  # noqa: E402 - type checkers find it empty on Windows
 
 SOCKET_NAME: Final = "daemon.sock"
 
@@ -29,8 +32,8 @@ _MAX_ENDS: Final = 2
 _CROWD_PAUSE_S: Final = 0.005
 
 
-class SocketStream:
-    """One connection at the door. peer_pid: as the kernel tells it, 0 if it does not."""
+class DaemonStream:
+    """One connection of the daemon. peer_pid: as the kernel tells it, 0 if it does not."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -97,7 +100,7 @@ class SocketStream:
     @staticmethod
     def _some(data: bytes) -> bytes:
         if not data:
-            raise ConnectionResetError("the other side closed the door")
+            raise ConnectionResetError("the other side closed the connection")
         return data
 
 
@@ -108,7 +111,7 @@ def check_peer(uid: int | None, own: int) -> None:
         raise PermissionError(f"the other end belongs to user {uid}, not to {own}")
 
 
-def open_door(endpoint: str, folder: Path, deadline: float) -> SocketStream:
+def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStream:
     """A connection to the daemon of this folder. Raises `OSError` if there is none."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -117,7 +120,7 @@ def open_door(endpoint: str, folder: Path, deadline: float) -> SocketStream:
             while True:
                 try:
                     connection.connect(path)
-                    return SocketStream(connection)
+                    return DaemonStream(connection)
                 except BlockingIOError:
                     # So many are waiting to be let in that the kernel takes no more, and offers no way to wait.
                     time.sleep(min(_CROWD_PAUSE_S, _left(deadline)))
@@ -181,3 +184,53 @@ def abandon_stream(write_fd: int) -> None:
 
 def release_stream(write_fd: int, read_fd: int) -> None:
     """They are about to be closed, and nobody is in them: nothing to do here."""
+
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def default_runtime_folder() -> Path:
+    """Where sockets of this user belong."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.path.isdir(runtime):
+        return Path(runtime, "qnnbridge")
+    return Path(tempfile.gettempdir(), f"qnnbridge-{os.getuid()}")
+
+
+def make_private_folder(path: Path) -> None:
+    """Make the folder for us alone, with those above it. One that exists is left as it is: `why_not_private`
+    judges."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+
+
+def why_not_private(path: Path) -> str | None:
+    """What is wrong with a folder or file that only this user may use; ``None`` if it is as it should be."""
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
+        return "it is a symbolic link"
+    if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
+        return "it is neither a folder nor a file"
+    if status.st_uid != os.getuid():
+        return f"it belongs to user {status.st_uid}, not to you ({os.getuid()})"
+    if status.st_mode & _OTHERS:
+        return f"others may use it (mode {stat.S_IMODE(status.st_mode):04o})"
+    return None
+
+
+def how_to_make_private(path: Path) -> str | None:
+    """``None`` for what is not ours to change, or is a link."""
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid():
+        return None
+    return f"If nobody else needs it: chmod go-rwx {shlex.quote(str(path))}"
+
+
+def write_private_file(path: Path, data: bytes) -> None:
+    """Make a new file that only this user can read. Raises `FileExistsError`."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)

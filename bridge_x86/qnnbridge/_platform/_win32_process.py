@@ -19,15 +19,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from qnnbridge._platform import _win32_api as api
+from qnnbridge._platform._executable import start_failed
 from qnnbridge._platform._fds import OwnedFds
-from qnnbridge._platform._start_errors import start_failed
 from qnnbridge._platform._types import ChildProcess
+from qnnbridge_protocol.errors import HostStartFailed
 
 assert sys.platform == "win32"
 
-from qnnbridge._platform._win32_pipes import BUFFER_BYTES, stop_writing  # noqa: E402 - type checkers find it empty on Linux
+from qnnbridge._platform._win32_streams import BUFFER_BYTES, stop_writing  # noqa: E402 - type checkers find it empty on Linux
 
 _log = logging.getLogger("qnnbridge.process")
 
@@ -37,6 +39,10 @@ KILLED_EXIT_CODE = 1
 _CREATE_SUSPENDED = 0x4
 _CTRL_C_INTERVAL_S = 0.1
 _ERROR_MODE = api.SEM_FAILCRITICALERRORS | api.SEM_NOGPFAULTERRORBOX | api.SEM_NOOPENFILEERRORBOX
+
+
+def out_of_memory_kills() -> None:
+    """Windows does not kill processes for their memory, and counts nothing of the kind."""
 
 
 class WindowsChild:
@@ -252,3 +258,67 @@ _spawner = WindowsSpawner()
 def default_spawner() -> WindowsSpawner:
     """The spawner of this process."""
     return _spawner
+
+
+_BREAKAWAY: Final = subprocess.CREATE_BREAKAWAY_FROM_JOB
+_DETACHED_FLAGS: Final = subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP
+_ACCESS_DENIED: Final = 5
+
+
+class Detached:
+    """A program that leads a life of its own. stderr_fd: to read what it says until it closes its end."""
+
+    def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stderr_fd: int) -> None:
+        self._process = process
+        self._fds = fds
+        self.stderr_fd = stderr_fd
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.stderr_fd = -1
+        self._fds.close_all()
+        if self._process.poll() is None:
+            self._process.returncode = 0  # or Popen would call it a forgotten one; it is meant to live
+
+
+def start_detached(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Detached:
+    """Without a console, and outside of the job of this program where that is allowed. Raises `OSError`, and
+    `HostStartFailed` where the program would be ended together with this one."""
+    try:
+        return _start_without_job(argv, env, cwd, _DETACHED_FLAGS | _BREAKAWAY)
+    except OSError as error:
+        if error.winerror != _ACCESS_DENIED:
+            raise
+    if api.in_job_that_kills():
+        raise _would_die_with_us()
+    return _start_without_job(argv, env, cwd, _DETACHED_FLAGS)
+
+
+def _start_without_job(argv: Sequence[str], env: Mapping[str, str], cwd: str, flags: int) -> Detached:
+    process = subprocess.Popen(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=dict(env),
+        cwd=cwd,
+        close_fds=True,
+        creationflags=flags,
+    )
+    assert process.stderr is not None
+    fds = OwnedFds()
+    copy = fds.adopt(os.dup(process.stderr.fileno()))
+    process.stderr.close()
+    return Detached(process, fds, copy)
+
+
+def _would_die_with_us() -> HostStartFailed:
+    error = HostStartFailed(
+        "The daemon cannot be started from here: it would end together with this program.",
+        cause="This program is in a job of Windows that ends all its processes, and does not let them leave. "
+        "Terminals, editors and test runners make such jobs.",
+        fix="Start the daemon from another terminal (qnnbridge host start), or let the Task Scheduler do it "
+        "(qnnbridge host service).",
+    )
+    error.retry = "pointless"
+    return error
