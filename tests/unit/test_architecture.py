@@ -1,0 +1,332 @@
+"""The rules of `docs/architecture.md` that a program can check, on the syntax trees of all modules.
+
+Imports count wherever they stand: at the top, inside a function, and for type checkers only.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import qnnbridge
+
+ROOT = Path(__file__).parents[2]
+SOURCES = {
+    "qnnbridge_protocol": ROOT / "protocol",
+    "qnnbridge_host": ROOT / "host_arm64",
+    "qnnbridge": ROOT / "bridge_x86",
+    "qnnbridge_daemon": ROOT / "daemon",
+    "qnnbridge_tools": ROOT / "tools",
+}
+MOST_LINES = 500
+
+# What each package may import of the others. `test_layout.py` checks the packages; this table names the parts of the
+# host that the daemon and the tools may use.
+PARTS_OF_THE_HOST = {
+    "qnnbridge_daemon": (
+        "qnnbridge_host.server",
+        "qnnbridge_host.in_flight",
+        "qnnbridge_host.fastpath",
+        "qnnbridge_host.engine.bound_call",
+        "qnnbridge_host.engine.stop",
+        "qnnbridge_host._platform",
+    ),
+    "qnnbridge_tools": ("qnnbridge_host.model", "qnnbridge_host.cache"),
+}
+
+# `model/` and `cache/` of the host run in tools and in tests without ONNX Runtime.
+PURE = ("qnnbridge_host.model", "qnnbridge_host.cache")
+PURE_MAY_IMPORT = {*sys.stdlib_module_names, "filelock", "platformdirs", "qnnbridge_protocol"}
+# Calls of the operating system that the standard library lacks.
+PURE_PLATFORM = "qnnbridge_host._platform"
+
+PUBLIC_MODULES = {"qnnbridge", "qnnbridge.aio", "qnnbridge.dropin", "qnnbridge.errors", "qnnbridge.futures"}
+# It has the modules that onnxruntime has.
+MIMICRY = "qnnbridge.ort"
+
+# What does not hold yet. Entries are removed, never added; a list that is empty goes.
+CIRCLES_LEFT = (
+    {"qnnbridge._buckets", "qnnbridge._metadata", "qnnbridge._run_variants", "qnnbridge._session"},
+    {
+        "qnnbridge._compiling",
+        "qnnbridge._fastpath",
+        "qnnbridge._remote_session",
+        "qnnbridge._replay",
+        "qnnbridge_host.cache",
+    },
+    {"qnnbridge._daemon", "qnnbridge._host"},
+    {"qnnbridge_daemon.broker", "qnnbridge_daemon.clients", "qnnbridge_daemon.handlers", "qnnbridge_daemon.status"},
+    {"qnnbridge_host.fastpath"},
+    {"qnnbridge_host.model"},
+)
+IMPURE_LEFT = {"numpy", "qnnbridge"}
+PARTS_OF_THE_HOST_LEFT = ("qnnbridge_host.model", "qnnbridge_host.cache")
+CLASS_NAMES_LEFT = {
+    "Account",
+    "Answer",
+    "BadEntry",
+    "Check",
+    "Choice",
+    "Death",
+    "Entry",
+    "Facts",
+    "FileRecord",
+    "Finding",
+    "Found",
+    "FreeDimension",
+    "Given",
+    "Host",
+    "HostSettings",
+    "InferenceSession",
+    "Kind",
+    "Level",
+    "Limits",
+    "Line",
+    "Lines",
+    "Made",
+    "Node",
+    "NotFound",
+    "Note",
+    "OnCpu",
+    "Options",
+    "Order",
+    "Outcome",
+    "OutputDifference",
+    "Place",
+    "Plan",
+    "Prepared",
+    "Request",
+    "Row",
+    "Rule",
+    "Run",
+    "Service",
+    "SessionOptions",
+    "SessionProfile",
+    "Settings",
+    "Slab",
+    "State",
+    "Summary",
+    "Target",
+    "Tensor",
+    "Verdict",
+    "Visitor",
+    "Work",
+}
+PATHS_TO_COME = {"host_arm64/qnnbridge_host/model_service.py", "host_arm64/qnnbridge_host/compile/"}
+FORWARDING_LEFT = {
+    "qnnbridge._options",
+    "qnnbridge._platform.daemon_connection",
+    "qnnbridge._platform.detached",
+    "qnnbridge._platform.sharing",
+    "qnnbridge._preload",
+    "qnnbridge.ort._values",
+    "qnnbridge_daemon._platform.listener",
+    "qnnbridge_daemon._platform.passing",
+}
+
+
+def name_of(path: Path, root: Path) -> str:
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {
+    name_of(path, root): path for package, root in SOURCES.items() for path in (root / package).rglob("*.py")
+}
+
+
+@functools.cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_bytes(), str(MODULES[module]))
+
+
+@functools.cache
+def imports(module: str) -> frozenset[str]:
+    """Full names of all modules that a module imports, ours and others'."""
+    found: set[str] = set()
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            names = {f"{base}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else base for name in names}
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "import_module":
+            found |= {
+                arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
+            }
+    return frozenset(found)
+
+
+def within(name: str, *packages: str) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+# --- import rules ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", PARTS_OF_THE_HOST)
+def test_only_some_parts_of_the_host_are_used_by_others(package: str) -> None:
+    wrong = [
+        f"{module}: {name}"
+        for module in MODULES
+        if within(module, package)
+        for name in imports(module)
+        if within(name, "qnnbridge_host") and not within(name, *PARTS_OF_THE_HOST[package], *PARTS_OF_THE_HOST_LEFT)
+    ]
+    assert wrong == []
+
+
+def test_model_and_cache_need_neither_onnxruntime_nor_numpy() -> None:
+    wrong = [
+        f"{module}: {name}"
+        for module in MODULES
+        if within(module, *PURE)
+        for name in imports(module)
+        if name.partition(".")[0] not in PURE_MAY_IMPORT | IMPURE_LEFT and not within(name, *PURE, PURE_PLATFORM)
+    ]
+    assert wrong == []
+
+
+def test_model_does_not_know_the_cache() -> None:
+    users = [
+        module for module in MODULES if within(module, PURE[0]) if any(within(n, PURE[1]) for n in imports(module))
+    ]
+    assert users == []
+
+
+# --- circles ---------------------------------------------------------------------------------------------
+
+
+def reachable(start: str) -> set[str]:
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for name in imports(waiting.pop()):
+            if name in MODULES and name not in seen:
+                seen.add(name)
+                waiting.append(name)
+    return seen
+
+
+def circles() -> Iterator[list[str]]:
+    """Groups of modules of which each imports, directly or not, each other one."""
+    reaches = {module: reachable(module) - {module} | ({module} & imports(module)) for module in MODULES}
+    done: set[str] = set()
+    for module in sorted(MODULES):
+        group = {other for other in reaches[module] if module in reaches[other]} - {module}
+        if group and module not in done:
+            done |= group | {module}
+            yield sorted(group | {module})
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    found = [
+        group for group in circles() if not any(all(within(m, *known) for m in group) for known in CIRCLES_LEFT)
+    ]
+    assert found == []
+
+
+# --- files -----------------------------------------------------------------------------------------------
+
+
+def test_no_file_is_too_long_to_be_read_at_once() -> None:
+    lengths = {module: len(path.read_text("utf-8").splitlines()) for module, path in MODULES.items()}
+    assert {module: length for module, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def forwards(statements: list[ast.stmt]) -> bool:
+    """Whether statements do nothing but to import names, and to give them again under others."""
+    for statement in statements:
+        if isinstance(statement, (ast.Import, ast.ImportFrom, ast.Pass)):
+            continue
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            continue
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, (ast.Name, ast.Attribute)):
+            continue
+        if isinstance(statement, ast.Assign) and getattr(statement.targets[0], "id", "") == "__all__":
+            continue
+        if isinstance(statement, ast.If) and forwards([*statement.body, *statement.orelse]):
+            continue
+        return False
+    return True
+
+
+def test_no_module_only_forwards_names_of_others() -> None:
+    found = {
+        module
+        for module, path in MODULES.items()
+        if path.name != "__init__.py" and not within(module, f"{MIMICRY}.capi") and forwards(tree(module).body)
+    }
+    assert found - FORWARDING_LEFT - PUBLIC_MODULES == set()
+
+
+# --- names -----------------------------------------------------------------------------------------------
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """Twins of the two platforms, and classes that have the names of onnxruntime's on purpose, may share theirs."""
+    homes: dict[str, list[str]] = {}
+    for module in MODULES:
+        if not within(module, MIMICRY) and not re.search(r"\._?(posix|win32)", module):
+            for node in tree(module).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes.setdefault(node.name, []).append(module)
+    several = {name: sorted(modules) for name, modules in homes.items() if len(modules) > 1}
+    assert {name: modules for name, modules in several.items() if name not in CLASS_NAMES_LEFT} == {}
+
+
+# --- what is public --------------------------------------------------------------------------------------
+
+
+def test_the_bridge_is_private_but_for_what_is_documented() -> None:
+    public = {
+        module
+        for module in MODULES
+        if within(module, "qnnbridge") and not any(part.startswith("_") for part in module.split("."))
+    }
+    assert {module for module in public if not within(module, MIMICRY)} == PUBLIC_MODULES
+
+
+@functools.cache
+def pages() -> str:
+    return "\n".join(
+        path.read_text("utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    )
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC_MODULES | {MIMICRY}))
+def test_a_public_module_is_documented(name: str) -> None:
+    assert re.search(rf"\b{re.escape(name)}\b", pages())
+
+
+@pytest.mark.parametrize("name", sorted(qnnbridge.__all__))
+def test_a_public_name_is_documented(name: str) -> None:
+    assert re.search(rf"\b{re.escape(name)}\b", pages())
+
+
+@functools.cache
+def architecture() -> str:
+    return (ROOT / "docs" / "architecture.md").read_text("utf-8")
+
+
+def test_every_path_that_the_architecture_names_exists() -> None:
+    roots = "|".join(root.name for root in (*SOURCES.values(), ROOT / "docs", ROOT / "tests"))
+    named = set(re.findall(rf"`((?:{roots})/[^`\s]+)`", architecture()))
+    assert len(named) > 20
+    assert {path for path in named if not (ROOT / path).exists()} - PATHS_TO_COME == set()
+
+
+# --- the check of the checks -----------------------------------------------------------------------------
+
+
+def test_lazy_imports_and_those_for_type_checkers_count() -> None:
+    module = "qnnbridge"
+    lazily = {f"{module}._session", f"{module}._host"}
+    assert lazily <= imports(module), "the names behind TYPE_CHECKING"
+    assert len(MODULES) > 100
