@@ -17,7 +17,7 @@ from qnnbridge_protocol._version import __version__
 
 if TYPE_CHECKING:
     from qnnbridge import errors
-    from qnnbridge._buckets.status import BucketStatus
+    from qnnbridge._buckets.variants import BucketStatus
     from qnnbridge._buckets.verifying import PaddingReport
     from qnnbridge._compiling.compile import compile  # noqa: A004 - as in qnnbridge.compile(...)
     from qnnbridge._compiling.result import CompileResult
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from qnnbridge._ort_value import OrtValue
     from qnnbridge._session import CpuFallbackWarning, InferenceSession
     from qnnbridge._sparse_tensor import SparseTensor
-    from qnnbridge._supervision.recycling import RecycleAfter
-    from qnnbridge._supervision.restart_policy import RestartPolicy
+    from qnnbridge._supervision.restart_policy import RecycleAfter, RestartPolicy
     from qnnbridge.errors import BridgeError
     from qnnbridge_host.cache.status import CacheStatus, CacheWarning
     from qnnbridge_protocol.limits import Limits
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BridgeError": "qnnbridge.errors",
-    "BucketStatus": "qnnbridge._buckets.status",
+    "BucketStatus": "qnnbridge._buckets.variants",
     "CacheStatus": "qnnbridge_host.cache.status",
     "CacheWarning": "qnnbridge_host.cache.status",
     "CompileResult": "qnnbridge._compiling.result",
@@ -68,7 +67,7 @@ _HOMES = {
     "OrtValue": "qnnbridge._ort_value",
     "PaddingReport": "qnnbridge._buckets.verifying",
     "Placement": "qnnbridge_protocol.specs",
-    "RecycleAfter": "qnnbridge._supervision.recycling",
+    "RecycleAfter": "qnnbridge._supervision.restart_policy",
     "RestartPolicy": "qnnbridge._supervision.restart_policy",
     "RunOptions": "qnnbridge._options",
     "SessionOptions": "qnnbridge._options",

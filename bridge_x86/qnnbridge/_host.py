@@ -15,18 +15,15 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._deadlines import deadline_after
 from qnnbridge._diagnosis.reports import CrashReports
 from qnnbridge._fastpath.sharing import default_sharing, next_slab_number
-from qnnbridge._launch.command import host_command, host_environment
-from qnnbridge._launch.interpreter import HostInterpreter, find_host
+from qnnbridge._launch.interpreter import HostInterpreter, find_host, host_command, host_environment
 from qnnbridge._platform import default_spawner
-from qnnbridge._supervision.blame import Blame
+from qnnbridge._supervision.blame import Blame, IsolationLock
+from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._supervision.deaths import Investigator
-from qnnbridge._supervision.isolation import IsolationLock
 from qnnbridge._supervision.quarantine import Quarantine
-from qnnbridge._supervision.recycling import RecycleAfter, Recycler
-from qnnbridge._supervision.restart_policy import RestartPolicy
+from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, RestartPolicy
 from qnnbridge._supervision.supervisor import Supervisor
 from qnnbridge._transport.channel import ChannelFailed, ChannelRetired, Deadline, Note
 from qnnbridge._transport.host_process import HostProcess, Launch
@@ -35,8 +32,8 @@ from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
-    from qnnbridge._daemon.access import DaemonAccess
     from qnnbridge._daemon.connector import DaemonConnector
+    from qnnbridge._daemon.start import DaemonAccess
     from qnnbridge._fastpath.arrays import SharedArrays
 
 START_TIMEOUT_S = 60.0
@@ -403,8 +400,8 @@ def default_host() -> Host:
 def _new_default_host() -> Host:
     if not os.environ.get("QNNBRIDGE_HOST"):
         return Host()
-    from qnnbridge._daemon.access import DaemonAccess
     from qnnbridge._daemon.connect import daemon_by_default, daemon_host
+    from qnnbridge._daemon.start import DaemonAccess
 
     return daemon_host(DaemonAccess()) if daemon_by_default() else Host()
 

@@ -15,10 +15,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from qnnbridge._devices import require_cpu
 from qnnbridge._feed_rules import INVALID_ARGUMENT, Rule, check_tensor, make_rule
 from qnnbridge._feeds import Node
 from qnnbridge._ort_value import OrtValue, as_numpy, checked_shape, element_from, typed_view
+from qnnbridge._providers import require_cpu
 from qnnbridge._sparse_tensor import SparseTensor
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType, nbytes

@@ -1,21 +1,120 @@
-"""Typed attributes of `SessionOptions` and `RunOptions`, and the argument checks of their methods.
-
-A field converts what is assigned exactly as ONNX Runtime's native classes do (their rules were measured, not read:
-``None`` is a false boolean, ``1.0`` is a true one and no number, bytes are UTF-8 text, an enumeration takes no
-plain number) and refuses the rest with an error that is also a `TypeError`. Values live in the instance's
-``_values``; a field that was never assigned is absent there. Pure checks, no locks: assigning one attribute is
-one dictionary store.
-"""
+"""ONNX Runtime's enumerations, the typed fields of its options classes, and did-you-mean for mistyped names."""
 
 from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
-from qnnbridge._suggestions import suggest
 from qnnbridge_protocol import errors
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """`` Did you mean 'x'?`` with a leading blank, or nothing."""
+    import difflib  # with heapq: for mistakes only
+
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+class _OrtEnum(enum.IntEnum):
+    __str__ = enum.Enum.__str__
+    __format__ = enum.Enum.__format__  # an IntEnum would format as its number
+
+
+class GraphOptimizationLevel(_OrtEnum):
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(_OrtEnum):
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(_OrtEnum):
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+class OrtAllocatorType(_OrtEnum):
+    INVALID = -1
+    ORT_DEVICE_ALLOCATOR = 0
+    ORT_ARENA_ALLOCATOR = 1
+
+
+class OrtMemType(_OrtEnum):
+    CPU_INPUT = -2
+    CPU_OUTPUT = -1
+    CPU = -1
+    DEFAULT = 0
+
+
+class OrtDeviceMemoryType(_OrtEnum):
+    DEFAULT = 0
+    HOST_ACCESSIBLE = 5
+
+
+class OrtMemoryInfoDeviceType(_OrtEnum):
+    CPU = 0
+    GPU = 1
+    FPGA = 2
+    NPU = 3
+
+
+class OrtHardwareDeviceType(_OrtEnum):
+    CPU = 0
+    GPU = 1
+    NPU = 2
+
+
+class OrtExecutionProviderDevicePolicy(_OrtEnum):
+    DEFAULT = 0
+    PREFER_CPU = 1
+    PREFER_NPU = 2
+    PREFER_GPU = 3
+    MAX_PERFORMANCE = 4
+    MAX_EFFICIENCY = 5
+    MIN_OVERALL_POWER = 6
+
+
+class OrtSparseFormat(_OrtEnum):
+    ORT_SPARSE_UNDEFINED = 0
+    ORT_SPARSE_COO = 1
+    ORT_SPARSE_CSRC = 2
+    ORT_SPARSE_BLOCK_SPARSE = 4
+
+
+class ModelPackageWriteMode(_OrtEnum):
+    """Since ONNX Runtime 1.32."""
+
+    PRESERVE = 0
+    DENSE = 1
+
+
+class OrtCompileApiFlags(enum.IntFlag):
+    NONE = 0
+    ERROR_IF_NO_NODES_COMPILED = 1
+    ERROR_IF_OUTPUT_FILE_EXISTS = 2
+
+
+class OrtDeviceVendorId(enum.IntEnum):
+    """PCI vendor numbers of devices."""
+
+    NONE = 0x0000
+    AMD = 0x1002
+    NVIDIA = 0x10DE
+    ARM = 0x13B5
+    MICROSOFT = 0x1414
+    HUAWEI = 0x19E5
+    QUALCOMM = 0x5143
+    INTEL = 0x8086
+
 
 T = TypeVar("T")
 
@@ -169,3 +268,20 @@ def as_text_mapping(name: str, value: Any) -> dict[str, str]:
 
 def wrong_type(name: str, value: Any, wanted: str) -> errors.RemoteTypeError:
     return errors.RemoteTypeError(f"{name} must be {wanted}, not {value!r:.100} ({type(value).__name__}).")
+
+
+__all__ = [
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "ModelPackageWriteMode",
+    "OrtAllocatorType",
+    "OrtCompileApiFlags",
+    "OrtDeviceMemoryType",
+    "OrtDeviceVendorId",
+    "OrtExecutionProviderDevicePolicy",
+    "OrtHardwareDeviceType",
+    "OrtMemType",
+    "OrtMemoryInfoDeviceType",
+    "OrtSparseFormat",
+]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from qnnbridge._enums import (
+from qnnbridge._foreign_options import coerce_run_options, coerce_session_options
+from qnnbridge._option_fields import (
     ExecutionMode,
     ExecutionOrder,
     GraphOptimizationLevel,
@@ -16,7 +17,6 @@ from qnnbridge._enums import (
     OrtMemType,
     OrtSparseFormat,
 )
-from qnnbridge._foreign_options import coerce_run_options, coerce_session_options
 from qnnbridge._run_options import RunOptions
 from qnnbridge._session_options import SessionOptions
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge._devices import require_cpu
+from qnnbridge._providers import require_cpu
 from qnnbridge._sparse_tensor import SparseCooView, SparseCsrView, SparseTensor, sparse_type
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import (

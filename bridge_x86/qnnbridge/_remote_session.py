@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from qnnbridge._create import LOG_TIMEOUT_S as LOG_TIMEOUT_S
 from qnnbridge._create import CreateRequest, make_session
 from qnnbridge._daemon.session import KILL_ANSWER_S
-from qnnbridge._deadlines import deadline_after
 from qnnbridge._recipe import SessionRecipe as SessionRecipe
 from qnnbridge._replay import BadEntry, ReplayingSession
 from qnnbridge._session_profile import SessionProfile, profile_lost
-from qnnbridge._supervision.overdue import OnDeadline as OnDeadline
+from qnnbridge._supervision.deadlines import OnDeadline as OnDeadline
+from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._terminate_relay import Terminable, TerminateRelay
 from qnnbridge._transport.channel import ChannelFailed, ChannelRetired, Deadline, Note
 from qnnbridge_host.model.checks import before_session

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from qnnbridge._daemon.session import DaemonSession
-from qnnbridge._deadlines import deadline_after
 from qnnbridge._providers import CPU
 from qnnbridge._recipe import SessionRecipe
-from qnnbridge._supervision.overdue import OnDeadline, overdue
+from qnnbridge._supervision.deadlines import OnDeadline, deadline_after, overdue
 from qnnbridge._transport.channel import ChannelFailed, ChannelRetired, Deadline, Note
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_host.cache.status import CacheStatus

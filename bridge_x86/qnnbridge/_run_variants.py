@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._background import Background
-from qnnbridge._deadlines import deadline_after
 from qnnbridge._metadata import SessionMetadata
+from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge_protocol.errors import BridgeError, OptionError, RemoteError, RemoteValueError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qnnbridge._io_binding import IOBinding
     from qnnbridge._ort_value import OrtValue
     from qnnbridge._run_options import RunOptions
-    from qnnbridge._supervision.overdue import OnDeadline
+    from qnnbridge._supervision.deadlines import OnDeadline
 
 _log = logging.getLogger("qnnbridge.session")
 

@@ -12,24 +12,22 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from qnnbridge._enums import (
+from qnnbridge._option_fields import (
     ExecutionMode,
     ExecutionOrder,
-    GraphOptimizationLevel,
-    OrtExecutionProviderDevicePolicy,
-)
-from qnnbridge._option_fields import (
     Field,
+    GraphOptimizationLevel,
     HasFields,
+    OrtExecutionProviderDevicePolicy,
     as_bool,
     as_enum,
     as_int32,
     as_int64,
     as_text,
     as_text_mapping,
+    suggest,
     wrong_type,
 )
-from qnnbridge._suggestions import suggest
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from qnnbridge._devices import CPU_DEVICE, OrtDevice, refused_device
-from qnnbridge._enums import OrtSparseFormat
+from qnnbridge._option_fields import OrtSparseFormat
+from qnnbridge._providers import CPU_DEVICE, OrtDevice, refused_device
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import element_of
 from qnnbridge_protocol.sparse import Format, Sparse

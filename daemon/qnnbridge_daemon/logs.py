@@ -15,8 +15,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qnnbridge._daemon.folder import runtime_folder
-from qnnbridge._diagnosis.state_files import state_dir
+from qnnbridge._daemon.discovery import runtime_folder
+from qnnbridge._diagnosis.reports import state_dir
 from qnnbridge._platform import default_runtime_folder
 
 if TYPE_CHECKING:

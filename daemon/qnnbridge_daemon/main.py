@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from qnnbridge._daemon.discovery import (
     Discovery,
     look_at_discovery,
+    make_runtime_folder,
     read_discovery,
     remove_discovery,
     write_discovery,
 )
-from qnnbridge._daemon.folder import make_runtime_folder
 from qnnbridge._daemon.start import READY, RUNNING, WAITING
 from qnnbridge_daemon._platform.listener import (
     allow_descriptors,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from qnnbridge._daemon.discovery import Discovery
 from qnnbridge._daemon.start import TAKE_OVER
-from qnnbridge._supervision.recycling import RecycleAfter
+from qnnbridge._supervision.restart_policy import RecycleAfter
 from qnnbridge_daemon.settings import BrokerSettings, Limits
 
 

@@ -231,7 +231,7 @@ def test_sparse_tensors_go_in_and_come_out(host: qnnbridge.Host) -> None:
     """A matrix product with a sparse matrix, which is an output too: no operator makes one."""
     import onnxruntime
 
-    from qnnbridge._devices import OrtDevice
+    from qnnbridge._providers import OrtDevice
 
     kind = onnx.TypeProto()
     kind.sparse_tensor_type.elem_type = TensorProto.FLOAT

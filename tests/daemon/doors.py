@@ -15,8 +15,13 @@ from typing import Any
 import psutil
 
 import qnnbridge
-from qnnbridge._daemon.discovery import Discovery, read_discovery, write_discovery
-from qnnbridge._daemon.folder import make_runtime_folder, runtime_folder
+from qnnbridge._daemon.discovery import (
+    Discovery,
+    make_runtime_folder,
+    read_discovery,
+    runtime_folder,
+    write_discovery,
+)
 from qnnbridge_daemon._platform.listener import make_endpoint
 from qnnbridge_daemon.listener import Entered, Listener
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES

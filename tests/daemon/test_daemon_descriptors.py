@@ -14,8 +14,7 @@ import pytest
 from filelock import FileLock
 
 import qnnbridge
-from qnnbridge._daemon.discovery import FILE_NAME, write_discovery
-from qnnbridge._daemon.folder import make_runtime_folder
+from qnnbridge._daemon.discovery import FILE_NAME, make_runtime_folder, write_discovery
 from qnnbridge_daemon import listener
 from qnnbridge_daemon.main import Daemon
 from qnnbridge_protocol.errors import HostStartFailed

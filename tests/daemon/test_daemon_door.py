@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 import qnnbridge
-from qnnbridge._daemon import enter as entering
-from qnnbridge._daemon.discovery import Discovery, write_discovery
-from qnnbridge._daemon.enter import Unreachable, enter, program_name
-from qnnbridge._daemon.folder import make_runtime_folder
+from qnnbridge._daemon import connector as entering
+from qnnbridge._daemon.connector import Unreachable, enter, program_name
+from qnnbridge._daemon.discovery import Discovery, make_runtime_folder, write_discovery
 from qnnbridge_daemon.listener import DIALOGUE_TIMEOUT_S, UNPROVEN_MAX, Listener
 from qnnbridge_protocol.auth import CHALLENGE_BYTES, PROOF_BYTES, ClientSide, Visitor
 from qnnbridge_protocol.errors import ForkedClient, HostCrashed, HostStartFailed

@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 import qnnbridge
-from qnnbridge._daemon.discovery import FILE_NAME, read_discovery, remove_discovery, write_discovery
-from qnnbridge._daemon.folder import make_runtime_folder, runtime_folder
+from qnnbridge._daemon.discovery import (
+    FILE_NAME,
+    make_runtime_folder,
+    read_discovery,
+    remove_discovery,
+    runtime_folder,
+    write_discovery,
+)
 from qnnbridge._daemon.start import variables_from_anywhere
 from qnnbridge_daemon.logs import log_file, stderr_file
 from qnnbridge_protocol.errors import HostStartFailed
@@ -142,7 +148,7 @@ WRITES_WITHOUT_ROOM = """
 import resource, signal
 from tests.daemon.doors import new_discovery
 from qnnbridge._daemon.discovery import write_discovery
-from qnnbridge._daemon.folder import make_runtime_folder
+from qnnbridge._daemon.discovery import make_runtime_folder
 folder = make_runtime_folder()
 discovery = new_discovery(folder)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from qnnbridge._daemon.discovery import write_discovery
-from qnnbridge._daemon.folder import make_runtime_folder
+from qnnbridge._daemon.discovery import make_runtime_folder, write_discovery
 from qnnbridge._daemon.start import TAKE_OVER, Starting
 from qnnbridge_daemon import main
 from qnnbridge_daemon.lock import LOCK_NAME, FolderLock

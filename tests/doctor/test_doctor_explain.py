@@ -8,11 +8,9 @@ import pytest
 
 from qnnbridge._diagnosis import messages, ort_log
 from qnnbridge._diagnosis.death_rules import DEATH_RULES
-from qnnbridge._diagnosis.messages import explain_text
-from qnnbridge._diagnosis.messages_data import LAST_RULES, MESSAGE_RULES
-from qnnbridge._diagnosis.model_rules import MODEL_RULES
+from qnnbridge._diagnosis.log_rules import MODEL_RULES, SETUP_RULES
+from qnnbridge._diagnosis.messages import LAST_RULES, MESSAGE_RULES, explain_text
 from qnnbridge._diagnosis.ort_log import search
-from qnnbridge._diagnosis.setup_rules import SETUP_RULES
 from qnnbridge_tools.doctor.catalogue import CATALOGUE
 from qnnbridge_tools.doctor.examine import explained, explanation_text
 

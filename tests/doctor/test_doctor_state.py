@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qnnbridge._diagnosis.crash import CrashRecord
-from qnnbridge._diagnosis.exit_status import ExitStatus
+from qnnbridge._diagnosis.exit_codes import ExitStatus
 from qnnbridge._diagnosis.reports import CrashReports
 from qnnbridge._supervision.blame import NativeCall, Points
 from qnnbridge._supervision.quarantine import Quarantine

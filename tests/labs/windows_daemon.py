@@ -22,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from windows_facts import FACTS, ROOTS, TIMEOUT_S, ended, fact, read_all, report, start
 
 import qnnbridge  # isort: skip
-from qnnbridge._daemon.discovery import read_discovery
-from qnnbridge._daemon.folder import runtime_folder
+from qnnbridge._daemon.discovery import read_discovery, runtime_folder
 from qnnbridge._platform import _win32_daemon as security
 from qnnbridge._platform._win32_api import in_job_that_kills
 from qnnbridge._platform._win32_daemon import DaemonStream, connect_to_daemon, make_private_folder, why_not_private

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from windows_facts import FACTS, ROOTS, TIMEOUT_S, ended, fact, read_all, refusal, report, say, start
 
 import psutil  # isort: skip
+from qnnbridge._launch.installed import executable_machine, process_machine
 from qnnbridge._launch.interpreter import find_host
-from qnnbridge._launch.machine import executable_machine, process_machine
 from qnnbridge._launch.stderr import StderrCollector
 from qnnbridge._platform import (
     default_spawner,

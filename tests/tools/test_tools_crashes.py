@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
-from qnnbridge._diagnosis.exit_status import ExitStatus
+from qnnbridge._diagnosis.exit_codes import ExitStatus
 from qnnbridge._diagnosis.reports import CrashReports
 from qnnbridge_tools.cli import app
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from qnnbridge._diagnosis.exit_status import ExitStatus
+from qnnbridge._diagnosis.exit_codes import ExitStatus
 from qnnbridge._supervision.blame import MAX_SOLO_REPLIES, Blame, NativeCall, Points
 
 SEGV = ExitStatus(-11, "posix")

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from qnnbridge._buckets.api import bucket_arguments
-from qnnbridge._buckets.arguments import make_arguments
+from qnnbridge._buckets.arguments import Relation, make_arguments
+from qnnbridge._buckets.batches import wanted_variants
 from qnnbridge._buckets.plan import (
     Plan,
     check_overrides,
@@ -17,8 +18,6 @@ from qnnbridge._buckets.plan import (
     make_plan,
     refuse_dimensions_left,
 )
-from qnnbridge._buckets.relation import Relation
-from qnnbridge._buckets.symbols import wanted_variants
 from qnnbridge.errors import BridgeError, CompiledModelRefused, OptionError
 from qnnbridge_host.model.scan import EpContextNode, ModelScan
 from qnnbridge_protocol.specs import NodeInfo

@@ -8,14 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnbridge._buckets.arguments import make_arguments
-from qnnbridge._buckets.cutting import OutputShapes, cut
-from qnnbridge._buckets.padding import pad_feeds
+from qnnbridge._buckets.arguments import MAX_DENOMINATOR, Relation, make_arguments
+from qnnbridge._buckets.batches import (
+    OutputShapes,
+    bucket_for,
+    cut,
+    joined,
+    joints,
+    pad_feeds,
+    parts,
+    refuse_too_large,
+    sizes_of,
+    too_large,
+    variant_for,
+)
 from qnnbridge._buckets.plan import Plan, make_plan
-from qnnbridge._buckets.probing import check_cut, find_shapes
-from qnnbridge._buckets.relation import MAX_DENOMINATOR, Relation
-from qnnbridge._buckets.sizes import bucket_for, refuse_too_large, sizes_of, too_large, variant_for
-from qnnbridge._buckets.splitting import joined, joints, parts
+from qnnbridge._buckets.verifying import check_cut, find_shapes
 from qnnbridge.errors import DeadlineExceeded, Fail, HostCrashed, InvalidArgument, ModelError, OptionError
 from qnnbridge_host.model.scan import ModelScan
 from qnnbridge_protocol.elements import ElementType

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from qnnbridge._buckets.relation import MAX_DENOMINATOR, Relation, fit, parse
+from qnnbridge._buckets.arguments import MAX_DENOMINATOR, Relation, fit, parse
 from qnnbridge.errors import OptionError
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from qnnbridge._launch.command import host_command, host_environment
+from qnnbridge._launch.interpreter import host_command, host_environment
 
 
 def test_the_interpreter_is_isolated_unbuffered_and_names_its_parent() -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from tests import needs
 
-from qnnbridge._diagnosis.exit_codes import ExitStatus, explain_code
-from qnnbridge._diagnosis.exit_codes_data import POSIX, SIGNALS, WINDOWS
-from qnnbridge._diagnosis.exit_status import git_bash_status
+from qnnbridge._diagnosis.exit_codes import POSIX, SIGNALS, WINDOWS, ExitStatus, git_bash_status
+from qnnbridge._diagnosis.explain_code import explain_code
 from qnnbridge._diagnosis.qnn_codes import QNN_CODES, by_number, find
 from qnnbridge_protocol.errors import OptionError
 

@@ -336,7 +336,7 @@ def test_arrays_of_ml_dtypes_are_accepted_for_their_type() -> None:
 
 def test_sparse_tensors_are_checked_and_passed_on() -> None:
     node = NodeInfo("x", "sparse_tensor(float)", (3, 3))
-    from qnnbridge._devices import OrtDevice
+    from qnnbridge._providers import OrtDevice
 
     def coo(dtype: Any, shape: list[int]) -> SparseTensor:
         values = np.array([1, 2], dtype)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge._launch.configuration import configuration_file
 from qnnbridge._launch.installed import Surroundings
-from qnnbridge._launch.interpreter import HostInterpreter, find_host, find_host_in
+from qnnbridge._launch.interpreter import HostInterpreter, configuration_file, find_host, find_host_in
 from qnnbridge._platform import RegisteredPython
 from qnnbridge_protocol.errors import HostNotFound
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from direct_ort import assert_same_class, outcome, session
 
-from qnnbridge import _enums as enums
+from qnnbridge import _option_fields as enums
 from qnnbridge._lora import LoraAdapter
 from qnnbridge._node import ModelMetadata, NodeArg
 from qnnbridge._options import (

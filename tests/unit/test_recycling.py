@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qnnbridge._supervision.recycling import MAX_KEYS, RecycleAfter, Recycler
+from qnnbridge._supervision.restart_policy import MAX_KEYS, RecycleAfter, Recycler
 
 PID = 0
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from qnnbridge._launch.machine import read_executable
+from qnnbridge._launch.installed import read_executable
 from qnnbridge_host.model.release_table import (
     SCHEMA_VERSION,
     Release,

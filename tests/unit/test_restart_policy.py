@@ -8,7 +8,7 @@ import threading
 import pytest
 from fake_clock import FakeClock
 
-from qnnbridge._diagnosis.exit_status import ExitStatus
+from qnnbridge._diagnosis.exit_codes import ExitStatus
 from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge_protocol.errors import BreakerOpen, HostNotFound, VersionMismatch
 

@@ -6,8 +6,7 @@ import contextlib
 import threading
 import time
 
-from qnnbridge._supervision.blame import Blame, NativeCall
-from qnnbridge._supervision.isolation import Deadline, IsolationLock
+from qnnbridge._supervision.blame import Blame, Deadline, IsolationLock, NativeCall
 from qnnbridge._transport.channel import Note
 
 GRACE_S = 20.0

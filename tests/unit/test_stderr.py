@@ -12,13 +12,16 @@ import pytest
 
 from qnnbridge._launch.stderr import (
     HEAD_BYTES,
+    LINE_BYTES,
     SECTION_BYTES,
     SECTIONS_MAX,
     SECTIONS_TOTAL_BYTES,
     TAIL_BYTES,
+    Bounded,
+    Marker,
+    MarkerSplitter,
     StderrCollector,
 )
-from qnnbridge._launch.stderr_stream import LINE_BYTES, Bounded, Marker, MarkerSplitter
 
 TIMEOUT_S = 20.0
 

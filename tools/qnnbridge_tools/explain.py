@@ -20,7 +20,7 @@ def explain(
 ) -> None:
     """Say in words what an exit code means."""
     with reporting.work(as_json=as_json):
-        from qnnbridge._diagnosis.exit_codes import explain_code
+        from qnnbridge._diagnosis.explain_code import explain_code
         from qnnbridge_tools import output
 
         explanations = [explain_code(code) for code in codes]

@@ -12,9 +12,8 @@ from qnnbridge_protocol.errors import OptionError
 
 if TYPE_CHECKING:
     from qnnbridge._buckets.arguments import BucketArguments, Buckets, Cut, Overflow, Pad
-    from qnnbridge._buckets.status import BucketStatus
+    from qnnbridge._buckets.variants import BucketStatus, Progress
     from qnnbridge._buckets.verifying import PaddingReport
-    from qnnbridge._buckets.warming import Progress
 
 S = TypeVar("S", bound="Bucketable")
 

@@ -1,24 +1,50 @@
-"""What the application said of buckets, fitted to the inputs of a model; whatever does not fit is said in words.
-
-A `Plan` is immutable; any thread. It knows the inputs only: what becomes of the outputs is in `cutting`.
-"""
+"""Where the free dimensions of a model are, by their names, and which sizes are compiled. Pure functions."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from qnnbridge._buckets.arguments import BucketArguments
-from qnnbridge._buckets.model_axes import FreeDimension, free_dimensions, without_shape
 from qnnbridge._feed_rules import Array, Rule, make_rule
-from qnnbridge._suggestions import suggest
+from qnnbridge._option_fields import suggest
 from qnnbridge_host.model.scan import ModelScan
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import CompiledModelRefused, OptionError
+from qnnbridge_protocol.specs import NodeInfo
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FreeDimension:
+    """One axis of one input. symbol: its name in the model, ``None`` if it has none."""
+
+    input: str
+    axis: int
+    symbol: str | None
+
+    def __str__(self) -> str:
+        name = f"{self.symbol!r}" if self.symbol is not None else "without a name"
+        return f"{name} (input {self.input!r}, axis {self.axis})"
+
+
+def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[FreeDimension, ...]:
+    """In the order of the inputs and axes."""
+    return tuple(
+        FreeDimension(node.name, axis, dim if isinstance(dim, str) else None)
+        for node in inputs
+        for axis, dim in enumerate(node.shape or ())
+        if not isinstance(dim, int)
+    )
+
+
+def without_shape(scan: ModelScan) -> tuple[str, ...]:
+    """Inputs of which the model does not even give the number of dimensions."""
+    return tuple(node.name for node in scan.inputs if node.shape is None and "tensor" in node.type)
+
 
 _WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 

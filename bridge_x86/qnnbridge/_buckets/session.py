@@ -15,28 +15,34 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._buckets.arguments import BucketArguments
-from qnnbridge._buckets.cutting import OutputShapes, cut
-from qnnbridge._buckets.model_axes import free_dimensions
-from qnnbridge._buckets.padding import pad_feeds
+from qnnbridge._buckets.batches import (
+    OutputShapes,
+    cut,
+    joined,
+    joints,
+    pad_feeds,
+    parts,
+    refuse_too_large,
+    shown_inputs,
+    shown_outputs,
+    sizes_of,
+    too_large,
+    variant_for,
+    wanted_variants,
+)
 from qnnbridge._buckets.plan import (
     Plan,
     Sizes,
     check_options,
     check_overrides,
     dimensions_left,
+    free_dimensions,
     make_plan,
     refuse_dimensions_left,
 )
-from qnnbridge._buckets.probing import check_cut, find_shapes, zeros
-from qnnbridge._buckets.sizes import refuse_too_large, sizes_of, too_large, variant_for
-from qnnbridge._buckets.splitting import joined, joints, parts
-from qnnbridge._buckets.status import BucketStatus, VariantStatus
-from qnnbridge._buckets.symbols import shown_inputs, shown_outputs, wanted_variants
-from qnnbridge._buckets.variants import FREE, Variants
-from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, verify_padding
-from qnnbridge._buckets.warming import Progress, warm
+from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, warm
+from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, check_cut, find_shapes, verify_padding, zeros
 from qnnbridge._daemon.connect import DAEMON, chosen_host
-from qnnbridge._deadlines import deadline_after
 from qnnbridge._fastpath.runner import Failure, deliver
 from qnnbridge._fastpath.user_arrays import Out, check_out
 from qnnbridge._feeds import FeedChecker
@@ -50,6 +56,7 @@ from qnnbridge._session import (
     InferenceSession,
     _remake,
 )
+from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_protocol.specs import Placement

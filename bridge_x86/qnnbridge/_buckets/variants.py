@@ -1,26 +1,87 @@
-"""The sessions of all buckets: each is made once, when it is first needed or ahead by `warm`, and kept.
+"""The variants of a session with buckets and their status.
 
-What always holds: a variant is made by one thread, others that need it wait for it as long as their time allows; a
-variant that could not be made is tried again by the next call. Any thread.
+A variant is one ordinary session per bucket, made when it is needed or by `warm`.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from qnnbridge._buckets.plan import Plan, Sizes
 from qnnbridge._providers import CPU
-from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded
-from qnnbridge_protocol.specs import ProviderSpec
+from qnnbridge_host.cache.status import CacheStatus
+from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, OptionError
+from qnnbridge_protocol.specs import Placement, ProviderSpec
 
 if TYPE_CHECKING:
     from qnnbridge._remote_session import OnDeadline, SessionRecipe
     from qnnbridge._session import InferenceSession
+
+WEIGHTS: Final = (
+    "Each variant has its own copy of the weights: QNN can keep those of several variants in one context binary, "
+    "but its HTP simulator cannot load such a one, so that sessions can do it could not be tested."
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VariantStatus:
+    """One compiled size.
+
+    made: whether its session exists. made_at_call: it was made while a call waited for it, and not by ``warm()``.
+    seconds: making it took, be it compiled or loaded from the cache. runs: calls, and parts of calls, in it.
+    """
+
+    sizes: Mapping[str, int]
+    made: bool
+    made_at_call: bool
+    seconds: float
+    runs: int
+    placement: Placement | None
+    cache: CacheStatus | None
+
+    def __str__(self) -> str:
+        text = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+        if self.placement is None:
+            return f"{text}: not made yet"
+        where = f"{self.placement.qnn_nodes} nodes on QNN, {self.placement.cpu_nodes} on the CPU"
+        ahead = ", made at a call" if self.made_at_call else ""
+        return f"{text}: {where}, made in {self.seconds:.2f} s{ahead}, {self.runs} runs"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BucketStatus:
+    """All variants, the smallest first, and what became of the calls.
+
+    calls: all of them. padded: calls, and parts of calls, whose inputs were made larger. split: calls done in
+    several parts. on_cpu: calls too large for the largest bucket, which ran on the CPU (``overflow="cpu"``).
+    cut: output -> how each dimension follows from the sizes, ``None`` for one that does not; without the outputs in
+    uncut, which are not cut for the reason there. weights: whether variants share them, in words.
+    """
+
+    variants: tuple[VariantStatus, ...]
+    calls: int
+    padded: int
+    split: int
+    on_cpu: int
+    cut: Mapping[str, tuple[str | None, ...]]
+    uncut: Mapping[str, str]
+    weights: str = WEIGHTS
+
+    def __str__(self) -> str:
+        lines = [str(variant) for variant in self.variants]
+        lines.append(
+            f"{self.calls} calls, {self.split} in several parts, {self.on_cpu} on the CPU because they were too "
+            f"large; {self.padded} runs with padding"
+        )
+        lines += [f"output {name!r} is not cut: {reason}" for name, reason in self.uncut.items()]
+        return "\n".join(lines)
+
 
 _log = logging.getLogger("qnnbridge.buckets")
 
@@ -152,3 +213,79 @@ class Variants:
         fixed = {**manifest.spec.free_dimensions_by_name, **self.plan.named(sizes)}
         spec = dataclasses.replace(manifest.spec, free_dimensions_by_name=fixed)
         return dataclasses.replace(manifest, spec=spec)
+
+
+# Called with how many variants are made, how many there are, and the sizes of the next; of the last at the end.
+# With several workers from their threads, one call at a time.
+Progress = Callable[[int, int, Mapping[str, int]], None]
+
+
+def warm(
+    variants: Variants, wanted: Sequence[Sizes], workers: int, deadline: float | None, on_progress: Progress | None
+) -> None:
+    """Raises the first error; what is not begun then is left."""
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise OptionError(f"workers={workers!r} is no number of workers.", fix="Give 1 or more.")
+    work = _Work(variants, wanted, deadline, on_progress)
+    if workers == 1 or len(wanted) < 2:
+        work.go_on()
+    else:
+        # Not a pool of the standard library: it would keep the interpreter from ending while one compiles.
+        threads = [
+            threading.Thread(target=work.go_on, name="qnnbridge warm", daemon=True)
+            for _ in range(min(workers, len(wanted)))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if work.failure is not None:
+        raise work.failure
+
+
+class _Work:
+    """What is left to do, shared by the workers."""
+
+    def __init__(
+        self, variants: Variants, wanted: Sequence[Sizes], deadline: float | None, on_progress: Progress | None
+    ) -> None:
+        self._variants = variants
+        self._left = collections.deque(wanted)
+        self._total = len(wanted)
+        self._done = 0
+        self._deadline = deadline
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self.failure: BaseException | None = None
+
+    def go_on(self) -> None:
+        """Until nothing is left, or something failed."""
+        while True:
+            with self._lock:
+                if self.failure is not None or not self._left:
+                    return
+                sizes = self._left.popleft()
+                self._tell(sizes)
+            try:
+                self._variants.get(sizes, "warm", self._deadline)
+            except BridgeError as error:
+                with self._lock:
+                    self.failure = self.failure or error
+                return
+            except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+                with self._lock:
+                    self.failure = self.failure or error
+                return
+            with self._lock:
+                self._done += 1
+                if self._done == self._total:
+                    self._tell(sizes)
+
+    def _tell(self, sizes: Sizes) -> None:
+        """Showing progress must not decide whether the work succeeds."""
+        if self._on_progress is None:
+            return
+        try:
+            self._on_progress(self._done, self._total, self._variants.plan.named(sizes))
+        except Exception:  # noqa: BLE001 - see above
+            _log.exception("on_progress failed")

@@ -15,7 +15,7 @@ from qnnbridge._compiling.request import Soc, make_job
 from qnnbridge._compiling.result import CompileResult, warnings_of
 from qnnbridge._compiling.work import Made, Stage, Task, blobs_of, perform
 from qnnbridge._compiling.workfolder import work_folder
-from qnnbridge._deadlines import deadline_after
+from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_protocol.errors import BridgeError, CompileFailed

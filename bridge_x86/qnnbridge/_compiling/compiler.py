@@ -21,9 +21,9 @@ from qnnbridge._compiling.loading import open_compiled
 from qnnbridge._compiling.progress import ticking
 from qnnbridge._compiling.refusals import blame_unknown_chips, nothing_to_compile
 from qnnbridge._compiling.staging import StagingDir, workplace
-from qnnbridge._deadlines import deadline_after
 from qnnbridge._providers import QNN
 from qnnbridge._remote_session import LOG_TIMEOUT_S, SessionRecipe
+from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._transport.channel import ChannelFailed, ChannelRetired, Deadline, Note
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostCrashed, PlacementRefused
 from qnnbridge_protocol.specs import CompileSpec, SessionInfo, SessionSpec, ShareWeights

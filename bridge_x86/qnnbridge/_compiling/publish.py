@@ -170,7 +170,7 @@ def _alone(target: str) -> Iterator[None]:
     """One process at a time moves files into `target`. The lock lies with qnnbridge's own state, not in there."""
     from filelock import FileLock, Timeout
 
-    from qnnbridge._diagnosis.state_files import state_dir
+    from qnnbridge._diagnosis.reports import state_dir
 
     name = hashlib.sha256(os.fsencode(os.path.realpath(target))).hexdigest()[:32]
     path = state_dir() / "locks" / f"{name}.lock"

@@ -16,7 +16,7 @@ from qnnbridge._compiling.job import CompiledFiles, CompileJob, HostSettings
 from qnnbridge._compiling.names import MODEL_SUFFIX, WITHOUT_A_NAME
 from qnnbridge._compiling.progress import ticking
 from qnnbridge._compiling.validation import Validation, validate
-from qnnbridge._deadlines import deadline_after
+from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge_protocol.errors import BridgeError
 
 Stage = Callable[[str, float], None]

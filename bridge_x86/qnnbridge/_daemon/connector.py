@@ -1,8 +1,10 @@
-"""The spawner of a `Host` whose process is a daemon: instead of starting one it enters the one that is there.
+"""The connection to a daemon: its opening dialogue, its `ChildProcess`, its loss, its spawner.
 
-`reach` does what takes time, within the caller's deadline: find the daemon, start one if that is allowed and there
-is none, prove ourselves. It may be called again after `DeadlineExceeded` and goes on where it was. `spawn` hands
-out what `reach` found.
+`DaemonConnector` is the spawner of a `Host` whose process is a daemon: instead of starting one it connects to the
+one that is there. `reach` does what takes time, within the caller's deadline: find the daemon, start one if that
+is allowed and there is none, authenticate. It may be called again after `DeadlineExceeded` and goes on where it
+was. `spawn` hands out the connection. `LostDaemon` words the loss of a connection and blames no model: the daemon
+investigates crashes of the NPU host, keeps the quarantine and repeats the calls.
 
 Threads: one at a time (the supervisor's start lock).
 """
@@ -10,23 +12,258 @@ Threads: one at a time (the supervisor's start lock).
 from __future__ import annotations
 
 import math
+import os
+import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qnnbridge._daemon.access import DaemonAccess
-from qnnbridge._daemon.enter import Unreachable, enter_daemon
-from qnnbridge._daemon.folder import runtime_folder
-from qnnbridge._daemon.link import DaemonLink
-from qnnbridge._daemon.loss import LostDaemon
-from qnnbridge._daemon.start import Starting
-from qnnbridge._platform import ChildProcess
+from qnnbridge._daemon.discovery import Discovery, existing_runtime_folder, read_discovery, runtime_folder
+from qnnbridge._daemon.start import DaemonAccess, Starting
+from qnnbridge._platform import (
+    ChildProcess,
+    DaemonStream,
+    OwnedFds,
+    abandon_stream,
+    connect_to_daemon,
+    connection_ended,
+    release_stream,
+)
+from qnnbridge._supervision.deaths import DeathReport
 from qnnbridge._supervision.restart_policy import RestartPolicy
-from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostStartFailed
+from qnnbridge._transport.channel import ChannelFailed, Note
+from qnnbridge._transport.host_process import EXIT_WAIT_S, HostProcess
+from qnnbridge_protocol.auth import (
+    ANSWER_BYTES,
+    CHALLENGE_BYTES,
+    Answer,
+    ClientSide,
+    NotProven,
+    Verdict,
+    Visitor,
+)
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Closed,
+    DeadlineExceeded,
+    ForkedClient,
+    HostCrashed,
+    HostError,
+    HostHung,
+    HostStartFailed,
+)
 from qnnbridge_protocol.hello import DAEMON_FEATURE
 
 if TYPE_CHECKING:
-    from qnnbridge._diagnosis.exit_status import ExitStatus
+    from qnnbridge._diagnosis.exit_codes import ExitStatus
+
+DIALOGUE_TIMEOUT_S: Final = 5.0
+_MORE_ROOM: Final = (
+    "End applications that it serves (qnnbridge host status), or start it where the system allows more open files "
+    "(ulimit -Hn): qnnbridge host restart --daemon"
+)
+
+
+class Unreachable(Exception):
+    """No daemon could be entered this time; the text says why, as the end of a sentence. fix: where it is known."""
+
+    def __init__(self, text: str, fix: str | None = None) -> None:
+        super().__init__(text)
+        self.fix = fix
+
+
+def enter_daemon(deadline: float) -> DaemonLink:
+    """A connection to the daemon of this user. Raises `Unreachable`, `HostStartFailed` for a folder of bad rights,
+    `VersionMismatch`."""
+    folder = existing_runtime_folder()
+    discovery = None if folder is None else read_discovery(folder)
+    if folder is None or discovery is None:
+        raise Unreachable(f"there is no daemon.json in {runtime_folder()}")
+    try:
+        return enter(discovery, folder, deadline)
+    except PermissionError as error:
+        raise Unreachable(f"its door cannot be used ({error})") from error
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise Unreachable("nobody is behind the door that daemon.json names") from None
+    except TimeoutError:
+        raise Unreachable(f"the daemon (process {discovery.pid}) did not answer at its door in time") from None
+    except NotProven as problem:
+        raise Unreachable(f"the door that daemon.json names is not this daemon's: {problem}") from None
+    except OSError as error:
+        raise Unreachable(f"the dialogue at its door broke off ({error.strerror or error})") from error
+
+
+def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
+    """Raises `OSError`, `NotProven`, `Unreachable`, `VersionMismatch`."""
+    deadline = min(deadline, time.monotonic() + DIALOGUE_TIMEOUT_S)
+    stream = connect_to_daemon(discovery.endpoint, folder, deadline)
+    fds = OwnedFds()
+    try:
+        stream.check_peer()
+        answer = _talk(stream, discovery, fds, deadline)
+        if answer.verdict is not Verdict.WELCOME:
+            if answer.verdict is Verdict.LEAVING:
+                raise Unreachable("it is leaving")
+            raise Unreachable("it may open no more files, and has no room for one more application", _MORE_ROOM)
+        read_fd, write_fd = stream.ends(answer.handles, fds)
+        return DaemonLink(stream.peer_pid or discovery.pid, read_fd, write_fd, fds)
+    except BaseException:
+        fds.close_all()
+        raise
+    finally:
+        stream.close()
+
+
+def _talk(stream: DaemonStream, discovery: Discovery, fds: OwnedFds, deadline: float) -> Answer:
+    side = ClientSide(discovery.token, discovery.instance, Visitor(os.getpid(), program_name()))
+    stream.send(side.prove(stream.receive(CHALLENGE_BYTES, deadline)), deadline)
+    return side.check(stream.receive_with_ends(ANSWER_BYTES, fds, deadline))
+
+
+def program_name() -> str:
+    """What a person would call this program: the script, else the module, else the interpreter."""
+    program = sys.argv[0] if getattr(sys, "argv", None) else ""
+    if program in ("", "-c", "-m"):
+        program = sys.executable or "python"
+    name = os.path.basename(program)
+    return os.path.basename(os.path.dirname(program)) if name == "__main__.py" else name
+
+
+# What `poll` gives when the connection has ended; nobody knows how the daemon did.
+ENDED: Final = 0
+
+
+class DaemonLink:
+    """See `ChildProcess`. pid: the daemon's, as the system told it, else as the daemon says."""
+
+    def __init__(self, pid: int, read_fd: int, write_fd: int, fds: OwnedFds) -> None:
+        self.pid = pid
+        self.stdin_fd = write_fd
+        self.stdout_fd = read_fd
+        self._fds = fds
+        self.stderr_fd = self._nothing()
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._given_up = False
+
+    def poll(self) -> int | None:
+        return self.wait(0.0)
+
+    def wait(self, timeout_s: float | None) -> int | None:
+        self._refuse_fork()
+        if self._given_up or self.stdout_fd < 0:
+            return ENDED
+        return ENDED if connection_ended(self.stdout_fd, timeout_s) else None
+
+    def terminate(self) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """The daemon sees the end of our stream and ends its own, which wakes whoever waits here."""
+        with self._lock:
+            if self._owner != os.getpid() or self._given_up or self.stdin_fd < 0:
+                return
+            self._given_up = True
+            abandon_stream(self.stdin_fd)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._owner != os.getpid() or self.stdin_fd < 0:
+                return
+            self._given_up = True
+            release_stream(self.stdin_fd, self.stdout_fd)
+            self.stdin_fd = self.stdout_fd = self.stderr_fd = -1
+        self._fds.close_all()
+
+    def _nothing(self) -> int:
+        """A pipe that is at its end, for who reads the stderr of a host."""
+        read_fd, write_fd = self._fds.pipe()
+        self._fds.close(write_fd)
+        return read_fd
+
+    def _refuse_fork(self) -> None:
+        if self._owner != os.getpid():
+            raise ForkedClient(
+                f"The connection to the daemon belongs to process {self._owner}, of which this process is a fork.",
+                fix="Connect in each process: qnnbridge.connect().",
+            )
+
+
+_LOG_LINES: Final = 5
+_LOG_BYTES: Final = 8 * 1024
+
+
+class LostDaemon:
+    """See `DeathHandler`."""
+
+    def on_ready(self, process: HostProcess) -> None:
+        """Nothing is remembered about the versions of a daemon."""
+
+    def check_quarantine(self, note: Note) -> None:
+        """The daemon does that."""
+
+    def on_good_reply(self, note: Note, phase: str) -> None:
+        """Nobody was under suspicion."""
+
+    def investigate(
+        self,
+        process: HostProcess,
+        failure: ChannelFailed,
+        suspect: Note | None = None,
+        patience_s: float = EXIT_WAIT_S,
+    ) -> DeathReport:
+        """Why the connection failed. Gives up our ends of it."""
+        process.kill(failure.reason.message if failure.reason is not None else "the connection to the daemon ended")
+        error = _error(process, failure.reason)
+        error.details.setdefault("generation", process.generation)
+        return DeathReport(error, None, on_purpose=False)
+
+
+def _error(process: HostProcess, reason: BridgeError | None) -> HostError:
+    if isinstance(reason, HostHung):
+        return HostHung(
+            f"The qnnbridge daemon (process {process.real_pid}) does not move.",
+            cause=reason.cause or reason.message,
+            fix="The next call connects again. If that fails, too: qnnbridge host restart --daemon",
+            details=reason.details,
+        )
+    if isinstance(reason, HostError):
+        return reason
+    log, cause = _what_is_left()
+    return HostCrashed(
+        f"The qnnbridge daemon (process {process.real_pid}) closed the connection.",
+        cause=reason.message if reason is not None else cause,
+        fix="Nothing to do: the next call connects again. Should it happen often, see qnnbridge host logs",
+        evidence=reason.evidence if reason is not None else _tail(log),
+        details={"daemon_pid": process.real_pid, "log_file": log, "daemon": DAEMON_FEATURE},
+    )
+
+
+def _what_is_left() -> tuple[str, str]:
+    """The log's path, empty if it is not known, and what the daemon's file says about its end."""
+    try:
+        folder = existing_runtime_folder()
+        discovery = None if folder is None else read_discovery(folder)
+    except BridgeError as error:
+        return "", error.message
+    if discovery is None:
+        return "", f"It was stopped (qnnbridge host stop), or {runtime_folder()} was removed."
+    return discovery.log_file, "It was killed or crashed, or it was stopped and another one took its place."
+
+
+def _tail(log: str) -> list[str]:
+    if not log:
+        return []
+    try:
+        with Path(log).open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _LOG_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    return [f"{log}: {line}" for line in lines[-_LOG_LINES:]]
+
 
 # A daemon that was there is waited for so long where we may not start one: its service manager may.
 RECONNECT_TIMEOUT_S: Final = 5.0

@@ -1,13 +1,15 @@
-"""Starts a daemon of its own life: with no terminal, no parent, no descriptor of this process but one pipe.
+"""Starts a daemon with a life of its own: with no terminal, no parent, no descriptor of this process but one pipe.
 
-Over that pipe, its stderr, it says what became of it: a marker line when its door is open, another one when there
-is a daemon already (the lock decides, so ten that are started at once leave one), and plain text if it fails.
+Over that pipe, its stderr, it says what became of it: a marker line when it can be connected to, another one when
+there is a daemon already (the lock decides, so ten that are started at once leave one), and plain text if it
+fails. `DaemonAccess` holds the arguments of `qnnbridge.connect`.
 
 No thread; a `Starting` belongs to one caller at a time.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import sys
@@ -17,9 +19,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from qnnbridge._daemon.folder import make_runtime_folder
+from qnnbridge._daemon.discovery import make_runtime_folder
 from qnnbridge._platform import Detached, native_machine, start_detached, start_failed, wait_readable
 from qnnbridge_protocol.errors import HostNotFound, HostStartFailed
+
+START_TIMEOUT_S: Final = 60.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DaemonAccess:
+    """start: whether a daemon may be started. python, arguments: how. start_timeout_s: for all of it. any_release:
+    one of a distant release will do; whoever only wants it to end need not understand it."""
+
+    start: bool = True
+    python: str | None = None
+    arguments: tuple[str, ...] = ()
+    start_timeout_s: float = START_TIMEOUT_S
+    any_release: bool = False
+
 
 READY: Final = "@qnnbridge-daemon ready"
 # Another daemon holds the lock.

@@ -1,23 +1,71 @@
-"""What is known of a host's death, and what it most likely means.
+"""Deaths of a host: the evidence, the diagnosis, and the exception for the callers.
 
-A `CrashRecord` is evidence only: it is collected by the supervisor and never changed. `diagnose` draws the
-conclusions by the rules of `death_rules` and `ort_log`, best first; `to_error` puts them into the exception that
-the caller gets. Pure functions; no tensor data is ever part of a record.
+A `CrashRecord` is evidence only: the supervisor collects it and never changes it. `diagnose` draws the
+conclusions by the rules of `death_rules` and `log_rules`, best first; `to_error` puts them into the exception.
+`processor_of` describes the processor: the host is gone then, and this side is on the same computer. No tensor
+data is ever part of a record.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from qnnbridge._diagnosis.death_rules import DEATH_RULES, DeathRule
-from qnnbridge._diagnosis.exit_status import ExitStatus
+from qnnbridge._diagnosis.exit_codes import ExitStatus
+from qnnbridge._diagnosis.log_rules import HINT, STRONG, SYMPTOM
 from qnnbridge._diagnosis.ort_log import explain_lines
-from qnnbridge._diagnosis.rules import HINT, STRONG, SYMPTOM
 from qnnbridge._diagnosis.stderr_text import parse_line, shorten
+from qnnbridge._platform import native_machine
 from qnnbridge_protocol.errors import HostCrashed, HostStartFailed
+
+_CPUINFO: Final = "/proc/cpuinfo"
+_MODEL_NAME: Final = re.compile(r"^model name\s*:\s*(\S.*?)\s*$", re.MULTILINE)
+# The first processor of the list is in there.
+_HEAD_CHARS: Final = 8192
+
+
+def processor_of(host_machine: str = "") -> str:
+    """``AMD EPYC 9R14 (x64), under Wine 8.0``; empty if nothing is known. Never raises.
+
+    host_machine: of the host's process; if the computer is another, the host runs emulated.
+    """
+    try:
+        name, machine, emulator = _name(), native_machine(), _emulator()
+    except Exception:  # noqa: BLE001 - it is for an explanation of something worse
+        return ""
+    text = f"{name} ({machine})" if name else machine
+    if emulator:
+        text += f", under {emulator}"
+    if host_machine and machine and host_machine != machine:
+        text += f", on which {host_machine} is emulated"
+    return text
+
+
+def _name() -> str:
+    if sys.platform == "win32":
+        from qnnbridge_host._platform._win32_processor import processor_name
+
+        return " ".join((processor_name() or "").split())
+    try:
+        with open(_CPUINFO, encoding="utf-8", errors="replace") as file:
+            found = _MODEL_NAME.search(file.read(_HEAD_CHARS))
+    except OSError:
+        return ""
+    return found[1] if found is not None else ""
+
+
+def _emulator() -> str:
+    if sys.platform == "win32":
+        from qnnbridge_host._platform._win32_processor import wine_version
+
+        version = wine_version()
+        return f"Wine {version}" if version else ""
+    return ""
+
 
 # The steps that the host declares before it enters native code.
 NATIVE_PHASES: Final = frozenset(("importing", "registering", "creating", "compiling", "running"))

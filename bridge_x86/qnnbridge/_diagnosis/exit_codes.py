@@ -1,292 +1,485 @@
-"""What a code means that a user saw somewhere: on a terminal, in a log, in a forum.
+"""Exit codes of a host process and Windows' load errors: the tables, and `ExitStatus`, which looks a number up.
 
-`explain_code` takes the text as it was copied and returns *every* reading of it, because the same number means
-different things to different observers: 127 is a shell's "not found", Git Bash's stand-in for nearly every
-Windows crash, and the Windows load error "procedure not found". Pure functions over tables.
+Names are those of Microsoft's ``ntstatus.h`` and of POSIX. The usual meanings come from deaths that were reproduced
+with the QNN libraries, and from public reports about them. `ExitStatus` is the number exactly as `subprocess` gave
+it, with the system whose rules it follows. Frozen rows, no state; any thread.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import re
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final, Literal
 
-from qnnbridge._diagnosis import exit_status as codes
-from qnnbridge._diagnosis import qnn_codes
-from qnnbridge._diagnosis.exit_codes_data import WINDOWS, ExitCode
-from qnnbridge._diagnosis.exit_status import ExitStatus
-from qnnbridge._diagnosis.load_errors import LOAD_ERRORS
-from qnnbridge_protocol.errors import OptionError
-
-__all__ = ["ExitCode", "ExitStatus", "Explanation", "Reading", "explain_code"]
-
-# What usually hides behind Git Bash's 127 when QNN is involved, most likely first.
-GIT_BASH_127: Final = (0xC0000409, 0xC0000374, 0xC0000139, 0xC0000135)
-
-# QNN errors carry flags up to bit 63.
-MAX_NUMBER: Final = 1 << 64
-
-_WORDS = re.compile(
-    r"^(?:\[?(?P<kind>win ?error|signal|hresult|ntstatus|qnn(?: error)?|code|error(?: code)?|"
-    r"exit(?:ed with)?(?: status| code)?|rc|returncode|status|\$\?|%errorlevel%|\$lastexitcode))"
-    r"(?![A-Za-z_])\]?\s*[:=]?\s*",
-    re.IGNORECASE,
-)
-_NUMBER = re.compile(r"^[+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)$")
-_HEX = re.compile(
-    r"^(?P<sign>-?)(?:0x(?P<digits>[0-9a-f]+)|(?P<bare>(?=[0-9a-f]*[a-f])[0-9a-f]{8}))[lu]*$", re.IGNORECASE
-)
+# crash: native code died. loader: the program never got to run. killed: ended from outside. python: ended itself
+# with a number of its own. normal: ended as planned. shell: a shell's own answer, not the program's.
+Kind = Literal["crash", "loader", "killed", "python", "normal", "shell"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reading:
-    """One thing that the code can mean.
+class ExitCode:
+    """One way to end.
 
-    seen: where the number has this meaning. candidates: for a number that stands for several codes, these, most
-    likely first. kind: as in `ExitCode`, or ``load-error`` and ``qnn-error``, which are no exit codes at all.
+    number: unsigned 32-bit on Windows; the signal's number for a signal; the small number otherwise.
+    fault: the same kind of fault has the same word on every system (``access-violation`` is 0xC0000005 and
+        SIGSEGV), so that rules need not know the platform.
+    curable: a restart may help. blame: a model that was inside native code may be the cause.
     """
 
-    seen: str
+    number: int
+    name: str
+    fault: str
+    kind: Kind
+    curable: bool
+    blame: bool
+    meaning: str
+    advice: str
+
+
+def _crash(number: int, name: str, fault: str, meaning: str, advice: str) -> ExitCode:
+    return ExitCode(number, name, fault, "crash", True, True, meaning, advice)
+
+
+def _loader(number: int, name: str, fault: str, meaning: str, advice: str) -> ExitCode:
+    return ExitCode(number, name, fault, "loader", False, False, meaning, advice)
+
+
+def _killed(number: int, name: str, fault: str, meaning: str, advice: str) -> ExitCode:
+    return ExitCode(number, name, fault, "killed", True, False, meaning, advice)
+
+
+_MODEL = "Keep this model away from the host, rebuild its context binary, update the QNN execution provider."
+_ONE_SET = (
+    "Use one set of QNN libraries: remove QNN SDK folders from PATH, ADSP_LIBRARY_PATH and backend_path, "
+    "reinstall onnxruntime-qnn."
+)
+_MACHINE = (
+    'Give the host an interpreter and packages of one machine type: python -c "import sysconfig; '
+    "print(sysconfig.get_platform())\" names the interpreter's; install the packages with that interpreter: "
+    'python -m pip install --force-reinstall "qnnbridge[host]".'
+)
+_INSTRUCTION = (
+    "Use a newer emulator or operating system, or another version of the library that the crash report names. "
+    + _MACHINE
+)
+_MEMORY = "Keep fewer sessions, use context binaries instead of compiling, enlarge the page file."
+_FLOAT = "a floating-point trap that some library switched on"
+
+# One row, as few lines as it needs.
+# fmt: off
+WINDOWS: Final[tuple[ExitCode, ...]] = (
+    ExitCode(0, "exit 0", "ok", "normal", True, False,
+        "ended as planned, or asked to end (a closed job object can leave 0 as well)",
+        "Nothing, if the host was being closed. Otherwise look for sys.exit() in what it ran."),
+    ExitCode(1, "exit 1", "python-error", "python", True, False,
+        "a Python exception ended the program, or TerminateProcess(…, 1): Popen.kill, taskkill /F, Task "
+        "Manager",
+        "Read the end of stderr: a traceback tells which; no text at all means it was ended from outside."),
+    ExitCode(2, "exit 2", "usage", "python", False, False,
+        "Python did not understand its command line or could not open the program",
+        "Check the path of the host's interpreter; `qnnbridge --version` shows which one is used, and why it does "
+        "not start."),
+    _crash(3, "abort()", "abort",
+        "the C runtime's abort(): an uncaught C++ exception or a failed check in a native library",
+        "The last line on stderr often names the exception. Treat it as 0xC0000409."),
+    _loader(101, "venv launcher: cannot start", "launcher",
+        "the python.exe of a virtual environment could not start the base interpreter",
+        "The base Python was moved or removed: make the virtual environment again."),
+    _loader(103, "venv launcher: no Python", "launcher",
+        "the python.exe of a virtual environment did not find the base interpreter",
+        "The base Python was moved or removed: make the virtual environment again."),
+    _loader(106, "venv launcher: no pyvenv.cfg", "launcher",
+        "the python.exe of a virtual environment did not find its pyvenv.cfg",
+        "Name the python.exe inside the virtual environment itself, or make the environment again."),
+    ExitCode(120, "exit 120", "python-error", "python", True, False,
+        "Python could not flush stdout or stderr while it shut down",
+        "The reader of its output was gone first; nothing to do if the host was being closed."),
+    ExitCode(259, "STILL_ACTIVE", "still-active", "python", True, False,
+        "the process ended with exit(259), or somebody asked for the code of a process that is still running",
+        "Wait on the process handle; never take 259 for alive."),
+    ExitCode(9009, "cmd: command not found", "not-found", "shell", False, False,
+        "cmd.exe did not find the program",
+        "Check the path of the host's "
+        "interpreter; `qnnbridge --version` shows which one is used."),
+    _loader(0x4000000E, "STATUS_IMAGE_MACHINE_TYPE_MISMATCH", "wrong-architecture",
+        "a library is for another machine type", _MACHINE),
+    _loader(0x40000023, "STATUS_IMAGE_MACHINE_TYPE_MISMATCH_EXE", "wrong-architecture",
+        "the program is for another machine type", _MACHINE),
+    _crash(0x40000015, "STATUS_FATAL_APP_EXIT", "abort",
+        "the C runtime gave up (runtime error box of a debug build)", "Look for a debug build of a library."),
+    _killed(0x40010004, "DBG_TERMINATE_PROCESS", "terminate",
+        "a debugger or the end of the Windows session ended the process",
+        "Nothing, it is no fault of the host."),
+    _killed(0x40010005, "DBG_CONTROL_C", "interrupt", "Ctrl+C in the console", "Nothing, it is no crash."),
+    _killed(0x40010008, "DBG_CONTROL_BREAK", "interrupt", "Ctrl+Break in the console",
+        "Nothing, it is no crash."),
+    _crash(0x80000001, "STATUS_GUARD_PAGE_VIOLATION", "stack-overflow",
+        "a guard page was touched: a stack at its end, or a damaged pointer", _MODEL),
+    _crash(0x80000002, "STATUS_DATATYPE_MISALIGNMENT", "bus", "a misaligned access in native code", _MODEL),
+    _crash(0x80000003, "STATUS_BREAKPOINT", "breakpoint", "an assertion of a debug build",
+        "Use release builds of the libraries."),
+    _crash(0x80000004, "STATUS_SINGLE_STEP", "breakpoint", "a debugger's single step was left on",
+        "Close the debugger."),
+    _loader(0x80000100, "EXCEPTION_WINE_STUB", "symbol-missing",
+        "Wine: a function that Wine does not have was called (real Windows: 0xC0000139)",
+        "Use a newer Wine, or older packages."),
+    _crash(0xC0000005, "STATUS_ACCESS_VIOLATION", "access-violation",
+        "native code touched memory it does not own: a damaged or foreign context binary, an operator bug "
+        "(STFT is one), a session used after its provider was unregistered, the driver", _MODEL),
+    _crash(0xC0000006, "STATUS_IN_PAGE_ERROR", "in-page",
+        "a memory-mapped file could not be read: it vanished, or lies on a bad disk or a network share (QNN "
+        "maps context binaries on Windows)",
+        "Keep models and the cache on a local disk; set the provider option disable_file_mapped_weights=1."),
+    _crash(0xC0000008, "STATUS_INVALID_HANDLE", "invalid-handle", "a handle was used after it had been closed",
+        _ONE_SET),
+    _crash(0xC000000D, "STATUS_INVALID_PARAMETER", "invalid-handle", "a system call was given a bad argument",
+        _MODEL),
+    _crash(0xC0000017, "STATUS_NO_MEMORY", "no-memory", "the system had no memory to give", _MEMORY),
+    _crash(0xC000001D, "STATUS_ILLEGAL_INSTRUCTION", "illegal-instruction",
+        "an instruction that the processor, or the emulator that runs it (Wine, x64 on an older Windows on Arm), "
+        "does not have; or a library for another machine, or a jump into data", _INSTRUCTION),
+    _loader(0xC0000022, "STATUS_ACCESS_DENIED", "blocked", "Windows refused access to a file of the program",
+        "Check the rights on the interpreter's folder and the antivirus log."),
+    _crash(0xC0000025, "STATUS_NONCONTINUABLE_EXCEPTION", "cpp-exception",
+        "code went on after an exception that must not be continued", _MODEL),
+    _crash(0xC0000026, "STATUS_INVALID_DISPOSITION", "cpp-exception",
+        "an exception handler gave a senseless answer (damaged stack)", _MODEL),
+    _crash(0xC0000028, "STATUS_BAD_STACK", "stack-overflow",
+        "the stack was damaged while an exception was handled", _MODEL),
+    _loader(0xC000007B, "STATUS_INVALID_IMAGE_FORMAT", "wrong-architecture",
+        "a library of another machine type lies beside the program (x64 beside ARM64), or a damaged file",
+        _MACHINE),
+    _crash(0xC000008C, "STATUS_ARRAY_BOUNDS_EXCEEDED", "access-violation", "an array index out of range",
+        _MODEL),
+    _crash(0xC000008D, "STATUS_FLOAT_DENORMAL_OPERAND", "float", _FLOAT, _MODEL),
+    _crash(0xC000008E, "STATUS_FLOAT_DIVIDE_BY_ZERO", "float", _FLOAT, _MODEL),
+    _crash(0xC000008F, "STATUS_FLOAT_INEXACT_RESULT", "float", _FLOAT, _MODEL),
+    _crash(0xC0000090, "STATUS_FLOAT_INVALID_OPERATION", "float", _FLOAT, _MODEL),
+    _crash(0xC0000091, "STATUS_FLOAT_OVERFLOW", "float", _FLOAT, _MODEL),
+    _crash(0xC0000092, "STATUS_FLOAT_STACK_CHECK", "float", _FLOAT, _MODEL),
+    _crash(0xC0000093, "STATUS_FLOAT_UNDERFLOW", "float", _FLOAT, _MODEL),
+    _crash(0xC0000094, "STATUS_INTEGER_DIVIDE_BY_ZERO", "divide-by-zero",
+        "an integer was divided by zero: nearly always a tensor with a dimension of size 0",
+        "Find the dimension of size 0 in the model and give it a size, or cut that part out of the model."),
+    _crash(0xC0000095, "STATUS_INTEGER_OVERFLOW", "divide-by-zero", "an integer division overflowed", _MODEL),
+    _crash(0xC0000096, "STATUS_PRIVILEGED_INSTRUCTION", "access-violation", "execution jumped into data",
+        _MODEL),
+    _crash(0xC000009A, "STATUS_INSUFFICIENT_RESOURCES", "no-memory",
+        "the system ran out of a resource (pool, handles, driver memory)", _MEMORY),
+    _crash(0xC00000FD, "STATUS_STACK_OVERFLOW", "stack-overflow",
+        "the stack was used up: a very deep graph or an endless recursion in a parser",
+        "Simplify the model; give the host's threads a bigger stack."),
+    _crash(0xC000012D, "STATUS_COMMITMENT_LIMIT", "no-memory",
+        "the page file was full while weights were mapped", _MEMORY),
+    _loader(0xC0000135, "STATUS_DLL_NOT_FOUND", "library-missing",
+        "a DLL that the program itself needs is missing, before Python starts: python3xx.dll or the Visual "
+        "C++ runtime",
+        "Install the Visual C++ redistributable for the interpreter's machine (ARM64 for the host), or "
+        "repair the Python installation."),
+    _loader(0xC0000138, "STATUS_ORDINAL_NOT_FOUND", "symbol-missing",
+        "a DLL of another version was found first", _ONE_SET),
+    _loader(0xC0000139, "STATUS_ENTRYPOINT_NOT_FOUND", "symbol-missing",
+        "a DLL lacks a function: two versions are mixed, or an old copy from System32 was found first",
+        _ONE_SET),
+    _killed(0xC000013A, "STATUS_CONTROL_C_EXIT", "interrupt", "Ctrl+C, or the console window was closed",
+        "Nothing, it is no crash."),
+    _loader(0xC0000142, "STATUS_DLL_INIT_FAILED", "library-init",
+        "a DLL refused to start: no desktop (a service), the desktop heap is full, or its own start-up "
+        "failed", "Start it from an interactive session; sign out and in again; reboot after a driver update."),
+    _crash(0xC0000144, "STATUS_UNHANDLED_EXCEPTION", "cpp-exception", "an exception that nobody handled",
+        _MODEL),
+    _loader(0xC0000145, "STATUS_APP_INIT_FAILURE", "library-init", "the program could not be set up",
+        "Repair the Python installation."),
+    _crash(0xC000014B, "STATUS_PIPE_BROKEN", "pipe", "the other end of a pipe was gone",
+        "Nothing, if the application had ended."),
+    _crash(0xC0000194, "STATUS_POSSIBLE_DEADLOCK", "invalid-handle", "a lock was waited for too long", _MODEL),
+    _killed(0xC000026B, "STATUS_DLL_INIT_FAILED_LOGOFF", "terminate",
+        "started while Windows was shutting down or signing out", "Nothing."),
+    _crash(0xC0000374, "STATUS_HEAP_CORRUPTION", "heap-corruption",
+        "the heap was damaged: a double free, or memory freed by another allocator (two sets of QNN or C "
+        "runtime libraries)", _ONE_SET),
+    _crash(0xC0000409, "STATUS_STACK_BUFFER_OVERRUN", "abort",
+        "fail-fast: despite its name this is how abort() ends. The usual death of ONNX Runtime and QNN: an "
+        "uncaught C++ exception, for instance a number option that is no number, or a context binary of "
+        "another model",
+        "Read the last lines on stderr; check provider and run options; rebuild the context binary."),
+    _crash(0xC0000417, "STATUS_INVALID_CRUNTIME_PARAMETER", "abort", "the C runtime was given a bad argument",
+        _MODEL),
+    _crash(0xC000041D, "STATUS_FATAL_USER_CALLBACK_EXCEPTION", "cpp-exception", "an exception left a callback",
+        _MODEL),
+    _crash(0xC0000420, "STATUS_ASSERTION_FAILURE", "abort", "an assertion in native code failed", _MODEL),
+    _loader(0xC0000428, "STATUS_INVALID_IMAGE_HASH", "blocked",
+        "a library's signature is missing or broken, or a policy forbids it",
+        "Reinstall the wheel; check Smart App Control and WDAC policies."),
+    _crash(0xC0000602, "STATUS_FAIL_FAST_EXCEPTION", "abort",
+        "a library ended the process on purpose (fail-fast)",
+        "Read the last lines on stderr and the Application event log (event 1000)."),
+    _crash(0xC0000604, "STATUS_DYNAMIC_CODE_BLOCKED", "blocked", "a policy forbids code made at run time",
+        "Take the exploit-protection rule off the interpreter."),
+    _loader(0xC06D007E, "delay-load: module not found", "library-missing",
+        "a delay-loaded DLL is missing. No QNN wheel delay-loads anything: another extension in the process "
+        "does", "Look for a foreign DLL in the host's environment."),
+    _loader(0xC06D007F, "delay-load: procedure not found", "symbol-missing",
+        "a delay-loaded DLL lacks a function. No QNN wheel delay-loads anything: another extension in the "
+        "process does", "Look for a foreign DLL in the host's environment."),
+    _loader(0xC0E90002, "STATUS_SYSTEM_INTEGRITY_POLICY_VIOLATION", "blocked",
+        "Smart App Control or a WDAC policy blocked the program",
+        "Allow the interpreter and the wheel's libraries in the policy."),
+    _killed(0xCFFFFFFF, "ended as not responding", "terminate", "Windows ended a program that did not respond",
+        "Look for a hang before it."),
+    _crash(0xE0434352, ".NET exception", "cpp-exception", "an unhandled .NET exception",
+        "Some .NET component is in the process: find out which."),
+    _crash(0xE06D7363, "C++ exception", "cpp-exception", "a C++ exception crossed a C boundary",
+        "The last line on stderr names it."),
+    _killed(0xFFFFFFFF, "exit -1", "terminate",
+        "the program ended with -1, or TerminateProcess(…, -1) by a .NET tool", "Find out who ended it."),
+)
+# fmt: on
+
+_SIGNAL_NOTE = "Find out who sent it."
+
+# fmt: off
+SIGNALS: Final[tuple[ExitCode, ...]] = (
+    _killed(1, "SIGHUP", "terminate", "the terminal was closed", "Nothing, it is no crash."),
+    _killed(2, "SIGINT", "interrupt", "Ctrl+C", "Nothing, it is no crash."),
+    _killed(3, "SIGQUIT", "interrupt", "Ctrl+\\ in the terminal", "Nothing, it is no crash."),
+    _crash(4, "SIGILL", "illegal-instruction",
+        "an instruction that the processor, or the emulator that runs it (qemu), does not have; or a library for "
+        "another machine, or a jump into data", _INSTRUCTION),
+    _crash(5, "SIGTRAP", "breakpoint", "a breakpoint or a compiler's trap instruction", _MODEL),
+    _crash(6, "SIGABRT", "abort",
+        "abort(): an uncaught C++ exception, the allocator's own check (double free), a thread alive at exit",
+        "The line `terminate called after throwing …` on stderr names the exception."),
+    _crash(7, "SIGBUS", "bus",
+        "a memory-mapped file is shorter than it should be: a truncated library or context binary, or a "
+        "full disk behind it", "Reinstall the wheel; rebuild the context binary; check free space."),
+    _crash(8, "SIGFPE", "divide-by-zero",
+        "an integer was divided by zero: nearly always a tensor with a dimension of size 0",
+        "Find the dimension of size 0 in the model and give it a size, or cut that part out of the model."),
+    _killed(9, "SIGKILL", "kill", "killed from outside, or by the kernel's out-of-memory killer",
+        "Look for the out-of-memory killer in the kernel log, and for who else may have killed it."),
+    _killed(10, "SIGUSR1", "terminate", "a user-defined signal that nobody handled", _SIGNAL_NOTE),
+    _crash(11, "SIGSEGV", "access-violation",
+        "native code touched memory it does not own: a damaged or foreign context binary, an operator bug "
+        "(STFT is one), a session used after its provider was unregistered, the driver", _MODEL),
+    _killed(12, "SIGUSR2", "terminate", "a user-defined signal that nobody handled", _SIGNAL_NOTE),
+    _killed(13, "SIGPIPE", "pipe", "the reader of its output was gone",
+        "Nothing, if the application had ended."),
+    _killed(14, "SIGALRM", "terminate", "a timer that nobody handled", _SIGNAL_NOTE),
+    _killed(15, "SIGTERM", "terminate", "asked to end from outside", "Nothing, it is no crash."),
+    _killed(24, "SIGXCPU", "terminate", "the limit of processor time was reached",
+        "Raise the limit (ulimit -t)."),
+    _killed(25, "SIGXFSZ", "terminate", "the limit of file size was reached", "Raise the limit (ulimit -f)."),
+    _crash(31, "SIGSYS", "blocked", "a sandbox forbids a system call",
+        "Loosen the sandbox (seccomp) of the host."),
+)
+# fmt: on
+
+# fmt: off
+POSIX: Final[tuple[ExitCode, ...]] = (
+    ExitCode(0, "exit 0", "ok", "normal", True, False, "ended as planned, or asked to end",
+        "Nothing, if the host was being closed. Otherwise look for sys.exit() in what it ran."),
+    ExitCode(1, "exit 1", "python-error", "python", True, False, "a Python exception ended the program",
+        "Read the traceback at the end of stderr."),
+    ExitCode(2, "exit 2", "usage", "python", False, False,
+        "Python did not understand its command line or could not open the program",
+        "Check the path of the host's interpreter; `qnnbridge --version` shows which one is used, and why it does "
+        "not start."),
+    ExitCode(120, "exit 120", "python-error", "python", True, False,
+        "Python could not flush stdout or stderr while it shut down",
+        "The reader of its output was gone first; nothing to do if the host was being closed."),
+    _loader(126, "not executable", "wrong-architecture",
+        "the file was found but cannot be executed: no permission, or a program for another machine", _MACHINE),
+    _loader(127, "command or library not found", "not-found",
+        "a shell did not find the command, or the loader did not find a library that the program itself "
+        "needs", "Check the interpreter's path; run it by hand: the loader names the missing library."),
+)
+# fmt: on
+
+
+# fmt: on
+
+
+Platform = Literal["win32", "posix"]
+
+UINT32: Final = 0xFFFFFFFF
+# The first number of NTSTATUS's severity "error".
+NTSTATUS_ERROR: Final = 0xC0000000
+# A POSIX shell, and any wrapper script that does not ``exec``, reports signal N as 128 + N.
+SHELL_SIGNAL_BASE: Final = 128
+
+_WINDOWS: Final = {row.number: row for row in WINDOWS}
+_POSIX: Final = {row.number: row for row in POSIX}
+_SIGNALS: Final = {row.number: row for row in SIGNALS}
+_BY_NAME: Final = {row.name.upper(): row for row in (*SIGNALS, *WINDOWS) if row.name.isidentifier()}
+
+# The NTSTATUS codes that Cygwin (and so MSYS2 and Git Bash) turns into a signal; all others become 127.
+_GIT_BASH: Final = {0xC0000005: 139, 0xC000001D: 132, 0xC0000017: 138, 0xC000013A: 130}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How a process ended.
+
+    raw: the number as `subprocess.Popen.returncode` gives it: -N for signal N on POSIX, the unsigned 32-bit
+        code on Windows (a signed one is understood too). platform: whose rules apply; a Windows process under
+        Wine that a Linux parent waits for is "posix", and its number is the low byte only.
+    """
+
+    raw: int
+    platform: Platform
+
+    @property
+    def unsigned(self) -> int:
+        return self.raw & UINT32
+
+    @property
+    def signed(self) -> int:
+        return to_signed(self.raw)
+
+    @property
+    def number(self) -> int:
+        """The number that Python shows for it."""
+        return self.unsigned if self.platform == "win32" else self.raw
+
+    @property
+    def hex(self) -> str:
+        return f"0x{self.unsigned:08X}"
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended it, also when a wrapper reported it as 128 + N."""
+        if self.platform == "win32":
+            return None
+        number = -self.raw if self.raw < 0 else self.raw - SHELL_SIGNAL_BASE
+        return number if number in _SIGNALS or self.raw < 0 else None
+
+    @property
+    def code(self) -> ExitCode:
+        """The row of the table; a code that the table lacks gets a row that says so."""
+        if self.platform == "win32":
+            return windows_code(self.unsigned)
+        signal = self.signal
+        if signal is not None:
+            return signal_code(signal)
+        return _POSIX.get(self.raw) or _own_number(self.raw)
+
+    @property
+    def name(self) -> str:
+        return self.code.name
+
+    def describe(self) -> str:
+        """The code in one phrase: ``3221226505 (0xC0000409, STATUS_STACK_BUFFER_OVERRUN)``, ``-11 (SIGSEGV)``."""
+        if self.platform == "win32" and self.unsigned >= 0x40000000:
+            return f"{self.unsigned} ({self.hex}, {self.name})"
+        if self.signal is not None and self.raw > 0:
+            return f"{self.raw} (128 + {self.signal}, {self.name})"
+        return str(self.number) if self.name == f"exit {self.number}" else f"{self.number} ({self.name})"
+
+
+def to_signed(number: int) -> int:
+    """A 32-bit number as cmd and PowerShell show it."""
+    number &= UINT32
+    return number - 0x100000000 if number > 0x7FFFFFFF else number
+
+
+def git_bash_status(unsigned: int) -> int:
+    """What ``$?`` is in Git Bash, MSYS2 or Cygwin after a native Windows program ended with this code."""
+    return _GIT_BASH.get(unsigned, 127) if unsigned >= NTSTATUS_ERROR else unsigned & 0xFF
+
+
+def windows_code(unsigned: int) -> ExitCode:
+    row = _WINDOWS.get(unsigned)
+    if row is not None:
+        return row
+    if unsigned < NTSTATUS_ERROR:
+        return _own_number(unsigned)
+    return ExitCode(
+        unsigned,
+        f"NTSTATUS 0x{unsigned:08X}",
+        "unknown",
+        "crash",
+        True,
+        True,
+        "a Windows error status that this table does not name: native code ended the process",
+        "Look at the Application event log (event 1000): it names the module.",
+    )
+
+
+def signal_code(number: int) -> ExitCode:
+    return _SIGNALS.get(number) or ExitCode(
+        number, f"signal {number}", "unknown", "killed", True, False, "an uncommon signal", "Find out who sent it."
+    )
+
+
+def posix_code(number: int) -> ExitCode | None:
+    return _POSIX.get(number)
+
+
+def code_by_name(name: str) -> ExitCode | None:
+    """A row by its name: ``SIGSEGV``, ``STATUS_HEAP_CORRUPTION``, also without the ``STATUS_``."""
+    name = name.strip().upper()
+    return _BY_NAME.get(name) or _BY_NAME.get(f"STATUS_{name}")
+
+
+def known_names() -> list[str]:
+    return sorted(_BY_NAME)
+
+
+def _own_number(number: int) -> ExitCode:
+    return ExitCode(
+        number,
+        f"exit {number}",
+        "own-number",
+        "python",
+        True,
+        False,
+        "the program ended itself with a number of its own",
+        "Read the end of stderr.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadError:
     name: str
     meaning: str
     advice: str
-    kind: str
-    candidates: tuple[ExitCode, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        out = dataclasses.asdict(self)
-        out["candidates"] = [
-            {"number": c.number, "hex": f"0x{c.number:08X}", "name": c.name, "meaning": c.meaning}
-            for c in self.candidates
-        ]
-        return out
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Explanation:
-    """All readings of a code, most likely first. elsewhere: how other observers show the same code."""
+_ONE_SET_OF_LIBRARIES = (
+    "Use one set of libraries: remove QNN SDK folders from PATH, mind the old onnxruntime.dll in "
+    "System32, reinstall onnxruntime-qnn."
+)
+_POLICY = "Reinstall the wheel; allow its libraries in Smart App Control, WDAC or the antivirus."
 
-    text: str
-    number: int
-    readings: tuple[Reading, ...]
-    elsewhere: tuple[tuple[str, str], ...] = ()
-
-    def to_text(self) -> str:
-        lines = []
-        if len(self.readings) > 1:
-            lines.append(f"{self.text} has {len(self.readings)} meanings; which one depends on where it was seen.")
-        for number, reading in enumerate(self.readings, 1):
-            mark = f"{number}. " if len(self.readings) > 1 else ""
-            lines.append(f"{mark}{reading.seen}: {reading.name}")
-            lines.append(f"   Meaning: {reading.meaning}.")
-            lines.extend(f"   - 0x{c.number:08X} {c.name}: {c.meaning}" for c in reading.candidates)
-            lines.append(f"   Fix: {reading.advice}")
-        if self.elsewhere:
-            lines.append(
-                "The same code elsewhere: " + ", ".join(f"{where} {value}" for where, value in self.elsewhere)
-            )
-        return "\n".join(lines)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "text": self.text,
-            "number": self.number,
-            "readings": [reading.to_json() for reading in self.readings],
-            "elsewhere": dict(self.elsewhere),
-        }
-
-
-def explain_code(text: str) -> Explanation:
-    """Explain an exit code, a signal, a Windows load error or a QNN error, as a user copied it.
-
-    Raises:
-        OptionError: the text is no code, or a name that is not known.
-    """
-    original = text.strip()
-    prefix = _WORDS.match(original)
-    kind = (prefix.group("kind") or "").lower() if prefix else ""
-    body = original[prefix.end() :] if prefix else original
-    body = body.strip(" .;()[]'\"`")
-    number, is_hex = _parse(body)
-    if number is None:
-        return _explain_name(original, body)
-    if kind.replace(" ", "") == "winerror":
-        # ctypes puts the NTSTATUS of a caught crash into the same brackets.
-        readings = list(_load_error(number) if number >= 0 else _readings(number, is_hex=False))
-    elif kind == "signal":
-        readings = [_exit_reading("A signal", codes.signal_code(number))]
-    elif abs(number) > MAX_NUMBER:
-        raise _nonsense(original)
-    else:
-        readings = list(_readings(number, is_hex=is_hex))
-        if not readings and 0 < number <= codes.UINT32:
-            readings = [_exit_reading("Any program on Windows", codes.windows_code(number))]
-        if kind.startswith(("exit", "rc", "returncode", "status")):
-            # The user says that it is an exit code.
-            readings = [r for r in readings if r.kind not in ("load-error", "qnn-error")] or readings
-    if not readings:
-        raise _nonsense(original)
-    return Explanation(original, number, tuple(readings), _elsewhere(number))
-
-
-def _parse(body: str) -> tuple[int | None, bool]:
-    """The number in the text, and whether it was written as hexadecimal."""
-    match = _HEX.match(body)
-    if match:
-        number = int(match.group("digits") or match.group("bare"), 16)
-        return (-number if match.group("sign") else number), True
-    if _NUMBER.match(body):
-        return int(body.replace(",", "").replace("_", "")), False
-    return None, False
-
-
-def _explain_name(original: str, body: str) -> Explanation:
-    row = codes.code_by_name(body)
-    if row is not None:
-        if row.name.startswith("SIG"):
-            reading = _exit_reading("A signal (Linux, macOS)", row)
-            return Explanation(original, -row.number, (reading,), _elsewhere(-row.number))
-        return Explanation(
-            original, row.number, (_exit_reading("A Windows exit code", row),), _elsewhere(row.number)
-        )
-    qnn = qnn_codes.by_name(body)
-    if qnn is not None:
-        return Explanation(original, qnn.number, (_qnn_reading(qnn),))
-    raise _nonsense(original)
-
-
-def _nonsense(text: str) -> OptionError:
-    close = difflib.get_close_matches(text.upper(), codes.known_names(), n=1, cutoff=0.75)
-    hint = f"Did you mean {close[0]}? " if close else ""
-    return OptionError(
-        f"{text!r} is no exit code, signal or QNN error." if text else "There is no code to explain.",
-        fix=f"{hint}Give a number (3221226505, -11, 127), a hexadecimal number (0xC0000409) or a name "
-        "(SIGSEGV, STATUS_HEAP_CORRUPTION, QNN_COMMON_ERROR_MEM_ALLOC).",
-    )
-
-
-def _readings(number: int, *, is_hex: bool) -> Iterator[Reading]:
-    if number < 0:
-        yield from _negative(number)
-    elif number <= 0xFF:
-        yield from _byte(number, is_hex=is_hex)
-    elif number <= codes.UINT32:
-        if codes.windows_code(number).kind != "python" or number == 259:
-            yield _exit_reading("Windows exit code", codes.windows_code(number))
-        if qnn_codes.fastrpc(number):
-            yield _qnn_reading(qnn_codes.fastrpc(number))
-        yield from _qnn_error(number)
-        yield from _load_error(number)
-    else:
-        yield from _qnn_error(number)
-
-
-def _negative(number: int) -> Iterator[Reading]:
-    if number >= -64:
-        yield _exit_reading("Python's subprocess on Linux or macOS (-N is signal N)", codes.signal_code(-number))
-    if number == -1 or -0x80000000 <= number < -64:
-        row = codes.windows_code(number & codes.UINT32)
-        yield _exit_reading("cmd or PowerShell on Windows (signed 32-bit exit code)", row)
-
-
-def _byte(number: int, *, is_hex: bool) -> Iterator[Reading]:
-    posix = codes.posix_code(number)
-    signal = ExitStatus(number, "posix").signal
-    if posix is not None:
-        yield _exit_reading("A POSIX shell, or subprocess on Linux or macOS", posix)
-    if signal is not None:
-        yield _exit_reading(f"A POSIX shell on Linux (128 + {signal})", codes.signal_code(signal))
-    windows = codes.windows_code(number)
-    if windows.fault != "own-number" and (posix is None or windows.meaning != posix.meaning):
-        yield _exit_reading("Windows exit code", windows)
-    yield from _git_bash(number)
-    if is_hex and qnn_codes.fastrpc(number):
-        yield _qnn_reading(qnn_codes.fastrpc(number))
-    yield from _load_error(number)
-    cut = tuple(row for row in WINDOWS if row.number >= codes.NTSTATUS_ERROR and row.number & 0xFF == number)
-    if cut:
-        yield Reading(
-            "A Linux parent of a Windows process (WSL, a container, Wine): only the low byte is left",
-            _names(cut),
-            "the Windows code was cut to its low byte, so several codes look like this",
-            "Read the full 32-bit code on the Windows side.",
-            "crash",
-            cut,
-        )
-    if posix is None and signal is None and windows.fault == "own-number" and not cut:
-        yield _exit_reading("Any program", windows)
-
-
-def _git_bash(number: int) -> Iterator[Reading]:
-    seen = "Git Bash, MSYS2 or Cygwin after a native Windows program"
-    if number == 127:
-        candidates = tuple(codes.windows_code(n) for n in GIT_BASH_127)
-        yield Reading(
-            seen,
-            _names(candidates) + ", or command not found",
-            "these shells show almost every Windows crash as 127; with QNN it is, most likely first, one of those "
-            "below, and last that the command was not found",
-            "Start the program from Python or PowerShell and read the full code; then explain that one.",
-            "crash",
-            candidates,
-        )
-        return
-    rows = tuple(
-        row for row in WINDOWS if row.number >= codes.NTSTATUS_ERROR and codes.git_bash_status(row.number) == number
-    )
-    for row in rows:
-        yield _exit_reading(seen, row)
-
-
-def _load_error(number: int) -> Iterator[Reading]:
-    row = LOAD_ERRORS.get(number)
-    if row is not None:
-        yield Reading(
-            f"WinError {number} inside a message (a load error of a living process, not an exit code)",
-            row.name,
-            row.meaning,
-            row.advice,
-            "load-error",
-        )
-
-
-def _qnn_error(number: int) -> Iterator[Reading]:
-    # Any 32-bit number has low 16 bits: only take the short form, or one with flags above bit 32.
-    row = qnn_codes.by_number(number) if number <= 0xFFFF or number > codes.UINT32 else None
-    if row is not None:
-        yield _qnn_reading(row)
-
-
-def _qnn_reading(row: qnn_codes.QnnCode | None) -> Reading:
-    assert row is not None
-    advice = row.advice or "Read the lines before it in ONNX Runtime's log."
-    number = "" if row.name.startswith("FastRPC") else f" ({row.number})"
-    return Reading("An error number in a QNN message", row.name + number, row.meaning, advice, "qnn-error")
-
-
-def _exit_reading(seen: str, row: ExitCode) -> Reading:
-    name = row.name if row.number < 0x40000000 or "0x" in row.name else f"{row.name} (0x{row.number:08X})"
-    return Reading(seen, name, row.meaning, row.advice, row.kind)
-
-
-def _names(rows: tuple[ExitCode, ...]) -> str:
-    return ", ".join(row.name for row in rows)
-
-
-def _elsewhere(number: int) -> tuple[tuple[str, str], ...]:
-    """How the same code looks to other observers: for a signal, and for a full Windows code."""
-    if -64 <= number < -1:
-        return (("Python", str(number)), ("POSIX shell", str(codes.SHELL_SIGNAL_BASE - number)))
-    unsigned = number & codes.UINT32
-    known = unsigned >= codes.NTSTATUS_ERROR or codes.windows_code(unsigned).fault != "own-number"
-    if not -0x80000000 <= number <= codes.UINT32 or unsigned <= 0xFFFF or number == -1 or not known:
-        return ()
-    return (
-        ("Python", str(unsigned)),
-        ("hexadecimal", f"0x{unsigned:08X}"),
-        ("cmd and PowerShell", str(codes.to_signed(unsigned))),
-        ("Git Bash", str(codes.git_bash_status(unsigned))),
-        ("WSL and containers", str(unsigned & 0xFF)),
-    )
+# fmt: off
+LOAD_ERRORS: Final[Mapping[int, LoadError]] = {
+    2: LoadError("ERROR_FILE_NOT_FOUND", "the file is not there", "Check the path."),
+    5: LoadError("ERROR_ACCESS_DENIED", "no permission for the file",
+        "Check its rights and the antivirus log."),
+    126: LoadError("ERROR_MOD_NOT_FOUND",
+        "the library, or one that it needs, was not found (often the Visual C++ runtime)",
+        "Install the Visual C++ redistributable for the interpreter's machine; check backend_path."),
+    127: LoadError("ERROR_PROC_NOT_FOUND", "a library was found that lacks a function: versions are mixed",
+        _ONE_SET_OF_LIBRARIES),
+    182: LoadError("ERROR_INVALID_ORDINAL", "a library of another version was found first",
+        _ONE_SET_OF_LIBRARIES),
+    193: LoadError("ERROR_BAD_EXE_FORMAT", "the file is for another machine type, or damaged", _MACHINE),
+    216: LoadError("ERROR_EXE_MACHINE_TYPE_MISMATCH", "the program is for another machine type", _MACHINE),
+    225: LoadError("ERROR_VIRUS_INFECTED", "the antivirus removed or blocked the file", _POLICY),
+    577: LoadError("ERROR_INVALID_IMAGE_HASH", "the file's signature is missing or broken", _POLICY),
+    998: LoadError("ERROR_NOACCESS", "the library touched invalid memory while it was loaded",
+        _ONE_SET_OF_LIBRARIES),
+    1114: LoadError("ERROR_DLL_INIT_FAILED",
+        "the library's own start-up failed (driver missing, or loaded after a conflicting one)",
+        "Import onnxruntime before other native packages; check the NPU driver."),
+    1260: LoadError("ERROR_ACCESS_DISABLED_BY_POLICY", "a policy forbids the program", _POLICY),
+    1455: LoadError("ERROR_COMMITMENT_LIMIT", "the page file is too small for what the library maps",
+        "Close programs; enlarge the page file."),
+    4551: LoadError("ERROR_SYSTEM_INTEGRITY_POLICY_VIOLATION", "Smart App Control or WDAC blocked the file",
+        _POLICY),
+    14001: LoadError("ERROR_SXS_CANT_GEN_ACTCTX",
+        "the side-by-side configuration is wrong: an old Visual C++ runtime is missing",
+        "Install the Visual C++ redistributable that the library names in its manifest."),
+}
+# fmt: on

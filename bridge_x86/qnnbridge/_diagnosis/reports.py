@@ -1,12 +1,12 @@
-"""Crash reports on disk: one JSON file for programs and one text file for people per death.
+"""Crash reports on disk, one JSON file for programs and one text file for people per death, and the state folder.
 
 A host that was ended on purpose (by a call past its deadline with ``on_deadline="kill"``) did not crash: its
-report, which may still tell why the call hung, lies in a folder of its own, and counts nowhere as a crash. Nor does
-the start of a program that is no host: once its path is corrected, nothing is wrong any more.
+report, which may still tell why the call hung, lies in a folder of its own, and counts nowhere as a crash. Nor
+does the start of a program that is no host: once its path is corrected, nothing is wrong any more.
 
-A report holds what `CrashRecord` holds: no tensor data, and of the environment only the variables that change how
-the host is found and behaves. The user's home folder is written as ``~``, so that a report can be handed on.
-Writing never fails into the caller, who is in the middle of handling a crash. Any thread, any process.
+A report holds the contents of a `CrashRecord`: no tensor data, and of the environment only the variables that
+change how the host is found and behaves. The user's home folder is written as ``~``, so that a report can be
+handed on. Writing never fails into the caller, which is handling a crash. Any thread, any process.
 """
 
 from __future__ import annotations
@@ -16,17 +16,44 @@ import datetime
 import json
 import os
 import re
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge._diagnosis.state_files import state_dir, write_whole
 from qnnbridge_protocol._version import __version__
 from qnnbridge_protocol.errors import OptionError
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.crash import CrashRecord, Diagnosis
+
+STATE_DIR_VARIABLE: Final = "QNNBRIDGE_STATE_DIR"
+
+
+def state_dir() -> Path:
+    """The folder; it may not exist yet. ``QNNBRIDGE_STATE_DIR`` overrides the place the system has for it."""
+    override = os.environ.get(STATE_DIR_VARIABLE)
+    if override:
+        return Path(os.path.abspath(os.path.expanduser(override)))
+    import platformdirs  # needed after a crash only
+
+    return Path(platformdirs.user_state_dir("qnnbridge", appauthor=False))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file so that a reader sees the old one or the new one, never a part. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        # A model's name may be no UTF-8; JSON, too, writes such bytes as `\udc80`.
+        with open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
 
 MAX_REPORTS: Final = 50
 CRASHES: Final = "crashes"

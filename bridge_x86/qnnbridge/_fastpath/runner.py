@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qnnbridge._deadlines import deadline_after
 from qnnbridge._fastpath.arrays import SharedBlock, shared_blocks
 from qnnbridge._fastpath.channel import Line, LineEnded, LineLate
 from qnnbridge._fastpath.channel_plan import BOOL, LinePlan
@@ -22,6 +21,7 @@ from qnnbridge._fastpath.failure import Failure, bare
 from qnnbridge._fastpath.plans import LinePlans
 from qnnbridge._fastpath.signatures import CallSignature, Refusal
 from qnnbridge._platform import _fds
+from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
 from qnnbridge_protocol.fastpath import LineKind

@@ -10,7 +10,7 @@ import numpy as np
 from qnnbridge._fastpath.signatures import CallSignature
 from qnnbridge._feed_rules import Rule, check_shape, make_rule
 from qnnbridge._feeds import Node
-from qnnbridge._suggestions import suggest
+from qnnbridge._option_fields import suggest
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import InvalidArgument
 

@@ -1,20 +1,4 @@
-"""Finding the host's interpreter, starting it, collecting what it says on stderr."""
+"""The start of a host: its interpreter, its command line and environment, and the collection of its stderr.
 
-from __future__ import annotations
-
-from qnnbridge._launch.command import host_command, host_environment
-from qnnbridge._launch.interpreter import HostInterpreter, configuration_file, find_host
-from qnnbridge._launch.machine import computer_machine, executable_machine, process_machine
-from qnnbridge._launch.stderr import StderrCollector
-
-__all__ = [
-    "HostInterpreter",
-    "StderrCollector",
-    "computer_machine",
-    "configuration_file",
-    "executable_machine",
-    "find_host",
-    "host_command",
-    "host_environment",
-    "process_machine",
-]
+`_host`, the transport and the tools call it. It imports the protocol, `_platform` and `_diagnosis.stderr_text`.
+"""

@@ -1,6 +1,9 @@
-"""Which installed Python has the host's packages: those in the Windows registry, and the running one.
+"""Machine types of this process and the computer, and the installed Pythons that have the host's packages.
 
-Packages are looked for as files and specs; nothing is imported and no process is started.
+Neither `platform.machine()` nor the environment tells the machine on Windows on ARM, where x64 and x86 programs
+are emulated: both name now the one, now the other, by the version of Python. Names: "ARM64", "x64", "x86",
+"ARM64EC" on Windows; "aarch64", "x86_64" ... on Linux. Packages are looked for as files and specs; nothing is
+imported and no process is started.
 """
 
 from __future__ import annotations
@@ -10,11 +13,75 @@ import importlib.machinery
 import os
 import site
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from qnnbridge._launch.machine import computer_machine, interpreter_machine, process_machine
-from qnnbridge._platform import RegisteredPython, registered_pythons
+from qnnbridge._platform import (
+    Executable,
+    RegisteredPython,
+    executable_machine,
+    native_machine,
+    read_executable,
+    registered_pythons,
+)
+
+_WINDOWS_PLATFORMS = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
+
+
+def process_machine() -> str:
+    """What this interpreter was built for; no emulation changes that."""
+    name = sysconfig.get_platform()
+    if name in _WINDOWS_PLATFORMS:
+        return _WINDOWS_PLATFORMS[name]
+    # On Linux that name comes from the kernel, which a 32-bit program shares with 64-bit ones.
+    try:
+        machine = executable_machine("/proc/self/exe")
+    except OSError:
+        machine = None
+    return machine or name.rpartition("-")[2]
+
+
+def computer_machine() -> str:
+    """What the computer is, also for a process that runs emulated (except by qemu, which hides it completely)."""
+    return native_machine()
+
+
+def interpreter_machine(path: str) -> str | None:
+    """The machine of the interpreter that `path` starts in the end; ``None`` for a script.
+
+    python.exe of a virtual environment on Windows is a small program that starts the real one, and may have been
+    built for another machine.
+    """
+    base = base_interpreter(path)
+    return executable_machine(base if base is not None else path)
+
+
+def base_interpreter(path: str) -> str | None:
+    """The interpreter behind a Windows virtual environment's python.exe, if `path` is one and names it."""
+    if not path.lower().endswith(".exe"):
+        return None
+    folder = os.path.dirname(path)
+    for candidate in (folder, os.path.dirname(folder)):
+        settings = _read_settings(os.path.join(candidate, "pyvenv.cfg"))
+        named = (
+            settings.get("executable", ""),
+            os.path.join(settings.get("home", ""), os.path.basename(path)) if "home" in settings else "",
+        )
+        for base in named:
+            if base and os.path.isfile(base):
+                return base
+    return None
+
+
+def _read_settings(path: str) -> dict[str, str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            pairs = [line.partition("=") for line in file if "=" in line]
+    except OSError:
+        return {}
+    return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
 
 # What onnxruntime-qnn has wheels for.
 OLDEST_HOST_PYTHON = (3, 11)
@@ -196,3 +263,14 @@ def _own_folders() -> list[str]:
 def _is_in(path: str, folder: str) -> bool:
     path, folder = os.path.normcase(os.path.abspath(path)), os.path.normcase(os.path.abspath(folder))
     return path.startswith(os.path.join(folder, ""))
+
+
+__all__ = [
+    "Executable",
+    "base_interpreter",
+    "computer_machine",
+    "executable_machine",
+    "interpreter_machine",
+    "process_machine",
+    "read_executable",
+]

@@ -1,21 +1,118 @@
-"""Finds the interpreter that runs the host.
+"""The interpreter that runs the host, its command line and its environment.
 
-What was set explicitly is used or refused with a reason, never passed over: the argument, then the environment
-variable, then the configuration file. Only if nothing was set does the search go on to what is installed.
+An explicit setting is used or refused with a reason, never passed over: the argument, then the environment
+variable, then the configuration file. Only without any of them the search goes on to installed interpreters
+(`installed`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import shutil
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from qnnbridge._launch.configuration import configuration_file, configured_host
-from qnnbridge._launch.installed import Surroundings, registered_host, running_host
-from qnnbridge._launch.machine import interpreter_machine
+from qnnbridge._launch.installed import Surroundings, interpreter_machine, registered_host, running_host
 from qnnbridge_protocol.errors import HostNotFound
+
+HOST_MODULE = "qnnbridge_host"
+
+# Isolated (no PYTHON* variables, no user packages, no current folder on the path), unbuffered, UTF-8 everywhere,
+# and a Python stack on stderr when native code crashes.
+INTERPRETER_FLAGS = ("-I", "-u", "-X", "utf8", "-X", "faulthandler")
+
+DROPPED_PREFIXES = ("PYTHON", "CONDA_", "_CE_", "PIP_")
+# What describes the application's interpreter and poisons another one. A preloaded library was chosen for the
+# application, and built for its machine; LD_LIBRARY_PATH stays, because vendors' NPU libraries are found by it.
+DROPPED = frozenset({"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "__PYVENV_LAUNCHER__", "LD_PRELOAD", "LD_AUDIT"})
+
+HOST_DEFAULTS = {
+    # Else numpy's library starts a thread per core, and start-up under load takes twice as long.
+    "OPENBLAS_NUM_THREADS": "1",
+    "ORT_DISABLE_TELEMETRY": "1",
+}
+
+
+def host_command(python: str, *arguments: str) -> list[str]:
+    """The command line of a host that ends with this process."""
+    return [python, *INTERPRETER_FLAGS, "-m", HOST_MODULE, "--parent", str(os.getpid()), *arguments]
+
+
+def host_environment(
+    extra: Mapping[str, str] | None = None, base: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment `base`, by default this process', without what harms the host; `extra` has the last word."""
+    kept = {name: value for name, value in (os.environ if base is None else base).items() if not _dropped(name)}
+    return {**kept, **HOST_DEFAULTS, **(extra or {})}
+
+
+def _dropped(name: str) -> bool:
+    upper = name.upper()  # Windows does not care
+    return upper in DROPPED or upper.startswith(DROPPED_PREFIXES)
+
+
+CONFIG_VARIABLE = "QNNBRIDGE_CONFIG"
+
+
+def configuration_file(environ: Mapping[str, str] | None = None) -> Path:
+    """Where it is, or would be: QNNBRIDGE_CONFIG, else ``config.toml`` in the user's configuration folder."""
+    named = (os.environ if environ is None else environ).get(CONFIG_VARIABLE)
+    if named:
+        return Path(named).expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("qnnbridge", appauthor=False)) / "config.toml"
+
+
+def configured_host(file: Path, *, must_exist: bool = False) -> str | None:
+    """What the file names as the host's interpreter; a relative path is relative to the file's folder.
+
+    ``None`` if there is no file or it names none. Raises `HostNotFound` for a file that cannot be understood, or
+    that `must_exist` and does not.
+    """
+    settings = _read(file, must_exist)
+    host = settings.get("host", {})
+    if not isinstance(host, dict):
+        raise _refused_file(
+            file, "its entry 'host' is not a table", 'Write [host] on one line and python = "..." below.'
+        )
+    python = host.get("python")
+    if python is None:
+        return None
+    if not isinstance(python, str):
+        raise _refused_file(file, "its entry 'python' in [host] is not a text", 'Write python = "PATH".')
+    path = os.path.expanduser(python)
+    return os.path.join(file.parent, path) if os.path.dirname(path) else path
+
+
+def _read(file: Path, must_exist: bool) -> dict[str, Any]:
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        with file.open("rb") as stream:
+            return dict(toml.load(stream))
+    except FileNotFoundError:
+        if must_exist:
+            raise _refused_file(file, "it does not exist", f"Create it, or unset {CONFIG_VARIABLE}.") from None
+        return {}
+    except OSError as error:
+        raise _refused_file(file, f"it cannot be read ({error.strerror})", None) from error
+    except ValueError as error:  # toml.TOMLDecodeError, UnicodeDecodeError
+        raise _refused_file(
+            file,
+            f"it is not valid TOML ({error})",
+            "In TOML a backslash in double quotes starts an escape: write 'C:\\...' in single quotes, or use /.",
+        ) from error
+
+
+def _refused_file(file: Path, problem: str, fix: str | None) -> HostNotFound:
+    return HostNotFound(
+        f"The configuration file {file} cannot be used: {problem}.", fix=fix, details={"path": str(file)}
+    )
+
 
 VARIABLE: Final = "QNNBRIDGE_HOST_PYTHON"
 

@@ -1,24 +1,179 @@
-"""Collects what the host writes to stderr, from its start to its end.
+"""The collector of the host's stderr, from its start to its end.
 
-Native libraries write there at any time and in any amount, and a full pipe would stop the host; so one thread reads
-without pause and keeps a bounded part: the first 16 KiB and the last 64 KiB of everything, and of what was written
-between the marker lines of a request up to 4 MiB, of all requests together 8 MiB. Bytes are kept raw. Marker lines
-are taken out.
+Native libraries write there at any time and in any amount, and a full pipe would stop the host; so one thread
+reads without pause and keeps a bounded part: the first 16 KiB and the last 64 KiB of everything, and of the text
+between the marker lines of a request up to 4 MiB, of all requests together 8 MiB. Bytes are kept raw, and marker
+lines are taken out. Nothing relies on line ends: text may come without any, and in UTF-16 a line ends with
+``\\n\\0``.
 
-Threads: the reader thread fills, any thread asks. The reader has a descriptor of its own, which it alone closes, so
-nobody ever closes a descriptor under a blocked reader.
+Threads: the reader thread fills, any thread asks. The reader has a descriptor of its own, which it alone closes,
+so no descriptor is ever closed under a blocked reader.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import logging
 import os
+import re
 import threading
 import time
 
-from qnnbridge._launch.stderr_stream import Bounded, LogForwarder, Marker, MarkerSplitter
+from qnnbridge._diagnosis.stderr_text import decode_stderr, parse_line
 from qnnbridge._platform import OwnedFds
+
+# A longer line is handed to `logging` in pieces.
+LINE_BYTES = 8 * 1024
+
+_MARKER = re.compile(rb"@qnnbridge (begin|end) (\d{1,20})\r?\n")
+_MARKER_BYTES_MAX = 48
+_MARKER_WORDS = (b"@qnnbridge begin ", b"@qnnbridge end ")
+_MARKER_OPEN = re.compile(rb"@qnnbridge (?:begin|end) \d{1,20}\r?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Marker:
+    request_id: int
+    begins: bool
+
+
+class Bounded:
+    """The first and the last bytes of a stream, whatever its length."""
+
+    __slots__ = ("_head_bytes", "_left_out", "_tail_bytes", "head", "tail")
+
+    def __init__(self, head_bytes: int, tail_bytes: int) -> None:
+        self._head_bytes = head_bytes
+        self._tail_bytes = tail_bytes
+        self._left_out = 0
+        self.head = bytearray()
+        self.tail = bytearray()
+
+    def add(self, data: bytes) -> None:
+        room = self._head_bytes - len(self.head)
+        if room > 0:
+            self.head += data[:room]
+            data = data[room:]
+        self.tail += data
+        excess = len(self.tail) - self._tail_bytes
+        if excess > 0:
+            del self.tail[:excess]
+            self._left_out += excess
+
+    def __len__(self) -> int:
+        """Bytes that are kept."""
+        return len(self.head) + len(self.tail)
+
+    def join(self) -> bytes:
+        """All of it, with a line that says how much is missing in the middle."""
+        if not self._left_out:
+            return bytes(self.head + self.tail)
+        return bytes(self.head) + b"\n[... %d bytes left out ...]\n" % self._left_out + bytes(self.tail)
+
+
+class MarkerSplitter:
+    """Takes the marker lines out of a stream that arrives in arbitrary pieces.
+
+    Native code may leave a line unfinished, so the host writes a line end before each marker; it is taken out
+    again where it made an empty line.
+    """
+
+    def __init__(self) -> None:
+        self._held = b""  # the beginning of what may become a marker
+        self._last = b"\n"  # the last byte that was passed on
+
+    def feed(self, data: bytes) -> list[bytes | Marker]:
+        """The text and the markers, in order. Text is held back only while it looks like a marker."""
+        data = self._held + data
+        parts: list[bytes | Marker] = []
+        position = 0
+        for found in _MARKER.finditer(data):
+            self._pass_on(parts, data[position : found.start()], before_marker=True)
+            parts.append(Marker(int(found[2]), found[1] == b"begin"))
+            position = found.end()
+        rest = data[position:]
+        keep = len(rest) - self._unsure(rest)
+        self._held = rest[keep:]
+        self._pass_on(parts, rest[:keep])
+        return parts
+
+    def end(self) -> list[bytes | Marker]:
+        """What was held back."""
+        parts: list[bytes | Marker] = []
+        held, self._held = self._held, b""
+        self._pass_on(parts, held)
+        return parts
+
+    def _unsure(self, rest: bytes) -> int:
+        """How many bytes at the end may belong to a marker, or to the line end that was made for one."""
+        at = rest.rfind(b"@", max(0, len(rest) - _MARKER_BYTES_MAX))
+        start = at if at >= 0 and _may_become_marker(rest[at:]) else len(rest)
+        return len(rest) - self._without_line_end(rest, start)
+
+    def _without_line_end(self, text: bytes, end: int) -> int:
+        """`end`, less a line end before it that follows a line end (an empty line)."""
+        for line_end in (b"\r\n", b"\n"):
+            if text.endswith(line_end, 0, end):
+                before = end - len(line_end)
+                if (text[before - 1 : before] or self._last) == b"\n":
+                    return before
+        return end
+
+    def _pass_on(self, parts: list[bytes | Marker], text: bytes, *, before_marker: bool = False) -> None:
+        if before_marker:
+            text = text[: self._without_line_end(text, len(text))]
+        if text:
+            parts.append(text)
+            self._last = text[-1:]
+
+
+def _may_become_marker(text: bytes) -> bool:
+    return any(word.startswith(text) for word in _MARKER_WORDS) or bool(_MARKER_OPEN.fullmatch(text))
+
+
+class LogForwarder:
+    """Hands complete lines to a logger.
+
+    ONNX Runtime's plugin warns of harmless things in every session, so warnings go to DEBUG as well and only errors
+    stand out. A handler that blocks stops the reading of stderr: nothing here can help that.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._line = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        if not self._logger.isEnabledFor(logging.INFO):
+            return
+        pieces = data.split(b"\n")
+        for piece in pieces[:-1]:
+            self._line += piece
+            self.end_line()
+        self._line += pieces[-1]
+        while len(self._line) > LINE_BYTES:
+            self._log(bytes(self._line[:LINE_BYTES]))
+            del self._line[:LINE_BYTES]
+
+    def end_line(self) -> None:
+        line = bytes(self._line)
+        self._line.clear()
+        # The second half of a UTF-16 line end belongs to the line before.
+        line = line[1:] if line.startswith(b"\x00") else line
+        for start in range(0, len(line), LINE_BYTES):
+            self._log(line[start : start + LINE_BYTES])
+
+    def _log(self, line: bytes) -> None:
+        text = decode_stderr(line).rstrip()
+        if not text:
+            return
+        # Not a warning: what matters of it is in the error that the application gets.
+        level = logging.INFO if parse_line(text).severity in ("E", "F") else logging.DEBUG
+        try:
+            self._logger.log(level, "%s", text)
+        except Exception:  # noqa: BLE001, S110 - the application's handler; the host must be read on
+            pass
+
 
 HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 64 * 1024

@@ -1,17 +1,17 @@
-"""Which model is to blame for a host's death.
+"""Which model is to blame for a host's death, and the lock that runs suspects alone.
 
-Only a request that the host had declared to be *inside native code* can have killed it; one that waited in a queue
-cannot. The rules:
+Only a request that the host had declared to be *inside native code* can have killed it; one that waited in a
+queue cannot. The rules:
 
-- One suspect gets 1 point. Of k suspects each gets 1/k, and from then on all of them are run alone (*solo*), so
-  that a second death has one suspect.
+- One suspect gets 1 point. Of k suspects each gets 1/k, and from then on all of them are run alone
+  (`IsolationLock`), so that a second death has one suspect.
 - A suspect that gives a good reply alone is acquitted: it loses its share of that death. Each time a model becomes
   a suspect in company again, it needs twice as many good replies alone as the last time (1, 2, 4 ... 16), so that a
   model which only kills now and then is caught too, and does not escape by one lucky run.
-- A host that was ended from outside (SIGTERM, Ctrl+C, TerminateProcess with 1) or by ourselves gives no points, nor
-  does one whose exit code could not be read. Nor does SIGKILL, however often: somebody who kills at random strikes
-  the same model again and again. Only where the kernel says that its own out-of-memory killer struck, the third
-  such death in a row inside the same model, without a good reply of it between, gives a point: it feeds that.
+- A host that was ended from outside (SIGTERM, Ctrl+C, TerminateProcess with 1) or by ourselves gives no points,
+  nor does one whose exit code could not be read. Nor does SIGKILL, however often: random kills strike the same
+  model again and again. Only where the kernel says that its own out-of-memory killer struck, the third such death
+  in a row inside the same model, without a good reply of it between, gives a point: it feeds that.
 - A call that we ended because it hung gives points like a crash: a native call that never returns is a fault too.
 
 Points are only computed here; `quarantine` keeps them. Any thread.
@@ -19,13 +19,17 @@ Points are only computed here; `quarantine` keeps them. Any thread.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterable, Sized
+import time
+from collections.abc import Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Final, Literal
 
+from qnnbridge._transport.channel import Deadline, Note
+
 if TYPE_CHECKING:
-    from qnnbridge._diagnosis.exit_status import ExitStatus
+    from qnnbridge._diagnosis.exit_codes import ExitStatus
 
 # So often out of memory inside one model is no coincidence any more.
 KILLS_IN_A_ROW: Final = 3
@@ -147,3 +151,51 @@ def _may_be_its_fault(status: ExitStatus) -> bool:
     # a function that is bound at its first call is missing (127, 0xC0000139).
     # Exit code 0 in the middle of native code means that something in there called exit().
     return status.code.blame or status.code.kind == "loader" or status.code.fault == "ok"
+
+
+class IsolationLock:
+    """Calls of suspects exclude all others; the others run together. Any thread."""
+
+    def __init__(self, blame: Blame) -> None:
+        self._blame = blame
+        self._changed = threading.Condition()
+        self._together = 0
+        self._alone = False
+        self._waiting_alone = 0
+
+    @contextlib.contextmanager
+    def enter(self, note: Note, deadline: float | None) -> Iterator[None]:
+        """Around one call. Raises `Deadline` if its turn does not come in time."""
+        if not self._blame.active:
+            yield
+            return
+        alone = self._blame.must_run_alone(note.fingerprint)
+        with self._changed:
+            self._wait(alone, deadline)
+            self._alone = alone
+            self._together += not alone
+        try:
+            yield
+        finally:
+            with self._changed:
+                if alone:
+                    self._alone = False
+                else:
+                    self._together -= 1
+                self._changed.notify_all()
+
+    def _wait(self, alone: bool, deadline: float | None) -> None:
+        def free() -> bool:
+            if alone:
+                return not self._alone and not self._together
+            return not self._alone and not self._waiting_alone
+
+        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        self._waiting_alone += alone
+        try:
+            if not self._changed.wait_for(free, timeout):
+                raise Deadline("not-started")
+        finally:
+            self._waiting_alone -= alone
+            if alone:
+                self._changed.notify_all()  # it may have given up: the others need not wait for it any more

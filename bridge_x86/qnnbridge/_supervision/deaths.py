@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from qnnbridge._diagnosis.reports import CrashReports
 from qnnbridge._diagnosis.stderr_text import decode_stderr
 from qnnbridge._supervision.blame import Blame, NativeCall, Why
-from qnnbridge._supervision.overdue import ASKED_FOR
+from qnnbridge._supervision.deadlines import ASKED_FOR
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._transport.channel import ChannelFailed, Lost, Note
 from qnnbridge._transport.host_process import EXIT_WAIT_S, KILL_TIMEOUT_S, STDERR_TIMEOUT_S, HostProcess
@@ -23,7 +23,7 @@ from qnnbridge_protocol.errors import HostError, HostHung
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.crash import CrashRecord
-    from qnnbridge._diagnosis.exit_status import ExitStatus
+    from qnnbridge._diagnosis.exit_codes import ExitStatus
 
 # A model that kills a host of these versions may be harmless with others.
 VERSIONS_THAT_MATTER = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
@@ -76,7 +76,7 @@ class Investigator:
 
     def on_ready(self, process: HostProcess) -> None:
         """A generation said HELLO: the quarantine is that of its versions."""
-        from qnnbridge._diagnosis import crash, processor  # noqa: F401 - see the module
+        from qnnbridge._diagnosis import crash  # noqa: F401 - see the module
 
         versions = process.peer.versions
         self._quarantine.versions = ", ".join(f"{k} {versions[k]}" for k in VERSIONS_THAT_MATTER if k in versions)
@@ -105,7 +105,7 @@ class Investigator:
         patience_s: how long the process may take to end by itself.
         """
         from qnnbridge._diagnosis.crash import to_error
-        from qnnbridge._diagnosis.exit_status import ExitStatus
+        from qnnbridge._diagnosis.exit_codes import ExitStatus
 
         on_purpose = process.killed_because is not None or _asked_for(failure)
         if failure.reason is not None:
@@ -132,8 +132,7 @@ class Investigator:
         return DeathReport(error, status, on_purpose)
 
     def _record(self, process: HostProcess, status: ExitStatus | None, *, on_purpose: bool) -> CrashRecord:
-        from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
-        from qnnbridge._diagnosis.processor import processor_of
+        from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, processor_of
 
         channel = process.channel
         lost = _with_implied_phase(channel.requests.lost)

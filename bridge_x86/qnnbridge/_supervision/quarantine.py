@@ -22,9 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from qnnbridge._diagnosis.state_files import state_dir, write_whole
+from qnnbridge._diagnosis.reports import state_dir, write_whole
 from qnnbridge._supervision.blame import NativeCall, Points
-from qnnbridge._supervision.clock import Clock, RealClock
+from qnnbridge._supervision.restart_policy import Clock, RealClock
 from qnnbridge_protocol.errors import ModelQuarantined
 
 LIMIT_POINTS: Final = 2.0

@@ -1,27 +1,36 @@
-"""When a host that died may be started again.
+"""When a host that died is started again, and when one that has grown is replaced.
 
-Two measures: a *delay* that grows while starts bring nothing, and a *breaker* that stops trying for a while.
-What counts is whether a generation was worth its start:
+`RestartPolicy` has two measures: a *delay* that grows while starts bring nothing, and a *breaker* that stops
+trying for a while. The worth of a generation decides:
 
 - **productive**: it answered at least one call well. Whatever ended it, the next start has no delay, the delay's
   exponent is back at zero and the breaker's list is empty. A host that is killed from outside 200 times a minute
   while it works in between must go on working, and such a cycle cannot spin, since each turn pays for a whole start
   and gives an answer. A model that kills the host every time is the quarantine's business, not this module's.
-- **settled**: it answered nothing, but was ready for a minute (nobody asked). It resets the exponent too.
+- **settled**: it answered nothing, but was ready for a minute (no call came). It resets the exponent too.
 - **barren**: everything else. The next start waits ``0.25 s x 2^n`` with full jitter, at most 30 s, where n is the
   number of barren generations in a row before the one that died.
 
 Five barren deaths within two minutes, with nothing good in between, open the breaker for a minute; then one start
-is tried (half-open). If that one is barren too, the breaker opens for twice as long, up to ten minutes; if it gives
-a good answer or settles, the breaker is closed. A barren host that was *killed from outside* (SIGKILL, SIGTERM,
-Ctrl+C) does not count for the breaker: it says nothing about whether the next one could work. For the delay it
-counts from the fourth in a row, so that kills at random moments, which hit some starts as well, cost little, while
-something that kills every start is soon down to two tries a minute.
+is tried (half-open). If that one is barren too, the breaker opens for twice as long, up to ten minutes; if it
+gives a good answer or settles, the breaker is closed. A barren host that was *killed from outside* (SIGKILL,
+SIGTERM, Ctrl+C) does not count for the breaker: it says nothing about whether the next one could work. For the
+delay it counts from the fourth in a row, so that kills at random moments, which hit some starts as well, cost
+little, while a cause that kills every start is soon down to two tries a minute.
 
-What a restart cannot cure (no interpreter, wrong machine, missing library, no common version) is never retried:
-the same error is raised at once for every further start, until `reset`.
+A restart cannot cure a missing interpreter, a wrong machine, a missing library or versions without overlap: the
+same error is raised at once for every further start, until `reset`.
 
-Any thread; one policy belongs to one host. Nothing waits in here: `next_start` says how long to wait.
+`Recycler` says when a living host is due for replacement: QNN leaks about 0.15 MB with each compile, devices more
+(200 compiles grew the simulator's process from 174 to 204 MB, measured; onnxruntime issue 22511 reports 700 MB
+that were kept after the session was closed). A replacement makes every session that is still used anew, and those
+creations must not bring about the next replacement. So a creation counts only if the application asked for it: of
+each key as many are free in a generation as the most that any earlier generation made. A key that names one
+session, not only its model, makes the count exact; with a key per model a program that opens and closes one model
+again and again gets a fresh host after 1, 3, 6, 10 ... times the number.
+
+Any thread; one policy belongs to one host. Nothing waits in here: `next_start` says how long to wait. Policies
+take a `Clock`, so that tests need no waiting.
 """
 
 from __future__ import annotations
@@ -30,14 +39,31 @@ import collections
 import dataclasses
 import random
 import threading
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from qnnbridge._supervision.clock import Clock, RealClock
 from qnnbridge_protocol.errors import BreakerOpen, BridgeError, from_wire
 
 if TYPE_CHECKING:
-    from qnnbridge._diagnosis.exit_status import ExitStatus
+    from qnnbridge._diagnosis.exit_codes import ExitStatus
+
+
+class Clock(Protocol):
+    def monotonic(self) -> float:
+        """Seconds that only ever grow; for every duration and deadline."""
+
+    def wall(self) -> float:
+        """Seconds since 1970; only for what is written down, because it can jump."""
+
+
+class RealClock:
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
 
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 30.0
@@ -232,3 +258,70 @@ class RestartPolicy:
 
 def _describe(status: ExitStatus | None) -> str:
     return "it did not come up" if status is None else f"exit code {status.describe()}"
+
+
+CHECK_INTERVAL_S = 2.0
+
+# Remembered; a session that was forgotten counts once more.
+MAX_KEYS = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class RecycleAfter:
+    """When a host is replaced by a fresh one between two calls. ``None`` means never.
+
+    rss_bytes: resident memory of the host process. creations: sessions made in it, without those that only come
+    back after a replacement.
+    """
+
+    rss_bytes: int | None = None
+    creations: int | None = None
+
+
+class Recycler:
+    """Says when it is time. Any thread; being asked twice at once does no harm."""
+
+    def __init__(self, after: RecycleAfter) -> None:
+        self._after = after
+        self._next_check = 0.0
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._counted = 0
+        self._made: dict[str, int] = {}
+        """Sessions made in this generation, by key."""
+        self._free: dict[str, int] = {}
+        """The most that any earlier generation made, by key; the keys used last are at the end."""
+
+    def created(self, generation: int, key: str) -> None:
+        """A session was made in this generation. key: names the session, or at least its model and options."""
+        if self._after.creations is None:
+            return
+        with self._lock:
+            if generation > self._generation:
+                self._begin(generation)
+            elif generation < self._generation:
+                return  # its host is gone
+            made = self._made[key] = self._made.get(key, 0) + 1
+            self._counted += made > self._free.get(key, 0)
+
+    def is_due(self, generation: int, pid: int) -> bool:
+        """Whether the host should be replaced now. Looks at its memory every two seconds at most."""
+        after = self._after
+        if after.creations is not None and generation == self._generation and self._counted >= after.creations:
+            return True
+        if after.rss_bytes is None or time.monotonic() < self._next_check:
+            return False
+        self._next_check = time.monotonic() + CHECK_INTERVAL_S
+        import psutil  # 12 ms, for those who want it only
+
+        try:
+            return bool(psutil.Process(pid).memory_info().rss > after.rss_bytes)
+        except psutil.Error:
+            return False
+
+    def _begin(self, generation: int) -> None:
+        for key, made in self._made.items():
+            self._free[key] = max(made, self._free.pop(key, 0))
+        for key in list(self._free)[:-MAX_KEYS]:
+            del self._free[key]
+        self._generation, self._counted, self._made = generation, 0, {}

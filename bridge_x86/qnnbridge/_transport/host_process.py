@@ -237,7 +237,7 @@ class HostProcess:
         code = self._child.poll()
         if not code or self.rungs[-1:] not in ([], ["goodbye"], ["goodbye unanswered"]):
             return  # in good order, not yet, or by us
-        from qnnbridge._diagnosis.exit_status import ExitStatus
+        from qnnbridge._diagnosis.exit_codes import ExitStatus
 
         status = ExitStatus(code, "win32" if sys.platform == "win32" else "posix")
         _log.log(

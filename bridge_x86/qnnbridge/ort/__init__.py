@@ -16,7 +16,9 @@ from qnnbridge_protocol.errors import speak_like_onnxruntime as _speak_like_onnx
 _speak_like_onnxruntime()
 
 if TYPE_CHECKING:
-    from qnnbridge._enums import (
+    from qnnbridge._lora import LoraAdapter
+    from qnnbridge._node import ModelMetadata, NodeArg
+    from qnnbridge._option_fields import (
         ExecutionMode,
         ExecutionOrder,
         GraphOptimizationLevel,
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
         OrtMemType,
         OrtSparseFormat,
     )
-    from qnnbridge._lora import LoraAdapter
-    from qnnbridge._node import ModelMetadata, NodeArg
     from qnnbridge._run_options import RunOptions
     from qnnbridge._session_options import SessionOptions
     from qnnbridge.ort._compiler import ModelCompiler
@@ -141,7 +141,7 @@ _REFUSED = (
 )
 
 _HOMES: dict[str, str] = {
-    **dict.fromkeys(_ENUMS, "qnnbridge._enums"),
+    **dict.fromkeys(_ENUMS, "qnnbridge._option_fields"),
     **dict.fromkeys(_ENVIRONMENT, "qnnbridge.ort._environment"),
     **dict.fromkeys(_EP_DEVICES, "qnnbridge.ort._ep_devices"),
     **dict.fromkeys(_MEMORY, "qnnbridge.ort._memory"),

@@ -12,8 +12,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from qnnbridge._enums import OrtHardwareDeviceType
 from qnnbridge._host import default_host
+from qnnbridge._option_fields import OrtHardwareDeviceType
 from qnnbridge._providers import CPU, QNN
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._memory import OrtMemoryInfo

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from qnnbridge._enums import (
+from qnnbridge._option_fields import (
     OrtAllocatorType,
     OrtDeviceMemoryType,
     OrtMemoryInfoDeviceType,

@@ -63,7 +63,7 @@ class HostTraits:
     @classmethod
     def of_interpreter(cls, python: str, options: Mapping[str, str] | None = None) -> HostTraits:
         """Of the host that this interpreter would run. Raises `HostStartFailed` if it does not answer."""
-        from qnnbridge._launch import host_environment
+        from qnnbridge._launch.interpreter import host_environment
 
         try:
             done = subprocess.run(

@@ -39,7 +39,7 @@ class RealMachine:
     """See `machine.Machine`. One thread."""
 
     def __init__(self) -> None:
-        from qnnbridge._launch.machine import computer_machine
+        from qnnbridge._launch.installed import computer_machine
 
         self.system = platform.system()
         self.machine = computer_machine()
@@ -188,7 +188,7 @@ class RealMachine:
         return answer_of(tell.tell())
 
     def ask(self, python: str) -> Answer | Death:
-        from qnnbridge._launch.command import INTERPRETER_FLAGS, host_environment
+        from qnnbridge._launch.interpreter import INTERPRETER_FLAGS, host_environment
 
         command = [python, *INTERPRETER_FLAGS, os.path.abspath(tell.__file__)]
         try:
@@ -275,7 +275,7 @@ def look_for_daemon(job_flags: int | None) -> DaemonFacts:
     """job_flags: limits of the job that this process is in, ``None`` if it is in none."""
     dies_with_us = ends_with_job(job_flags)
     try:
-        from qnnbridge._daemon.folder import existing_runtime_folder, runtime_folder
+        from qnnbridge._daemon.discovery import existing_runtime_folder, runtime_folder
         from qnnbridge_tools.host.link import left_behind
     except ImportError:
         return DaemonFacts(dies_with_us=dies_with_us)

@@ -73,8 +73,8 @@ def reach(
 
     Raises `HostStartFailed` or `VersionMismatch` with a state in its details.
     """
-    from qnnbridge._daemon.access import DaemonAccess
     from qnnbridge._daemon.connect import daemon_host
+    from qnnbridge._daemon.start import DaemonAccess
 
     _be_quiet()
     access = DaemonAccess(
@@ -163,7 +163,7 @@ def is_running() -> bool:
     """Whether a daemon lives: it holds the lock of the folder for as long. Starts and connects to nothing."""
     from filelock import FileLock, Timeout
 
-    from qnnbridge._daemon.folder import runtime_folder
+    from qnnbridge._daemon.discovery import runtime_folder
     from qnnbridge_daemon.lock import LOCK_NAME
 
     path = runtime_folder() / LOCK_NAME
@@ -202,8 +202,7 @@ def replaced(instance: str) -> bool:
 
 def left_behind() -> Discovery | None:
     """What a daemon that runs, or that was killed, has written for applications."""
-    from qnnbridge._daemon.discovery import read_discovery
-    from qnnbridge._daemon.folder import existing_runtime_folder
+    from qnnbridge._daemon.discovery import existing_runtime_folder, read_discovery
 
     folder = existing_runtime_folder()
     return None if folder is None else read_discovery(folder)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import subprocess
 
-from qnnbridge._launch.command import host_environment
+from qnnbridge._launch.interpreter import host_environment
 
 ASK_TIMEOUT_S = 30.0
 SHOWN_CHARACTERS = 160

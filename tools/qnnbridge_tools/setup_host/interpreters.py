@@ -13,8 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, Surroundings
-from qnnbridge._launch.machine import interpreter_machine
+from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, Surroundings, interpreter_machine
 from qnnbridge._platform import RegisteredPython
 from qnnbridge_protocol.errors import HostNotFound
 from qnnbridge_tools.setup_host.asking import Answer, ask

@@ -11,9 +11,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from qnnbridge._launch.configuration import configuration_file, configured_host
 from qnnbridge._launch.installed import Surroundings
-from qnnbridge._launch.interpreter import VARIABLE
+from qnnbridge._launch.interpreter import VARIABLE, configuration_file, configured_host
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.setup_host.asking import Answer, ask
 from qnnbridge_tools.setup_host.choice import Choice, Facts, choose

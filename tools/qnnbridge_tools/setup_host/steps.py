@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qnnbridge._launch.command import DROPPED
+from qnnbridge._launch.interpreter import DROPPED
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.setup_host.environment import NewEnvironment
 from qnnbridge_tools.setup_host.failures import SetupFailed, failed

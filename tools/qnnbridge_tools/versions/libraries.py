@@ -7,7 +7,7 @@ import re
 import struct
 from pathlib import Path
 
-from qnnbridge._launch.machine import read_executable
+from qnnbridge._launch.installed import read_executable
 
 _BUILD = re.compile(rb"v(\d\.\d{1,3}\.\d{1,3}\.\d{12}(?:_\d+)?)")
 _RESOURCE_NAME = "ProductVersion".encode("utf-16-le")

@@ -57,7 +57,7 @@ class HostMachine:
 
         There the host's interpreter is another one than the application's, and its version is not known here.
         """
-        from qnnbridge._launch.machine import computer_machine, process_machine
+        from qnnbridge._launch.installed import computer_machine, process_machine
 
         process, computer = process_machine(), computer_machine()
         if computer == "ARM64" and process != "ARM64":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qnnbridge._enums import OrtDeviceVendorId
+from qnnbridge._option_fields import OrtDeviceVendorId
 from qnnbridge.ort._compiler import ModelCompiler
 from qnnbridge.ort._memory import copy_tensors
 from qnnbridge.ort._provider_choice import normalize as check_and_normalize_provider_args

@@ -312,7 +312,7 @@ _FIXES: Final[dict[str, Callable[[Facts], Remedy]]] = {
 def _dead(facts: Facts, death: Death) -> Finding:
     """The interpreter itself does not come up: no package of ours is involved yet."""
     from qnnbridge._diagnosis.crash import CrashRecord, diagnose
-    from qnnbridge._diagnosis.exit_status import ExitStatus, Platform
+    from qnnbridge._diagnosis.exit_codes import ExitStatus, Platform
 
     platform: Platform = "win32" if facts.is_windows else "posix"
     status = ExitStatus(death.exit_code, platform) if death.exit_code is not None else None

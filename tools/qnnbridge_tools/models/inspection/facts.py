@@ -46,7 +46,7 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
     python: str | None = None
     problem: BridgeError | None = None
     try:
-        from qnnbridge._launch import find_host
+        from qnnbridge._launch.interpreter import find_host
 
         python = find_host(host_python).path
         host = HostTraits.of_interpreter(python, options)

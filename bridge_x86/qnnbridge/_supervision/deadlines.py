@@ -1,18 +1,39 @@
-"""A call whose time is up: what its caller is told, and the end of the host where the call asked for that.
+"""Timeouts of an application as points in time, and the end of a call whose time is up.
 
-A call cannot be interrupted inside of native code. With ``on_deadline="kill"`` the host is ended under it instead;
-the application wanted that end, so it is no crash, and all other calls are repeated in the next host. Any thread.
+A call cannot be interrupted inside of native code. With ``on_deadline="kill"`` the host is ended under it
+instead; the application wanted that end, so it is no crash, and all other calls are repeated in the next host.
+Any thread.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING, Final, Literal
 
-from qnnbridge_protocol.errors import DeadlineExceeded, HostHung
+from qnnbridge_protocol.errors import DeadlineExceeded, HostHung, OptionError
 
 if TYPE_CHECKING:
     from qnnbridge._transport.channel import Deadline, Note
     from qnnbridge._transport.host_process import HostProcess
+
+# Eleven days. Locks and polls cannot wait much longer, and nobody means it.
+LONGEST_S = 1_000_000.0
+
+
+def deadline_after(timeout: float | None) -> float | None:
+    """The point of `time.monotonic()` at which `timeout` seconds are over; ``None`` and infinity are for ever.
+
+    Raises `OptionError` for what is no length of time.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0:
+        raise OptionError(
+            f"timeout={timeout!r} is no length of time.", fix="Give seconds, 0 or more, or None to wait for ever."
+        )
+    return None if math.isinf(timeout) else time.monotonic() + min(timeout, LONGEST_S)
+
 
 OnDeadline = Literal["raise", "kill"]
 

@@ -1,0 +1,305 @@
+"""One call: its sizes, inputs grown to a bucket, outputs cut back, calls in several parts, and the shapes shown.
+
+Pure functions. An input that needs no padding is passed on, not copied. The model's outputs are compared with
+`OutputShapes` at each call: a dimension that is not as expected is an error, not a wrong cut.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qnnbridge._buckets.arguments import Relation
+from qnnbridge._buckets.plan import PaddedInput, Plan, Sizes
+from qnnbridge._feed_rules import INVALID_ARGUMENT, Array
+from qnnbridge._option_fields import suggest
+from qnnbridge_protocol.elements import LAYOUTS
+from qnnbridge_protocol.errors import InvalidArgument, ModelError, OptionError
+from qnnbridge_protocol.specs import NodeInfo
+from qnnbridge_protocol.typed import Typed
+
+
+def sizes_of(plan: Plan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
+    """Of each symbol. Inputs that are not fed (optional ones) say nothing. Raises `InvalidArgument` if they differ.
+
+    ONNX Runtime does not look whether dimensions of one name agree; here they are padded together, so they must.
+    """
+    found: list[int | None] = [None] * len(plan.symbols)
+    first: list[str] = [""] * len(plan.symbols)
+    for name, padded in plan.inputs.items():
+        shape = shapes.get(name)
+        if shape is None:
+            continue
+        for axis, number in padded.axes.items():
+            size, known = shape[axis], found[number]
+            if known is None:
+                found[number], first[number] = size, f"{name!r} (axis {axis})"
+            elif known != size:
+                raise _differ(plan.symbols[number], first[number], known, f"{name!r} (axis {axis})", size)
+    return tuple(buckets[0] if size is None else size for size, buckets in zip(found, plan.buckets, strict=True))
+
+
+def bucket_for(plan: Plan, number: int, size: int) -> int | None:
+    """The smallest bucket that is large enough; ``None`` if none is."""
+    buckets = plan.buckets[number]
+    at = bisect.bisect_left(buckets, size)
+    return buckets[at] if at < len(buckets) else None
+
+
+def variant_for(plan: Plan, sizes: Sizes) -> Sizes | None:
+    """The variant that a call of these sizes fits into; ``None`` if it is too large for all."""
+    found = tuple(bucket_for(plan, number, size) for number, size in enumerate(sizes))
+    return None if None in found else tuple(size for size in found if size is not None)
+
+
+def too_large(plan: Plan, sizes: Sizes) -> tuple[int, ...]:
+    """Numbers of the symbols that are larger than their largest bucket."""
+    return tuple(number for number, size in enumerate(sizes) if size > plan.buckets[number][-1])
+
+
+def refuse_too_large(plan: Plan, sizes: Sizes, number: int) -> InvalidArgument:
+    name, largest = plan.symbols[number], plan.buckets[number][-1]
+    return InvalidArgument(
+        f"{INVALID_ARGUMENT}The dimension {name!r} is {sizes[number]}, the largest bucket for it is {largest}.",
+        fix=f"Cut the input to {largest}, give a larger bucket (buckets={{{name!r}: [..., {sizes[number]}]}}), let "
+        "such calls run on the CPU (overflow='cpu'), or have them done in parts if that is what the dimension "
+        f"allows (split={name!r}).",
+        details={"symbol": name, "size": sizes[number], "largest": largest},
+    )
+
+
+def _differ(symbol: str, one: str, size: int, other: str, other_size: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"{INVALID_ARGUMENT}The dimension {symbol!r} is {size} in input {one} and {other_size} in input {other}.",
+        cause="In the model both have the same name, so buckets pad them to the same size.",
+        fix="Give inputs that agree. If they need not, the model has to name the dimensions apart.",
+        details={"symbol": symbol},
+    )
+
+
+def pad_feeds(plan: Plan, feeds: Mapping[str, Any], variant: Sizes) -> dict[str, Any]:
+    """The feeds of a call in the sizes of `variant`, which are not smaller than theirs."""
+    out = dict(feeds)
+    for name, padded in plan.inputs.items():
+        value = feeds.get(name)
+        if value is not None:
+            out[name] = _pad(plan, padded, value, variant)
+    return out
+
+
+def _pad(plan: Plan, padded: PaddedInput, value: Array, variant: Sizes) -> Array:
+    shape = list(value.shape)
+    for axis, number in padded.axes.items():
+        shape[axis] = variant[number]
+    if tuple(shape) == value.shape:
+        return value
+    out = np.empty(shape, value.dtype) if padded.value is None else np.full(shape, padded.value, value.dtype)
+    given = tuple(slice(0, size) for size in value.shape)
+    out[given] = value
+    # Rows that only fill up a batch repeat a real one: a row of nothing but padding is what many models answer
+    # with NaN, and QNN computes them all.
+    for axis, number in padded.axes.items():
+        if number in plan.split:
+            _repeat_last(out, axis, value.shape[axis])
+    return out
+
+
+def _repeat_last(out: Array, axis: int, size: int) -> None:
+    if size == out.shape[axis]:
+        return
+    before = (slice(None),) * axis
+    if size:
+        out[before + (slice(size, None),)] = out[before + (slice(size - 1, size),)]  # noqa: RUF005 - Python 3.10
+    else:
+        out[...] = "" if out.dtype.kind == "O" else 0
+
+
+Relations = tuple["Relation | None", ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OutputShapes:
+    """found: output -> a relation per dimension (``None``: fixed, or left alone). An output that is not in there is
+    never cut, for the reason in `uncut`. given: outputs of which the application said it."""
+
+    found: Mapping[str, Relations]
+    uncut: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+
+    def relations(self, name: str) -> Relations | None:
+        return self.found.get(name)
+
+    def texts(self) -> dict[str, tuple[str | None, ...]]:
+        return {
+            name: tuple(None if relation is None else str(relation) for relation in relations)
+            for name, relations in self.found.items()
+        }
+
+
+def cut(
+    plan: Plan, shapes: OutputShapes, names: Sequence[str], values: Sequence[Any], true: Sizes, variant: Sizes
+) -> list[Any]:
+    """The outputs of a call of the sizes `true` out of those that the variant returned. Raises `ModelError`."""
+    if true == variant:
+        return list(values)
+    at = {symbol: number for number, symbol in enumerate(plan.symbols)}
+    return [_cut(name, value, shapes, at, true, variant) for name, value in zip(names, values, strict=True)]
+
+
+def _cut(name: str, value: Any, shapes: OutputShapes, at: Mapping[str, int], true: Sizes, variant: Sizes) -> Any:
+    relations = shapes.relations(name)
+    if relations is None:
+        raise ModelError(
+            f"The output {name!r} cannot be cut back to the size of the inputs.",
+            cause=shapes.uncut.get(name, "It is no tensor."),
+            fix="Ask for other outputs, or feed inputs that fill a bucket, so that nothing is padded.",
+        )
+    if value is None:
+        return None
+    if len(value.shape) != len(relations):
+        raise _unexpected(name, value.shape, f"{len(relations)} dimensions were expected")
+    slices = [slice(None)] * len(relations)
+    for axis, relation in enumerate(relations):
+        if relation is None:
+            continue
+        number = at[relation.symbol]
+        whole, wanted = relation.size(variant[number]), relation.size(true[number])
+        if value.shape[axis] != whole:
+            because = f"axis {axis} was expected to be {relation}, which is {whole}"
+            raise _unexpected(name, value.shape, because)
+        if wanted != whole:
+            slices[axis] = slice(0, wanted)
+    if all(part == slice(None) for part in slices):
+        return value
+    if not isinstance(value, Typed):
+        # A copy: the padded array, which may be much larger, is not kept alive by it.
+        return value[tuple(slices)].copy()
+    if LAYOUTS[value.element_type].packed:
+        raise ModelError(
+            f"The output {name!r} cannot be cut: its elements are smaller than a byte.",
+            fix="Ask for other outputs.",
+        )
+    data = value.data[tuple(slices)].copy()
+    return Typed(data, value.element_type, data.shape)
+
+
+def _unexpected(name: str, shape: Sequence[int], because: str) -> ModelError:
+    return ModelError(
+        f"The output {name!r} has the shape {tuple(shape)}, so it is not known how to cut it.",
+        cause=f"{because[0].upper()}{because[1:]}.",
+        fix=f"Say what its dimensions are: cut={{{name!r}: ['seq', None, ...]}}; None leaves one as it is.",
+    )
+
+
+def parts(plan: Plan, feeds: Mapping[str, Any], number: int, size: int) -> Iterator[dict[str, Any]]:
+    """The feeds of each part. number: of the symbol, whose size is `size`."""
+    largest = plan.buckets[number][-1]
+    for start in range(0, size, largest):
+        part = dict(feeds)
+        for name, padded in plan.inputs.items():
+            value = feeds.get(name)
+            if value is None:
+                continue
+            for axis, symbol in padded.axes.items():
+                if symbol == number:
+                    value = value[(slice(None),) * axis + (slice(start, start + largest),)]
+            part[name] = value
+        yield part
+
+
+def joints(plan: Plan, shapes: OutputShapes, names: Sequence[str], number: int) -> list[int]:
+    """The axis of each output along which the parts are put together. Raises `InvalidArgument` if there is none."""
+    symbol = plan.symbols[number]
+    found = []
+    for name in names:
+        axes = [
+            axis
+            for axis, relation in enumerate(shapes.relations(name) or ())
+            if relation is not None and relation.symbol == symbol
+        ]
+        if len(axes) != 1:
+            raise _no_joint(name, symbol, plan.buckets[number][-1])
+        found.append(axes[0])
+    return found
+
+
+def joined(results: Sequence[Sequence[Any]], axes: Sequence[int]) -> list[Any]:
+    """The outputs of all parts, put together."""
+    return [_concatenate([part[at] for part in results], axis) for at, axis in enumerate(axes)]
+
+
+def _concatenate(values: list[Any], axis: int) -> Any:
+    if not isinstance(values[0], Typed):
+        return np.concatenate(values, axis)
+    data = np.concatenate([value.data for value in values], axis)
+    return Typed(data, values[0].element_type, data.shape)
+
+
+def _no_joint(name: str, symbol: str, largest: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"The output {name!r} cannot be put together from parts: it does not have the dimension {symbol!r} once.",
+        cause=f"More than {largest}, the largest bucket, are done in several parts.",
+        fix=f"Ask for other outputs, give a larger bucket for {symbol!r}, or say in which dimension it is: "
+        f"cut={{{name!r}: [{symbol!r}, ...]}}.",
+    )
+
+
+def shown_inputs(inputs: Sequence[NodeInfo], fixed: Mapping[str, int]) -> list[NodeInfo]:
+    """With the names of the free dimensions, as ONNX Runtime shows them. fixed: overrides of the session."""
+    return [NodeInfo(node.name, node.type, _with(fixed, node.shape)) for node in inputs]
+
+
+def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapping[str, int]) -> list[NodeInfo]:
+    """Dimensions that the model does not declare have the name of the size that they are."""
+    shown = []
+    for node in outputs:
+        relations = shapes.relations(node.name)
+        declared: tuple[int | str | None, ...] | None = node.shape
+        if relations is not None and (declared is None or len(declared) != len(relations)):
+            declared = (None,) * len(relations)
+        if declared is not None and relations is not None:
+            declared = tuple(
+                relation.symbol if dim is None and relation is not None and relation.is_identity else dim
+                for dim, relation in zip(declared, relations, strict=True)
+            )
+        shown.append(NodeInfo(node.name, node.type, _with(fixed, declared)))
+    return shown
+
+
+def wanted_variants(plan: Plan, sizes: Any) -> list[Sizes]:
+    """The variants that `warm` is asked for; all if ``None``. Raises `OptionError`."""
+    if sizes is None:
+        return list(plan.variants())
+    found = []
+    for wanted in [sizes] if isinstance(sizes, Mapping) else sizes:
+        if not isinstance(wanted, Mapping):
+            raise OptionError(f"sizes: {wanted!r:.100} is no size.", fix=_example(plan))
+        for name in wanted:
+            if name not in plan.symbols:
+                known = ", ".join(plan.symbols)
+                hint = suggest(str(name), plan.symbols)
+                raise OptionError(f"sizes: {name!r} has no buckets.", fix=f"Give {known}.{hint}")
+        chosen = []
+        for name, buckets in zip(plan.symbols, plan.buckets, strict=True):
+            size = wanted.get(name, buckets[0] if len(buckets) == 1 else None)
+            if size not in buckets:
+                what = f"{size!r} is none of the buckets of {name!r}" if name in wanted else f"{name!r} is missing"
+                raise OptionError(f"sizes: {what}.", fix=f"Its buckets are {', '.join(map(str, buckets))}.")
+            chosen.append(size)
+        found.append(tuple(chosen))
+    return list(dict.fromkeys(found))
+
+
+def _with(fixed: Mapping[str, int], shape: tuple[int | str | None, ...] | None) -> Any:
+    if shape is None:
+        return None
+    return tuple(fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
+
+
+def _example(plan: Plan) -> str:
+    named = ", ".join(f"{name!r}: {size}" for name, size in plan.named(plan.smallest()).items())
+    return f"Give sizes for each: [{{{named}}}]."

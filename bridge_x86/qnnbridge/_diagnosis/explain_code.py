@@ -1,0 +1,290 @@
+"""What a code means that a user saw somewhere: on a terminal, in a log, in a forum.
+
+`explain_code` takes the text as it was copied and returns *every* reading of it, because the same number means
+different things to different observers: 127 is a shell's "not found", Git Bash's stand-in for nearly every
+Windows crash, and the Windows load error "procedure not found". Pure functions over tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from qnnbridge._diagnosis import exit_codes as codes
+from qnnbridge._diagnosis import qnn_codes
+from qnnbridge._diagnosis.exit_codes import LOAD_ERRORS, WINDOWS, ExitCode, ExitStatus
+from qnnbridge_protocol.errors import OptionError
+
+__all__ = ["ExitCode", "ExitStatus", "Explanation", "Reading", "explain_code"]
+
+# What usually hides behind Git Bash's 127 when QNN is involved, most likely first.
+GIT_BASH_127: Final = (0xC0000409, 0xC0000374, 0xC0000139, 0xC0000135)
+
+# QNN errors carry flags up to bit 63.
+MAX_NUMBER: Final = 1 << 64
+
+_WORDS = re.compile(
+    r"^(?:\[?(?P<kind>win ?error|signal|hresult|ntstatus|qnn(?: error)?|code|error(?: code)?|"
+    r"exit(?:ed with)?(?: status| code)?|rc|returncode|status|\$\?|%errorlevel%|\$lastexitcode))"
+    r"(?![A-Za-z_])\]?\s*[:=]?\s*",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"^[+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)$")
+_HEX = re.compile(
+    r"^(?P<sign>-?)(?:0x(?P<digits>[0-9a-f]+)|(?P<bare>(?=[0-9a-f]*[a-f])[0-9a-f]{8}))[lu]*$", re.IGNORECASE
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """One thing that the code can mean.
+
+    seen: where the number has this meaning. candidates: for a number that stands for several codes, these, most
+    likely first. kind: as in `ExitCode`, or ``load-error`` and ``qnn-error``, which are no exit codes at all.
+    """
+
+    seen: str
+    name: str
+    meaning: str
+    advice: str
+    kind: str
+    candidates: tuple[ExitCode, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        out = dataclasses.asdict(self)
+        out["candidates"] = [
+            {"number": c.number, "hex": f"0x{c.number:08X}", "name": c.name, "meaning": c.meaning}
+            for c in self.candidates
+        ]
+        return out
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explanation:
+    """All readings of a code, most likely first. elsewhere: how other observers show the same code."""
+
+    text: str
+    number: int
+    readings: tuple[Reading, ...]
+    elsewhere: tuple[tuple[str, str], ...] = ()
+
+    def to_text(self) -> str:
+        lines = []
+        if len(self.readings) > 1:
+            lines.append(f"{self.text} has {len(self.readings)} meanings; which one depends on where it was seen.")
+        for number, reading in enumerate(self.readings, 1):
+            mark = f"{number}. " if len(self.readings) > 1 else ""
+            lines.append(f"{mark}{reading.seen}: {reading.name}")
+            lines.append(f"   Meaning: {reading.meaning}.")
+            lines.extend(f"   - 0x{c.number:08X} {c.name}: {c.meaning}" for c in reading.candidates)
+            lines.append(f"   Fix: {reading.advice}")
+        if self.elsewhere:
+            lines.append(
+                "The same code elsewhere: " + ", ".join(f"{where} {value}" for where, value in self.elsewhere)
+            )
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "number": self.number,
+            "readings": [reading.to_json() for reading in self.readings],
+            "elsewhere": dict(self.elsewhere),
+        }
+
+
+def explain_code(text: str) -> Explanation:
+    """Explain an exit code, a signal, a Windows load error or a QNN error, as a user copied it.
+
+    Raises:
+        OptionError: the text is no code, or a name that is not known.
+    """
+    original = text.strip()
+    prefix = _WORDS.match(original)
+    kind = (prefix.group("kind") or "").lower() if prefix else ""
+    body = original[prefix.end() :] if prefix else original
+    body = body.strip(" .;()[]'\"`")
+    number, is_hex = _parse(body)
+    if number is None:
+        return _explain_name(original, body)
+    if kind.replace(" ", "") == "winerror":
+        # ctypes puts the NTSTATUS of a caught crash into the same brackets.
+        readings = list(_load_error(number) if number >= 0 else _readings(number, is_hex=False))
+    elif kind == "signal":
+        readings = [_exit_reading("A signal", codes.signal_code(number))]
+    elif abs(number) > MAX_NUMBER:
+        raise _nonsense(original)
+    else:
+        readings = list(_readings(number, is_hex=is_hex))
+        if not readings and 0 < number <= codes.UINT32:
+            readings = [_exit_reading("Any program on Windows", codes.windows_code(number))]
+        if kind.startswith(("exit", "rc", "returncode", "status")):
+            # The user says that it is an exit code.
+            readings = [r for r in readings if r.kind not in ("load-error", "qnn-error")] or readings
+    if not readings:
+        raise _nonsense(original)
+    return Explanation(original, number, tuple(readings), _elsewhere(number))
+
+
+def _parse(body: str) -> tuple[int | None, bool]:
+    """The number in the text, and whether it was written as hexadecimal."""
+    match = _HEX.match(body)
+    if match:
+        number = int(match.group("digits") or match.group("bare"), 16)
+        return (-number if match.group("sign") else number), True
+    if _NUMBER.match(body):
+        return int(body.replace(",", "").replace("_", "")), False
+    return None, False
+
+
+def _explain_name(original: str, body: str) -> Explanation:
+    row = codes.code_by_name(body)
+    if row is not None:
+        if row.name.startswith("SIG"):
+            reading = _exit_reading("A signal (Linux, macOS)", row)
+            return Explanation(original, -row.number, (reading,), _elsewhere(-row.number))
+        return Explanation(
+            original, row.number, (_exit_reading("A Windows exit code", row),), _elsewhere(row.number)
+        )
+    qnn = qnn_codes.by_name(body)
+    if qnn is not None:
+        return Explanation(original, qnn.number, (_qnn_reading(qnn),))
+    raise _nonsense(original)
+
+
+def _nonsense(text: str) -> OptionError:
+    close = difflib.get_close_matches(text.upper(), codes.known_names(), n=1, cutoff=0.75)
+    hint = f"Did you mean {close[0]}? " if close else ""
+    return OptionError(
+        f"{text!r} is no exit code, signal or QNN error." if text else "There is no code to explain.",
+        fix=f"{hint}Give a number (3221226505, -11, 127), a hexadecimal number (0xC0000409) or a name "
+        "(SIGSEGV, STATUS_HEAP_CORRUPTION, QNN_COMMON_ERROR_MEM_ALLOC).",
+    )
+
+
+def _readings(number: int, *, is_hex: bool) -> Iterator[Reading]:
+    if number < 0:
+        yield from _negative(number)
+    elif number <= 0xFF:
+        yield from _byte(number, is_hex=is_hex)
+    elif number <= codes.UINT32:
+        if codes.windows_code(number).kind != "python" or number == 259:
+            yield _exit_reading("Windows exit code", codes.windows_code(number))
+        if qnn_codes.fastrpc(number):
+            yield _qnn_reading(qnn_codes.fastrpc(number))
+        yield from _qnn_error(number)
+        yield from _load_error(number)
+    else:
+        yield from _qnn_error(number)
+
+
+def _negative(number: int) -> Iterator[Reading]:
+    if number >= -64:
+        yield _exit_reading("Python's subprocess on Linux or macOS (-N is signal N)", codes.signal_code(-number))
+    if number == -1 or -0x80000000 <= number < -64:
+        row = codes.windows_code(number & codes.UINT32)
+        yield _exit_reading("cmd or PowerShell on Windows (signed 32-bit exit code)", row)
+
+
+def _byte(number: int, *, is_hex: bool) -> Iterator[Reading]:
+    posix = codes.posix_code(number)
+    signal = ExitStatus(number, "posix").signal
+    if posix is not None:
+        yield _exit_reading("A POSIX shell, or subprocess on Linux or macOS", posix)
+    if signal is not None:
+        yield _exit_reading(f"A POSIX shell on Linux (128 + {signal})", codes.signal_code(signal))
+    windows = codes.windows_code(number)
+    if windows.fault != "own-number" and (posix is None or windows.meaning != posix.meaning):
+        yield _exit_reading("Windows exit code", windows)
+    yield from _git_bash(number)
+    if is_hex and qnn_codes.fastrpc(number):
+        yield _qnn_reading(qnn_codes.fastrpc(number))
+    yield from _load_error(number)
+    cut = tuple(row for row in WINDOWS if row.number >= codes.NTSTATUS_ERROR and row.number & 0xFF == number)
+    if cut:
+        yield Reading(
+            "A Linux parent of a Windows process (WSL, a container, Wine): only the low byte is left",
+            _names(cut),
+            "the Windows code was cut to its low byte, so several codes look like this",
+            "Read the full 32-bit code on the Windows side.",
+            "crash",
+            cut,
+        )
+    if posix is None and signal is None and windows.fault == "own-number" and not cut:
+        yield _exit_reading("Any program", windows)
+
+
+def _git_bash(number: int) -> Iterator[Reading]:
+    seen = "Git Bash, MSYS2 or Cygwin after a native Windows program"
+    if number == 127:
+        candidates = tuple(codes.windows_code(n) for n in GIT_BASH_127)
+        yield Reading(
+            seen,
+            _names(candidates) + ", or command not found",
+            "these shells show almost every Windows crash as 127; with QNN it is, most likely first, one of those "
+            "below, and last that the command was not found",
+            "Start the program from Python or PowerShell and read the full code; then explain that one.",
+            "crash",
+            candidates,
+        )
+        return
+    rows = tuple(
+        row for row in WINDOWS if row.number >= codes.NTSTATUS_ERROR and codes.git_bash_status(row.number) == number
+    )
+    for row in rows:
+        yield _exit_reading(seen, row)
+
+
+def _load_error(number: int) -> Iterator[Reading]:
+    row = LOAD_ERRORS.get(number)
+    if row is not None:
+        yield Reading(
+            f"WinError {number} inside a message (a load error of a living process, not an exit code)",
+            row.name,
+            row.meaning,
+            row.advice,
+            "load-error",
+        )
+
+
+def _qnn_error(number: int) -> Iterator[Reading]:
+    # Any 32-bit number has low 16 bits: only take the short form, or one with flags above bit 32.
+    row = qnn_codes.by_number(number) if number <= 0xFFFF or number > codes.UINT32 else None
+    if row is not None:
+        yield _qnn_reading(row)
+
+
+def _qnn_reading(row: qnn_codes.QnnCode | None) -> Reading:
+    assert row is not None
+    advice = row.advice or "Read the lines before it in ONNX Runtime's log."
+    number = "" if row.name.startswith("FastRPC") else f" ({row.number})"
+    return Reading("An error number in a QNN message", row.name + number, row.meaning, advice, "qnn-error")
+
+
+def _exit_reading(seen: str, row: ExitCode) -> Reading:
+    name = row.name if row.number < 0x40000000 or "0x" in row.name else f"{row.name} (0x{row.number:08X})"
+    return Reading(seen, name, row.meaning, row.advice, row.kind)
+
+
+def _names(rows: tuple[ExitCode, ...]) -> str:
+    return ", ".join(row.name for row in rows)
+
+
+def _elsewhere(number: int) -> tuple[tuple[str, str], ...]:
+    """How the same code looks to other observers: for a signal, and for a full Windows code."""
+    if -64 <= number < -1:
+        return (("Python", str(number)), ("POSIX shell", str(codes.SHELL_SIGNAL_BASE - number)))
+    unsigned = number & codes.UINT32
+    known = unsigned >= codes.NTSTATUS_ERROR or codes.windows_code(unsigned).fault != "own-number"
+    if not -0x80000000 <= number <= codes.UINT32 or unsigned <= 0xFFFF or number == -1 or not known:
+        return ()
+    return (
+        ("Python", str(unsigned)),
+        ("hexadecimal", f"0x{unsigned:08X}"),
+        ("cmd and PowerShell", str(codes.to_signed(unsigned))),
+        ("Git Bash", str(codes.git_bash_status(unsigned))),
+        ("WSL and containers", str(unsigned & 0xFF)),
+    )
