@@ -20,8 +20,8 @@ from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, NoS
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.models.analyze import Analysis, analyze_model
 from qnnbridge_tools.models.analyze.graph_view import view_of
-from qnnbridge_tools.models.analyze.partitions import parts_of
-from qnnbridge_tools.models.analyze.summary import shares_of
+from qnnbridge_tools.models.analyze.predict import parts_of
+from qnnbridge_tools.models.analyze.result import shares_of
 from qnnbridge_tools.models.analyze.tables import NEWEST_IR_VERSION, NEWEST_OPSET, NEWEST_ORT
 from qnnbridge_tools.models.fix import fix_model
 
@@ -247,9 +247,9 @@ def test_the_rules_agree_with_qnn_on_real_models(name: str) -> None:
 def test_without_a_trace_the_placement_alone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with an onnxruntime-qnn before 2.4."""
     pytest.importorskip("onnxruntime_qnn")
-    from qnnbridge_tools.models.analyze import truth
+    from qnnbridge_tools.models.analyze import ask_qnn
 
-    monkeypatch.setattr(truth, "_read", lambda path: {})
+    monkeypatch.setattr(ask_qnn, "_read", lambda path: {})
     found = analyze_model(models.saved(chain_of("Relu", "Hardmax", "Sigmoid"), tmp_path / "m.onnx"), soc_model="60")
     assert found.truth is not None
     assert found.truth.placed is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +20,9 @@ import model_work_models as models
 
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.models.fix import REWRITES, fix_model
-from qnnbridge_tools.models.fix.rewrites import pow_square
-from qnnbridge_tools.models.shared import cpu, graphs, inference
+from qnnbridge_tools.models.fix import REWRITES, fix_model, rewrites
+from qnnbridge_tools.models.fix.rewrites import operators
+from qnnbridge_tools.models.shared import cpu, graphs
 
 NAMES = [rewrite.name for rewrite in REWRITES]
 
@@ -31,7 +32,7 @@ def fix(*arguments: str | Path) -> Any:
 
 
 def shapes_of(path: Path) -> list[tuple[int | None, ...]]:
-    return [shape for _, shape in inference.types_of(onnx.load(str(path))).values() if shape is not None]
+    return [shape for _, shape in graphs.types_of(onnx.load(str(path))).values() if shape is not None]
 
 
 @pytest.mark.parametrize("what", fix_models.ONE_OF_EACH)
@@ -130,14 +131,15 @@ def test_a_gelu_keeps_its_erf_because_qnn_takes_it_as_a_whole(tmp_path: Path) ->
 
 
 def test_a_rewrite_that_changes_a_result_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = pow_square.apply
+    real = operators.square_by_mul
 
     def wrong(editor: Any) -> list[str]:
         changes = real(editor)
         next(node for node in editor.graph.node if node.op_type == "Mul").op_type = "Add"
         return changes
 
-    monkeypatch.setattr(pow_square, "apply", wrong)
+    wrong_ones = [dataclasses.replace(one, apply=wrong) if one.name == "pow-square" else one for one in REWRITES]
+    monkeypatch.setattr(rewrites, "REWRITES", tuple(wrong_ones))
     model = models.saved(fix_models.pow_of(np.float32(2)), tmp_path / "m.onnx")
     result = fix_model(model, tmp_path / "o.onnx")
     (step,) = result.steps

@@ -18,8 +18,8 @@ pytest.importorskip("onnxruntime")
 import model_work_models as models
 
 from qnnbridge_protocol.errors import BridgeError, InvalidProtobuf, OptionError
-from qnnbridge_tools.models.quantize.quiet import Quiet
-from qnnbridge_tools.models.shared import extra, graphs, shapes
+from qnnbridge_tools.models.quantize.ort_quantizer import Quiet
+from qnnbridge_tools.models.shared import cpu, graphs, shapes
 from qnnbridge_tools.models.shared.comparing import OutputDifference, compare, cosine
 from qnnbridge_tools.models.shared.files import Output, inside_folder
 from qnnbridge_tools.models.shared.progress import ShownProgress
@@ -211,9 +211,9 @@ def test_a_package_that_cannot_be_loaded_is_told_apart(monkeypatch: pytest.Monke
     def fails(name: str) -> None:
         raise ImportError("DLL load failed while importing onnxruntime_pybind11_state")
 
-    monkeypatch.setattr(extra.importlib, "import_module", fails)
+    monkeypatch.setattr(cpu.importlib, "import_module", fails)
     with pytest.raises(BridgeError, match="installed but cannot be imported") as caught:
-        extra.require_models_extra("qnnbridge optimize")
+        cpu.require_models_extra("qnnbridge optimize")
     assert "DLL load failed" in (caught.value.cause or "")
 
 

@@ -17,7 +17,7 @@ import model_work_models as models
 
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.models.optimize import optimize_model
+from qnnbridge_tools.models.optimization import optimize_model
 from qnnbridge_tools.models.shared import cpu
 
 REAL = ("ch_ppocr_mobile_v2.0_cls_infer", "logreg_iris", "model_v8", "mul_1", "onet", "pnet", "rnet", "sigmoid")
@@ -193,9 +193,9 @@ def test_nothing_is_left_after_a_failure(tmp_path: Path) -> None:
 def test_a_result_that_computes_something_else_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qnnbridge_tools.models.optimize import optimizer
+    from qnnbridge_tools.models import optimization
 
-    real = optimizer._finish
+    real = optimization._finish
 
     def broken(original: Any, path: Path) -> list[str]:
         changed = onnx.load(str(path))
@@ -203,7 +203,7 @@ def test_a_result_that_computes_something_else_is_not_written(
         onnx.save(changed, str(path))
         return real(original, path)
 
-    monkeypatch.setattr(optimizer, "_finish", broken)
+    monkeypatch.setattr(optimization, "_finish", broken)
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")
     with pytest.raises(ModelError, match="does not compute what the original computes") as caught:
         optimize_model(source, tmp_path / "o.onnx")

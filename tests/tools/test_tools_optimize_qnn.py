@@ -14,7 +14,7 @@ import model_work_models as models
 
 import qnnbridge
 from qnnbridge.errors import BridgeError
-from qnnbridge_tools.models.optimize import optimize_model
+from qnnbridge_tools.models.optimization import optimize_model
 from qnnbridge_tools.models.shared import cpu
 
 pytestmark = pytest.mark.simulator

@@ -16,12 +16,12 @@ from qnnbridge import HostInfo
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools import output
-from qnnbridge_tools.models.profiling import op_trace, ort_json, page, qnn_csv, report
-from qnnbridge_tools.models.profiling.charts import Bar, bars, shortened, stacked
-from qnnbridge_tools.models.profiling.document import document
+from qnnbridge_tools.models.profiling import files, ort_json, page, qnn_csv, report
 from qnnbridge_tools.models.profiling.evaluate import evaluate
+from qnnbridge_tools.models.profiling.page import Bar, bars, shortened, stacked
 from qnnbridge_tools.models.profiling.qnn_csv import Call, Kind, Row
 from qnnbridge_tools.models.profiling.recording import Recording
+from qnnbridge_tools.models.profiling.report import document
 from qnnbridge_tools.models.profiling.result import ProfileResult, Series
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -48,7 +48,7 @@ def recorded(name: str, host: HostInfo, **changes: Any) -> Recording:
         calls_s=tuple(run.time_us / 1e6 + BRIDGE_S for run in session.runs),
         session=session,
         calls=qnn_csv.read(PROFILES / name / "qnn.csv"),
-        trace=op_trace.read(PROFILES / name / op_trace.FILE_NAME),
+        trace=files.read_op_trace(PROFILES / name / files.OP_TRACE_FILE),
     )
     return dataclasses.replace(recording, **changes)
 
@@ -145,8 +145,8 @@ def test_what_was_made_from_one_node_is_one_operator(host: HostInfo) -> None:
         Row("relu", 20, "CYCLES", "relu", True),
     )
     facts = (Row("Accelerator (execute) time", 1000, "US"),)
-    trace = op_trace.OpTrace(
-        {"g": (op_trace.Operator("conv_token_7", "Conv2d"), op_trace.Operator("convReshape", "Reshape"))}
+    trace = files.OpTrace(
+        {"g": (files.Operator("conv_token_7", "Conv2d"), files.Operator("convReshape", "Reshape"))}
     )
     recording = recorded("compiled", host)
     calls = tuple(Call(Kind.EXECUTE, 1200.0, facts, rows) for call in recording.calls if call.kind is Kind.EXECUTE)

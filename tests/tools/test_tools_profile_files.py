@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.models.profiling import files, op_trace, ort_json, qnn_csv
+from qnnbridge_tools.models.profiling import files, ort_json, qnn_csv
 from qnnbridge_tools.models.profiling.qnn_csv import Kind
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -223,7 +223,7 @@ def test_what_is_no_onnxruntime_profile_is_refused(text: str, tmp_path: Path) ->
 
 
 def test_the_operator_trace_tells_what_each_graph_was_made_of() -> None:
-    trace = op_trace.read(PROFILES / "detailed" / "qnn_op_trace.json")
+    trace = files.read_op_trace(PROFILES / "detailed" / "qnn_op_trace.json")
     assert [[operator.name for operator in graph] for graph in trace.graphs.values()] == [
         [ODD_NAME],
         ["add0", "mul0", "soft1"],
@@ -234,7 +234,7 @@ def test_the_operator_trace_tells_what_each_graph_was_made_of() -> None:
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"subgraph_traces": [{}]}', '{"subgraph_traces": 1}'])
 def test_an_operator_trace_that_cannot_be_read_is_left_out(text: str | None, tmp_path: Path) -> None:
-    path = tmp_path / op_trace.FILE_NAME
+    path = tmp_path / files.OP_TRACE_FILE
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    assert op_trace.read(path).graphs == {}
+    assert files.read_op_trace(path).graphs == {}

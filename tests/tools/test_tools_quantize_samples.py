@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools.models.quantize.calibration import Declared, load, shapes_in
+from qnnbridge_tools.models.quantize.samples import Declared, load, shapes_in
 
 IMAGE = Declared("x", "tensor(float)", (1, 3, 4))
 STATE = Declared("state", "tensor(int64)", (2,))

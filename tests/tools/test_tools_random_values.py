@@ -11,7 +11,7 @@ from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.typed import Typed
 from qnnbridge_tools.arguments import read_dimensions
-from qnnbridge_tools.random_values import full_shape, random_value
+from qnnbridge_tools.feeds import full_shape, random_value
 
 FLOATS_OF_ML_DTYPES = [
     element

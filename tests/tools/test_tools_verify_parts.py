@@ -11,10 +11,10 @@ from qnnbridge._compiling.compare import TOLERANCES
 from qnnbridge_protocol.errors import Fail, HostCrashed, OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import Dimensions
-from qnnbridge_tools.models.verify import extremes, samples, traps, trying
-from qnnbridge_tools.models.verify.extremes import EXTREMES, applied, why_not
-from qnnbridge_tools.models.verify.judging import judge
+from qnnbridge_tools.models.verify import input_sets, traps, trying
+from qnnbridge_tools.models.verify.input_sets import EXTREMES, applied, why_not
 from qnnbridge_tools.models.verify.running import Answer
+from qnnbridge_tools.models.verify.trying import judge
 
 HALF = TOLERANCES["fp16"]
 
@@ -155,12 +155,12 @@ INPUTS = (NodeInfo("ids", "tensor(int64)", ("batch", "seq")), NodeInfo("x", "ten
 
 def test_a_name_that_stands_for_two_sizes_cannot_be_told_to_a_session() -> None:
     dims = Dimensions({"batch": 1, "seq": 8}, {("x", 0): 1, ("x", 1): 4, ("x", 2): 9})
-    sizes = samples.sizes_of(INPUTS, Dimensions(dims.by_name, dims.by_axis), ())
+    sizes = input_sets.sizes_of(INPUTS, Dimensions(dims.by_name, dims.by_axis), ())
     assert not sizes.all_named
     assert [node.shape for node in sizes.of(INPUTS)] == [(1, 8), (1, 4, 9)]
-    assert samples.sizes_of(INPUTS[:1], Dimensions({"batch": 1, "seq": 8}), ()).all_named
+    assert input_sets.sizes_of(INPUTS[:1], Dimensions({"batch": 1, "seq": 8}), ()).all_named
     with pytest.raises(OptionError, match=r"x:0, \?"):
-        samples.sizes_of(INPUTS, Dimensions({"batch": 1, "seq": 8}), ())
+        input_sets.sizes_of(INPUTS, Dimensions({"batch": 1, "seq": 8}), ())
 
 
 def trial(values: list[Any] | None, error: Any = None) -> trying.Trial:
@@ -191,9 +191,9 @@ class Answering:
     ],
 )
 def test_what_both_sides_answer_makes_the_row(cpu: Answer, qnn: Answer, status: str) -> None:
-    prepared = trying.Prepared((), True, ("y",), {"y": 1.0})
+    prepared = trying.TrialSet((), True, ("y",), {"y": 1.0})
     side: Any = Answering(qnn)
-    row = trying.tried(side, trial(cpu.values, cpu.error), prepared, HALF)
+    row = trying.try_on_qnn(side, trial(cpu.values, cpu.error), prepared, HALF)
     assert row.status == status
     assert row.died == (isinstance(qnn.error, HostCrashed))
     assert row.is_bad == (status in ("differs", "failed"))
@@ -201,4 +201,4 @@ def test_what_both_sides_answer_makes_the_row(cpu: Answer, qnn: Answer, status: 
 
 
 def test_the_words_for_extremes_are_unique() -> None:
-    assert len({one.name for one in extremes.EXTREMES}) == len(extremes.EXTREMES)
+    assert len({one.name for one in input_sets.EXTREMES}) == len(input_sets.EXTREMES)

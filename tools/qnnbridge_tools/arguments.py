@@ -74,6 +74,45 @@ def read_dimensions(texts: Iterable[str]) -> Dimensions:
     return dimensions
 
 
+def read_shapes(texts: Iterable[str]) -> dict[str, list[int | None]]:
+    """`x=1,3,48,192`; `?` for an axis that stays as it is. `x=` is the shape of a scalar."""
+    read: dict[str, list[int | None]] = {}
+    for text in texts:
+        name, equals, sizes = text.rpartition("=")
+        words = re.split(r"[,x]", sizes) if sizes else []
+        if not equals or not name or not all(word == "?" or _is_size(word) for word in words):
+            raise OptionError(
+                f'--shape "{text}" is not of the form INPUT=SIZE,SIZE,... with sizes of at least 1.',
+                fix="Name the input and all of its sizes: --shape x=1,3,48,192. ? leaves an axis as it is.",
+            )
+        if name in read:
+            raise OptionError(f'--shape names "{name}" twice.', fix="Give each input one shape.")
+        read[name] = [None if word == "?" else int(word) for word in words]
+    return read
+
+
+def read_constants(texts: Iterable[str]) -> dict[str, float]:
+    """`sr=16000`: an input and the number that it always is."""
+    read: dict[str, float] = {}
+    for text in texts:
+        name, equals, number = text.rpartition("=")
+        try:
+            value = float({"true": "1", "false": "0"}.get(number.lower(), number))
+        except ValueError:
+            value = None
+        if not equals or not name or value is None or name in read:
+            raise OptionError(
+                f'--constant "{text}" is not of the form INPUT=NUMBER, or names an input twice.',
+                fix="For example --constant sr=16000.",
+            )
+        read[name] = value
+    return read
+
+
+def _is_size(word: str) -> bool:
+    return word.isascii() and word.isdigit() and int(word) > 0
+
+
 def read_timeout(seconds: float | None) -> float | None:
     """`--timeout`: none, or more than nothing."""
     if seconds is not None and not seconds > 0:

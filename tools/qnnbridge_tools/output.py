@@ -101,6 +101,17 @@ def seconds(duration_s: float) -> str:
     return f"{duration_s:.0f} s"
 
 
+def size_text(size: int) -> str:
+    if size < 1024:
+        return f"{size} bytes"
+    number = float(size)
+    for unit in ("KiB", "MiB", "GiB"):
+        number /= 1024
+        if number < 1024 or unit == "GiB":
+            break
+    return f"{number:.1f} {unit}"
+
+
 def shape_text(shape: Sequence[int | str | None] | None) -> str:
     if shape is None:
         return "any shape"

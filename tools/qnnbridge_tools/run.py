@@ -51,7 +51,7 @@ def run(
 ) -> None:
     """Run an ONNX model: outputs, placement, times."""
     with reporting.work(as_json=as_json):
-        from qnnbridge_tools import arguments, output, run_report
+        from qnnbridge_tools import arguments, output, run_once
         from qnnbridge_tools.run_once import Request, perform
 
         request = Request(
@@ -70,6 +70,6 @@ def run(
         )
         result = perform(request)
         if as_json:
-            output.print_json(run_report.document(request, result))
+            output.print_json(run_once.document(request, result))
         else:
-            run_report.print_result(request, result)
+            run_once.print_result(request, result)

@@ -12,7 +12,7 @@ from qnnbridge_host.cache.store import BadEntry
 from qnnbridge_tools import output
 from qnnbridge_tools.cache.facts import CacheFacts, EntryFacts
 from qnnbridge_tools.cache.housekeeping import Removed, Verified
-from qnnbridge_tools.models.inspection.report import size_text
+from qnnbridge_tools.output import size_text
 
 KEY_SHOWN = 12
 _UNITS_S = (("day", 24 * 3600), ("hour", 3600), ("minute", 60))

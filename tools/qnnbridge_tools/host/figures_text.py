@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qnnbridge_tools import output
 from qnnbridge_tools.host.figures import ClientFigures, Figures, HostFigures, ModelFigures
-from qnnbridge_tools.models.inspection.report import size_text
+from qnnbridge_tools.output import size_text
 
 CLIENT_HEADERS = (
     "id",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from qnnbridge_tools import output
 from qnnbridge_tools.host import figures_text as words
 from qnnbridge_tools.host.figures import Figures
-from qnnbridge_tools.models.inspection.report import size_text
+from qnnbridge_tools.output import size_text
 
 
 def print_status(figures: Figures) -> None:

@@ -67,15 +67,14 @@ def analyze(
     """Tell how much of a model runs on the NPU, what cuts it into pieces, and what to do about it."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments
-        from qnnbridge_tools.models.analyze import document, picture, report
+        from qnnbridge_tools.models.analyze import picture, report
         from qnnbridge_tools.models.analyze.analyzer import analyze_model
-        from qnnbridge_tools.models.fix import sizes
 
         if html is not None:
             picture.refuse(html, model, overwrite=overwrite)
         found = analyze_model(
             model,
-            shapes=sizes.read_shapes(shapes or ()),
+            shapes=arguments.read_shapes(shapes or ()),
             dims=arguments.read_dimensions(dims or ()),
             soc_model=soc_model,
             offline=offline,
@@ -87,7 +86,7 @@ def analyze(
             picture.write(found, html)
         _tell(
             found,
-            lambda told: document.document(told, html),
+            lambda told: report.document(told, html),
             lambda told: report.print_analysis(told, html),
             as_json=as_json,
         )
@@ -127,22 +126,22 @@ def fix(
     """Rewrite a model so that QNN takes it: fixed shapes, known traps, operators that QNN lacks."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments
-        from qnnbridge_tools.models.fix import report, sizes
         from qnnbridge_tools.models.fix.fixer import fix_model
+        from qnnbridge_tools.models.fix.result import document, print_result
 
         result = fix_model(
             model,
             target,
-            shapes=sizes.read_shapes(shapes or ()),
+            shapes=arguments.read_shapes(shapes or ()),
             dims=arguments.read_dimensions(dims or ()),
-            constants=sizes.read_constants(constants or ()),
+            constants=arguments.read_constants(constants or ()),
             only=only or (),
             skip=skip or (),
             check=check,
             seed=seed,
             overwrite=overwrite,
         )
-        _tell(result, report.document, report.print_result, as_json=as_json)
+        _tell(result, document, print_result, as_json=as_json)
 
 
 def inspect(
@@ -156,10 +155,10 @@ def inspect(
 ) -> None:
     """Show what a model is made of, and whether a compiled one can run here, without loading it."""
     with reporting.work(as_json=as_json):
-        from qnnbridge_tools.models.inspection import document, facts, report
+        from qnnbridge_tools.models import inspection
 
-        found = facts.gather(model, soc_model=soc_model, host_python=host_python)
-        _tell(found, document.document, report.print_facts, as_json=as_json)
+        found = inspection.gather(model, soc_model=soc_model, host_python=host_python)
+        _tell(found, inspection.document, inspection.print_facts, as_json=as_json)
 
 
 class OptimizeLevel(str, enum.Enum):
@@ -193,8 +192,7 @@ def optimize(
     """Optimise a model's graph offline: fold constants, fuse and drop nodes."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments
-        from qnnbridge_tools.models.optimize import report
-        from qnnbridge_tools.models.optimize.optimizer import optimize_model
+        from qnnbridge_tools.models.optimization import document, optimize_model, print_result
 
         result = optimize_model(
             model,
@@ -206,7 +204,7 @@ def optimize(
             seed=seed,
             overwrite=overwrite,
         )
-        _tell(result, report.document, report.print_result, as_json=as_json)
+        _tell(result, document, print_result, as_json=as_json)
 
 
 def prepare(
@@ -237,15 +235,14 @@ def prepare(
     """Make a folder to ship of a model: fixed, quantised if wished, compiled, verified, with a report."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments
-        from qnnbridge_tools.models.fix import sizes
         from qnnbridge_tools.models.prepare import report
         from qnnbridge_tools.models.prepare.preparer import prepare_model
         from qnnbridge_tools.models.prepare.result import Wish
 
         wish = Wish(
-            shapes=sizes.read_shapes(shapes or ()),
+            shapes=arguments.read_shapes(shapes or ()),
             dims=arguments.read_dimensions(dims or ()),
-            constants=sizes.read_constants(constants or ()),
+            constants=arguments.read_constants(constants or ()),
             skip=tuple(skip or ()),
             quantize=quantize,
             calibration=tuple(calibration or ()),
@@ -292,7 +289,7 @@ def profile(
     """Show where the time goes: loading, each part and operator on QNN, the CPU, transfers, the bridge."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments
-        from qnnbridge_tools.models.profiling import document, evaluate, page, recording, report
+        from qnnbridge_tools.models.profiling import evaluate, page, recording, report
         from qnnbridge_tools.models.shared.progress import ShownProgress
 
         options = arguments.read_provider_options(provider_options or ())
@@ -317,7 +314,7 @@ def profile(
         result = evaluate.evaluate(recorded)
         if html is not None:
             page.write(result, html)
-        _tell(result, document.document, lambda told: report.print_result(told, top), as_json=as_json)
+        _tell(result, report.document, lambda told: report.print_result(told, top), as_json=as_json)
         if html is not None and not as_json:
             print(f"\nCharts: {html}")
 
@@ -407,9 +404,9 @@ def quantize(
     """Quantise a float model for QNN, and compare it with the original."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments
-        from qnnbridge_tools.models.quantize import report
         from qnnbridge_tools.models.quantize.qnn_check import HostSettings
         from qnnbridge_tools.models.quantize.quantizer import quantize_model
+        from qnnbridge_tools.models.quantize.result import document, print_result
         from qnnbridge_tools.models.shared.progress import ShownProgress
 
         host = HostSettings(arguments.read_provider_options(provider_options or ()), host_python, timeout)
@@ -434,7 +431,7 @@ def quantize(
                 on_progress=progress,
                 own_process=True,
             )
-        _tell(result, report.document, report.print_result, as_json=as_json)
+        _tell(result, document, print_result, as_json=as_json)
         failed = result.qnn.error if result.qnn else None
         if failed is not None:
             if not as_json:
@@ -467,7 +464,7 @@ def verify(
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments
         from qnnbridge_tools.models.shared.progress import ShownProgress
-        from qnnbridge_tools.models.verify import report
+        from qnnbridge_tools.models.verify.result import document, print_result
         from qnnbridge_tools.models.verify.verifier import How, verify_model
 
         with ShownProgress() as progress:
@@ -480,6 +477,6 @@ def verify(
                 how=How(seed, extreme, strict, bisect, bisect_timeout, timeout, host_python),
                 on_progress=progress,
             )
-        _tell(result, report.document, report.print_result, as_json=as_json)
+        _tell(result, document, print_result, as_json=as_json)
         if result.verdict != "agrees":
             raise typer.Exit(reporting.EXIT_FAILED)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from qnnbridge_tools import output
 from qnnbridge_tools.host import figures_text as words
 from qnnbridge_tools.host.figures import Figures, HostFigures
-from qnnbridge_tools.models.inspection.report import size_text
+from qnnbridge_tools.output import size_text
 from qnnbridge_tools.top.sorting import Order
 
 if TYPE_CHECKING:

@@ -1,29 +1,91 @@
-"""`analyze_model`: what the command does, for programs."""
+"""`analyze_model`: the work of the command, for programs."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, OptionError, ProviderUnavailable
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.models.analyze import tables
-from qnnbridge_tools.models.analyze.advice import advise
-from qnnbridge_tools.models.analyze.costs import costs_of
+from qnnbridge_tools.models.analyze.ask_qnn import ask
 from qnnbridge_tools.models.analyze.graph_view import GraphView
-from qnnbridge_tools.models.analyze.partitions import parts_of
-from qnnbridge_tools.models.analyze.predict import Prediction, predict_model
-from qnnbridge_tools.models.analyze.result import Advice, Analysis, Placed, Truth
-from qnnbridge_tools.models.analyze.truth import ask
-from qnnbridge_tools.models.analyze.verdicts import Verdict
-from qnnbridge_tools.models.fix import sizes as size_rules
+from qnnbridge_tools.models.analyze.predict import Prediction, parts_of, predict_model
+from qnnbridge_tools.models.analyze.result import (
+    BAD,
+    Advice,
+    Analysis,
+    Cost,
+    Place,
+    Placed,
+    Truth,
+    Verdict,
+    costs_of,
+)
 from qnnbridge_tools.models.shared import files, graphs
 from qnnbridge_tools.models.shared import shapes as model_shapes
-from qnnbridge_tools.models.shared.extra import require_models_extra
+from qnnbridge_tools.models.shared.cpu import require_models_extra
+
+_NAMED = 3
+# Kinds of objections for which the parts are counted again; each takes a walk over the graph.
+_MOST_TRIED = 40
+_ORDER = {"crash": 0, "fails": 1, "cpu": 2, "model": 3}
+
+
+def advise(
+    view: GraphView, verdicts: Sequence[Verdict], costs: Sequence[Cost], notes: Sequence[Advice]
+) -> list[Advice]:
+    """notes: about the model as a whole."""
+    kinds: dict[tuple[str, str, str], list[int]] = {}
+    for index, verdict in enumerate(verdicts):
+        if verdict.place in BAD:
+            kinds.setdefault(_kind(view, index, verdict), []).append(index)
+    places: list[Place] = [verdict.place for verdict in verdicts]
+    now = len(parts_of(view, places))
+    found = list(notes)
+    largest = sorted(kinds.items(), key=lambda item: -len(item[1]))
+    for number, (_, nodes) in enumerate(largest):
+        tried = _would_join(view, places, nodes, now) if number < _MOST_TRIED else 0
+        found.append(_advice(view, verdicts, costs, nodes, tried))
+    return sorted(found, key=lambda one: (_ORDER[one.severity], -one.macs, -one.parts, -len(one.nodes)))
+
+
+def _kind(view: GraphView, index: int, verdict: Verdict) -> tuple[str, str, str]:
+    if verdict.rule == "free-shape":
+        return verdict.rule, "", ""
+    return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix
+
+
+def _would_join(view: GraphView, places: Sequence[Place], nodes: Sequence[int], now: int) -> int:
+    moved = list(places)
+    for index in nodes:
+        moved[index] = "qnn"
+    return now - len(parts_of(view, moved))
+
+
+def _advice(
+    view: GraphView, verdicts: Sequence[Verdict], costs: Sequence[Cost], nodes: Sequence[int], parts: int
+) -> Advice:
+    first = verdicts[nodes[0]]
+    ops = list(dict.fromkeys(view.nodes[index].op for index in nodes))
+    count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    names = ", ".join(view.nodes[index].label for index in nodes[:_NAMED])
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    shown = ", ".join(ops[:_NAMED]) + (" and others" if len(ops) > _NAMED else "")
+    what = first.fix or f"Replace {shown}, or accept that it stays on the CPU"
+    return Advice(
+        what[0].upper() + what[1:] if not what.startswith("qnnbridge") else what,
+        f"{count} ({shown}): {first.reason}. In: {names}{more}",
+        tuple(nodes),
+        sum(costs[index].macs for index in nodes),
+        max(parts, 0),
+        first.place,
+    )
+
 
 COMMAND = "qnnbridge analyze"
 _NO_SHAPE = "replace the operator before them from where on the shape is not known, or depends on the values"
@@ -32,7 +94,7 @@ _NO_SHAPE = "replace the operator before them from where on the shape is not kno
 def analyze_model(
     source: str | os.PathLike[str],
     *,
-    shapes: size_rules.Shapes | None = None,
+    shapes: model_shapes.Shapes | None = None,
     dims: Mapping[str, int] | Dimensions | None = None,
     soc_model: str | None = None,
     offline: bool = False,
@@ -57,7 +119,9 @@ def analyze_model(
     require_models_extra(COMMAND)  # behind the guard: nobody should install it to be refused then
     files.weight_files(path, scan.external_files)
     model = graphs.load(path)
-    fixed = model_shapes.fix(model, size_rules.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims)))
+    fixed = model_shapes.fix(
+        model, model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
+    )
     model = _inlined(model)
     if fixed:
         _forget_shapes(model)
@@ -208,7 +272,7 @@ def _notes(prediction: Prediction, model: Any, truth: Truth | None) -> list[Advi
                 severity="crash",
             )
         )
-    wide = _wide_integers(prediction)
+    wide = _nodes_with_wide_integers(prediction)
     if wide:
         notes.append(
             Advice(
@@ -226,7 +290,7 @@ def _notes(prediction: Prediction, model: Any, truth: Truth | None) -> list[Advi
 _CALCULATING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod", "CumSum", "ReduceSum", "MatMul", "Sum"})
 
 
-def _wide_integers(prediction: Prediction) -> list[int]:
+def _nodes_with_wide_integers(prediction: Prediction) -> list[int]:
     return [
         node.index
         for node, verdict in zip(prediction.view.nodes, prediction.verdicts, strict=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge_tools.models.shared import graphs, inference
+from qnnbridge_tools.models.shared import graphs
 
 TYPE_NAMES: Mapping[int, str] = {
     1: "float",
@@ -60,8 +60,8 @@ _BITS = {
     22: 4,
     23: 4,
 }
+# Constants up to here are read, since they may be axes, sizes or limits.
 _SMALL_BYTES = 1 << 12
-"""Constants up to here are read, since they may be axes, sizes or limits."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ class Node:
     inputs: tuple[Tensor | None, ...]
     outputs: tuple[Tensor | None, ...]
     attributes: Mapping[str, Any]
+    # Nodes of its subgraphs.
     inner: int = 0
-    """Nodes of its subgraphs."""
     inner_ops: tuple[str, ...] = ()
 
     @property
@@ -134,14 +134,14 @@ class GraphView:
     nodes: tuple[Node, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    # Small constants by name, as numpy arrays.
     values: Mapping[str, Any]
-    """Small constants by name, as numpy arrays."""
     opset: int
     ir_version: int
+    # Bytes of constants by name.
     sizes: Mapping[str, int]
-    """Bytes of constants by name."""
+    # What subgraphs use from outside of them.
     captured: frozenset[str]
-    """What subgraphs use from outside of them."""
 
     @functools.cached_property
     def maker(self) -> Mapping[str, Node]:
@@ -164,9 +164,9 @@ class GraphView:
         return None if tensor is None else self.values.get(tensor.name)
 
 
-def view_of(model: Any, known: Mapping[str, inference.Known] | None = None) -> GraphView:
+def view_of(model: Any, known: Mapping[str, graphs.TensorType] | None = None) -> GraphView:
     """model: a `ModelProto`; tensors in other files need not be loaded. known: types and shapes, if inferred."""
-    known = inference.types_of(model) if known is None else known
+    known = graphs.types_of(model) if known is None else known
     values: dict[str, Any] = {}
     sizes: dict[str, int] = {}
     for tensor in _constants(model.graph):

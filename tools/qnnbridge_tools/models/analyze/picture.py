@@ -14,8 +14,7 @@ from typing import Any
 
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.models.analyze.graph_view import Tensor
-from qnnbridge_tools.models.analyze.result import Analysis
-from qnnbridge_tools.models.analyze.summary import shares_of
+from qnnbridge_tools.models.analyze.result import Analysis, shares_of
 
 WORDS = {
     "qnn": "on the NPU",

@@ -1,21 +1,198 @@
-"""The offline verdict: for each node of a model where it would run, without QNN and without running the model."""
+"""Predicts where each node of a model runs, without QNN and without running the model. Pure functions.
+
+Three questions come before the rules: what ONNX Runtime computes or takes out before it places anything, which
+groups of nodes QNN takes as one operator, and how ONNX Runtime divides the graph into parts.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qnnbridge_tools.models.analyze import fused, quantized, rules
-from qnnbridge_tools.models.analyze.folding import folded
+from qnnbridge_tools.models.analyze import quantized, rules
 from qnnbridge_tools.models.analyze.graph_view import GraphView, Node, view_of
+from qnnbridge_tools.models.analyze.result import ON_QNN, Place, Verdict
 from qnnbridge_tools.models.analyze.rules import RULES, Context
-from qnnbridge_tools.models.analyze.verdicts import ON_QNN, Verdict
+
+_NEVER_COMPUTED = frozenset(
+    {
+        *(
+            "QuantizeLinear",
+            "DequantizeLinear",
+            "If",
+            "Loop",
+            "Scan",
+            "RandomNormal",
+            "RandomUniform",
+            "Multinomial",
+        ),
+        *("CastLike", "Size", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "DynamicQuantizeLinear"),
+        *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"),
+    }
+)
+_COMPUTED_AHEAD, _PASSED, _UNUSED = (
+    "computed once when the model is loaded",
+    "does nothing, and is taken out",
+    "nobody uses what it makes",
+)
+
+
+def folded(view: GraphView) -> Mapping[int, str]:
+    """Index of each such node, and why."""
+    found: dict[int, str] = {}
+    known = set(view.sizes) - {tensor.name for tensor in view.inputs}
+    for node in view.nodes:
+        if _is_computed(node, known):
+            found[node.index] = _COMPUTED_AHEAD
+            known.update(tensor.name for tensor in node.made)
+        elif _does_nothing(node, view):
+            found[node.index] = _PASSED
+    _add_unused(view, found)
+    return found
+
+
+def _is_computed(node: Node, known: set[str]) -> bool:
+    if node.op == "Shape":
+        return bool(node.given) and node.given[0].fixed is not None
+    if node.op in _NEVER_COMPUTED:
+        return False
+    if not node.given:
+        return node.op == "Constant" or bool(node.made and node.made[0].fixed is not None)
+    return all(tensor.name in known for tensor in node.given) and not node.inner
+
+
+def _does_nothing(node: Node, view: GraphView) -> bool:
+    if not node.given or not node.made:
+        return False
+    source, result = node.given[0], node.made[0]
+    at_edge = result.name in view.output_names and (
+        source.name in {tensor.name for tensor in view.inputs} or len(view.users.get(source.name, ())) > 1
+    )
+    if at_edge or result.name in view.captured:
+        return False
+    if node.op == "Identity":
+        return bool(source.type)
+    if node.op == "Dropout":
+        return not any(tensor.name in view.users or tensor.name in view.output_names for tensor in node.made[1:])
+    if node.op == "Cast":
+        return bool(source.type) and source.type == result.type
+    return False
+
+
+def _add_unused(view: GraphView, found: dict[int, str]) -> None:
+    needed = set(view.output_names) | set(view.captured)
+    for node in reversed(view.nodes):
+        if node.index in found and found[node.index] == _COMPUTED_AHEAD:
+            continue
+        if any(tensor.name in needed for tensor in node.made):
+            needed.update(tensor.name for tensor in node.given)
+        else:
+            found[node.index] = _UNUSED
+
+
+_CLOSE = 1e-3
+# The orders of the modes DCR and CRD.
+_SHUFFLES = {(0, 3, 4, 1, 5, 2), (0, 1, 4, 2, 5, 3)}
+
+
+def fusions_of(view: GraphView) -> dict[int, str]:
+    """Index of a node that would be refused alone -> the operator that it is a part of."""
+    found: dict[int, str] = {}
+    for node in view.nodes:
+        if node.op == "Erf" and _is_gelu(node, view):
+            found[node.index] = "Gelu"
+        elif node.op == "Transpose" and (around := _depth_to_space(node, view)):
+            found.update(dict.fromkeys(around, "DepthToSpace"))
+    return found
+
+
+def _depth_to_space(turn: Node, view: GraphView) -> tuple[int, ...] | None:
+    """Reshape to six dimensions, Transpose, Reshape to four: how exporters write a pixel shuffle."""
+    before, behind = view.maker.get(turn.given[0].name), _only_user(turn, view)
+    if before is None or behind is None or before.op != "Reshape" or behind.op != "Reshape":
+        return None
+    if tuple(turn.get("perm", ())) not in _SHUFFLES or before.given[0].rank != 4 or behind.made[0].rank != 4:
+        return None
+    return before.index, turn.index, behind.index
+
+
+def _is_gelu(erf: Node, view: GraphView) -> bool:
+    """x / sqrt(2), Erf, + 1, * x, * 0.5, the last two in either order."""
+    if not erf.given or not erf.made:
+        return False
+    before = view.maker.get(erf.given[0].name)
+    add = _only_user(erf, view)
+    if before is None or before.op not in ("Div", "Mul") or add is None or add.op != "Add":
+        return False
+    if not _has_number(add, 1.0, view):
+        return False
+    first = _only_user(add, view)
+    return first is not None and first.op == "Mul"
+
+
+def _only_user(node: Node, view: GraphView) -> Node | None:
+    users = view.users.get(node.made[0].name, ())
+    return users[0] if len(users) == 1 and node.made[0].name not in view.output_names else None
+
+
+def _has_number(node: Node, number: float, view: GraphView) -> bool:
+    for tensor in node.given:
+        value = view.value(tensor)
+        if value is not None and value.size == 1 and abs(float(value.reshape(-1)[0]) - number) < _CLOSE:
+            return True
+    return False
+
+
+def parts_of(view: GraphView, places: Sequence[Place]) -> list[list[int]]:
+    """Indexes of the nodes of each part on QNN, in the order in which they run. Folded nodes are no nodes."""
+    live = [index for index, place in enumerate(places) if place != "folded"]
+    alive = set(live)
+    before: dict[int, set[int]] = {index: set() for index in live}
+    behind: dict[int, list[int]] = {index: [] for index in live}
+    for index in live:
+        for tensor in view.nodes[index].given:
+            maker = view.maker.get(tensor.name)
+            if maker is not None and maker.index in alive and maker.index not in before[index]:
+                before[index].add(maker.index)
+                behind[maker.index].append(index)
+    waiting = {index: len(before[index]) for index in live}
+    ready = deque(index for index in live if not waiting[index])
+    later: deque[int] = deque()
+    parts: list[list[int]] = []
+    part: list[int] = []
+    border: set[int] = set()
+    while ready or later:
+        if not ready:
+            if part:
+                parts.append(part)
+                part, border = [], set()
+            ready, later = later, deque()
+            continue
+        index = ready.popleft()
+        on_qnn = places[index] == "qnn"
+        if not on_qnn and index in border:
+            later.append(index)
+            continue
+        if on_qnn:
+            part.append(index)
+            border.discard(index)
+        for user in behind[index]:
+            if on_qnn:
+                border.add(user)
+            waiting[user] -= 1
+            if not waiting[user]:
+                ready.append(user)
+    if part:
+        parts.append(part)
+    return parts
+
 
 _COMPUTED = Verdict("folded", reason="computed once when the model is loaded")
+# What ONNX Runtime does not compute ahead.
 _NOT_COMPUTED = frozenset({"CastLike", "Size"})
-"""What ONNX Runtime does not compute ahead."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,9 +215,9 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
     """
     from qnnbridge_tools.models.fix.editor import Editor
     from qnnbridge_tools.models.fix.folding import fold
-    from qnnbridge_tools.models.shared import inference
+    from qnnbridge_tools.models.shared import graphs
 
-    light = inference.without_weights(model)
+    light = graphs.without_weights(model)
     for index, node in enumerate(light.graph.node):
         node.name = str(index)
     if folder is None:
@@ -51,7 +228,7 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
     verdicts = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
     return Prediction(
         tuple(verdicts.get(index, _COMPUTED) for index in range(len(model.graph.node))),
-        view_of(model, inference.types_of(light)),
+        view_of(model, graphs.types_of(light)),
         tuple(dict.fromkeys(tensor.name for node in left.nodes for tensor in rules.empty_tensors(node))),
         not left.inputs,
     )
@@ -62,17 +239,17 @@ def predict(view: GraphView, arch: int) -> list[Verdict]:
     context = Context(view, arch)
     gone = folded(view)
     units = quantized.units_of(view)
-    fusions = fused.fusions_of(view)
+    fusions = fusions_of(view)
     verdicts = [
         Verdict("folded", reason=gone[node.index])
         if node.index in gone
-        else _verdict(node, context, units, fusions)
+        else _verdict_on(node, context, units, fusions)
         for node in _with_constants(view, gone)
     ]
     return quantized.spread(view, verdicts, units)
 
 
-def _verdict(node: Node, context: Context, units: quantized.Units, fusions: dict[int, str]) -> Verdict:
+def _verdict_on(node: Node, context: Context, units: quantized.Units, fusions: dict[int, str]) -> Verdict:
     if node.index in fusions:
         return ON_QNN
     quantized_unit = units.get(node.index)

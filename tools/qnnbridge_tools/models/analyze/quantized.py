@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from qnnbridge_tools.models.analyze.graph_view import GraphView, Node, Tensor
-from qnnbridge_tools.models.analyze.verdicts import ON_QNN, Verdict
+from qnnbridge_tools.models.analyze.result import ON_QNN, Verdict
 
 QUANTIZE: Final = frozenset({"QuantizeLinear", "com.microsoft.QuantizeLinear"})
 DEQUANTIZE: Final = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})

@@ -30,19 +30,20 @@ REGISTERED: Final = frozenset(
     """.split()
 )
 
+# Operators that QNN never sees: ONNX Runtime has none of its own and puts their definition in their place.
 REPLACED: Final = frozenset({"Mish", "Swish", "SwiGLU", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
-"""Operators that QNN never sees: ONNX Runtime has none of its own and puts their definition in their place."""
 
+# Operators that the provider knows and the NPU does not have, and what to do instead.
 REFUSED_BY_HTP: Final[Mapping[str, str]] = {
     "ReduceProd": "use Log, ReduceSum and Exp if all values are positive",
     "IsInf": "compare the absolute value with the largest number instead",
     "Asin": "",
 }
-"""Operators that the provider knows and the NPU does not have, and what to do instead."""
 
+# Operators that end the process.
 CRASHES: Final = frozenset({"STFT"})
-"""Operators that end the process."""
 
+# Operators that chips before V73 do not have for float: QNN fails with error 1002 when it finishes the graph.
 NEEDS_V73: Final = frozenset(
     """
     ArrayFeatureExtractor Atan CumSum Elu GRU Gather GatherElements Gelu GridSample GroupNormalization HardSigmoid
@@ -51,19 +52,19 @@ NEEDS_V73: Final = frozenset(
     com.microsoft.QuickGelu
     """.split()
 )
-"""Operators that chips before V73 do not have for float: QNN fails with error 1002 when it finishes the graph."""
 
 FIRST_FLOAT_ARCH: Final = 73
 MOST_DIMENSIONS: Final = 5
 NEWEST_ORT: Final = "1.32"
 NEWEST_OPSET: Final = 28
+# What the newest ONNX Runtime that was tried loads.
 NEWEST_IR_VERSION: Final = 14
-"""What the newest ONNX Runtime that was tried loads."""
 
 _FLOATS = ("float", "float16")
 _INTS = (*_FLOATS, "int32", "int64")
 _MOVED = (*_INTS, "uint32", "bool")
 
+# Operator -> types of its data. Those that are not here take float and float16.
 TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         ("Abs", "Add", "Clip", "CumSum", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Sub"),
@@ -89,8 +90,8 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "If": ("bool",),
     "EyeLike": _INTS,
 }
-"""Operator -> types of its data. Those that are not here take float and float16."""
 
+# Where it is less than `MOST_DIMENSIONS`.
 MOST_DIMENSIONS_OF: Final[Mapping[str, int]] = dict.fromkeys(
     """
     ArgMax ArgMin Atan BatchNormalization Ceil Cos CumSum Elu Floor GatherND GlobalMaxPool HardSigmoid HardSwish
@@ -99,8 +100,8 @@ MOST_DIMENSIONS_OF: Final[Mapping[str, int]] = dict.fromkeys(
     """.split(),
     4,
 )
-"""Where it is less than `MOST_DIMENSIONS`."""
 
+# Operators that are taken with more dimensions than this, and then make the whole session fail.
 FAILS_BEYOND: Final[Mapping[str, int]] = {
     "Sign": 4,
     "Tan": 4,
@@ -109,16 +110,16 @@ FAILS_BEYOND: Final[Mapping[str, int]] = {
     "Upsample": 4,
     "GridSample": 4,
 }
-"""Operators that are taken with more dimensions than this, and then make the whole session fail."""
 
+# Operators that ONNX Runtime rearranges for QNN before QNN refuses the type; it cannot give them back then.
 FAILS_UNLESS_FLOAT: Final = frozenset({"DepthToSpace", "SpaceToDepth", "Resize", "Upsample", "MaxPool"})
-"""Operators that ONNX Runtime rearranges for QNN before QNN refuses the type; it cannot give them back then."""
 
 LEAST_DIMENSIONS: Final[Mapping[str, int]] = {"GlobalAveragePool": 3, "Pad": 1, "Tile": 1}
 
+# Which input has the type that counts, if it is not the first.
 DATA_INPUT: Final[Mapping[str, int]] = {"Where": 1}
-"""Which input has the type that counts, if it is not the first."""
 
+# From -> to.
 CASTS: Final[Mapping[str, tuple[str, ...]]] = {
     "float": ("float", "float16", "int32", "uint8", "uint32", "bool"),
     "float16": ("float", "float16", "int32", "bool"),
@@ -129,8 +130,8 @@ CASTS: Final[Mapping[str, tuple[str, ...]]] = {
     "bool": ("float", "float16", "int32", "uint8", "uint32", "bool"),
     "int16": ("int32",),
 }
-"""From -> to."""
 
+# Operator -> inputs that must be constants. `qnnbridge fix` makes them so where they follow from fixed shapes.
 CONSTANT_INPUTS: Final[Mapping[str, tuple[int, ...]]] = {
     "BatchNormalization": (1, 2, 3, 4),
     "Clip": (1, 2),
@@ -156,7 +157,6 @@ CONSTANT_INPUTS: Final[Mapping[str, tuple[int, ...]]] = {
     "Tile": (1,),
     "TopK": (1,),
 }
-"""Operator -> inputs that must be constants. `qnnbridge fix` makes them so where they follow from fixed shapes."""
 
 LEAST_INPUTS: Final[Mapping[str, int]] = {"Max": 2, "Min": 2, "Sum": 2, "Mean": 2, "Einsum": 2}
 MOST_OUTPUTS: Final[Mapping[str, int]] = {"LayerNormalization": 1, "MaxPool": 1, "BatchNormalization": 1}

@@ -17,8 +17,8 @@ from qnnbridge_tools.models.shared import graphs
 
 Array = npt.NDArray[Any]
 
+# TensorProto.DataType: float, float16, double, bfloat16.
 FLOATS = (1, 10, 11, 16)
-"""TensorProto.DataType: float, float16, double, bfloat16."""
 INTEGERS = (2, 3, 4, 5, 6, 7, 12, 13)
 _EXTERNAL = 1
 _TEXT = 8
@@ -231,9 +231,9 @@ class Editor:
 
     def _known(self, name: str) -> tuple[int, tuple[int | None, ...] | None]:
         if self._types is None:
-            from qnnbridge_tools.models.shared import inference
+            from qnnbridge_tools.models.shared import graphs
 
-            self._types = inference.types_of(self.model)
+            self._types = graphs.types_of(self.model)
         if name not in self._types:
             tensor = self.tensor(name)
             return (tensor.data_type, tuple(tensor.dims)) if tensor is not None else (0, None)

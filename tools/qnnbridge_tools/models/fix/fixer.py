@@ -1,22 +1,150 @@
-"""`fix_model`: what the command does, for programs."""
+"""`fix_model`: the work of the command, for programs. Each rewrite is tried, and undone if it changes a result."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
+from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import Dimensions
-from qnnbridge_tools.models.fix import sizes as size_rules
+from qnnbridge_tools.models.fix.editor import Editor
+from qnnbridge_tools.models.fix.proving import Proof, load_problem
 from qnnbridge_tools.models.fix.result import FixResult, Step
 from qnnbridge_tools.models.fix.rewrites import FIXED_SHAPES, Rewrite, chosen
-from qnnbridge_tools.models.fix.working import Checking, Work, dims_of
+from qnnbridge_tools.models.fix.rewrites.constants import fix_inputs, fix_values
 from qnnbridge_tools.models.shared import files, graphs
 from qnnbridge_tools.models.shared import shapes as model_shapes
-from qnnbridge_tools.models.shared.extra import require_models_extra
+from qnnbridge_tools.models.shared.comparing import Check, evidence, tolerance_of
+from qnnbridge_tools.models.shared.cpu import require_models_extra
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checking:
+    """Whether each step is compared with the original, and the seed of the made-up inputs."""
+
+    wanted: bool
+    seed: int
+
+
+class Work:
+    """candidate: where the changed model can be written to be loaded, with its weight files beside it."""
+
+    def __init__(self, model: Any, source: Path, output: files.Output, candidate: Path, checking: Checking) -> None:
+        self.model = model
+        self._source = source
+        self._output = output
+        self._candidate = candidate
+        self._checking = checking
+        self._tolerance = tolerance_of(model, graphs.count_ops(model))
+        self._proof: Proof | None = None
+        self._broken = ""
+        # As it was after the last rewrite that was kept, and as it is being tried.
+        self._kept = self._now = model.SerializeToString() if checking.wanted else b""
+        self._decided = Dimensions()
+        self._constants: Mapping[str, float] = {}
+        self._values: dict[str, Any] = {}
+
+    def do(self, wanted: Iterable[Rewrite], decided: Dimensions, constants: Mapping[str, float]) -> list[Step]:
+        """The steps that found something. constants: inputs that become one."""
+        self._decided, self._constants = decided, constants
+        return [step for rewrite in wanted if (step := self._one(rewrite)) is not None]
+
+    def write(self, *, external: bool) -> None:
+        """Writes the result to its place in the work folder. Raises `ModelError` if it does not load."""
+        import onnx
+
+        if external:
+            graphs.load_weights(self.model, self._source.parent)
+            onnx.save_model(
+                self.model,
+                os.fspath(self._output.model),
+                save_as_external_data=True,
+                location=self._output.data_name,
+            )
+            self.model = graphs.load(self._output.model)
+        else:
+            onnx.save_model(self.model, os.fspath(self._output.model))
+        problem = load_problem(self._output.model)
+        if problem and load_problem(self._source) is None:
+            raise ModelError(
+                f"{self._source.name} cannot be loaded any more after the rewrites. Nothing was written.",
+                cause=problem,
+                fix="Check the sizes; leave rewrites out with --skip to find the one that does it.",
+            )
+
+    def _one(self, rewrite: Rewrite) -> Step | None:
+        editor = Editor(self.model, self._source.parent)
+        sizing = rewrite.name == FIXED_SHAPES
+        changes = tuple(self._sized(editor) if sizing else rewrite.apply(editor))
+        if not changes:
+            return None
+        try:
+            checked = self._checked()
+        except OrtError as error:
+            if sizing or self._broken:
+                # Fixed sizes may make a branch impossible that is never taken; a later rewrite removes it.
+                self._broken = error.cause or error.message
+                self._kept = self._now
+                return Step(rewrite.name, changes, Check(False, reason=f"it does not load yet ({self._broken})"))
+            return self._taken_back(Step(rewrite.name, changes, reason=error.cause or error.message))
+        self._broken = ""
+        if checked is None or checked.agrees:
+            self._kept = self._now
+            return Step(rewrite.name, changes, checked)
+        if sizing:
+            raise ModelError(
+                f"{self._source.name} computes something else with these sizes fixed.",
+                cause="A size that the model takes does not fit what is inside of it.",
+                evidence=evidence(checked),
+                fix="Give the sizes that it is used with.",
+            )
+        return self._taken_back(Step(rewrite.name, changes, checked, reason="it computed something else"))
+
+    def _sized(self, editor: Editor) -> list[str]:
+        changes = fix_inputs(editor, self._decided)
+        more, self._values = fix_values(editor, self._constants)
+        return changes + more
+
+    def _taken_back(self, step: Step) -> Step:
+        restored = type(self.model)()
+        restored.ParseFromString(self._kept)
+        self.model = restored
+        return dataclasses.replace(step, kept=False)
+
+    def _checked(self) -> Check | None:
+        if not self._checking.wanted:
+            return None
+        if self._proof is None:
+            inputs = model_shapes.real_inputs(self.model.graph)
+            declared = [NodeInfo(value.name, _type_text(value), dims_of(value)) for value in inputs]
+            self._proof = Proof(self._source, declared, self._values, self._tolerance, self._checking.seed)
+        self._now = self.model.SerializeToString()
+        self._candidate.write_bytes(self._now)
+        return self._proof.of(self._candidate)
+
+
+def dims_of(value: Any) -> tuple[int | str | None, ...] | None:
+    """The declared shape: a number, a name or None for each axis; None if there is none."""
+    if not model_shapes.has_shape(value):
+        return None
+    return tuple(
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or None
+        for dim in value.type.tensor_type.shape.dim
+    )
+
+
+def _type_text(value: Any) -> str:
+    from onnx import TensorProto
+
+    if not value.type.HasField("tensor_type"):
+        return str(value.type.WhichOneof("value"))
+    return f"tensor({TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()})"
+
 
 COMMAND = "qnnbridge fix"
 
@@ -25,7 +153,7 @@ def fix_model(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
     *,
-    shapes: size_rules.Shapes | None = None,
+    shapes: model_shapes.Shapes | None = None,
     dims: Mapping[str, int] | Dimensions | None = None,
     constants: Mapping[str, float] | None = None,
     only: Iterable[str] = (),
@@ -57,7 +185,7 @@ def fix_model(
     ) as output:
         model = graphs.load(model_path)
         before = graphs.count_ops(model)
-        decided = size_rules.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
+        decided = model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
         _refuse_unwanted_sizes(decided, constants, wanted)
         work = Work(
             model, model_path, output, output.candidate(model_path, scan.external_files), Checking(check, seed)
@@ -73,7 +201,7 @@ def fix_model(
         tuple(steps),
         before,
         graphs.count_ops(work.model),
-        tuple(_warnings(work.model, steps)),
+        tuple(_warnings_about(work.model, steps)),
         time.perf_counter() - begun,
     )
 
@@ -89,7 +217,7 @@ def _refuse_unwanted_sizes(
         )
 
 
-def _warnings(model: Any, steps: list[Step]) -> list[str]:
+def _warnings_about(model: Any, steps: list[Step]) -> list[str]:
     told = [f'Rewrite "{step.rewrite}" was taken back: {step.reason}.' for step in steps if not step.kept]
     free = model_shapes.free_dimensions(model.graph)
     if free:

@@ -15,8 +15,8 @@ from qnnbridge_tools.models.fix.editor import Array, Editor
 from qnnbridge_tools.models.shared import cpu, graphs
 
 INPUT_LIMIT = 1 << 16
+# Elements.
 OUTPUT_LIMIT = 1 << 20
-"""Elements."""
 
 _NEVER = frozenset(
     {
@@ -25,8 +25,8 @@ _NEVER = frozenset(
         "Dropout",
     }
 )
+# Each makes more shapes known; real models need two or three.
 _ROUNDS = 20
-"""Each makes more shapes known; real models need two or three."""
 
 
 def fold(editor: Editor, never: frozenset[str] = frozenset()) -> int:

@@ -13,8 +13,7 @@ from typing import Any
 from qnnbridge_protocol.errors import BridgeError, OrtError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.models.shared import cpu
-from qnnbridge_tools.models.shared.checking import Check
-from qnnbridge_tools.models.shared.comparing import OutputDifference, compare
+from qnnbridge_tools.models.shared.comparing import Check, OutputDifference, compare
 from qnnbridge_tools.models.shared.sampling import Feeds, NotMade, Samples, make_samples
 
 

@@ -1,12 +1,14 @@
-"""What `fix_model` tells. Immutable data."""
+"""What `fix_model` tells: as data, as text for a person, and as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from qnnbridge_tools.models.shared.checking import Check
+from qnnbridge_tools import output
+from qnnbridge_tools.models.shared.comparing import Check, difference_text
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,3 +43,62 @@ class FixResult:
     @property
     def kept(self) -> tuple[Step, ...]:
         return tuple(step for step in self.steps if step.kept)
+
+
+_SHOWN_CHANGES = 6
+
+
+def print_result(result: FixResult) -> None:
+    for step in result.steps:
+        output.print_pairs(step.rewrite if step.kept else f"{step.rewrite} (taken back)", _step_pairs(step))
+        print()
+    pairs = [("model", str(result.source)), ("written", str(result.files[0]))]
+    pairs += [("", str(path)) for path in result.files[1:]]
+    pairs += [("input", f"{name} {output.shape_text(shape)}") for name, shape in result.shapes.items()]
+    before, after = sum(result.nodes_before.values()), sum(result.nodes_after.values())
+    pairs += [("nodes", f"{before} -> {after}"), ("time", output.seconds(result.seconds))]
+    if not result.steps:
+        pairs.append(("note", "nothing had to be rewritten"))
+    pairs += [("warning", warning) for warning in result.warnings]
+    output.print_pairs("Fixed", pairs)
+
+
+def _step_pairs(step: Step) -> list[tuple[str, str]]:
+    shown = list(step.changes[:_SHOWN_CHANGES])
+    if len(step.changes) > _SHOWN_CHANGES:
+        shown.append(f"and {len(step.changes) - _SHOWN_CHANGES} more")
+    pairs = [("done" if number == 0 else "", text) for number, text in enumerate(shown)]
+    pairs += [("check" if number == 0 else "", text) for number, text in enumerate(_check_lines(step.check))]
+    if step.reason:
+        pairs.append(("because", step.reason))
+    return pairs
+
+
+def _check_lines(check: Check | None) -> list[str]:
+    if check is None:
+        return ["none: --no-check"]
+    if not check.compared:
+        return [f"nothing could be compared: {check.reason}"]
+    return [difference_text(one) for one in check.outputs]
+
+
+def document(result: FixResult) -> dict[str, Any]:
+    return {
+        "model": str(result.source),
+        "files": [str(path) for path in result.files],
+        "inputs": {name: list(shape) if shape is not None else None for name, shape in result.shapes.items()},
+        "steps": [
+            {
+                "rewrite": step.rewrite,
+                "kept": step.kept,
+                "changes": list(step.changes),
+                "check": step.check.document() if step.check else None,
+                "reason": step.reason or None,
+            }
+            for step in result.steps
+        ],
+        "nodes_before": dict(result.nodes_before),
+        "nodes_after": dict(result.nodes_after),
+        "warnings": list(result.warnings),
+        "seconds": result.seconds,
+    }

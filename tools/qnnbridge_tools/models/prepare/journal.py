@@ -25,10 +25,10 @@ from qnnbridge_tools import output
 NAME = ".qnnbridge-prepare.json"
 LOCK = ".qnnbridge-prepare.lock"
 SCHEMA = 1
+# Gone while a step is being done.
 SAYS_ALL_IS_THERE = ("manifest.json", "report.md")
-"""Gone while a step is being done."""
+# How the folders begin in which tools of ours make their files.
 _LEFT_BEHIND = ".qnnbridge-"
-"""How the folders begin in which tools of ours make their files."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

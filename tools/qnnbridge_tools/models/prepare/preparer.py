@@ -13,7 +13,7 @@ from qnnbridge_protocol.errors import BridgeError, HostStartFailed, OptionError,
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.models.prepare.result import HOST_CHIP, Prepared, StepResult, Wish, chip_label
 from qnnbridge_tools.models.shared import files
-from qnnbridge_tools.models.shared.extra import require_models_extra
+from qnnbridge_tools.models.shared.cpu import require_models_extra
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 COMMAND = "qnnbridge prepare"
 
+# Called with the title of a step when it begins (None), and with its result when it is over.
 OnStep = Callable[[StepResult | None, str], None]
-"""Called with the title of a step when it begins (None), and with its result when it is over."""
 
 _NOT_ABOUT_THE_MODEL = (HostStartFailed, OptionError, ProviderUnavailable)
 
@@ -47,7 +47,7 @@ def prepare_model(
     _refuse_inside(path, Path(folder))
     fingerprint, wish = _checked(path, wish)
     from qnnbridge_tools.models.prepare import journal as journals
-    from qnnbridge_tools.models.prepare import shipping
+    from qnnbridge_tools.models.prepare import report
 
     info = _host_info(wish)
     chips, notes = _chips(wish, info)
@@ -69,7 +69,7 @@ def prepare_model(
             versions=_shown_versions(info.versions),
             seconds=time.monotonic() - begun,
         )
-        shipping.write(prepared, journal)
+        report.write_reports(prepared, journal)
     return prepared
 
 
@@ -160,7 +160,7 @@ def _checked(path: Path, wish: Wish) -> tuple[str, Wish]:
     refuse_scanned(scan, COMMAND)
     require_models_extra(COMMAND)
     from qnnbridge_tools.models.fix.rewrites import chosen
-    from qnnbridge_tools.models.verify import samples
+    from qnnbridge_tools.models.verify import input_sets
 
     files.weight_files(path, scan.external_files)
     chosen((), wish.skip)
@@ -175,7 +175,7 @@ def _checked(path: Path, wish: Wish) -> tuple[str, Wish]:
         if not one.exists():
             raise OptionError(f"There is no {one} to calibrate with.")
     inputs = [node for node in scan.inputs if node.name not in wish.constants]
-    sizes = samples.sizes_of(inputs, _said(wish, inputs), samples.read(wish.inputs, inputs))
+    sizes = input_sets.sizes_of(inputs, _said(wish, inputs), input_sets.read_given(wish.inputs, inputs))
     dims = Dimensions(
         {**(sizes.by_name if sizes.all_named else {}), **wish.dims.by_name},
         {**({} if sizes.all_named else sizes.by_axis), **wish.dims.by_axis},
@@ -194,7 +194,7 @@ def _refuse_inside(path: Path, folder: Path) -> None:
 
 def _said(wish: Wish, inputs: list[NodeInfo]) -> Dimensions:
     """What --dim and --shape say together. `fix` holds both against each other and against the model."""
-    from qnnbridge_tools.models.fix.sizes import is_symbol
+    from qnnbridge_tools.models.shared.shapes import is_symbol
 
     by_name, by_axis = dict(wish.dims.by_name), dict(wish.dims.by_axis)
     declared = {node.name: node.shape or () for node in inputs}

@@ -96,5 +96,5 @@ def product_of(chip: str | None) -> str:
     return known.product if known is not None else ""
 
 
+# What stands for the chip where none is named, on a machine with an NPU that has no name here.
 HOST_CHIP = "host"
-"""What stands for the chip where none is named, on a machine with an NPU that has no name here."""

@@ -36,8 +36,8 @@ def fix(source: Path, fingerprint: str, folder: Path, wish: Wish, versions: Mapp
     target = folder / MODELS / f"{safe_stem(source.stem)}.onnx"  # QNN does not find a binary with ".." in its name
 
     def do() -> tuple[list[Path], dict[str, Any]]:
-        from qnnbridge_tools.models.fix import report
         from qnnbridge_tools.models.fix.fixer import fix_model
+        from qnnbridge_tools.models.fix.result import document
 
         result = fix_model(
             source,
@@ -49,7 +49,7 @@ def fix(source: Path, fingerprint: str, folder: Path, wish: Wish, versions: Mapp
             seed=wish.seed,
             overwrite=True,
         )
-        return list(result.files), report.document(result)
+        return list(result.files), document(result)
 
     went_in = {
         "model": fingerprint,
@@ -68,11 +68,11 @@ def quantize(model: Path, model_hash: str, folder: Path, wish: Wish, versions: M
     target = folder / MODELS / f"{model.stem}_quantized.onnx"
 
     def do() -> tuple[list[Path], dict[str, Any]]:
-        from qnnbridge_tools.models.quantize import report
         from qnnbridge_tools.models.quantize.quantizer import quantize_model
+        from qnnbridge_tools.models.quantize.result import document
 
         result = quantize_model(model, target, wish.calibration, seed=wish.seed, overwrite=True, own_process=True)
-        return list(result.files), report.document(result)
+        return list(result.files), document(result)
 
     went_in = {
         "model": model_hash,
@@ -118,7 +118,7 @@ def verify_on(
     chip: str, model: Path, model_hash: str, folder: Path, wish: Wish, versions: Mapping[str, str]
 ) -> Work:
     def do() -> tuple[list[Path], dict[str, Any]]:
-        from qnnbridge_tools.models.verify import report
+        from qnnbridge_tools.models.verify.result import document
         from qnnbridge_tools.models.verify.verifier import How, verify_model
 
         result = verify_model(
@@ -128,7 +128,7 @@ def verify_on(
             provider_options=wish.provider_options,
             how=How(seed=wish.seed, extreme=wish.extreme, timeout_s=wish.timeout_s, host_python=wish.host_python),
         )
-        return [], report.document(result)
+        return [], document(result)
 
     went_in = {
         "model": model_hash,

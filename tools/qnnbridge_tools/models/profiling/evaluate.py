@@ -1,4 +1,4 @@
-"""From what was recorded to what is told: which call of QNN belongs to which node, and what a run consists of.
+"""Evaluates a recording: which call of QNN belongs to which node, and what loading and a run consist of.
 
 QNN's file names no graphs. ONNX Runtime runs the nodes of a session one after the other, so the n-th execution in
 QNN's file is the n-th run of a QNN node in ONNX Runtime's profile. Where the counts differ nothing is attributed.
@@ -8,11 +8,11 @@ Pure functions; any thread.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
-from qnnbridge_tools.models.profiling import notes, operators
-from qnnbridge_tools.models.profiling.loading import load_of
-from qnnbridge_tools.models.profiling.op_trace import OpTrace
+from qnnbridge_tools.models.profiling import operators
+from qnnbridge_tools.models.profiling.files import OpTrace
 from qnnbridge_tools.models.profiling.ort_json import NodeRun, Run
 from qnnbridge_tools.models.profiling.qnn_csv import Call, Kind
 from qnnbridge_tools.models.profiling.recording import QNN_PROVIDER, Recording
@@ -20,13 +20,114 @@ from qnnbridge_tools.models.profiling.result import (
     Component,
     CpuNode,
     Fact,
+    Load,
     Partition,
+    Phase,
     ProfileResult,
     Series,
 )
 
-ACCELERATOR = "Accelerator (execute) time"
-US_PER_S = 1e6
+if TYPE_CHECKING:
+    from qnnbridge_tools.models.profiling.recording import Recording
+    from qnnbridge_tools.models.profiling.result import ProfileResult
+
+
+ACCELERATOR: Final = "Accelerator (execute) time"
+US_PER_S: Final = 1e6
+
+
+def load_of(recorded: Recording, labels: Mapping[str, str]) -> Load:
+    """``labels``: of the partitions, by the name of their node."""
+    session = recorded.session
+    parse_s, initialize_s = session.parse_us / US_PER_S, session.initialize_us / US_PER_S
+    qnn = [*_compile_phases(recorded, labels), *_load_phases(recorded.calls)]
+    rest_s = initialize_s - sum(phase.time_s for phase in qnn)
+    phases = (
+        Phase("read the model file", parse_s),
+        Phase("ONNX Runtime: optimize, divide, place, set QNN up", max(0.0, rest_s)),
+        *qnn,
+        Phase("bridge and host: check, send, answer", max(0.0, recorded.create_s - parse_s - initialize_s)),
+    )
+    return Load(recorded.ready_s, recorded.create_s, phases)
+
+
+def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[Phase]:
+    calls = [call for call in recorded.calls if call.kind is Kind.COMPILE]
+    if len(calls) == 1 and len(labels) == 1:
+        names = list(labels.values())
+    elif len(calls) == len(recorded.trace.graphs):
+        names = [labels.get(graph, "a part that did not run") for graph in recorded.trace.graphs]
+    else:
+        names = [f"graph {number}" for number in range(1, len(calls) + 1)]
+    return [
+        Phase(
+            f"QNN compiles {name}",
+            call.time_us / US_PER_S,
+            tuple(
+                Phase(part.name, part.value / US_PER_S) for part in (*call.facts, *call.parts) if part.unit == "US"
+            ),
+        )
+        for call, name in zip(calls, names, strict=True)
+    ]
+
+
+def _load_phases(calls: tuple[Call, ...]) -> list[Phase]:
+    return [
+        Phase(
+            "QNN loads the context binary",
+            call.time_us / US_PER_S,
+            tuple(Phase(fact.name, fact.value / US_PER_S) for fact in call.facts if fact.unit == "US"),
+        )
+        for call in calls
+        if call.kind is Kind.LOAD
+    ]
+
+
+MIN_RUNS: Final = 3
+WIDE_SPREAD: Final = 1.5
+
+
+def notes_on(result: ProfileResult, recorded: Recording, *, attributed: bool) -> tuple[str, ...]:
+    return tuple(_notes(result, recorded, attributed))
+
+
+def _notes(result: ProfileResult, recorded: Recording, attributed: bool) -> Iterator[str]:
+    placement = result.placement
+    if not result.partitions:
+        yield "Nothing ran on QNN: all times are those of the CPU. See the placement above for the reason."
+    elif placement.simulator:
+        yield (
+            "This is QNN's simulator on the CPU. Its times say nothing about an NPU, neither in total nor which "
+            "operator is the slow one. What carries over: which operators there are, what runs on the CPU, the "
+            "number of parts, the bytes that are handed over, the time to compile, and what the bridge adds."
+        )
+    if result.partitions and not attributed:
+        executed = sum(call.kind.name == "EXECUTE" for call in recorded.calls)
+        yield (
+            f"QNN told of {executed} executions, ONNX Runtime of another number: QNN's figures cannot be "
+            "attributed to the parts and are left out."
+        )
+    if result.partitions and attributed and not result.operators:
+        if result.level == "basic":
+            yield "The level basic has no times of operators; --level detailed has, but slows QNN down."
+        else:
+            yield "QNN told no times of operators."
+    elif result.operators:
+        yield (
+            "QNN counts the cycles of operators and tells no times: times of operators are their share of the "
+            "accelerator's time. An operator without cycles was merged into a neighbour, which has its time: that "
+            "of a convolution may stand at the Relu behind it. Counting costs time, too: the times of --level "
+            "basic are the truer ones."
+        )
+    if result.runs < MIN_RUNS:
+        yield "Few runs: the first one pays for what is done once. Give --runs 10 for medians."
+    elif result.call_s.least > 0 and result.call_s.most / result.call_s.least > WIDE_SPREAD:
+        yield (
+            f"The slowest run took {result.call_s.most / result.call_s.least:.1f} times as long as the quickest "
+            "(the first one aside): look at medians, not at single figures."
+        )
+    if result.placement.cause and result.cpu_nodes and result.partitions:
+        yield f"Part of the model ran on the CPU. {result.placement.cause}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +150,7 @@ def evaluate(recorded: Recording) -> ProfileResult:
         recorded.trace,
     )
     partitions = tuple(
-        _partition(
+        _partition_of(
             labels[name], name, of_partition[name], _operator_names(recorded.trace, name, of_partition[name])
         )
         for name in names
@@ -72,7 +173,7 @@ def evaluate(recorded: Recording) -> ProfileResult:
         cpu_nodes=_cpu_nodes(runs),
         notes=(),
     )
-    return dataclasses.replace(result, notes=notes.notes_on(result, recorded, attributed=attributed))
+    return dataclasses.replace(result, notes=notes_on(result, recorded, attributed=attributed))
 
 
 def is_qnn(node: NodeRun) -> bool:
@@ -89,7 +190,9 @@ def _matched(runs: Sequence[Run], executed: Sequence[Call]) -> tuple[list[list[P
     ], attributed
 
 
-def _partition(label: str, name: str, runs: Sequence[Sequence[PartitionRun]], names: tuple[str, ...]) -> Partition:
+def _partition_of(
+    label: str, name: str, runs: Sequence[Sequence[PartitionRun]], names: tuple[str, ...]
+) -> Partition:
     every = [one for run in runs for one in run]
     told = all(one.call is not None for one in every)
     accelerator = told and all(one.call.fact(ACCELERATOR) is not None for one in every if one.call)

@@ -1,14 +1,21 @@
-"""What both kinds of profile files have in common: size limits, and words for a file that cannot be used."""
+"""What the profile files have in common: size limits and error texts; and the trace of QNN's provider.
+
+`qnn_op_trace.json` names the nodes of the model that each operator of QNN was made from, graph by graph. The
+provider writes it while it compiles (from 2.4 on), so there is none for a compiled model. Unreadable parts are left
+out and raise no error. Pure functions; any thread.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from qnnbridge_protocol.errors import BridgeError
 
+# More is not read: it is thousands of runs, and a tenth of them gives the same medians.
 MAX_PROFILE_BYTES: Final = 256 << 20
-"""More is not read: it is thousands of runs, and a tenth of them gives the same medians."""
 
 
 def check(path: Path, whose: str) -> None:
@@ -39,4 +46,42 @@ def unusable(path: Path, whose: str, why: str) -> BridgeError:
         cause=f"{path.name} was not written to its end, or this version of {whose} writes it in another way.",
         fix="Run the command again. If the disk is full, make room first.",
         details={"file": path.name},
+    )
+
+
+OP_TRACE_FILE: Final = "qnn_op_trace.json"
+MAX_TRACE_BYTES: Final = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operator:
+    name: str
+    type: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpTrace:
+    """graphs: QNN's operators of each graph, both in the order in which they were compiled."""
+
+    graphs: dict[str, tuple[Operator, ...]] = dataclasses.field(default_factory=dict)
+
+    def types(self) -> dict[str, str]:
+        """QNN's type of each operator."""
+        return {operator.name: operator.type for graph in self.graphs.values() for operator in graph}
+
+
+def read_op_trace(path: Path) -> OpTrace:
+    try:
+        if path.stat().st_size > MAX_TRACE_BYTES:
+            return OpTrace()
+        document = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        return OpTrace({str(graph["graph_name"]): _operators(graph) for graph in document["subgraph_traces"]})
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return OpTrace()
+
+
+def _operators(graph: dict[str, Any]) -> tuple[Operator, ...]:
+    return tuple(
+        Operator(str(mapping["dst_name"]), str(mapping.get("dst_qnn_op_type", "")))
+        for mapping in graph["op_mappings"]
     )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from qnnbridge_tools.models.profiling.op_trace import OpTrace
+from qnnbridge_tools.models.profiling.files import OpTrace
 from qnnbridge_tools.models.profiling.qnn_csv import Call, Row
 from qnnbridge_tools.models.profiling.result import OperatorTime, Series
 
@@ -19,11 +19,11 @@ _ACCELERATOR: Final = "Accelerator (execute) time"
 _US_PER_S: Final = 1e6
 _CYCLES: Final = "CYCLES"
 _TRANSFERS: Final = {"Input": "inputs on their way in", "Output": "outputs on their way out"}
+# Partition, whether it is a transfer, and what the operators were made from.
 _Key = tuple[str, bool, str]
-"""Partition, whether it is a transfer, and what the operators were made from."""
 SOURCE_SEPARATOR: Final = ";"
+# ONNX Runtime appends this to the name of a node that it remade in another layout.
 _COPY_OF: Final = re.compile(r"_token_\d+$")
-"""ONNX Runtime appends this to the name of a node that it remade in another layout."""
 
 
 def plain_name(name: str) -> str:

@@ -1,7 +1,12 @@
-"""The result of `qnnbridge profile` as one web page: charts and tables, no script, nothing loaded from anywhere."""
+"""The result of `qnnbridge profile` as one web page: charts and tables, no script, nothing loaded from anywhere.
+
+The charts are SVG. All texts of the model are escaped. Pure functions but `write`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import html
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +14,85 @@ from typing import Final
 
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output, where
-from qnnbridge_tools.models.profiling import charts, report
-from qnnbridge_tools.models.profiling.charts import Bar, text
+from qnnbridge_tools.models.profiling import report
 from qnnbridge_tools.models.profiling.result import ProfileResult
+
+WIDTH: Final = 960
+LABEL_WIDTH: Final = 340
+VALUE_WIDTH: Final = 170
+ROW_HEIGHT: Final = 24
+BAR_HEIGHT: Final = 16
+# Characters that fit in front of a bar; a longer label is cut in its middle and shown whole when pointed at.
+MAX_LABEL: Final = 46
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bar:
+    """kind: the class that colours it. hint: shown when pointed at."""
+
+    label: str
+    value: float
+    text: str
+    kind: str = "qnn"
+    hint: str = ""
+
+
+def text(value: object) -> str:
+    """Safe within HTML and SVG, on one line."""
+    return html.escape(output.visible(value), quote=True)
+
+
+def shortened(label: str) -> str:
+    if len(label) <= MAX_LABEL:
+        return label
+    half = (MAX_LABEL - 3) // 2
+    return f"{label[:half]}...{label[-half:]}"
+
+
+def bars(title: str, rows: Sequence[Bar]) -> str:
+    """One bar below the other, the longest as wide as there is room."""
+    height = ROW_HEIGHT * len(rows)
+    most = max((row.value for row in rows), default=0.0)
+    room = WIDTH - LABEL_WIDTH - VALUE_WIDTH
+    drawn = [
+        _bar(row, number * ROW_HEIGHT, row.value / most * room if most else 0.0) for number, row in enumerate(rows)
+    ]
+    return _svg(title, height, drawn)
+
+
+def stacked(title: str, parts: Sequence[Bar]) -> str:
+    """One bar of all parts, each as long as its share."""
+    whole = sum(part.value for part in parts)
+    at = 0.0
+    drawn: list[str] = []
+    for part in parts:
+        width = part.value / whole * WIDTH if whole else 0.0
+        drawn.append(
+            f"<g><title>{text(f'{part.label}: {part.text}')}</title>"
+            f'<rect class="{text(part.kind)}" x="{at:.1f}" y="0" width="{width:.1f}" height="36"/></g>'
+        )
+        at += width
+    return _svg(title, 36, drawn)
+
+
+def _bar(row: Bar, top: int, width: float) -> str:
+    middle = top + ROW_HEIGHT // 2 + 4
+    label = text(shortened(output.visible(row.label)))
+    return (
+        f"<g><title>{text(row.hint or row.label)}</title>"
+        f'<text class="label" x="{LABEL_WIDTH - 8}" y="{middle}">{label}</text>'
+        f'<rect class="{text(row.kind)}" x="{LABEL_WIDTH}" y="{top + (ROW_HEIGHT - BAR_HEIGHT) // 2}"'
+        f' width="{max(width, 1.0):.1f}" height="{BAR_HEIGHT}"/>'
+        f'<text x="{LABEL_WIDTH + max(width, 1.0) + 6:.1f}" y="{middle}">{text(row.text)}</text></g>'
+    )
+
+
+def _svg(title: str, height: int, drawn: Sequence[str]) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{text(title)}"'
+        f' viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">{"".join(drawn)}</svg>'
+    )
+
 
 SHOWN_BARS: Final = 30
 _STYLE: Final = """
@@ -93,8 +174,8 @@ def _run(result: ProfileResult) -> str:
     ]
     return (
         f"<h2>One run: {text(report.spread_text(result.call_s))}</h2>"
-        + charts.stacked("What a run consists of", rows)
-        + charts.bars("What a run consists of, part by part", rows)
+        + stacked("What a run consists of", rows)
+        + bars("What a run consists of, part by part", rows)
     )
 
 
@@ -112,7 +193,7 @@ def _load(result: ProfileResult) -> str:
         parts = report.worth_telling(phase, result.load)
         rows += [Bar(part.name, part.time_s, output.seconds(part.time_s), "provider") for part in parts]
     more = f", after {output.seconds(result.load.host_ready_s)} for the host to start"
-    return f"<h2>Loading: {output.seconds(result.load.create_s)}{more}</h2>" + charts.bars("Loading", rows)
+    return f"<h2>Loading: {output.seconds(result.load.create_s)}{more}</h2>" + bars("Loading", rows)
 
 
 def _partitions(result: ProfileResult) -> str:
@@ -144,7 +225,7 @@ def _partitions(result: ProfileResult) -> str:
     )
     return (
         f"<h2>Parts on QNN: {len(result.partitions)}</h2>"
-        + charts.bars("Parts on QNN", rows)
+        + bars("Parts on QNN", rows)
         + _table(["part", "operators", "QNN execute", "accelerator", "first run", "in", "out"], details)
         + _folded("What else QNN tells of a run", table)
     )
@@ -174,7 +255,7 @@ def _operators(result: ProfileResult) -> str:
     )
     return (
         f"<h2>Operators on QNN: {len(told)} with time of their own</h2>"
-        + charts.bars("Operators on QNN", rows)
+        + bars("Operators on QNN", rows)
         + _folded("All operators", table)
     )
 
@@ -188,7 +269,7 @@ def _cpu_nodes(result: ProfileResult) -> str:
         )
         for node in result.cpu_nodes[:SHOWN_BARS]
     ]
-    return f"<h2>Nodes on the CPU: {len(result.cpu_nodes)}</h2>" + charts.bars("Nodes on the CPU", rows)
+    return f"<h2>Nodes on the CPU: {len(result.cpu_nodes)}</h2>" + bars("Nodes on the CPU", rows)
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_tools import feeds, free_dimensions
 from qnnbridge_tools.arguments import Dimensions, InputFile
-from qnnbridge_tools.models.profiling import files, op_trace, ort_json, qnn_csv
+from qnnbridge_tools.models.profiling import files, ort_json, qnn_csv
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo, InferenceSession, SessionOptions
@@ -71,7 +71,7 @@ class Recording:
     calls_s: tuple[float, ...]
     session: ort_json.SessionProfile
     calls: tuple[qnn_csv.Call, ...]
-    trace: op_trace.OpTrace
+    trace: files.OpTrace
 
 
 def record(request: Request, on_progress: OnProgress) -> Recording:
@@ -144,7 +144,7 @@ def _recorded(
         calls_s=tuple(calls_s),
         session=profile,
         calls=qnn_csv.read(folder / QNN_FILE) if on_qnn else (),
-        trace=op_trace.read(folder / op_trace.FILE_NAME),
+        trace=files.read_op_trace(folder / files.OP_TRACE_FILE),
     )
 
 

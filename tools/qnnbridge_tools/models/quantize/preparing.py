@@ -1,4 +1,4 @@
-"""From the model as it is to one that the quantizer handles: the known traps, each disarmed before it closes.
+"""From the model as it is to one that the quantizer handles: each known trap is disarmed.
 
 - functions of the model's own: the opset converter drops them; inlined.
 - float16: the quantizer reads float32 only; widened, with casts at the edges.
@@ -17,16 +17,109 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_protocol.errors import ModelError, OrtError
-from qnnbridge_tools.models.quantize import float16, masks
-from qnnbridge_tools.models.quantize.quiet import Quiet
+from qnnbridge_tools.models.quantize.ort_quantizer import Quiet
 from qnnbridge_tools.models.shared import cpu, graphs
 from qnnbridge_tools.models.shared.comparing import OutputDifference, compare
 from qnnbridge_tools.models.shared.sampling import Feeds
 
+FLOAT, FLOAT16 = 1, 10
+# Of Cast, EyeLike, RandomNormal and others: an element type as a number.
+_TYPE_ATTRIBUTES = ("to", "dtype")
+
+
+def has_float16(model: Any) -> bool:
+    return any(
+        tensor.data_type == FLOAT16 for graph in graphs.subgraphs(model.graph) for tensor in graph.initializer
+    ) or any(value.type.tensor_type.elem_type == FLOAT16 for value in [*model.graph.input, *model.graph.output])
+
+
+def widen(model: Any) -> None:
+    """Makes every float16 tensor float32, in place; a cast at each float16 input and output keeps the interface."""
+    for graph in graphs.subgraphs(model.graph):
+        for tensor in graph.initializer:
+            _widen_tensor(tensor)
+        for value in graph.value_info:
+            _widen_value(value)
+        for node in graph.node:
+            _widen_attributes(node)
+        if graph is not model.graph:
+            for value in [*graph.input, *graph.output]:
+                _widen_value(value)
+    for function in model.functions:
+        for node in function.node:
+            _widen_attributes(node)
+    _cast_inputs(model.graph)
+    _cast_outputs(model.graph)
+
+
+def _cast_inputs(graph: Any) -> None:
+    from onnx import helper
+
+    initialized = {tensor.name for tensor in graph.initializer}
+    casts = []
+    for value in graph.input:
+        if value.type.tensor_type.elem_type != FLOAT16:
+            continue
+        if value.name in initialized:
+            _widen_value(value)
+            continue
+        inner = f"{value.name}__float32"
+        _rename_tensor(graph, value.name, inner, outputs=False)
+        casts.append(helper.make_node("Cast", [value.name], [inner], name=f"{inner}_cast", to=FLOAT))
+    for number, cast in enumerate(casts):
+        graph.node.insert(number, cast)
+
+
+def _cast_outputs(graph: Any) -> None:
+    from onnx import helper
+
+    for value in graph.output:
+        if value.type.tensor_type.elem_type == FLOAT16:
+            inner = f"{value.name}__float32"
+            _rename_tensor(graph, value.name, inner, outputs=True)
+            graph.node.append(helper.make_node("Cast", [inner], [value.name], name=f"{inner}_cast", to=FLOAT16))
+
+
+def _rename_tensor(graph: Any, old: str, new: str, *, outputs: bool) -> None:
+    """Nodes inside of other nodes see the names around them."""
+    for inner in graphs.subgraphs(graph):
+        for node in inner.node:
+            for number, name in enumerate(node.input):
+                if name == old:
+                    node.input[number] = new
+            if outputs and inner is graph:
+                for number, name in enumerate(node.output):
+                    if name == old:
+                        node.output[number] = new
+
+
+def _widen_attributes(node: Any) -> None:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            _widen_tensor(attribute.t)
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.i == FLOAT16:
+            attribute.i = FLOAT
+
+
+def _widen_tensor(tensor: Any) -> None:
+    if tensor.data_type != FLOAT16:
+        return
+    import numpy as np
+    from onnx import numpy_helper
+
+    wide = numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name)
+    tensor.CopyFrom(wide)
+
+
+def _widen_value(value: Any) -> None:
+    if value.type.tensor_type.elem_type == FLOAT16:
+        value.type.tensor_type.elem_type = FLOAT
+
+
 TRIED_OPSETS = (graphs.NEWEST_QDQ_OPSET, 19, 17, 13)
 LEAST_IR_VERSION = 8
+# Relative, between the original and the prepared float model, on one sample.
 ALLOWED_DIFFERENCE = 5e-3
-"""Relative, between the original and the prepared float model, on one sample."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,8 +141,8 @@ def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: l
 
         changes.append(f"{len(model.functions)} functions of the model's own are written out")
         model = inliner.inline_local_functions(model)
-    if float16.has_float16(model):
-        float16.widen(model)
+    if has_float16(model):
+        widen(model)
         changes.append(
             "computed in float32 instead of float16, which the quantizer cannot read; same inputs and outputs"
         )
@@ -63,7 +156,8 @@ def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: l
     if shrunk is not None:
         path = shrunk
         changes.append(
-            f"masks below -{masks.HUGE:g} are -{masks.ENOUGH:g} now, so that the scores keep their precision"
+            f"masks below -{graphs.HUGE_MASK:g} are -{graphs.ENOUGH_FOR_MASK:g} now, "
+            "so that the scores keep their precision"
         )
     path = _preprocessed(path, work)
     _refuse_changed(_differences(path, sample, expected, names))
@@ -139,7 +233,7 @@ def _masks_shrunk(
 ) -> Path | None:
     """The model with small masks; None if it has no large ones, or if that would change what it computes."""
     model = graphs.load(path, weights=True)
-    if not masks.shrink_masks(model):
+    if not graphs.shrink_masks(model):
         return None
     candidate = save(model, work / "masked.onnx")
     return candidate if all(d.within(ALLOWED_DIFFERENCE) for d in differences(candidate)) else None
@@ -182,7 +276,7 @@ def _differences(path: Path, sample: Feeds, expected: list[Any], names: list[str
 def _refuse_changed(differences: tuple[OutputDifference, ...]) -> None:
     wrong = [difference for difference in differences if not difference.within(ALLOWED_DIFFERENCE)]
     if wrong:
-        from qnnbridge_tools.models.shared.checking import difference_text
+        from qnnbridge_tools.models.shared.comparing import difference_text
 
         raise ModelError(
             "The model computes something else after it was prepared for quantising.",

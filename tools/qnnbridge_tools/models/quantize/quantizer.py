@@ -1,26 +1,138 @@
-"""`quantize_model`: what the command does, for programs. The order of the steps is all that is here."""
+"""`quantize_model`: the work of the command, for programs.
+
+Models that cannot be quantised are refused before any work is done. All these errors are `OptionError`: another
+model is needed, or another option.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 from qnnbridge_tools.arguments import Dimensions
-from qnnbridge_tools.models.quantize import advice, calibrating, refusals
+from qnnbridge_tools.models.quantize import ort_quantizer
 from qnnbridge_tools.models.quantize import settings as settings_module
 from qnnbridge_tools.models.quantize.preparing import prepare
 from qnnbridge_tools.models.quantize.qnn_check import HostSettings, QnnCheck, check_on_qnn
 from qnnbridge_tools.models.quantize.result import QuantizeResult
-from qnnbridge_tools.models.quantize.sample_sets import SampleSets, gather
+from qnnbridge_tools.models.quantize.samples import SampleSets, gather
 from qnnbridge_tools.models.shared import cpu, files, graphs, progress, shapes
 from qnnbridge_tools.models.shared.comparing import compare
-from qnnbridge_tools.models.shared.extra import require_models_extra
+from qnnbridge_tools.models.shared.cpu import require_models_extra
 from qnnbridge_tools.models.shared.progress import OnProgress
 from qnnbridge_tools.models.shared.sampling import Feeds
+
+_QUANTIZED_OPS = ("ConvInteger", "MatMulInteger", "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized")
+_TEXT = 8
+# TensorProto.DataType from float to uint64 without text: what a .npy file and onnxruntime's Python can hold.
+_HAS_NUMPY_TYPE = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13)
+_SHOWN = 4
+
+
+def refuse_unsuitable(model: Any, label: str) -> None:
+    """Whatever no option can change."""
+    ops = graphs.count_ops(model)
+    _refuse_quantized(ops, label)
+    if graphs.opset_of(model) is None:
+        raise OptionError(
+            f"{label} has no neural network in it: it uses none of ONNX's own operators.",
+            cause=f"Its operators: {_counts_text(ops)}.",
+            fix="Classic machine learning models run on the CPU; there is nothing that QNN could do.",
+        )
+    inputs = shapes.real_inputs(model.graph)
+    if not inputs:
+        raise OptionError(
+            f"{label} has no input, so there is nothing to calibrate.", fix="Export it with its input as an input."
+        )
+    for value in inputs:
+        _refuse_input(value, label)
+
+
+def refuse_free_dimensions(
+    model: Any, label: str, shapes_of_samples: Callable[[], Mapping[str, tuple[int, ...]]]
+) -> None:
+    """QNN needs every size. The message gives the options that fix them, with the samples' sizes if they fit."""
+    free = shapes.free_dimensions(model.graph)
+    if not free:
+        return
+    known = shapes_of_samples()
+    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in model.graph.input}
+    sizes = {
+        (dimension.input, dimension.axis): known[dimension.input][dimension.axis]
+        for dimension in free
+        if len(known.get(dimension.input, ())) == ranks[dimension.input]
+    }
+    places = ", ".join(f"{dimension.input} axis {dimension.axis}" for dimension in free[:_SHOWN])
+    told = " These are the sizes of the calibration samples." if sizes else ""
+    raise OptionError(
+        f"{label} has inputs with free dimensions, and QNN needs fixed ones.",
+        cause=f"Without a size: {places}{' and more' if len(free) > _SHOWN else ''}.",
+        fix=f"{shapes.options_text(free, sizes)}{told}",
+    )
+
+
+def _refuse_quantized(ops: Mapping[str, int], label: str) -> None:
+    found = {op: count for op, count in ops.items() if _is_quantized(op.rpartition(".")[2])}
+    if found:
+        raise OptionError(
+            f"{label} is quantised already.",
+            cause=f"It holds {_counts_text(found)}.",
+            fix="Quantise the float model that it was made from, or use this one as it is: qnnbridge run tells "
+            "whether QNN takes it.",
+        )
+
+
+def _is_quantized(op: str) -> bool:
+    return (
+        op.endswith(("QuantizeLinear", "DequantizeLinear"))
+        or op.startswith(("QLinear", "Qlinear"))
+        or op in _QUANTIZED_OPS
+    )
+
+
+def _refuse_input(value: Any, label: str) -> None:
+    if not value.type.HasField("tensor_type"):
+        kind = str(value.type.WhichOneof("value") or "value").replace("_type", "")
+        raise OptionError(
+            f'Input "{value.name}" of {label} is a {kind}, not a tensor.',
+            fix="QNN computes tensors only. Export the part of the model behind this input.",
+        )
+    element = value.type.tensor_type.elem_type
+    if element == _TEXT:
+        raise OptionError(
+            f'Input "{value.name}" of {label} is text.',
+            fix="QNN computes numbers only. Export the part of the model behind the tokenizer.",
+        )
+    if element not in _HAS_NUMPY_TYPE:
+        raise OptionError(
+            f'Input "{value.name}" of {label} is of a type that calibration files cannot hold ({element}).',
+            fix="Convert the model to float32 first.",
+        )
+    if not shapes.has_shape(value):
+        raise OptionError(
+            f'Input "{value.name}" of {label} does not say how many dimensions it has.',
+            fix="Export the model with the shape of its inputs.",
+        )
+    if any(dimension.HasField("dim_value") and dimension.dim_value == 0 for dimension in _dims(value)):
+        raise OptionError(
+            f'Input "{value.name}" of {label} has a dimension of size 0.',
+            cause="A tensor without elements has no range, and QNN's compiler dies of it.",
+            fix="Export the model without this input, or with a real size.",
+        )
+
+
+def _dims(value: Any) -> Any:
+    return value.type.tensor_type.shape.dim
+
+
+def _counts_text(ops: Mapping[str, int]) -> str:
+    shown = ", ".join(f"{count} {op}" for op, count in list(ops.items())[:_SHOWN])
+    return shown + (" and others" if len(ops) > _SHOWN else "") if ops else "none"
+
 
 COMMAND = "qnnbridge quantize"
 PathLike = str | os.PathLike[str]
@@ -82,9 +194,9 @@ def quantize_model(
         path, Path(target), overwrite=overwrite, source_files=weights, external=bool(weights)
     ) as output:
         model = graphs.load(path)
-        refusals.refuse_unsuitable(model, path.name)
+        refuse_unsuitable(model, path.name)
         fixed = shapes.fix(model, shapes.as_dimensions(dims))
-        refusals.refuse_free_dimensions(model, path.name, lambda: _shapes_in(sources, model))
+        refuse_free_dimensions(model, path.name, lambda: _shapes_in(sources, model))
         samples = gather(model, sources, random=random, seed=seed, held_out=held_out)
         on_progress("running the float model", 0, 0)
         resized = output.resized(model, path, scan.external_files) if fixed else path
@@ -92,7 +204,7 @@ def quantize_model(
         _refuse_not_finite(path.name, names, expected)
         on_progress("preparing", 0, 0)
         prepared = prepare(_with_weights(model, path), output.work, samples.compared[0], expected[0], names)
-        calibrating.quantize(prepared.path, output.model, samples.calibration, settings, on_progress)
+        ort_quantizer.quantize(prepared.path, output.model, samples.calibration, settings, on_progress)
         result = _finish(model, output.model)
         on_progress("comparing", 0, 0)
         found = _quantized_results(output.model, samples, names)
@@ -118,8 +230,8 @@ def quantize_model(
         prepared.changes,
         (
             *samples.warnings,
-            *settings_module.warnings(settings),
-            *advice.warnings(settings, outputs, model, samples, qnn),
+            *settings_module.type_warnings(settings),
+            *settings_module.result_warnings(settings, outputs, model, samples, qnn),
         ),
         qnn,
         time.perf_counter() - begun,
@@ -133,7 +245,7 @@ def _paths(calibration: PathLike | Iterable[PathLike]) -> list[Path]:
 
 
 def _shapes_in(sources: Sequence[Path], model: Any) -> Mapping[str, tuple[int, ...]]:
-    from qnnbridge_tools.models.quantize.calibration import shapes_in
+    from qnnbridge_tools.models.quantize.samples import shapes_in
 
     return shapes_in(sources, [value.name for value in shapes.real_inputs(model.graph)])
 

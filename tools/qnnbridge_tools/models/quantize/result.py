@@ -1,11 +1,13 @@
-"""What `quantize_model` tells. Immutable data."""
+"""What `quantize_model` tells: as data, as text for a person, and as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from qnnbridge_tools import output, where
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck
 from qnnbridge_tools.models.quantize.settings import Settings
 from qnnbridge_tools.models.shared.comparing import OutputDifference
@@ -41,3 +43,74 @@ class QuantizeResult:
     def cosine(self) -> float | None:
         """Of the worst output in its worst sample."""
         return min((output.cosine for output in self.outputs if output.cosine is not None), default=None)
+
+
+def print_result(result: QuantizeResult) -> None:
+    of = "held-out samples" if result.held_out else "calibration samples"
+    print(f"Quantised against float, on the CPU, {result.compared_samples} {of}")
+    _print_outputs(result.outputs)
+    print()
+    if result.qnn is not None:
+        _print_qnn(result.qnn)
+    settings = result.settings
+    pairs = [("model", str(result.source)), ("written", str(result.files[0]))]
+    pairs += [("", str(path)) for path in result.files[1:]]
+    pairs += [
+        ("size", f"{result.bytes_before:,} -> {result.bytes_after:,} bytes"),
+        ("nodes", f"{sum(result.nodes_before.values())} -> {sum(result.nodes_after.values())}"),
+        ("activations", settings.activation_type + (", symmetric" if settings.symmetric_activations else "")),
+        ("weights", settings.weight_type + (", per channel" if settings.per_channel else ", per tensor")),
+        ("calibration", f"{result.calibration_samples} samples, {settings.method}"),
+        ("time", output.seconds(result.seconds)),
+    ]
+    pairs += [("note", change) for change in result.changes]
+    pairs += [("warning", warning) for warning in result.warnings]
+    output.print_pairs("Quantised", pairs)
+
+
+def document(result: QuantizeResult) -> dict[str, Any]:
+    return {
+        "model": str(result.source),
+        "files": [str(path) for path in result.files],
+        "settings": result.settings.document(),
+        "calibration_samples": result.calibration_samples,
+        "compared_samples": result.compared_samples,
+        "held_out": result.held_out,
+        "outputs": [one.document() for one in result.outputs],
+        "cosine": result.cosine,
+        "nodes_before": dict(result.nodes_before),
+        "nodes_after": dict(result.nodes_after),
+        "bytes_before": result.bytes_before,
+        "bytes_after": result.bytes_after,
+        "qnn": result.qnn.document() if result.qnn else None,
+        "notes": list(result.changes),
+        "warnings": list(result.warnings),
+        "seconds": result.seconds,
+    }
+
+
+def _print_outputs(outputs: Sequence[OutputDifference]) -> None:
+    output.print_table(
+        ["output", "cosine", "largest difference", "of the values"],
+        [
+            [
+                one.name,
+                "-" if one.cosine is None else f"{one.cosine:.6f}",
+                one.mismatch or f"{one.max_abs:.4g}",
+                f"{one.different} differ" if one.different else output.percent(one.max_relative),
+            ]
+            for one in outputs
+        ],
+    )
+
+
+def _print_qnn(qnn: QnnCheck) -> None:
+    if qnn.error is not None:
+        print("On QNN: not run, see the error.")
+    elif qnn.placement is not None:
+        output.print_pairs("On QNN", where.placement_pairs(qnn.placement))
+        print("QNN against float")
+        _print_outputs(qnn.against_float)
+        print("QNN against the quantised model on the CPU")
+        _print_outputs(qnn.against_cpu)
+    print()

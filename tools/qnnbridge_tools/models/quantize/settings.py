@@ -1,4 +1,4 @@
-"""How to quantise: types of activations and weights, calibration method; which combinations QNN takes.
+"""How to quantise: types of activations and weights, calibration method; which combinations QNN takes; what to try.
 
 The table is measured on the simulator with real models, and agrees with one-operator tests. The default is the best
 that runs on every HTP generation: over six models the worst cosine of an output was 0.999 with int8 weights per
@@ -8,22 +8,29 @@ channel, and 0.52 to 0.69 with 8-bit weights per tensor.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.models.shared import graphs
+from qnnbridge_tools.models.shared.comparing import OutputDifference
+
+if TYPE_CHECKING:
+    from qnnbridge_tools.models.quantize.qnn_check import QnnCheck
+    from qnnbridge_tools.models.quantize.samples import SampleSets
+
 
 ACTIVATION_TYPES: Final = ("uint8", "uint16", "int8", "int16")
 WEIGHT_TYPES: Final = ("uint8", "int8", "int4", "int16")
 METHODS: Final = ("minmax", "entropy", "percentile")
 
+# Activation type -> weight types.
 _RUNS: Final[Mapping[str, tuple[str, ...]]] = {
     "uint8": ("uint8", "int8", "int4"),
     "uint16": ("uint8", "int8", "int4", "int16"),
     "int8": ("int8",),
     "int16": ("int8", "int4"),
 }
-"""Activation type -> weight types."""
 _ORT_TYPES: Final[Mapping[str, str]] = {
     "uint8": "QUInt8",
     "uint16": "QUInt16",
@@ -128,7 +135,7 @@ def resolve(
     )
 
 
-def warnings(settings: Settings) -> list[str]:
+def type_warnings(settings: Settings) -> list[str]:
     told: list[str] = []
     if settings.activation_type in ("int8", "int16"):
         told.append(
@@ -143,3 +150,68 @@ def warnings(settings: Settings) -> list[str]:
 def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise OptionError(f'There is no {what} "{value}".', fix=f"One of {', '.join(allowed)}.")
+
+
+# Below this, results of classifiers and detectors begin to change.
+POOR_COSINE = 0.99
+QNN_DIFFERS = 0.99
+
+
+def result_warnings(
+    settings: Settings, outputs: Sequence[OutputDifference], model: Any, samples: SampleSets, qnn: QnnCheck | None
+) -> list[str]:
+    told: list[str] = []
+    for output in outputs:
+        if output.cosine is not None and output.cosine < POOR_COSINE:
+            told.append(
+                f'Output "{output.name}" is far from the float model (cosine {output.cosine:.3f}). '
+                f"Try {', '.join(to_try(settings, len(samples.calibration)))}."
+            )
+        elif output.mismatch or output.different:
+            what = output.mismatch or f"{output.different} of {output.elements} elements are different"
+            told.append(f'Output "{output.name}": {what}.')
+    if not samples.held_out:
+        told.append("Compared on the calibration samples themselves, so the true difference may be larger.")
+    inside = _nodes_inside(model)
+    if inside:
+        told.append(f"{inside} nodes inside of If, Loop or Scan stay float: the quantizer does not go there.")
+    if qnn is not None:
+        told += _qnn_warnings(qnn)
+    return told
+
+
+def to_try(settings: Settings, samples: int) -> list[str]:
+    """Options that may help, the most promising first."""
+    tries: list[str] = []
+    if settings.activation_type in ("uint8", "int8", "int16"):
+        tries.append("--activation-type uint16")
+    if settings.weight_type == "int4":
+        tries.append("--weight-type int8")
+    elif not settings.per_channel:
+        tries.append("--weight-type int8 --per-channel")
+    elif settings.weight_type == "int8" and settings.activation_type == "uint16":
+        tries.append("--weight-type int16 (V73 and newer)")
+    if settings.method == "minmax":
+        tries.append("--method percentile (a few extreme values widen the ranges)")
+    tries.append("more samples" if samples < 100 else "samples that are closer to what will come")
+    return tries
+
+
+def _qnn_warnings(qnn: QnnCheck) -> list[str]:
+    if qnn.error is not None or qnn.placement is None:
+        return []  # shown as the error that it is
+    told = []
+    if not qnn.all_on_qnn:
+        cause = (qnn.placement.cause or "the reason is unknown").rstrip(".")
+        told.append(f"{qnn.placement.cpu_nodes} nodes are left on the CPU: {cause}.")
+    told += [
+        f'Output "{output.name}": QNN computes something else than the CPU does from the same quantised model '
+        f"(cosine {output.cosine:.3f})."
+        for output in qnn.against_cpu
+        if output.cosine is not None and output.cosine < QNN_DIFFERS
+    ]
+    return told
+
+
+def _nodes_inside(model: Any) -> int:
+    return sum(len(graph.node) for graph in graphs.subgraphs(model.graph)) - len(model.graph.node)

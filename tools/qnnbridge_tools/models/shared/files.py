@@ -20,8 +20,8 @@ from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, OrtE
 
 DATA_SUFFIX = ".data"
 
+# Wherever they come from: nothing but the result is written.
 _ABOUT_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""Wherever they come from: nothing but the result is written."""
 
 
 class Output:

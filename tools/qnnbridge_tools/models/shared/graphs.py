@@ -1,24 +1,30 @@
-"""What a `ModelProto` is made of, and small repairs of one that ONNX Runtime wrote. Deep: subgraphs count, too."""
+"""A `ModelProto`: reading it, counting and walking its nodes, types and shapes of its tensors, small repairs.
+
+Deep: subgraphs count, too.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qnnbridge_protocol.errors import InvalidProtobuf
 from qnnbridge_tools.models.shared.files import inside_folder
 
+# TensorProto.DataLocation.
 _EXTERNAL = 1
-"""TensorProto.DataLocation."""
 ONNX_DOMAINS = ("", "ai.onnx")
+# How ONNX Runtime names the casts that it puts around float16 operators which the CPU provider lacks.
 INSERTED_CAST = "InsertedPrecisionFreeCast_"
-"""How ONNX Runtime names the casts that it puts around float16 operators which the CPU provider lacks."""
+# From here on QuantizeLinear itself has 16 and 4 bits; before, they are com.microsoft's.
 NEWEST_QDQ_OPSET = 21
-"""From here on QuantizeLinear itself has 16 and 4 bits; before, they are com.microsoft's."""
+# protobuf refuses messages of 2 GiB; a little is left for names and shapes.
 TOO_LARGE_FOR_ONE_MESSAGE = 2**31 - 2**24
-"""protobuf refuses messages of 2 GiB; a little is left for names and shapes."""
 
 
 def load(path: Path, *, weights: bool = False) -> Any:
@@ -151,3 +157,138 @@ def strip_inserted_casts(model: Any) -> int:
     graph.node.extend(kept)
     del graph.value_info[:]  # their types were those of the float32 graph; every reader infers them again
     return len(casts)
+
+
+# From here on a value is "never", not a number.
+HUGE_MASK = 1e6
+# exp(-1e4) is 0 in every float type.
+ENOUGH_FOR_MASK = 1e4
+
+# Through which a mask reaches the scores. Limits of Clip and paddings are not masks.
+MASK_ADDING_OPS = ("Add", "Sub", "Mul", "Where", "Expand")
+_FLOAT32 = 1
+
+
+def shrink_masks(model: Any) -> int:
+    """Shrinks masks among the initializers, in place; gives how many there were.
+
+    An initializer is a mask if all that it holds is 0, 1 and huge values.
+    """
+    from onnx import numpy_helper
+
+    used_by: dict[str, set[str]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            used_by.setdefault(name, set()).add(node.op_type)
+    shrunk = 0
+    for tensor in model.graph.initializer:
+        if tensor.data_type != _FLOAT32 or not used_by.get(tensor.name, set()) & set(MASK_ADDING_OPS):
+            continue
+        if used_by[tensor.name] - set(MASK_ADDING_OPS):
+            continue
+        values = numpy_helper.to_array(tensor)
+        huge = np.abs(values) >= HUGE_MASK
+        if not huge.any() or not (huge | (values == 0) | (values == 1)).all():
+            continue
+        tensor.CopyFrom(
+            numpy_helper.from_array(
+                np.where(huge, np.sign(values) * ENOUGH_FOR_MASK, values).astype(np.float32), tensor.name
+            )
+        )
+        shrunk += 1
+    return shrunk
+
+
+# TensorProto.DataType (0: not known), and the shape: None if not even the rank is known, None for a free axis.
+TensorType = tuple[int, tuple[int | None, ...] | None]
+
+
+_FLOAT, _UINT8 = 1, 2
+_SAME_SHAPE = frozenset(
+    {"QuantizeLinear", "DequantizeLinear", "Gelu", "QuickGelu", "FastGelu", "BiasGelu", "SkipLayerNormalization"}
+)
+# TensorProto.DataLocation.
+_ELSEWHERE = 1
+# Larger constants are no sizes or axes, from which shapes could follow.
+SMALL_BYTES = 1 << 12
+
+
+def types_of(model: Any) -> dict[str, TensorType]:
+    """Of inputs, outputs, initializers and everything between. What a broken part hides is left out."""
+    inferred = infer(model)
+    found: dict[str, TensorType] = {
+        tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in inferred.graph.initializer
+    }
+    for value in (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output):
+        if value.name not in found or found[value.name][1] is None:
+            found[value.name] = _of_value(value)
+    return found
+
+
+def infer(model: Any) -> Any:
+    """A copy with shapes and without the values of weights, or the model itself where onnx gives up."""
+    from onnx import shape_inference
+
+    light = without_weights(model, plain=True)
+    for data_prop in (True, False):
+        try:
+            return shape_inference.infer_shapes(light, strict_mode=False, data_prop=data_prop)
+        except Exception:  # noqa: BLE001, S112 - raises whatever its C++ does; what is declared still counts
+            continue
+    return model
+
+
+def without_weights(model: Any, *, plain: bool = False) -> Any:
+    """A copy in which large tensors are only named: copying their bytes would take most of the time.
+
+    plain: operators of ONNX Runtime's own through which onnx cannot infer are replaced by some of the same shapes.
+    """
+    light = type(model)()
+    light.ir_version = model.ir_version
+    light.opset_import.extend(model.opset_import)
+    light.functions.extend(model.functions)
+    graph = model.graph
+    for field in ("node", "input", "output", "value_info"):
+        getattr(light.graph, field).extend(getattr(graph, field))
+    light.graph.name = graph.name
+    for node in light.graph.node if plain else ():
+        _make_inferable(node, graph)
+    for tensor in graph.initializer:
+        stub = light.graph.initializer.add()
+        if len(tensor.raw_data) <= SMALL_BYTES and math.prod(tensor.dims) <= SMALL_BYTES:
+            stub.CopyFrom(tensor)
+        else:
+            # Marked as being elsewhere, so that nobody takes it for a tensor of zeros.
+            stub.name, stub.data_type, stub.data_location = tensor.name, tensor.data_type, _ELSEWHERE
+            stub.dims.extend(tensor.dims)
+    return light
+
+
+def _make_inferable(node: Any, graph: Any) -> None:
+    if node.domain != "com.microsoft" or node.op_type not in _SAME_SHAPE:
+        return
+    from onnx import helper
+
+    element = _FLOAT
+    if node.op_type == "QuantizeLinear":
+        zero = node.input[2] if len(node.input) > 2 else ""
+        element = next((tensor.data_type for tensor in graph.initializer if tensor.name == zero), _UINT8)
+    del node.input[1:], node.output[1:], node.attribute[:]
+    node.domain = ""
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        node.op_type = "Cast"
+        node.attribute.append(helper.make_attribute("to", element))
+    else:
+        node.op_type = "Identity"
+
+
+def _of_value(value: Any) -> TensorType:
+    if not value.type.HasField("tensor_type"):
+        return 0, None
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return tensor.elem_type, None
+    dims = tuple(
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in tensor.shape.dim
+    )
+    return tensor.elem_type, dims

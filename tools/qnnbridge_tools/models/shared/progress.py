@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+# Called with the stage in words, and how much of how many is done (0 of 0: nobody knows).
 OnProgress = Callable[[str, int, int], None]
-"""Called with the stage in words, and how much of how many is done (0 of 0: nobody knows)."""
 
 LINES_PER_STAGE = 10
 

@@ -14,13 +14,12 @@ import numpy as np
 from qnnbridge_protocol import elements
 from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
 from qnnbridge_tools.arguments import Dimensions
-from qnnbridge_tools.feeds import DeclaredInput
-from qnnbridge_tools.random_values import full_shape, random_value
+from qnnbridge_tools.feeds import DeclaredInput, full_shape, random_value
 
+# For free dimensions behind the first. The first is the batch, of 1 unless no other dimension is free.
 TRIED_SIZES = (64, 1, 16, 224, 128, 2, 32, 48, 640)
-"""For free dimensions behind the first. The first is the batch, of 1 unless no other dimension is free."""
+# Factor and offset for each sample's values in 0..1: a picture, something with signs, silence.
 _SPREADS = ((1.0, 0.0), (4.0, -2.0), (0.0, 0.0))
-"""Factor and offset for each sample's values in 0..1: a picture, something with signs, silence."""
 
 Feeds = dict[str, Any]
 

@@ -1,35 +1,167 @@
 """Finds the first node behind which QNN differs from the CPU, or with which QNN dies, in few sessions.
 
-The model is cut behind a node, and what is alive there becomes its outputs. One pair of sessions looks at several
-cuts at once, so that a thousand nodes take four rounds; where QNN dies there is one cut at a time. The node that is
-found runs by itself at the end, on the CPU's own values: that tells whether it is wrong, or only the last straw.
+The model is cut behind a node, and the tensors that are alive there become its outputs. One pair of sessions looks
+at several cuts at once, so that a thousand nodes take four rounds; where QNN dies there is one cut at a time. The
+node that is found runs by itself at the end, on the CPU's own values: that tells whether it is wrong itself.
+
+Cutting needs the onnx package. One `Cutter` belongs to one search; no threads. Files go into its folder.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.models.shared import graphs
 from qnnbridge_tools.models.shared.comparing import OutputDifference
+from qnnbridge_tools.models.shared.files import link_files
 from qnnbridge_tools.models.verify import traps
-from qnnbridge_tools.models.verify.cutting import Cutter
-from qnnbridge_tools.models.verify.judging import judge
 from qnnbridge_tools.models.verify.result import Alone, Divergence, TrapFound
-from qnnbridge_tools.models.verify.running import CPU, QNN, Settings, opened
+from qnnbridge_tools.models.verify.running import CPU, QNN, Settings, opened, short
+from qnnbridge_tools.models.verify.traps import NodeAt
+from qnnbridge_tools.models.verify.trying import judge
 
 if TYPE_CHECKING:
     from qnnbridge import Host
     from qnnbridge._compiling.compare import Tolerance
 
+
+# Behind one cut. A graph that has more alive at once gets those that were made last.
+_MOST_OUTPUTS = 40
+_TEXT_TYPE = 8
+
+
+class Cutter:
+    """Of a model without free dimensions. external_files: names of its weight files."""
+
+    def __init__(self, model: Any, source: Path, external_files: Iterable[str], folder: Path) -> None:
+        self._model = model
+        self._folder = folder
+        self._types = graphs.types_of(model)
+        self._count = 0
+        link_files(source.parent, external_files, folder)
+        self.nodes: list[Any] = list(model.graph.node)
+        self._outputs = {value.name for value in model.graph.output}
+        self._last_use = self._last_uses()
+        self._live = self._depends_on_inputs()
+        # The nodes that compute something from the inputs.
+        self.places: list[int] = [
+            index for index, node in enumerate(self.nodes) if any(name in self._live for name in node.output)
+        ]
+
+    def alive(self, place: int) -> list[str]:
+        """What the first nodes, up to this one, made and later ones or the caller use."""
+        found = [
+            name
+            for index in range(place + 1)
+            for name in self.nodes[index].output
+            if name in self._live
+            and self._types.get(name, (0, None))[0] not in (0, _TEXT_TYPE)
+            and (self._last_use.get(name, -1) > place or name in self._outputs)
+        ]
+        return found[-_MOST_OUTPUTS:]
+
+    def prefix(self, place: int, outputs: Sequence[str]) -> Path:
+        """The first nodes, up to this one, with these outputs."""
+        return self._written(self.nodes[: place + 1], list(self._model.graph.input), outputs)
+
+    def inputs_of(self, place: int) -> list[str]:
+        """What this node takes from others or from the caller: no constants."""
+        used = dict.fromkeys(name for name in _uses(self.nodes[place]) if name)
+        inputs = {value.name for value in self._model.graph.input}
+        return [name for name in used if name in self._live or name in inputs]
+
+    def alone(self, place: int, feeds: Mapping[str, Any]) -> Path:
+        """This node by itself, with inputs of the shapes of `feeds`, and constants."""
+        from onnx import helper
+
+        inputs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            for name, value in feeds.items()
+        ]
+        constants = [node for node in self.nodes[:place] if not any(name in self._live for name in node.output)]
+        outputs = [name for name in self.nodes[place].output if name]
+        return self._written([*constants, self.nodes[place]], inputs, outputs)
+
+    def described(self, place: int, values: Mapping[str, Any]) -> NodeAt:
+        """For the rules about nodes. values: the CPU's, as far as known."""
+        from onnx import helper, numpy_helper
+
+        node = self.nodes[place]
+        attributes: dict[str, Any] = {}
+        for attribute in node.attribute:
+            value = helper.get_attribute_value(attribute)
+            attributes[attribute.name] = value.decode(errors="replace") if isinstance(value, bytes) else value
+        constants = {
+            tensor.name: numpy_helper.to_array(tensor)
+            for tensor in self._model.graph.initializer
+            if tensor.name in node.input and len(tensor.raw_data) <= graphs.SMALL_BYTES
+            if not tensor.external_data
+        }
+        return NodeAt(
+            graphs.op_name(node), attributes, tuple(values.get(name, constants.get(name)) for name in node.input)
+        )
+
+    def _written(self, nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[str]) -> Path:
+        from onnx import helper
+
+        cut = type(self._model)()
+        cut.ir_version = self._model.ir_version
+        cut.opset_import.extend(self._model.opset_import)
+        cut.functions.extend(self._model.functions)
+        cut.graph.name = self._model.graph.name or "cut"
+        cut.graph.node.extend(nodes)
+        cut.graph.input.extend(inputs)
+        used = {name for node in nodes for name in _uses(node)}
+        cut.graph.initializer.extend(t for t in self._model.graph.initializer if t.name in used)
+        declared = {value.name: value for value in self._model.graph.output}
+        for name in outputs:
+            element, shape = self._types.get(name, (1, None))
+            known = shape if shape is not None and None not in shape else None
+            cut.graph.output.append(
+                declared[name] if name in declared else helper.make_tensor_value_info(name, element, known)
+            )
+        self._count += 1
+        path = self._folder / f"cut_{self._count}.onnx"
+        path.write_bytes(cut.SerializeToString())
+        return path
+
+    def _last_uses(self) -> dict[str, int]:
+        last: dict[str, int] = {}
+        for index, node in enumerate(self.nodes):
+            for name in _uses(node):
+                last[name] = index
+        return last
+
+    def _depends_on_inputs(self) -> set[str]:
+        constants = {tensor.name for tensor in self._model.graph.initializer}
+        live = {value.name for value in self._model.graph.input} - constants
+        inputs = set(live)
+        for node in self.nodes:
+            if any(name in live for name in _uses(node)) or node.op_type.startswith("Random"):
+                live.update(name for name in node.output if name)
+        return live - inputs
+
+
+def _uses(node: Any) -> Iterable[str]:
+    """Its inputs, and what the graphs inside of it take from outside."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+            for graph in graphs.subgraphs(inner):
+                for each in graph.node:
+                    yield from each.input
+                yield from (value.name for value in graph.output)
+
+
 CUTS_AT_ONCE = 6
 MOST_ROUNDS = 12
+# With less left no session is begun.
 _LEAST_S = 1.0
-"""With less left no session is begun."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -225,11 +357,6 @@ class Search:
 
 def label_of(node: Any, place: int) -> str:
     return str(node.name) or f"{node.op_type} #{place}"
-
-
-def short(error: BridgeError) -> str:
-    """An error in one line."""
-    return f"{error.message} {error.cause}" if error.cause else error.message
 
 
 def _between(low: int, high: int, most: int) -> list[int]:

@@ -1,17 +1,19 @@
-"""What `verify_model` tells. Immutable data."""
+"""What `verify_model` tells: as data, as text for a person, and as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_tools import output, where
 from qnnbridge_tools.models.shared.comparing import OutputDifference
 
 if TYPE_CHECKING:
     from qnnbridge_protocol.specs import Placement
+
 
 Kind = Literal["given", "made up", "extreme"]
 Status = Literal["agrees", "differs", "failed", "unchecked", "refused", "skipped"]
@@ -133,3 +135,152 @@ class Verification:
             if one.difference.cosine is not None and one.difference.elements > 1
         )
         return min(cosines, default=None)
+
+
+# One number has no direction.
+_SEVERAL = 2
+_MARKS = {"agrees": "AGREES", "differs": "DIFFERS", "failed": "FAILED", "not compared": "NOT COMPARED"}
+
+
+def print_result(result: Verification) -> None:
+    print(f"{_MARKS[result.verdict]}: {output.visible(result.source.name)}. {output.visible(result.reason)}")
+    print()
+    if result.rows:
+        output.print_table(["inputs", "output", "result", "cosine", "max abs", "max rel"], _table(result.rows))
+        print()
+        _print_reasons(result.rows)
+    if result.error is not None:
+        output.print_pairs("What QNN says", _error_pairs(result))
+        print()
+    _print_divergence(result)
+    for trap in result.traps:
+        output.print_pairs(f"Trap: {trap.name}", _trap_pairs(trap))
+        print()
+    output.print_pairs("Compared", _how_pairs(result))
+
+
+def _table(rows: tuple[Row, ...]) -> list[list[str]]:
+    lines: list[list[str]] = []
+    for row in rows:
+        if not row.outputs:
+            lines.append([row.name, "", _status(row), "", "", ""])
+        for number, one in enumerate(row.outputs):
+            told = one.difference
+            status = "agrees" if not one.differs else "differs" if row.counts else "differs (extreme)"
+            lines.append(
+                [
+                    row.name if number == 0 else "",
+                    told.name,
+                    status,
+                    "-" if told.cosine is None or told.elements < _SEVERAL else f"{told.cosine:.5f}",
+                    f"{told.max_abs:.3g}",
+                    f"{told.max_relative:.2g}" if told.kind == "float" else f"{told.different} differ",
+                ]
+            )
+    return lines
+
+
+def _status(row: Row) -> str:
+    return {"unchecked": "not checked", "refused": "refused by both"}.get(row.status, row.status)
+
+
+def _print_reasons(rows: tuple[Row, ...]) -> None:
+    pairs: list[tuple[str, str]] = []
+    for row in rows:
+        pairs += [(row.name, row.reason)] if row.reason else []
+        pairs += [(row.name, f"{one.difference.name}: {one.remark}") for one in row.outputs if one.differs]
+    if pairs:
+        output.print_pairs("In words", pairs)
+        print()
+
+
+def _error_pairs(result: Verification) -> list[tuple[str, str]]:
+    error = result.error
+    assert error is not None
+    pairs = [("message", error.message)]
+    pairs += [("cause", error.cause)] if error.cause else []
+    pairs += [("evidence", line) for line in error.evidence]
+    pairs += [("fix", error.fix)] if error.fix else []
+    return pairs
+
+
+def _print_divergence(result: Verification) -> None:
+    found = result.divergence
+    if found is not None:
+        output.print_pairs("Where it begins", divergence_pairs(found))
+        print()
+    elif result.not_bisected:
+        output.print_pairs("Where it begins", [("unknown", result.not_bisected)])
+        print()
+
+
+def divergence_pairs(found: Divergence) -> list[tuple[str, str]]:
+    place = f"{found.node} ({found.op}), node {found.number} of {found.of}"
+    if not found.exact:
+        place = f"among the {found.window} nodes that end with {place}; the time for the search was over"
+    pairs = [("node", place), ("inputs", found.row)]
+    if found.difference is not None:
+        one = found.difference
+        cosine = "" if one.cosine is None else f", cosine {one.cosine:.5f}"
+        pairs.append(
+            ("tensor", f"{found.tensor}: max abs {one.max_abs:.3g}, max rel {one.max_relative:.2g}{cosine}")
+        )
+    if found.error:
+        pairs.append(("QNN", found.error))
+    if found.alone is not None:
+        pairs.append(("alone", found.alone.words))
+    pairs.append(("search", f"{found.sessions} sessions, {output.seconds(found.seconds)}"))
+    return pairs
+
+
+def _trap_pairs(trap: TrapFound) -> list[tuple[str, str]]:
+    return [("what", trap.words), ("seen", trap.evidence), ("do", trap.advice)]
+
+
+def _how_pairs(result: Verification) -> list[tuple[str, str]]:
+    pairs = where.placement_pairs(result.placement) if result.placement is not None else []
+    computes = "half floats" if result.precision == "fp16" else "quantised steps"
+    pairs.append(("allowed", f"{result.tolerance} ({computes})"))
+    if result.sizes:
+        pairs.append(("sizes", ", ".join(f"{name}={size}" for name, size in result.sizes.items())))
+    shown = ("onnxruntime", "onnxruntime-qnn", "qnn_sdk")
+    pairs.append(("with", ", ".join(f"{n} {result.versions[n]}" for n in shown if n in result.versions) or "?"))
+    pairs.append(("time", output.seconds(result.seconds)))
+    return pairs
+
+
+def document(result: Verification) -> dict[str, Any]:
+    return {
+        "model": str(result.source),
+        "verdict": result.verdict,
+        "agrees": result.verdict == "agrees",
+        "reason": result.reason,
+        "precision": result.precision,
+        "tolerance": result.tolerance,
+        "sizes": dict(result.sizes),
+        "cosine": result.cosine,
+        "rows": [_row_document(row) for row in result.rows],
+        "first_divergence": dataclasses.asdict(result.divergence) if result.divergence else None,
+        "not_bisected": result.not_bisected or None,
+        "traps": [dataclasses.asdict(trap) for trap in result.traps],
+        "placement": result.placement.to_wire() if result.placement else None,
+        "versions": dict(result.versions),
+        "error": result.error.to_wire() if result.error else None,
+        "seconds": result.seconds,
+    }
+
+
+def _row_document(row: Row) -> dict[str, Any]:
+    return {
+        "inputs": row.name,
+        "kind": row.kind,
+        "counts": row.counts,
+        "status": row.status,
+        "reason": row.reason or None,
+        "died": row.died,
+        "outputs": [
+            {**one.difference.document(), "differs": one.differs, "remark": one.remark or None}
+            for one in row.outputs
+        ],
+        "traps": [trap.name for trap in row.traps],
+    }

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 CPU = "CPUExecutionProvider"
 QNN = "QNNExecutionProvider"
 
+# These are not about the model: there is no host, no QNN, or a bad option.
 NO_FINDING = (HostStartFailed, OptionError, ProviderUnavailable)
-"""These are not about the model: there is no host, no QNN, or a bad option."""
 DEATHS = (HostCrashed, HostHung, DeadlineExceeded, ModelQuarantined)
 
 
@@ -56,6 +56,11 @@ class Answer:
     @property
     def died(self) -> bool:
         return isinstance(self.error, DEATHS)
+
+
+def short(error: BridgeError) -> str:
+    """An error in one line."""
+    return f"{error.message} {error.cause}" if error.cause else error.message
 
 
 class Side:

@@ -18,8 +18,8 @@ from qnnbridge_tools.models.verify.result import TrapFound
 Array = npt.NDArray[Any]
 
 HALF_MAX = 65504.0
+# Saturated half floats read as 65536, 98304 or 131008; rounding may bring them a little lower.
 _BEYOND_HALF = 60000.0
-"""Saturated half floats read as 65536, 98304 or 131008; rounding may bring them a little lower."""
 _OF_NUMBERS = 0.01
 _LOW_32_BITS = 2**32
 _SMALLEST_HALF = 6e-8
@@ -234,8 +234,8 @@ def _saw_negative_indices(node: NodeAt) -> str:
     return f"{node.op} with indices down to {least}" if least < 0 else ""
 
 
+# Operators that go wrong on NaN and infinity alone, where looking for the first node would find the input.
 OF_EXTREMES = ("IsNaN",)
-"""Operators that go wrong on NaN and infinity alone, where looking for the first node would find the input."""
 
 NODE_TRAPS = (
     NodeTrap(

@@ -1,4 +1,8 @@
-"""The sets of inputs, the CPU's answers to them, and QNN's answers held against those: one `Row` for each set."""
+"""Tries each set of inputs: the CPU's answer, QNN's answer, and whether the two agree up to rounding.
+
+The NPU computes floats in 16 bits and quantised models in steps: how far that may move a result is the table that
+compiling judges with. Differences are measured against the largest value that the output has on ordinary inputs.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,78 @@ import numpy as np
 from qnnbridge._compiling import inputs as plain
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_tools.models.shared.comparing import compare
+from qnnbridge_tools.models.shared.comparing import OutputDifference, compare
 from qnnbridge_tools.models.shared.sampling import NotMade, make_samples
-from qnnbridge_tools.models.verify import extremes, traps
-from qnnbridge_tools.models.verify.bisection import short
-from qnnbridge_tools.models.verify.judging import judge, largest
-from qnnbridge_tools.models.verify.result import Kind, Row, TrapFound
-from qnnbridge_tools.models.verify.running import Answer, Side
-from qnnbridge_tools.models.verify.samples import Given
+from qnnbridge_tools.models.verify import input_sets, traps
+from qnnbridge_tools.models.verify.input_sets import Given
+from qnnbridge_tools.models.verify.result import JudgedOutput, Kind, Row, TrapFound
+from qnnbridge_tools.models.verify.running import Answer, Side, short
 
 if TYPE_CHECKING:
     from qnnbridge._compiling.compare import Tolerance
+
+
+# An integer more or less than this many decides by itself; of more, some may fall to the other side.
+_FEW = 8
+_OF_INTEGERS = 0.1
+_NARROW_BYTES = 2
+
+
+def judge(
+    names: Sequence[str],
+    expected: Sequence[Any],
+    found: Sequence[Any],
+    scales: Mapping[str, float],
+    tolerance: Tolerance,
+) -> tuple[JudgedOutput, ...]:
+    """One set of inputs. scales: the largest value of each output on ordinary inputs, as far as known."""
+    differences = compare(names, [expected], [found])
+    return tuple(
+        _judged(one, wanted, scales.get(one.name, 0.0), tolerance)
+        for one, wanted in zip(differences, expected, strict=True)
+    )
+
+
+def largest(value: Any) -> float:
+    """The largest finite magnitude in an array; 0 for what is none."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or not value.size:
+        return 0.0
+    magnitudes = np.abs(value.astype(np.float64))
+    return float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
+
+
+def _judged(one: OutputDifference, expected: Any, scale: float, tolerance: Tolerance) -> JudgedOutput:
+    remark = (
+        one.mismatch or _float_remark(one, max(scale, largest(expected)), tolerance)
+        if one.kind == "float"
+        else one.mismatch or _other_remark(one, expected, tolerance)
+    )
+    return JudgedOutput(one, bool(remark), remark)
+
+
+def _float_remark(one: OutputDifference, scale: float, tolerance: Tolerance) -> str:
+    if one.different:
+        return f"{one.different} values are NaN or infinite on one side only"
+    if one.max_abs <= tolerance.absolute:
+        return ""
+    if one.max_abs > tolerance.usual.of_range * scale:
+        return f"off by up to {one.max_abs:.3g}, where the CPU's values reach {scale:.3g}"
+    if one.cosine is not None and one.cosine < tolerance.usual.cosine:
+        return f"it points elsewhere: cosine {one.cosine:.4f}"
+    return ""
+
+
+def _other_remark(one: OutputDifference, expected: Any, tolerance: Tolerance) -> str:
+    if not one.different:
+        return ""
+    dtype = getattr(expected, "dtype", None)
+    if dtype is not None and dtype.kind in "iu" and dtype.itemsize <= _NARROW_BYTES:
+        span = float(np.iinfo(dtype).max) - float(np.iinfo(dtype).min)
+        return f"off by up to {one.max_abs:.3g} steps" if one.max_abs > tolerance.usual.of_range * span else ""
+    if one.elements >= _FEW and one.different <= _OF_INTEGERS * one.elements:
+        return ""
+    return f"{one.different} of {one.elements} values are other ones"
+
 
 _SPREADS = ("values in 0..1", "values with both signs", "zeros")
 _AGAIN_WITHIN = 1e-4
@@ -40,7 +105,7 @@ class Trial:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Prepared:
+class TrialSet:
     """trials: of all kinds. stable: the CPU gives the same twice. scales: largest values of each output."""
 
     trials: tuple[Trial, ...]
@@ -49,7 +114,7 @@ class Prepared:
     scales: Mapping[str, float]
 
 
-def prepare(
+def prepare_trials(
     cpu: Side,
     given: Sequence[Given],
     operators: Mapping[str, int],
@@ -57,7 +122,7 @@ def prepare(
     seed: int,
     extreme: bool,
     strict: bool,
-) -> Prepared:
+) -> TrialSet:
     """Runs all of it on the CPU. Raises `OptionError` if there is nothing to try, or given inputs do not fit."""
     trials = [Trial(f"given: {one.name}", "given", True, one.feeds, _expected(cpu, one)) for one in given]
     try:
@@ -82,7 +147,7 @@ def prepare(
     }
     if extreme:
         trials += _extreme_trials(cpu, first.feeds, operators, strict)
-    return Prepared(tuple(trials), stable, tuple(cpu.outputs), scales)
+    return TrialSet(tuple(trials), stable, tuple(cpu.outputs), scales)
 
 
 def _expected(cpu: Side, given: Given) -> Answer:
@@ -124,18 +189,18 @@ def _extreme_trials(
     cpu: Side, ordinary: Mapping[str, Any], operators: Mapping[str, int], strict: bool
 ) -> list[Trial]:
     found: list[Trial] = []
-    for extreme in extremes.EXTREMES:
-        feeds = extremes.applied(extreme, ordinary)
+    for extreme in input_sets.EXTREMES:
+        feeds = input_sets.applied(extreme, ordinary)
         if feeds is None:
             continue
         counts = strict or not extreme.limit
-        reason = extremes.why_not(extreme, operators)
+        reason = input_sets.why_not(extreme, operators)
         answer = Answer(None) if reason else cpu.answer(feeds)
         found.append(Trial(extreme.name, "extreme", counts, {} if reason else feeds, answer, reason))
     return found
 
 
-def tried(qnn: Side, trial: Trial, prepared: Prepared, tolerance: Tolerance) -> Row:
+def try_on_qnn(qnn: Side, trial: Trial, prepared: TrialSet, tolerance: Tolerance) -> Row:
     """QNN's answer to one set of inputs, judged."""
     if trial.reason:
         return _row(trial, "skipped", reason=trial.reason)

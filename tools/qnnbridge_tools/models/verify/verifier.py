@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from qnnbridge_host.model.scan import ModelScan
     from qnnbridge_protocol.specs import Placement
     from qnnbridge_tools.models.verify.bisection import Found
+    from qnnbridge_tools.models.verify.input_sets import Sizes
     from qnnbridge_tools.models.verify.running import Settings
-    from qnnbridge_tools.models.verify.samples import Sizes
-    from qnnbridge_tools.models.verify.trying import Prepared, Trial
+    from qnnbridge_tools.models.verify.trying import Trial, TrialSet
 
 COMMAND = "qnnbridge verify"
 BISECT_S = 60.0
 CALL_S = 300.0
 
+# Of the rows that do not count: with NaN and beyond half floats values differ from the first node on.
 _WORTH_BISECTING = ("large: up to 1e4",)
-"""Of the rows that do not count: with NaN and beyond half floats values differ from the first node on."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ def verify_model(
     from qnnbridge._compiling.compare import TOLERANCES
     from qnnbridge._compiling.validation import precision_of_operators
     from qnnbridge_tools.models.shared.shapes import as_dimensions
-    from qnnbridge_tools.models.verify import samples
+    from qnnbridge_tools.models.verify import input_sets
     from qnnbridge_tools.models.verify.running import Settings
 
     files.weight_files(path, scan.external_files)
-    given = samples.read([Path(one) for one in inputs], scan.inputs)
-    sizes = samples.sizes_of(scan.inputs, as_dimensions(dims), given)
+    given = input_sets.read_given([Path(one) for one in inputs], scan.inputs)
+    sizes = input_sets.sizes_of(scan.inputs, as_dimensions(dims), given)
     tolerance = TOLERANCES[precision_of_operators(scan.ops)]
     options = {**(provider_options or {}), **({"soc_model": soc_model} if soc_model else {})}
     with tempfile.TemporaryDirectory(prefix="qnnbridge-verify-") as folder:
@@ -108,7 +108,7 @@ def verify_model(
 class _Tried:
     """What both sides gave. error: why QNN made no session."""
 
-    prepared: Prepared
+    prepared: TrialSet
     rows: tuple[Row, ...]
     placement: Placement | None
     versions: Mapping[str, str]
@@ -137,14 +137,13 @@ def _scanned(path: Path) -> ModelScan:
 def _with_sizes(path: Path, scan: ModelScan, sizes: Sizes, folder: Path) -> Path:
     """A copy with fixed sizes, for dimensions that a session cannot be told: they have no name, or one for two."""
     from qnnbridge_tools.models.shared import graphs, shapes
-    from qnnbridge_tools.models.shared.extra import require_models_extra
-    from qnnbridge_tools.models.verify.cutting import link_weights
+    from qnnbridge_tools.models.shared.cpu import require_models_extra
 
     require_models_extra(f"{COMMAND} of a model whose free dimensions have no names of their own")
     folder.mkdir()
     model = graphs.load(path)
     shapes.fix(model, sizes.dimensions)
-    link_weights(path, scan.external_files, folder)
+    files.link_files(path.parent, scan.external_files, folder)
     copy = folder / path.name
     copy.write_bytes(model.SerializeToString())
     return copy
@@ -167,7 +166,9 @@ def _tried(
         on_progress("running on the CPU", 0, 0)
         versions = dict(host.info.versions)
         with opened(host, model, CPU, settings) as side:
-            prepared = trying.prepare(side, given, scan.ops, seed=how.seed, extreme=how.extreme, strict=how.strict)
+            prepared = trying.prepare_trials(
+                side, given, scan.ops, seed=how.seed, extreme=how.extreme, strict=how.strict
+            )
         if not prepared.stable:
             return _Tried(prepared, (), None, versions)
         on_progress("compiling for QNN", 0, 0)
@@ -183,9 +184,9 @@ def _tried(
             return _Tried(prepared, (), None, versions, error)
 
 
-def _rows(side: Any, prepared: Prepared, tolerance: Tolerance, on_progress: OnProgress) -> tuple[Row, ...]:
+def _rows(side: Any, prepared: TrialSet, tolerance: Tolerance, on_progress: OnProgress) -> tuple[Row, ...]:
     """Ordinary inputs first. After a death nothing more is tried: a second would put the model in quarantine."""
-    from qnnbridge_tools.models.verify.trying import tried
+    from qnnbridge_tools.models.verify.trying import try_on_qnn
 
     rows: list[Row] = []
     for number, trial in enumerate(prepared.trials):
@@ -194,7 +195,7 @@ def _rows(side: Any, prepared: Prepared, tolerance: Tolerance, on_progress: OnPr
             reason = "not tried any more"
             rows.append(Row(trial.name, trial.kind, trial.counts, "skipped", reason=reason))
         else:
-            rows.append(tried(side, trial, prepared, tolerance))
+            rows.append(try_on_qnn(side, trial, prepared, tolerance))
     return tuple(rows)
 
 
@@ -219,8 +220,7 @@ def _bisected(
     except ImportError:
         return None, 'the application\'s Python lacks the package onnx: pip install "qnnbridge[models]"'
     from qnnbridge_tools.models.shared import graphs, shapes
-    from qnnbridge_tools.models.verify.bisection import NotFound, Search
-    from qnnbridge_tools.models.verify.cutting import Cutter
+    from qnnbridge_tools.models.verify.bisection import Cutter, NotFound, Search
 
     deadline = time.monotonic() + how.bisect_s
     cuts = folder / "cuts"

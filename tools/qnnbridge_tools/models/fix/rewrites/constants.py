@@ -1,15 +1,108 @@
-"""Weights in Constant nodes become initializers, also in subgraphs: the quantizer leaves the others in float."""
+"""Rewrites that make constants: of inputs and sizes, of what follows from them, and of constants QNN cannot use."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.arguments import Dimensions
+from qnnbridge_tools.models.fix import folding
 from qnnbridge_tools.models.fix.editor import Editor
-from qnnbridge_tools.models.shared import graphs
+from qnnbridge_tools.models.shared import graphs, shapes
 
-_TYPES = {
+
+def fix_inputs(editor: Editor, sizes: Dimensions) -> list[str]:
+    free = {(one.input, one.axis): one.name for one in shapes.free_dimensions(editor.graph)}
+    if not shapes.fix(editor.model, sizes):
+        return []
+    editor.changed(shapes=True)
+    left = {(one.input, one.axis) for one in shapes.free_dimensions(editor.graph)}
+    changed = dict.fromkeys(name for name, axis in free if (name, axis) not in left)
+    if not changed:
+        return []
+    return [f"input {name}: {_shape_text(editor, name)}" for name in changed] + propagate_shapes(editor)
+
+
+def fix_values(editor: Editor, constants: Mapping[str, float]) -> tuple[list[str], dict[str, Any]]:
+    """Makes inputs constants; also gives their values, for whoever runs the original."""
+    values: dict[str, Any] = {}
+    changes = []
+    inputs = {value.name: value for value in shapes.real_inputs(editor.graph)}
+    for name, number in constants.items():
+        value = inputs.get(name)
+        if value is None:
+            raise OptionError(
+                f'The model has no input "{name}".', fix=f"Its inputs: {', '.join(inputs) or 'none'}."
+            )
+        from onnx import helper
+
+        shape = editor.shape(name)
+        if shape is None:
+            raise OptionError(
+                f'Input "{name}" has free dimensions, so no constant can be made of it.',
+                fix="Give its --shape, too.",
+            )
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        values[name] = np.full(shape, number).astype(dtype)
+        editor.graph.input.remove(value)
+        editor.add_constant(values[name], name, name)
+        changes.append(f"input {name} is always {number:g} now, and no input any more")
+    if changes:
+        editor.model.ir_version = max(editor.model.ir_version, 4)
+        editor.changed(shapes=True)
+    return changes, values
+
+
+def propagate_shapes(editor: Editor) -> list[str]:
+    """Declared shapes of intermediate tensors may be those of other sizes; without them all readers infer."""
+    if shapes.free_dimensions(editor.graph):
+        return []
+    del editor.graph.value_info[:]
+    free = [
+        value
+        for value in editor.graph.output
+        if shapes.has_shape(value) and not all(d.HasField("dim_value") for d in value.type.tensor_type.shape.dim)
+    ]
+    if not free:
+        return []
+    for value in free:
+        for dimension in value.type.tensor_type.shape.dim:
+            if not dimension.HasField("dim_value"):
+                dimension.Clear()
+    editor.changed(shapes=True)
+    fixed = []
+    for value in free:
+        shape = editor.shape(value.name)
+        if shape is not None and len(shape) == len(value.type.tensor_type.shape.dim):
+            for dimension, size in zip(value.type.tensor_type.shape.dim, shape, strict=True):
+                dimension.dim_value = size
+            fixed.append(f"output {value.name}: {'x'.join(map(str, shape))}")
+    return fixed
+
+
+def _shape_text(editor: Editor, name: str) -> str:
+    value = next(value for value in editor.graph.input if value.name == name)
+    dims = value.type.tensor_type.shape.dim
+    return "x".join(str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims)
+
+
+def weights_from_inputs(editor: Editor) -> list[str]:
+    defaults = {tensor.name for tensor in editor.graph.initializer}
+    kept = [value for value in editor.graph.input if value.name not in defaults]
+    moved = len(editor.graph.input) - len(kept)
+    if not moved:
+        return []
+    del editor.graph.input[:]
+    editor.graph.input.extend(kept)
+    editor.model.ir_version = max(editor.model.ir_version, 4)  # from which on a weight need not be an input
+    editor.changed()
+    return [f"{moved} weights were inputs, too"]
+
+
+_VALUE_TYPES = {
     "value_float": np.float32,
     "value_floats": np.float32,
     "value_int": np.int64,
@@ -17,8 +110,8 @@ _TYPES = {
 }
 
 
-def apply(editor: Editor) -> list[str]:
-    moved = sum(_move(graph) for graph in graphs.subgraphs(editor.graph))
+def initializers_from_constants(editor: Editor) -> list[str]:
+    moved = sum(_moved(graph) for graph in graphs.subgraphs(editor.graph))
     if not moved:
         return []
     editor.model.ir_version = max(editor.model.ir_version, 4)
@@ -26,11 +119,11 @@ def apply(editor: Editor) -> list[str]:
     return [f"{moved} Constant {'node' if moved == 1 else 'nodes'}"]
 
 
-def _move(graph: Any) -> int:
+def _moved(graph: Any) -> int:
     kept: list[Any] = []
     tensors: list[Any] = []
     for node in graph.node:
-        tensor = _tensor(node)
+        tensor = _tensor_of(node)
         if tensor is None:
             kept.append(node)
         else:
@@ -42,7 +135,7 @@ def _move(graph: Any) -> int:
     return len(tensors)
 
 
-def _tensor(node: Any) -> Any | None:
+def _tensor_of(node: Any) -> Any | None:
     """None for other operators, and for values that are no tensor (text, sparse)."""
     from onnx import TensorProto, numpy_helper
 
@@ -54,9 +147,50 @@ def _tensor(node: Any) -> Any | None:
         tensor.CopyFrom(attribute.t)
         tensor.name = node.output[0]
         return tensor
-    if attribute.name not in _TYPES:
+    if attribute.name not in _VALUE_TYPES:
         return None
     from onnx import helper
 
     value = helper.get_attribute_value(attribute)
-    return numpy_helper.from_array(np.asarray(value, _TYPES[attribute.name]), node.output[0])
+    return numpy_helper.from_array(np.asarray(value, _VALUE_TYPES[attribute.name]), node.output[0])
+
+
+def compute_shapes(editor: Editor) -> list[str]:
+    saved = folding.fold(editor)
+    return [f"{saved} nodes computed"] if saved else []
+
+
+_ALONG_AXIS = frozenset({"Gather", "GatherElements", "ScatterElements"})
+_BY_COORDINATES = frozenset({"GatherND", "ScatterND"})
+
+
+def count_indices_from_start(editor: Editor) -> list[str]:
+    def change(node: Any) -> list[Any] | None:
+        if node.domain not in graphs.ONNX_DOMAINS or node.op_type not in _ALONG_AXIS | _BY_COORDINATES:
+            return None
+        shape, indices = editor.shape(node.input[0]), editor.constant(node.input[1])
+        if not shape or indices is None or not (indices < 0).any():
+            return None
+        attributes = {attribute.name: attribute.i for attribute in node.attribute}
+        if node.op_type in _ALONG_AXIS:
+            sizes = np.asarray(shape[attributes.get("axis", 0)])
+        else:
+            first = attributes.get("batch_dims", 0)
+            sizes = np.asarray(shape[first : first + indices.shape[-1]])
+        counted = np.where(indices < 0, indices + sizes, indices).astype(indices.dtype)
+        node.input[1] = editor.add_constant(counted, f"{node.input[1]}/counted")
+        return [node]
+
+    count = editor.map_nodes(change)
+    if count:
+        editor.drop_dead()
+    return [f"{count} nodes with negative indices"] if count else []
+
+
+def shrink_masks(editor: Editor) -> list[str]:
+    for tensor in editor.graph.initializer:
+        users = editor.uses(tensor.name)
+        if users and all(node.op_type in graphs.MASK_ADDING_OPS for node in users):
+            graphs.load_tensor(tensor, editor.folder)
+    shrunk = graphs.shrink_masks(editor.model)
+    return [f"{shrunk} masks are -{graphs.ENOUGH_FOR_MASK:g} now"] if shrunk else []

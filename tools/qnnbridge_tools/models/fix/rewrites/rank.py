@@ -1,30 +1,136 @@
 """More than five dimensions are folded into fewer: QNN takes five at most, and MatMul four.
 
-An operator that treats neighbouring axes alike does not care whether they are one axis. So around such an
+An operator that treats neighbouring axes alike gives the same result if they are one axis. So around such an
 operator one Reshape folds axes together and another one unfolds them. Reshapes that follow each other become one,
-and what is left between them has no more than five dimensions.
+and at most five dimensions are left between them. The first functions say which axes can be one; the others make
+nodes of that.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from qnnbridge_tools.models.fix import folded_axes
 from qnnbridge_tools.models.fix.editor import Editor
 from qnnbridge_tools.models.shared import graphs
 
+ELEMENTWISE = frozenset(
+    {
+        *("Abs", "Add", "And", "Cast", "Ceil", "Clip", "Cos", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu"),
+        *("Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Less", "LessOrEqual"),
+        *("Log", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Relu", "Round"),
+        *("Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Sqrt", "Sub", "Sum", "Tan", "Tanh", "Where", "Xor"),
+        *("ThresholdedRelu", "Softsign", "Celu", "Mish", "Swish"),
+    }
+)
+REDUCING = frozenset(
+    {"ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"}
+)
+# Operators for which one axis counts, with its default.
+ONE_AXIS: dict[str, int | None] = {"Softmax": -1, "LogSoftmax": -1, "Concat": None}
+
+
+def groups_by(kinds: Sequence[object]) -> list[list[int]]:
+    """Neighbouring axes of the same kind, together."""
+    groups: list[list[int]] = []
+    for axis, kind in enumerate(kinds):
+        if axis and kind == kinds[axis - 1]:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    return groups
+
+
+def groups_alike(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> list[list[int]] | None:
+    """Neighbouring axes of `result` along which each of the broadcast `shapes` is either all ones, or all whole."""
+    rank = len(result)
+    kinds: list[tuple[bool, ...] | None] = []
+    for axis in range(rank):
+        kind = []
+        for shape in shapes:
+            at = axis - (rank - len(shape))
+            size = shape[at] if at >= 0 else 1
+            if size not in (1, result[axis]):
+                return None
+            kind.append(size == 1)
+        # An axis of one element belongs to its neighbours, whatever those are.
+        kinds.append(None if result[axis] == 1 else tuple(kind))
+    return _joined(kinds)
+
+
+def _joined(kinds: Sequence[tuple[bool, ...] | None]) -> list[list[int]]:
+    groups: list[list[int]] = []
+    current: tuple[bool, ...] | None = None
+    for axis, kind in enumerate(kinds):
+        if groups and (kind is None or current is None or kind == current):
+            groups[-1].append(axis)
+            current = current if kind is None else kind
+        else:
+            groups.append([axis])
+            current = kind
+    return groups
+
+
+def folded_shape(shape: Sequence[int], groups: Sequence[Sequence[int]], rank: int) -> list[int]:
+    """The shape with each group of axes as one. rank: of what `groups` speaks of; `shape` may be shorter."""
+    whole = [1] * (rank - len(shape)) + list(shape)
+    sizes = []
+    for group in groups:
+        size = 1
+        for axis in group:
+            size *= whole[axis]
+        sizes.append(size)
+    return sizes
+
+
+def transposes(shape: Sequence[int], perm: Sequence[int], most: int) -> Iterator[tuple[list[int], list[int]]]:
+    """Reshapes and transposes with at most `most` dimensions that together are this one: pairs of sizes and order.
+
+    Axes of one element vanish and axes that stay neighbours are one. If that is not enough, the order is reached
+    by swapping two neighbouring blocks at a time, for which four dimensions do.
+    """
+    order = [axis for axis in perm if shape[axis] != 1]
+    runs: list[list[int]] = []
+    for axis in order:
+        between = range(runs[-1][-1] + 1, axis) if runs and axis > runs[-1][-1] else None
+        if between is not None and all(shape[other] == 1 for other in between):
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    start = sorted(runs)
+    sizes = [_size(shape, run) for run in start]
+    wanted = [start.index(run) for run in runs]
+    if len(wanted) <= most:
+        yield (sizes or [1]), (wanted or [0])
+        return
+    now = list(range(len(sizes)))
+    for at, block in enumerate(wanted):
+        there = now.index(block)
+        if there == at:
+            continue
+        cuts = [now[:at], now[at:there], now[there : there + 1], now[there + 1 :]]
+        yield [_size(sizes, cut) for cut in cuts], [0, 2, 1, 3]
+        now = [*cuts[0], *cuts[2], *cuts[1], *cuts[3]]
+
+
+def _size(sizes: Sequence[int], axes: Sequence[int]) -> int:
+    size = 1
+    for axis in axes:
+        size *= sizes[axis]
+    return size
+
+
 MOST_DIMENSIONS = 5
 MOST_OF_MATMUL = 4
+# The opsets from which on: of ReduceSum, and of the others.
 _AXES_ARE_AN_INPUT, _AXES_ARE_AN_INPUT_EVERYWHERE = 13, 18
-"""The opsets from which on: of ReduceSum, and of the others."""
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 
-def apply(editor: Editor) -> list[str]:
+def fold_dimensions(editor: Editor) -> list[str]:
     counted: Counter[str] = Counter()
 
     def change(node: Any) -> list[Any] | None:
@@ -69,7 +175,7 @@ def _transpose(editor: Editor, node: Any) -> list[Any] | None:
     perm = next((list(a.ints) for a in node.attribute if a.name == "perm"), list(range(len(shape)))[::-1])
     made: list[Any] = []
     value = node.input[0]
-    for sizes, order in folded_axes.transposes(shape, perm, MOST_DIMENSIONS):
+    for sizes, order in transposes(shape, perm, MOST_DIMENSIONS):
         value = _reshape(editor, value, sizes, node, made)
         made.append(editor.make("Transpose", [value], node, perm=order))
         value = made[-1].output[0]
@@ -83,7 +189,7 @@ def _matmul(editor: Editor, node: Any) -> list[Any] | None:
     if result is None or any(shape is None or len(shape) < 2 for shape in shapes):
         return None
     batches = [shape[:-2] for shape in shapes if shape is not None]
-    groups = folded_axes.groups_alike(batches, result[:-2])
+    groups = groups_alike(batches, result[:-2])
     if groups is None or len(groups) > MOST_OF_MATMUL - 2:
         return None
     made: list[Any] = []
@@ -93,7 +199,7 @@ def _matmul(editor: Editor, node: Any) -> list[Any] | None:
         if len(shape) == 2:
             inputs.append(name)
             continue
-        folded = [*folded_axes.fold(shape[:-2], groups, len(result) - 2), *shape[-2:]]
+        folded = [*folded_shape(shape[:-2], groups, len(result) - 2), *shape[-2:]]
         inputs.append(_reshape(editor, name, folded, node, made))
     made.append(editor.make("MatMul", inputs, node))
     _reshape(editor, made[-1].output[0], result, node, made, node.output[0])
@@ -101,11 +207,11 @@ def _matmul(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _elementwise_or_reduce(editor: Editor, node: Any) -> list[Any] | None:
-    if node.op_type in folded_axes.ELEMENTWISE:
+    if node.op_type in ELEMENTWISE:
         return _elementwise(editor, node)
-    if node.op_type in folded_axes.REDUCING:
+    if node.op_type in REDUCING:
         return _reduce(editor, node)
-    if node.op_type in folded_axes.ONE_AXIS:
+    if node.op_type in ONE_AXIS:
         return _one_axis(editor, node)
     return None
 
@@ -115,7 +221,7 @@ def _elementwise(editor: Editor, node: Any) -> list[Any] | None:
     shapes = [editor.shape(name) for name in node.input if name]
     if result is None or len(node.output) > 1 or any(shape is None for shape in shapes):
         return None
-    groups = folded_axes.groups_alike([shape for shape in shapes if shape is not None], result)
+    groups = groups_alike([shape for shape in shapes if shape is not None], result)
     if groups is None or len(groups) > MOST_DIMENSIONS:
         return None
     made: list[Any] = []
@@ -125,7 +231,7 @@ def _elementwise(editor: Editor, node: Any) -> list[Any] | None:
         if not shape:  # left out, or a scalar
             inputs.append(name)
         else:
-            inputs.append(_reshape(editor, name, folded_axes.fold(shape, groups, len(result)), node, made))
+            inputs.append(_reshape(editor, name, folded_shape(shape, groups, len(result)), node, made))
     made.append(editor.make(node.op_type, inputs, node))
     made[-1].attribute.extend(node.attribute)
     _reshape(editor, made[-1].output[0], result, node, made, node.output[0])
@@ -144,11 +250,11 @@ def _reduce(editor: Editor, node: Any) -> list[Any] | None:
         if axes is None:
             return None
     reduced = {axis % len(shape) for axis in axes} if axes else set(range(len(shape)))
-    groups = folded_axes.groups_by([axis in reduced for axis in range(len(shape))])
+    groups = groups_by([axis in reduced for axis in range(len(shape))])
     if len(groups) > MOST_DIMENSIONS:
         return None
     made: list[Any] = []
-    value_name = _reshape(editor, node.input[0], folded_axes.fold(shape, groups, len(shape)), node, made)
+    value_name = _reshape(editor, node.input[0], folded_shape(shape, groups, len(shape)), node, made)
     folded = [number for number, group in enumerate(groups) if group[0] in reduced]
     inputs = [value_name]
     one = editor.make(node.op_type, inputs, node, keepdims=1)
@@ -167,7 +273,7 @@ def _one_axis(editor: Editor, node: Any) -> list[Any] | None:
     """Softmax, Concat and the like: the axes before and behind the one that counts are folded."""
     result = editor.shape(node.output[0])
     shapes = [editor.shape(name) for name in node.input]
-    default = folded_axes.ONE_AXIS[node.op_type]
+    default = ONE_AXIS[node.op_type]
     axis = next((a.i for a in node.attribute if a.name == "axis"), default)
     if result is None or axis is None or editor.opset < 13 or any(shape is None for shape in shapes):
         return None
@@ -177,7 +283,7 @@ def _one_axis(editor: Editor, node: Any) -> list[Any] | None:
     inputs = []
     for name, shape in zip(node.input, shapes, strict=True):
         assert shape is not None
-        inputs.append(_reshape(editor, name, folded_axes.fold(shape, groups, len(result)), node, made))
+        inputs.append(_reshape(editor, name, folded_shape(shape, groups, len(result)), node, made))
     made.append(editor.make(node.op_type, inputs, node, axis=1))
     _reshape(editor, made[-1].output[0], result, node, made, node.output[0])
     return made

@@ -1,8 +1,4 @@
-"""Tensors without elements are taken out: QNN does not refuse them, it divides by zero, and the process is gone.
-
-Such a tensor is a constant, whatever makes it. An empty state that is concatenated, an empty half of a split, an
-optional input that is given as an empty tensor: all of them vanish.
-"""
+"""Rewrites that take something out: branches that are never taken, unused results, tensors without elements."""
 
 from __future__ import annotations
 
@@ -14,14 +10,113 @@ from qnnbridge_tools.models.fix import folding
 from qnnbridge_tools.models.fix.editor import Editor
 from qnnbridge_tools.models.shared import graphs
 
+
+def inline_known_branches(editor: Editor) -> list[str]:
+    taken = 0
+    while node := _decided_if(editor):
+        _inline_branch(editor, node)
+        taken += 1
+        folding.fold(editor)
+    return [f"{taken} {'branch' if taken == 1 else 'branches'} decided"] if taken else []
+
+
+def _decided_if(editor: Editor) -> Any | None:
+    for node in editor.graph.node:
+        if (
+            node.op_type == "If"
+            and node.domain in graphs.ONNX_DOMAINS
+            and editor.constant(node.input[0]) is not None
+        ):
+            return node
+    return None
+
+
+def _inline_branch(editor: Editor, node: Any) -> None:
+    condition = editor.constant(node.input[0])
+    assert condition is not None
+    wanted = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
+    branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
+    renamed = {
+        name: editor.fresh(name)
+        for name in dict.fromkeys(
+            [tensor.name for tensor in branch.initializer]
+            + [name for n in branch.node for name in n.output if name]
+        )
+    }
+    # What a branch gives may be the same tensor twice, or one from outside of it: then a copy is needed.
+    copies: list[tuple[str, str]] = []
+    for inner, outer in zip(branch.output, node.output, strict=True):
+        if not outer:
+            continue
+        made = {name for n in branch.node for name in n.output}
+        if inner.name in made and renamed[inner.name] not in node.output:
+            renamed[inner.name] = outer
+        else:
+            copies.append((renamed.get(inner.name, inner.name), outer))
+    for graph in graphs.subgraphs(branch):
+        _rename_in_branch(graph, renamed, is_branch=graph is branch)
+    from onnx import helper
+
+    identities = [helper.make_node("Identity", [a], [b], name=editor.fresh(f"{b}/copy")) for a, b in copies]
+    tensors, nodes = list(branch.initializer), list(branch.node)
+    editor.map_nodes(lambda one: [*nodes, *identities] if list(one.output) == list(node.output) else None)
+    editor.graph.initializer.extend(tensors)
+    editor.changed(shapes=True)
+
+
+def _rename_in_branch(graph: Any, renamed: dict[str, str], *, is_branch: bool) -> None:
+    for number, one in enumerate(graph.node):
+        for at, name in enumerate(one.input):
+            one.input[at] = renamed.get(name, name)
+        if is_branch:
+            for at, name in enumerate(one.output):
+                one.output[at] = renamed.get(name, name)
+            one.name = one.name and f"{one.name}/{number}"
+    if is_branch:
+        for tensor in graph.initializer:
+            tensor.name = renamed.get(tensor.name, tensor.name)
+    else:
+        for value in graph.output:
+            value.name = renamed.get(value.name, value.name)
+
+
+# How many outputs are not optional.
+_OPTIONAL_AFTER = {"LayerNormalization": 1, "MaxPool": 1, "Dropout": 1, "BatchNormalization": 1}
+
+
+def drop_unused_outputs(editor: Editor) -> list[str]:
+    dropped: list[str] = []
+
+    def change(node: Any) -> list[Any] | None:
+        least = _OPTIONAL_AFTER.get(node.op_type)
+        if least is None or node.domain not in graphs.ONNX_DOMAINS:
+            return None
+        outputs = list(node.output)
+        while len(outputs) > least and not (
+            outputs[-1] and (editor.uses(outputs[-1]) or not editor.is_free(outputs[-1]))
+        ):
+            outputs.pop()
+        if len(outputs) == len(node.output):
+            return None
+        dropped.extend(
+            f"{node.op_type} {node.name or node.output[0]}: {name}" for name in node.output[len(outputs) :]
+        )
+        del node.output[:]
+        node.output.extend(outputs)
+        return [node]
+
+    editor.map_nodes(change)
+    return dropped
+
+
+# Operators that give their first input if this one is empty.
 _SCATTERS = {"ScatterND": 2, "ScatterElements": 2, "Scatter": 2}
-"""Operators that give their first input if this one is empty."""
 
+# The opset from which on an empty tensor need not stand for an input that is left out.
 _RESIZE_INPUTS_OPTIONAL = 13
-"""The opset from which on an empty tensor need not stand for an input that is left out."""
 
 
-def apply(editor: Editor) -> list[str]:
+def remove_empty_tensors(editor: Editor) -> list[str]:
     names: dict[str, None] = {}
     while found := _empty_results(editor):
         names.update(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""Asks QNN itself: makes a session on a host and reads where each node came to lie, and QNN's reason for the rest.
+"""Asks QNN itself: makes a session on a host and reads where each node runs, and QNN's reason for the rest.
 
 The provider writes a trace of its decisions (onnxruntime-qnn 2.4 and later), also when the session fails. Nodes are
 found again by names that a copy of the model gets for this. The host is a process of its own for this one question.
@@ -17,9 +17,8 @@ from typing import Any
 
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_tools.models.analyze.graph_view import GraphView
-from qnnbridge_tools.models.analyze.partitions import parts_of
-from qnnbridge_tools.models.analyze.result import Placed, Truth
-from qnnbridge_tools.models.analyze.verdicts import Verdict
+from qnnbridge_tools.models.analyze.predict import parts_of
+from qnnbridge_tools.models.analyze.result import Placed, Truth, Verdict
 from qnnbridge_tools.models.shared.files import link_files
 
 _TRACE_FILE = "qnn_op_trace.json"

@@ -1,4 +1,4 @@
-"""Calibration samples from .npz and .npy files, checked before any work begins.
+"""Calibration samples from .npz and .npy files, checked before any work begins, and which of them calibrate.
 
 One sample is the value of every input. An .npz file has the inputs' names as keys; an .npy file is for a model with
 one input. Arrays with one axis more than the model's, or with a larger batch than the model's 1, are several
@@ -20,7 +20,8 @@ from qnnbridge_protocol import elements
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import feeds as readers
 from qnnbridge_tools.arguments import InputFile
-from qnnbridge_tools.models.shared.sampling import Feeds
+from qnnbridge_tools.models.shared import shapes
+from qnnbridge_tools.models.shared.sampling import Feeds, random_samples
 
 SUFFIXES = (".npz", ".npy")
 MAX_NAMES_SHOWN = 8
@@ -42,7 +43,7 @@ class Declared:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class SampleLocation:
     """Where a sample is: in which file, and as which of its stacked samples."""
 
     file: Path
@@ -52,7 +53,7 @@ class Place:
 class FileSamples:
     """A sequence of samples, read when they are used; the last file is kept. One thread at a time."""
 
-    def __init__(self, places: Sequence[Place], declared: Sequence[Declared]) -> None:
+    def __init__(self, places: Sequence[SampleLocation], declared: Sequence[Declared]) -> None:
         self._places = list(places)
         self._declared = list(declared)
         self._read: tuple[Path, list[Feeds]] | None = None
@@ -72,11 +73,11 @@ class FileSamples:
 
 def load(sources: Iterable[Path], declared: Sequence[Declared]) -> tuple[FileSamples, list[str]]:
     """All samples of files and folders, in the order of their names; and what is worth a warning."""
-    places: list[Place] = []
+    places: list[SampleLocation] = []
     ignored: set[str] = set()
     for file in list_files(sources):
         samples = _samples_of(file, declared, ignored)
-        places += [Place(file, number) for number in range(len(samples))]
+        places += [SampleLocation(file, number) for number in range(len(samples))]
     if not places:
         raise OptionError("The calibration files hold no sample.", fix="Give at least one; 50 to 200 are usual.")
     notes = [f"Not an input of the model, so not used: {', '.join(sorted(ignored)[:MAX_NAMES_SHOWN])}."]
@@ -141,7 +142,7 @@ def _arrays_of(file: Path, names: Sequence[str], ignored: set[str]) -> dict[str,
 
 def _samples_of(file: Path, declared: Sequence[Declared], ignored: set[str] | None = None) -> list[Feeds]:
     arrays = _arrays_of(file, [node.name for node in declared], set() if ignored is None else ignored)
-    stacks = {node.name: _stack(arrays[node.name], node, file) for node in declared}
+    stacks = {node.name: _stacked(arrays[node.name], node, file) for node in declared}
     counts = {name: len(stack) for name, stack in stacks.items()}
     if len(set(counts.values())) > 1:
         raise OptionError(
@@ -154,7 +155,7 @@ def _samples_of(file: Path, declared: Sequence[Declared], ignored: set[str] | No
     ]
 
 
-def _stack(array: npt.NDArray[Any], node: Declared, file: Path) -> Sequence[npt.NDArray[Any]]:
+def _stacked(array: npt.NDArray[Any], node: Declared, file: Path) -> Sequence[npt.NDArray[Any]]:
     """The samples in one array, each with the model's own shape."""
     if array.dtype.newbyteorder("=") != node.dtype:
         raise OptionError(
@@ -194,3 +195,104 @@ def _fits(shape: tuple[int, ...], want: tuple[int | None, ...]) -> bool:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - MAX_NAMES_SHOWN} more" if len(names) > MAX_NAMES_SHOWN else ""
     return ", ".join(names[:MAX_NAMES_SHOWN]) + more
+
+
+MOST_HELD_OUT = 10
+LEAST_TO_HOLD_OUT = 3
+FEW_SAMPLES = 10
+
+
+class Chosen(Sequence[Feeds]):
+    """Some samples of a larger set, read when they are used."""
+
+    def __init__(self, samples: Any, numbers: Sequence[int]) -> None:
+        self._samples = samples
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._samples[self._numbers[number]]
+
+    def __iter__(self) -> Iterator[Feeds]:
+        return (self._samples[number] for number in self._numbers)
+
+
+class RandomSamples:
+    """Made up anew each time they are read: the same seed gives the same values."""
+
+    def __init__(self, declared: Sequence[Declared], count: int, seed: int) -> None:
+        self._declared = declared
+        self._count = count
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> Feeds:
+        return next(random_samples(self._declared, 1, self._seed + number))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SampleSets:
+    """held_out: `compared` are not among `calibration`."""
+
+    calibration: Sequence[Feeds]
+    compared: Sequence[Feeds]
+    held_out: bool
+    warnings: tuple[str, ...]
+
+
+def gather(model: Any, sources: Sequence[Path], *, random: int, seed: int, held_out: int | None) -> SampleSets:
+    """Samples of files, or made up. Those held out are spread evenly, because files are often sorted by class."""
+    declared = declared_inputs(model)
+    warnings: list[str] = []
+    samples: FileSamples | RandomSamples
+    if random and sources:
+        raise OptionError("Calibration samples and random ones exclude each other.", fix="Leave --random away.")
+    if random:
+        extra = _held_out_of(random) if held_out is None else held_out
+        samples, held_out = RandomSamples(declared, random + extra, seed), extra
+        warnings.append(
+            "Calibrated with random values, whose ranges have nothing to do with real data: this shows whether the "
+            "model runs, not how good it is. Use --calibration with real samples."
+        )
+    elif sources:
+        samples, warnings = load(sources, declared)
+        if len(samples) < FEW_SAMPLES:
+            warnings.append(f"{len(samples)} samples are few; 50 to 200 that cover what will come are usual.")
+    else:
+        raise OptionError(
+            "No calibration samples.",
+            cause="The ranges of all tensors are measured with them.",
+            fix="--calibration FOLDER with .npz or .npy files of real inputs; --random 16 only to try things out.",
+        )
+    count = len(samples)
+    kept = _held_out_of(count) if held_out is None else held_out
+    if kept >= count:
+        raise OptionError(
+            f"{kept} samples held out of {count} leave none to calibrate with.", fix="Give more, or --held-out 0."
+        )
+    numbers = [int(number) for number in np.linspace(0, count - 1, kept + 2)[1:-1].round()]
+    calibrating = Chosen(samples, [number for number in range(count) if number not in numbers])
+    compared = Chosen(samples, numbers) if numbers else Chosen(samples, range(min(count, MOST_HELD_OUT)))
+    return SampleSets(calibrating, compared, bool(numbers), tuple(warnings))
+
+
+def declared_inputs(model: Any) -> list[Declared]:
+    """Of a model whose inputs are tensors of fixed sizes."""
+    from qnnbridge_protocol.elements import ElementType
+
+    return [
+        Declared(
+            value.name,
+            f"tensor({ElementType(value.type.tensor_type.elem_type).text})",
+            tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim),
+        )
+        for value in shapes.real_inputs(model.graph)
+    ]
+
+
+def _held_out_of(count: int) -> int:
+    return 0 if count < LEAST_TO_HOLD_OUT else min(MOST_HELD_OUT, max(1, count // 5))

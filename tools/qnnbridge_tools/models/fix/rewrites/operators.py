@@ -1,0 +1,297 @@
+"""Rewrites of single operators into others that QNN has, or takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qnnbridge_tools.models.fix.editor import FLOATS, INTEGERS, Editor
+from qnnbridge_tools.models.shared import graphs
+
+
+def square_by_mul(editor: Editor) -> list[str]:
+    def change(node: Any) -> list[Any] | None:
+        if node.op_type != "Pow" or node.domain not in graphs.ONNX_DOMAINS:
+            return None
+        exponent, rank = editor.constant(node.input[1], 1), editor.rank(node.input[0])
+        if exponent is None or exponent.size != 1 or float(exponent.reshape(())) != 2:
+            return None
+        if exponent.ndim and (rank is None or exponent.ndim > rank):
+            return None  # the result would have more dimensions than x
+        return [editor.make("Mul", [node.input[0], node.input[0]], node, node.output[0])]
+
+    count = editor.map_nodes(change)
+    if count:
+        editor.drop_dead()
+    return [f"{count} Pow(x, 2)"] if count else []
+
+
+def exponent_of_base_type(editor: Editor) -> list[str]:
+    def change(node: Any) -> list[Any] | None:
+        if node.op_type != "Pow" or node.domain not in graphs.ONNX_DOMAINS:
+            return None
+        base, exponent = (editor.element(name) for name in node.input)
+        if base not in FLOATS or exponent not in INTEGERS:
+            return None
+        value = editor.constant(node.input[1])
+        if value is not None:
+            node.input[1] = editor.like(node.input[0], np.asarray(value), f"{node.input[1]}/float")
+            return [node]
+        cast = editor.make("Cast", [node.input[1]], node, to=base)
+        node.input[1] = cast.output[0]
+        return [cast, node]
+
+    count = editor.map_nodes(change)
+    if count:
+        editor.drop_dead()
+    return [f"{count} exponents"] if count else []
+
+
+def fold_gemm_scale(editor: Editor) -> list[str]:
+    count = editor.map_nodes(lambda node: _scaled_gemm(editor, node))
+    if count:
+        editor.drop_dead()
+    return [f"{count} Gemm"] if count else []
+
+
+def _scaled_gemm(editor: Editor, node: Any) -> list[Any] | None:
+    if node.op_type != "Gemm" or node.domain not in graphs.ONNX_DOMAINS:
+        return None
+    factors = {a.name: a.f for a in node.attribute if a.name in ("alpha", "beta")}
+    alpha, beta = factors.get("alpha", 1.0), factors.get("beta", 1.0)
+    has_bias = len(node.input) > 2 and bool(node.input[2])
+    if alpha == 1 and (beta == 1 or not has_bias):
+        return None
+    before: list[Any] = []
+    if alpha != 1:
+        side = 1 if editor.tensor(node.input[1]) is not None or editor.tensor(node.input[0]) is None else 0
+        _multiply(editor, node, side, alpha, before)
+    if has_bias and beta == 0:
+        del node.input[2]
+    elif has_bias and beta != 1:
+        _multiply(editor, node, 2, beta, before)
+    kept = [a for a in node.attribute if a.name not in ("alpha", "beta")]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    return [*before, node]
+
+
+def _multiply(editor: Editor, node: Any, number: int, factor: float, before: list[Any]) -> None:
+    name = node.input[number]
+    value = editor.constant(name)
+    if value is not None and value.dtype.kind == "f":
+        node.input[number] = editor.add_constant((value * factor).astype(value.dtype), f"{name}/scaled")
+        return
+    scale = editor.make("Mul", [name, editor.like(name, np.asarray(factor), f"{name}/factor")], node)
+    before.append(scale)
+    node.input[number] = scale.output[0]
+
+
+def clip_by_min_max(editor: Editor) -> list[str]:
+    def change(node: Any) -> list[Any] | None:
+        if node.op_type != "Clip" or node.domain not in graphs.ONNX_DOMAINS:
+            return None
+        limits = [name for name in node.input[1:] if name]
+        if all(editor.tensor(name) is not None for name in limits):
+            return None
+        made: list[Any] = []
+        value = node.input[0]
+        for op, number in (("Max", 1), ("Min", 2)):
+            if number < len(node.input) and node.input[number]:
+                made.append(editor.make(op, [value, node.input[number]], node))
+                value = made[-1].output[0]
+        made[-1].output[0] = node.output[0]
+        return made
+
+    count = editor.map_nodes(change)
+    return [f"{count} Clip"] if count else []
+
+
+# Elements of the mask.
+_MASK_LIMIT = 1 << 24
+
+
+def trilu_by_where(editor: Editor) -> list[str]:
+    def change(node: Any) -> list[Any] | None:
+        if node.op_type != "Trilu" or node.domain not in graphs.ONNX_DOMAINS:
+            return None
+        shape = editor.shape(node.input[0])
+        offset: Any = np.asarray(0)
+        if len(node.input) > 1 and node.input[1]:
+            offset = editor.constant(node.input[1], 1)
+        if shape is None or len(shape) < 2 or offset is None or shape[-1] * shape[-2] > _MASK_LIMIT:
+            return None
+        upper = next((attribute.i for attribute in node.attribute if attribute.name == "upper"), 1)
+        ones = np.ones(shape[-2:], bool)
+        k = int(offset.reshape(-1)[0])
+        mask = editor.add_constant(np.triu(ones, k) if upper else np.tril(ones, k), f"{node.output[0]}/mask")
+        zero = editor.like(node.input[0], 0, f"{node.output[0]}/zero")
+        return [editor.make("Where", [mask, node.input[0], zero], node, node.output[0])]
+
+    count = editor.map_nodes(change)
+    if count:
+        editor.drop_dead()
+    return [f"{count} Trilu"] if count else []
+
+
+# LayerNormalization came with it.
+_LAYER_NORM_OPSET = 17
+
+
+def split_skip_norm(editor: Editor) -> list[str]:
+    if editor.opset < _LAYER_NORM_OPSET:
+        return []
+
+    def change(node: Any) -> list[Any] | None:
+        if node.op_type != "SkipLayerNormalization" or node.domain != "com.microsoft":
+            return None
+        inputs = [*node.input, *[""] * (5 - len(node.input))]
+        if any(name and (editor.uses(name) or not editor.is_free(name)) for name in node.output[1:3]):
+            return None  # mean and variance are wanted
+        wanted_sum = node.output[3] if len(node.output) > 3 else ""
+        epsilon = next((attribute.f for attribute in node.attribute if attribute.name == "epsilon"), 1e-12)
+        made = [editor.make("Add", inputs[:2], node)]
+        if inputs[4]:
+            made.append(editor.make("Add", [made[-1].output[0], inputs[4]], node))
+        if wanted_sum:
+            made[-1].output[0] = wanted_sum
+        normal = [made[-1].output[0], inputs[2]] + ([inputs[3]] if inputs[3] else [])
+        made.append(editor.make("LayerNormalization", normal, node, node.output[0], axis=-1, epsilon=epsilon))
+        return made
+
+    count = editor.map_nodes(change)
+    return [f"{count} SkipLayerNormalization"] if count else []
+
+
+class _NodeChain:
+    """Nodes that stand for `node`, made one behind the other."""
+
+    def __init__(self, editor: Editor, node: Any) -> None:
+        self.editor, self.node = editor, node
+        self.made: list[Any] = []
+        self.x = node.input[0]
+
+    def __call__(self, op: str, *inputs: str, **attributes: Any) -> str:
+        self.made.append(self.editor.make(op, inputs, self.node, **attributes))
+        return str(self.made[-1].output[0])
+
+    def constant(self, value: float) -> str:
+        return self.editor.like(self.x, value, f"{self.node.output[0]}/{value:g}")
+
+    def reduce(self, op: str, value: str) -> str:
+        result = self(op, value, *self.node.input[1:])
+        self.made[-1].attribute.extend(self.node.attribute)
+        return result
+
+    def attribute(self, name: str, default: float) -> float:
+        return next((attribute.f for attribute in self.node.attribute if attribute.name == name), default)
+
+    def nodes(self) -> list[Any]:
+        self.made[-1].output[0] = self.node.output[0]
+        return self.made
+
+
+def _celu(c: _NodeChain) -> None:
+    alpha = c.attribute("alpha", 1.0)
+    zero = c.constant(0.0)
+    below = c("Sub", c("Exp", c("Mul", c("Min", c.x, zero), c.constant(1 / alpha))), c.constant(1.0))
+    c("Add", c("Max", c.x, zero), c("Mul", below, c.constant(alpha)))
+
+
+def _hyperbolic(c: _NodeChain, op: str) -> None:
+    c("Mul", c(op, c("Exp", c.x), c("Exp", c("Neg", c.x))), c.constant(0.5))
+
+
+_FORMULAS: dict[str, Callable[[_NodeChain], object]] = {
+    "ReduceL1": lambda c: c.reduce("ReduceSum", c("Abs", c.x)),
+    "ReduceSumSquare": lambda c: c.reduce("ReduceSum", c("Mul", c.x, c.x)),
+    "ReduceLogSum": lambda c: c("Log", c.reduce("ReduceSum", c.x)),
+    "Softsign": lambda c: c("Div", c.x, c("Add", c("Abs", c.x), c.constant(1.0))),
+    "Celu": _celu,
+    "Sinh": lambda c: _hyperbolic(c, "Sub"),
+    "Cosh": lambda c: _hyperbolic(c, "Add"),
+}
+# The opset from which on; ReduceSum has them as an input since 13, so between the two they must be moved.
+_AXES_ARE_INPUTS = {"ReduceL1": 18, "ReduceSumSquare": 18, "ReduceLogSum": 18}
+
+
+def define_missing_operators(editor: Editor) -> list[str]:
+    counted: Counter[str] = Counter()
+
+    def change(node: Any) -> list[Any] | None:
+        formula = _FORMULAS.get(node.op_type)
+        if formula is None or node.domain not in graphs.ONNX_DOMAINS or editor.element(node.input[0]) not in FLOATS:
+            return None
+        chain = _NodeChain(editor, node)
+        if node.op_type in _AXES_ARE_INPUTS and 13 <= editor.opset < _AXES_ARE_INPUTS[node.op_type]:
+            _axes_to_input(editor, node)
+        formula(chain)
+        counted[node.op_type] += 1
+        return chain.nodes()
+
+    editor.map_nodes(change)
+    return [f"{count} {op}" for op, count in counted.items()]
+
+
+def _axes_to_input(editor: Editor, node: Any) -> None:
+    import numpy as np
+
+    axes = next((attribute for attribute in node.attribute if attribute.name == "axes"), None)
+    if axes is not None:
+        node.input.append(editor.add_constant(np.asarray(axes.ints, np.int64), f"{node.output[0]}/axes"))
+        node.attribute.remove(axes)
+
+
+_ERF_P = 0.3275911
+_ERF_TERMS = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+_FLOAT, _FLOAT16 = 1, 10
+
+
+def approximate_erf(editor: Editor) -> list[str]:
+    def change(node: Any) -> list[Any] | None:
+        if node.op_type != "Erf" or node.domain not in graphs.ONNX_DOMAINS or _in_gelu(editor, node):
+            return None
+        if editor.element(node.input[0]) not in (_FLOAT, _FLOAT16):
+            return None
+        return _erf_formula(editor, node)
+
+    count = editor.map_nodes(change)
+    return [f"{count} Erf"] if count else []
+
+
+def _in_gelu(editor: Editor, node: Any) -> bool:
+    for user in editor.uses(node.output[0]):
+        if user.op_type != "Add":
+            continue
+        others = [editor.constant(name, 1) for name in user.input if name != node.output[0]]
+        if any(
+            value is not None and value.size == 1 and abs(float(value.reshape(())) - 1) < 1e-3 for value in others
+        ):
+            return True
+    return False
+
+
+def _erf_formula(editor: Editor, node: Any) -> list[Any]:
+    made: list[Any] = []
+    x = node.input[0]
+
+    def do(op: str, *inputs: str) -> str:
+        made.append(editor.make(op, inputs, node))
+        return str(made[-1].output[0])
+
+    def number(value: float) -> str:
+        return editor.like(x, np.asarray(value), f"{node.output[0]}/erf")
+
+    size = do("Abs", x)
+    one = number(1.0)
+    t = do("Div", one, do("Add", do("Mul", size, number(_ERF_P)), one))
+    total = number(_ERF_TERMS[0])
+    for term in _ERF_TERMS[1:]:
+        total = do("Add", do("Mul", total, t), number(term))
+    tail = do("Mul", do("Mul", total, t), do("Exp", do("Neg", do("Mul", x, x))))
+    do("Mul", do("Sign", x), do("Sub", one, tail))
+    made[-1].output[0] = node.output[0]
+    return made

@@ -1,0 +1,388 @@
+"""`qnnbridge inspect`: what a model file holds, and whether a compiled one can run here, without loading QNN.
+
+Facts come from the model's files and from the packages that the host has installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_host.model.chips import CHIPS, chip_label, chip_named, chip_of
+from qnnbridge_host.model.compatibility import Target
+from qnnbridge_host.model.compatibility_check import Examination, examine
+from qnnbridge_host.model.context_files import Blob
+from qnnbridge_host.model.host_traits import HostTraits
+from qnnbridge_host.model.nodes import EpContextNode
+from qnnbridge_host.model.scan import ModelScan, scan_model
+from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.specs import NodeInfo
+from qnnbridge_tools import output
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of tensors that the model names. size: in bytes, ``None`` if it is not there."""
+
+    name: str
+    size: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """examination, host: of a compiled model only. no_host: why there is none to hold the model against."""
+
+    path: str
+    scan: ModelScan
+    data_files: tuple[DataFile, ...]
+    examination: Examination | None = None
+    host: HostTraits | None = None
+    host_python: str | None = None
+    no_host: BridgeError | None = None
+
+
+def gather(model: Path, *, soc_model: str | None = None, host_python: str | None = None) -> Facts:
+    """Raises what `scan_model` raises, `OptionError` for an unknown chip, `HostError` for a wrong `host_python`."""
+    options = _options(soc_model)
+    path = os.path.abspath(model)
+    scan = scan_model(path)
+    files = tuple(DataFile(name, _size(os.path.join(os.path.dirname(path), name))) for name in scan.external_files)
+    if not scan.is_compiled:
+        return Facts(path, scan, files)
+    host: HostTraits | None = None
+    python: str | None = None
+    problem: BridgeError | None = None
+    try:
+        from qnnbridge._launch.interpreter import find_host
+
+        python = find_host(host_python).path
+        host = HostTraits.of_interpreter(python, options)
+    except BridgeError as error:
+        if host_python is not None:
+            raise
+        problem = error
+    examination = examine(path, scan, host or HostTraits())
+    return Facts(path, scan, files, examination, host, python, problem)
+
+
+def _options(soc_model: str | None) -> dict[str, str]:
+    if soc_model is None:
+        return {}
+    chip = chip_named(soc_model)
+    if chip is None and not soc_model.strip().isdigit():
+        known = ", ".join(f"{chip.name}={chip.number}" for chip in CHIPS)
+        raise OptionError(
+            f"--soc-model {soc_model!r} is neither a number nor the name of a chip.", fix=f"Known are {known}."
+        )
+    return {"soc_model": str(chip.number) if chip else soc_model.strip()}
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return None
+
+
+SCHEMA_VERSION = 1
+
+
+def document(facts: Facts) -> dict[str, Any]:
+    """``compiled`` is null for a model that is not."""
+    scan = facts.scan
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": facts.path,
+        "format": scan.format,
+        "size_bytes": scan.size_bytes,
+        "is_compiled": scan.is_compiled,
+        "ir_version": scan.ir_version or None,
+        "producer": {"name": scan.producer, "version": scan.producer_version},
+        "opsets": dict(scan.opsets),
+        "graph": scan.graph_name,
+        "metadata": dict(scan.metadata),
+        "inputs": [_value_document(node) for node in scan.inputs],
+        "outputs": [_value_document(node) for node in scan.outputs],
+        "nodes": {"count": scan.node_count, "by_operator": dict(scan.ops), "in_functions": scan.function_nodes},
+        "functions": list(scan.functions),
+        "initializers": scan.initializer_count,
+        "external_data": [{"name": file.name, "size_bytes": file.size} for file in facts.data_files],
+        "lookalikes": [_node_document(node) for node in scan.lookalikes],
+        "compiled": _compiled_document(facts),
+        "host": _host_document(facts),
+        "verdict": _verdict_document(facts),
+    }
+
+
+def _compiled_document(facts: Facts) -> dict[str, Any] | None:
+    examination = facts.examination
+    if examination is None:
+        return None
+    made, scan = examination.made, facts.scan
+    text = made.compatibility
+    return {
+        "sources": list(scan.sources),
+        "qnn_sdk": made.sdk,
+        "targets": [_target_document(target) for target in made.targets],
+        "multi_soc": made.multi,
+        "nodes": [_node_document(node) for node in scan.ep_contexts],
+        "left_on_cpu": {name: count for name, count in scan.ops.items() if name != "com.microsoft.EPContext"},
+        "blobs": [_blob_document(blob) for blob in examination.found.blobs],
+        "compatibility": None
+        if text is None
+        else {
+            "text": text.text,
+            "form": text.form,
+            "backend": text.backend,
+            "qnn_sdk": text.sdk,
+            "backend_api": text.backend_api,
+            "targets": [_target_document(target) for target in text.targets],
+            "user_driver": text.user_driver,
+        },
+        "manifest": dataclasses.asdict(examination.manifest) if examination.manifest else None,
+    }
+
+
+def _host_document(facts: Facts) -> dict[str, Any] | None:
+    if facts.host is None:
+        return None
+    return {"python": facts.host_python, **dataclasses.asdict(facts.host)}
+
+
+def _verdict_document(facts: Facts) -> dict[str, Any] | None:
+    if facts.examination is None:
+        return None
+    if facts.host is None and facts.examination.broken is None:
+        return {"level": "unknown", "reason": facts.no_host.message if facts.no_host else ""}
+    verdict = facts.examination.verdict
+    return {
+        "level": verdict.level,
+        "reason": verdict.reason,
+        "cause": verdict.cause,
+        "fix": verdict.fix,
+        "evidence": list(verdict.evidence),
+        "notes": list(verdict.notes),
+    }
+
+
+def _value_document(node: NodeInfo) -> dict[str, Any]:
+    return {"name": node.name, "type": node.type, "shape": node.shape}
+
+
+def _node_document(node: EpContextNode) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "op_type": node.op_type,
+        "domain": node.domain,
+        "where": node.where,
+        "source": node.source,
+        "main_context": node.main_context,
+        "embed_mode": node.embed_mode,
+        "cache_path": node.cache_path,
+        "sdk_version": node.sdk_version,
+        "partition_name": node.partition_name,
+        "inputs": list(node.inputs),
+        "outputs": list(node.outputs),
+    }
+
+
+def _target_document(target: Target) -> dict[str, Any]:
+    chip = chip_of(target.soc_model)
+    return {
+        "soc_model": target.soc_model or None,
+        "chip": chip.name if chip else None,
+        "htp_arch": target.known_arch,
+        "vtcm_mb": target.vtcm_mb or None,
+    }
+
+
+def _blob_document(blob: Blob) -> dict[str, Any]:
+    facts = blob.facts
+    return {
+        "name": blob.name,
+        "path": blob.path,
+        "embedded": blob.name is None,
+        "kind": facts.kind,
+        "size_bytes": facts.size,
+        "is_whole": facts.is_whole,
+        "is_shared": blob.is_shared,
+        "qnn_sdk": facts.sdk,
+        "vtcm_mb": facts.vtcm_mb,
+        "graphs": list(facts.graphs),
+    }
+
+
+_SHOWN_VALUES = 8
+_SHOWN_OPERATORS = 8
+_SHOWN_FILES = 5
+_SHOWN_PARTS = 4
+_SHOWN_TEXT = 60
+
+NO_MANIFEST = "none, so a damaged context binary is not noticed"
+
+
+def print_facts(facts: Facts) -> None:
+    scan = facts.scan
+    output.print_pairs(os.path.basename(facts.path), model_pairs(facts))
+    if scan.format == "ort":
+        return
+    for title, nodes in (("Inputs", scan.inputs), ("Outputs", scan.outputs)):
+        print()
+        print(title)
+        rows = [[node.name, node.type, output.shape_text(node.shape)] for node in nodes[:_SHOWN_VALUES]]
+        output.print_table(["name", "type", "shape"], rows)
+        if len(nodes) > _SHOWN_VALUES:
+            print(f"and {len(nodes) - _SHOWN_VALUES} more")
+    if facts.examination is not None:
+        print()
+        output.print_pairs("Compiled (EPContext)", compiled_pairs(facts))
+        print()
+        output.print_pairs("On this host", host_pairs(facts))
+
+
+def model_pairs(facts: Facts) -> list[tuple[str, str]]:
+    scan = facts.scan
+    if scan.format == "ort":
+        return [
+            ("size", output.size_text(scan.size_bytes)),
+            (
+                "format",
+                "ONNX Runtime's own (.ort); its contents can be seen only in the ONNX model it was made from",
+            ),
+        ]
+    producer = " ".join(part for part in (scan.producer, scan.producer_version) if part) or "not named"
+    pairs = [
+        ("size", output.size_text(scan.size_bytes)),
+        ("made by", producer),
+        ("versions", f"opset {_opsets(facts)}; IR {scan.ir_version}"),
+        ("nodes", _operators(scan.ops, scan.node_count) or "none"),
+    ]
+    if scan.functions:
+        count = f"{len(scan.functions)}, with {scan.function_nodes} nodes"
+        pairs.append(("functions", f"{count}: {', '.join(scan.functions[:_SHOWN_FILES])}"))
+    if scan.initializer_count:
+        pairs.append(("initializers", str(scan.initializer_count)))
+    for index, file in enumerate(facts.data_files[:_SHOWN_FILES]):
+        size = "MISSING" if file.size is None else output.size_text(file.size)
+        pairs.append(("external data" if not index else "", f"{file.name}, {size}"))
+    if len(facts.data_files) > _SHOWN_FILES:
+        pairs.append(("", f"and {len(facts.data_files) - _SHOWN_FILES} more files"))
+    if not scan.is_compiled:
+        pairs.append(("compiled", "no"))
+    pairs += [("only looks compiled", _lookalike(node)) for node in scan.lookalikes[:_SHOWN_PARTS]]
+    return pairs
+
+
+def compiled_pairs(facts: Facts) -> list[tuple[str, str]]:
+    assert facts.examination is not None
+    scan, examination = facts.scan, facts.examination
+    made = examination.made
+    pairs = [
+        ("made by", f"{' and '.join(scan.sources)}, QNN SDK {made.sdk or 'not known'}"),
+        ("made for", _targets(facts)),
+    ]
+    for index, node in enumerate(scan.ep_contexts[:_SHOWN_PARTS]):
+        pairs.append((_parts_label(len(scan.ep_contexts)) if not index else "", _part_text(node)))
+    if len(scan.ep_contexts) > _SHOWN_PARTS:
+        pairs.append(("", f"and {len(scan.ep_contexts) - _SHOWN_PARTS} more"))
+    left = {name: count for name, count in scan.ops.items() if name != "com.microsoft.EPContext"}
+    pairs.append(("left on the CPU", _operators(left, sum(left.values())) or "nothing"))
+    pairs += [("context binary", _blob_text(blob)) for blob in examination.found.blobs]
+    if made.compatibility is not None:
+        pairs.append(("compatibility", made.compatibility.text))
+        pairs += [
+            ("", f"= {words}" if not index else words) for index, words in enumerate(made.compatibility.words)
+        ]
+    manifest = examination.manifest
+    pairs.append(("manifest", f"yes, of {manifest.created or 'unknown time'}" if manifest else NO_MANIFEST))
+    return pairs
+
+
+def host_pairs(facts: Facts) -> list[tuple[str, str]]:
+    assert facts.examination is not None
+    if facts.host is None and facts.examination.broken is None:
+        problem = facts.no_host
+        pairs = [("verdict", "unknown, because there is no host to hold it against")]
+        if problem is not None:
+            pairs.append(("because", problem.message))
+            if problem.fix:
+                pairs.append(("fix", problem.fix))
+        return pairs
+    verdict = facts.examination.verdict
+    pairs = [("host", f"{host_text(facts.host)}; {facts.host_python}" if facts.host else "none")]
+    pairs.append(("verdict", verdict.message))
+    pairs += [(label, text) for label, text in (("because", verdict.cause), ("fix", verdict.fix)) if text]
+    pairs += [("evidence", line) for line in verdict.evidence]
+    pairs += [("note", note) for note in verdict.notes]
+    return pairs
+
+
+def host_text(host: HostTraits) -> str:
+    if host.onnxruntime_qnn is None:
+        return f"onnxruntime {host.onnxruntime}, no onnxruntime-qnn" if host.onnxruntime else "no onnxruntime"
+    text = f"onnxruntime-qnn {host.onnxruntime_qnn} with QNN {host.qnn_sdk or 'of unknown version'}"
+    chip = chip_label(host.soc_model) if host.soc_model else None
+    if host.simulator:
+        return f"{text}, simulating {chip}"
+    return f"{text} on {chip}" if chip else f"{text}, chip not known"
+
+
+def _opsets(facts: Facts) -> str:
+    """ONNX's own, and of the other domains those that a node is of: ONNX Runtime lists all it knows."""
+    scan = facts.scan
+    own = scan.opsets.get("", scan.opsets.get("ai.onnx"))
+    used = {name.rpartition(".")[0] for name in scan.ops}
+    others = [f"{domain} {version}" for domain, version in scan.opsets.items() if domain in used - {""}]
+    return ", ".join([str(own) if own is not None else "not named", *others])
+
+
+def _operators(ops: Mapping[str, int], total: int) -> str:
+    if not total:
+        return ""
+    most: Sequence[tuple[str, int]] = sorted(ops.items(), key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"{name} {count}" for name, count in most[:_SHOWN_OPERATORS])
+    more = len(most) - _SHOWN_OPERATORS
+    return f"{total}: {shown}" + (f" and {more} more kinds" if more > 0 else "")
+
+
+def _targets(facts: Facts) -> str:
+    assert facts.examination is not None
+    made = facts.examination.made
+    words = [
+        chip_label(target.soc_model) if target.soc_model else f"V{target.known_arch}"
+        for target in made.targets
+        if target.soc_model or target.known_arch
+    ]
+    vtcm = {blob.facts.vtcm_mb for blob in facts.examination.found.blobs} - {None}
+    text = ", ".join(words) or "not known"
+    return text + (f"; {max(size for size in vtcm if size)} MB of VTCM" if vtcm else "")
+
+
+def _parts_label(count: int) -> str:
+    return "1 part" if count == 1 else f"{count} parts"
+
+
+def _part_text(node: EpContextNode) -> str:
+    where = "" if node.where == "the main graph" else f" in {node.where}"
+    kind = "" if node.owns_blob else ", secondary"
+    return f"{_short(node.label)}{where}{kind}"
+
+
+def _blob_text(blob: Blob) -> str:
+    facts = blob.facts
+    whole = {True: "whole", False: "NOT WHOLE", None: "not checked"}[facts.is_whole]
+    shared = ", shared with other models" if blob.is_shared else ""
+    return f"{blob.name or 'inside of the model'}, {output.size_text(facts.size)}, {whole}{shared}"
+
+
+def _lookalike(node: EpContextNode) -> str:
+    return (
+        f"node {_short(node.label)}: operator {node.op_type} of domain {node.domain or 'ai.onnx'} in {node.where}"
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _SHOWN_TEXT else f"{name[: _SHOWN_TEXT - 25]}...{name[-22:]}"

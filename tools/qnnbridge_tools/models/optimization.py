@@ -1,0 +1,377 @@
+"""`qnnbridge optimize`: ONNX Runtime's graph optimisation, offline, checked against the original.
+
+>>> from qnnbridge_tools.models.optimization import optimize_model
+>>> optimize_model("model.onnx", "optimized.onnx").nodes_after
+
+Measured on the simulator (8 models): results of the level `basic` run on QNN as completely as the originals.
+`extended` fuses Conv and Gemm with their activations into operators of com.microsoft that QNN does not know, and
+takes quantised pairs apart: up to 7 nodes move to the CPU. `layout` and `all` rearrange weights into blocks for the
+CPU of this machine: no session on QNN can be made from their results.
+
+A compiled model can be passed through unchanged, with the files that belong to it. Their names come from the
+model. Only files inside of the model's folder, by the rules of POSIX and of Windows, are copied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import filecmp
+import os
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
+from qnnbridge_tools import output
+from qnnbridge_tools.arguments import Dimensions
+from qnnbridge_tools.models.shared import cpu, files, graphs, shapes
+from qnnbridge_tools.models.shared.comparing import Check, check_same, difference_text, evidence, tolerance_of
+from qnnbridge_tools.models.shared.cpu import require_models_extra
+from qnnbridge_tools.models.shared.files import Output, inside_folder, total_size
+
+if TYPE_CHECKING:
+    from qnnbridge_host.model.scan import ModelScan
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OptimizeResult:
+    """One optimised, or passed through, model.
+
+    files: what was written, the model first. passed_through: it is compiled and was copied unchanged. Nodes are
+    counted by operator, with those of subgraphs and functions. changes: what was done besides optimising.
+    check: None if none was asked for, or nothing was changed.
+    """
+
+    source: Path
+    target: Path
+    level: str
+    files: tuple[Path, ...]
+    passed_through: bool = False
+    nodes_before: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    nodes_after: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    bytes_before: int = 0
+    bytes_after: int = 0
+    changes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    check: Check | None = None
+    seconds: float = 0.0
+
+
+LEVELS: Final = ("basic", "extended", "layout", "all")
+DEFAULT_LEVEL: Final = "basic"
+
+_ORT_NAMES: Final[Mapping[str, str]] = {
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}
+_QNN_TAKES: Final = frozenset(
+    f"com.microsoft.{op}"
+    for op in (
+        "DequantizeLinear",
+        "FusedMatMul",
+        "Gelu",
+        "GroupQueryAttention",
+        "MatMulNBits",
+        "QuantizeLinear",
+        "QuickGelu",
+        "RotaryEmbedding",
+        "SimplifiedLayerNormalization",
+    )
+)
+_QUANTIZE_OPS: Final = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
+_ONNX_ML: Final = "ai.onnx."
+
+
+def ort_level(name: str) -> Any:
+    """onnxruntime's enumeration member."""
+    import onnxruntime as ort
+
+    if name not in LEVELS:
+        raise OptionError(f'There is no level "{name}".', fix=f"One of {', '.join(LEVELS)}.")
+    level = getattr(ort.GraphOptimizationLevel, _ORT_NAMES[name], None)
+    if level is None:
+        raise OptionError(
+            f'onnxruntime {ort.__version__} has no level "{name}".', fix="Use --level all, which includes it."
+        )
+    return level
+
+
+def foreign_ops(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Operators outside of ONNX that the optimisation brought in and QNN does not take."""
+    return {
+        op: count
+        for op, count in after.items()
+        if "." in op and not op.startswith(_ONNX_ML) and op not in _QNN_TAKES and op not in before
+    }
+
+
+def _level_warnings(level: str, before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
+    """What a person who wants to run the result on QNN should know."""
+    told: list[str] = []
+    foreign = foreign_ops(before, after)
+    if foreign:
+        counts = ", ".join(f"{count} {op}" for op, count in foreign.items())
+        told.append(
+            f"The result holds operators that are ONNX Runtime's own, which QNN cannot run: {counts}. "
+            f"Use --level {DEFAULT_LEVEL} for QNN."
+        )
+    if any("nchwc" in op for op in foreign):
+        told.append(
+            "Its weights are arranged for the CPU of this machine; on another one it may be slow or not load."
+        )
+    lost = sum(before.get(op, 0) for op in _QUANTIZE_OPS) - sum(after.get(op, 0) for op in _QUANTIZE_OPS)
+    if lost > 0 and level != DEFAULT_LEVEL:
+        told.append(
+            f"{lost} QuantizeLinear {'node was' if lost == 1 else 'nodes were'} merged into other operators; "
+            f"QNN needs them. Use --level {DEFAULT_LEVEL} for QNN."
+        )
+    return told
+
+
+def pass_through(source: Path, target: Path, scan: ModelScan, level: str, *, overwrite: bool) -> OptimizeResult:
+    """Copies the model to `target`, and its context binaries and weights to the same place relative to it."""
+    warnings: list[str] = []
+    beside = list(_beside(source, scan.files, warnings))
+    copies = [(source.parent / name, target.parent / name) for name in beside]
+    copies += _manifest(source, target, warnings)
+    needed = [(here, there) for here, there in copies if _must_copy(here, there, overwrite)]
+    written: list[Path] = []
+    with Output(source, target, overwrite=overwrite) as output:
+        shutil.copyfile(source, output.model)
+        for here, there in needed:
+            there.parent.mkdir(parents=True, exist_ok=True)
+            _copy_whole(here, there)
+            written.append(there)
+        files = (*output.commit(), *written)
+    providers = " and ".join(scan.sources)
+    return OptimizeResult(
+        source,
+        target,
+        level,
+        files,
+        passed_through=True,
+        bytes_before=total_size([source, *(source.parent / name for name in beside)]),
+        bytes_after=total_size([target, *(target.parent / name for name in beside)]),
+        changes=(f"passed through unchanged: it is a compiled EPContext artifact made by {providers}",),
+        warnings=tuple(warnings),
+    )
+
+
+def _beside(source: Path, names: Iterable[str], warnings: list[str]) -> Iterable[str]:
+    for name in names:
+        if not inside_folder(name):
+            warnings.append(f'Its file "{name}" was not copied: it is named outside of the model\'s folder.')
+        elif not (source.parent / name).is_file():
+            warnings.append(f'Its file "{name}" is missing beside {source.name}, so neither runs.')
+        else:
+            yield name
+
+
+def _manifest(source: Path, target: Path, warnings: list[str]) -> list[tuple[Path, Path]]:
+    from qnnbridge_host.model.manifest import manifest_path
+
+    manifest = Path(manifest_path(source))
+    if not manifest.is_file():
+        return []
+    if source.name == target.name:
+        return [(manifest, Path(manifest_path(target)))]
+    warnings.append(f"{manifest.name} was not copied: it describes {source.name} by its name.")
+    return []
+
+
+def _must_copy(here: Path, there: Path, overwrite: bool) -> bool:
+    if not there.exists():
+        return True
+    if here.samefile(there) or filecmp.cmp(here, there, shallow=False):
+        return False
+    if overwrite:
+        return True
+    raise OptionError(
+        f"{there} exists already and is another file than {here}.",
+        cause="The model names this file, so it cannot get another name.",
+        fix="Write to another folder, or give --overwrite to replace it.",
+    )
+
+
+def _copy_whole(here: Path, there: Path) -> None:
+    part = there.with_name(f".{there.name}.{os.getpid()}.part")
+    try:
+        shutil.copyfile(here, part)
+        os.replace(part, there)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+COMMAND = "qnnbridge optimize"
+_DATA_FILE = "session.optimized_model_external_initializers_file_name"
+
+
+def optimize_model(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    level: str = DEFAULT_LEVEL,
+    dims: Mapping[str, int] | Dimensions | None = None,
+    if_compiled: Literal["error", "skip"] = "error",
+    check: bool = True,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> OptimizeResult:
+    """Writes the model at `target` as ONNX Runtime's graph optimisation leaves it. The original is never changed.
+
+    level: one of `LEVELS`; only "basic" is for QNN. dims: sizes for free dimensions, ``{"batch": 1, "x:2": 48}``.
+    check: compare with the original on the CPU; if they disagree, `ModelError` and nothing is written.
+    if_compiled: "skip" copies a compiled model unchanged, with its context binary. Raises `CompiledModelRefused`,
+    `OptionError`, `OrtError` classes and `ModelError`.
+    """
+    begun = time.perf_counter()
+    if if_compiled not in ("error", "skip"):
+        raise OptionError(f'if_compiled is "{if_compiled}".', fix='One of "error", "skip".')
+    from qnnbridge_host.model.guard import refuse_compiled
+    from qnnbridge_host.model.scan import scan_model
+
+    model_path, target_path = files.existing_model(Path(source)), Path(target)
+    scan = scan_model(model_path, count_nodes=False)
+    if scan.is_compiled and if_compiled == "skip":
+        return pass_through(model_path, target_path, scan, level, overwrite=overwrite)
+    refuse_compiled(model_path, COMMAND)
+    require_models_extra(COMMAND)  # behind the guard: nobody should install it to be refused then
+    graph_level = ort_level(level)
+    weight_files = files.weight_files(model_path, scan.external_files)
+    external = bool(weight_files) or scan.size_bytes > graphs.TOO_LARGE_FOR_ONE_MESSAGE
+    with files.Output(
+        model_path, target_path, overwrite=overwrite, source_files=weight_files, external=external
+    ) as output:
+        original = graphs.load(model_path)
+        given = model_path
+        if shapes.fix(original, shapes.as_dimensions(dims)):
+            given = output.resized(original, model_path, scan.external_files)
+        _optimize(given, output, graph_level, external)
+        changes = _finish(original, output.model)
+        result = graphs.load(output.model)
+        before, after = graphs.count_ops(original), graphs.count_ops(result)
+        checked = _checked(given, output.model, tolerance_of(original, before), seed) if check else None
+        free = shapes.free_dimensions(result.graph)
+        written = output.commit()
+    return OptimizeResult(
+        model_path,
+        target_path,
+        level,
+        written,
+        nodes_before=before,
+        nodes_after=after,
+        bytes_before=files.total_size([model_path, *weight_files]),
+        bytes_after=files.total_size(written),
+        changes=tuple(changes),
+        warnings=(*_level_warnings(level, before, after), *_free_warning(free)),
+        check=checked,
+        seconds=time.perf_counter() - begun,
+    )
+
+
+def _optimize(given: Path, output: files.Output, graph_level: Any, external: bool) -> None:
+    options = cpu.quiet_options()
+    options.graph_optimization_level = graph_level
+    options.optimized_model_filepath = os.fspath(output.model)
+    if external:
+        options.add_session_config_entry(_DATA_FILE, output.data_name)
+    try:
+        cpu.open_session(given, given.name, options)
+    except OrtError as error:
+        if external or "protobuf" not in (error.cause or "").lower() or "2GB" not in (error.cause or ""):
+            raise
+        # Folding made a small model larger than one protobuf message can be.
+        _optimize(given, output, graph_level, True)
+    if not output.model.is_file():
+        raise ModelError(f"ONNX Runtime wrote no optimised model for {given.name}, and gave no reason.")
+
+
+def _finish(original: Any, path: Path) -> list[str]:
+    """Undoes what ONNX Runtime adds for itself when it writes a model; says what that was."""
+    import onnx
+
+    model = graphs.load(path)
+    graphs.trim_opsets(model, original)
+    casts = graphs.strip_inserted_casts(model)
+    onnx.save_model(model, os.fspath(path))
+    if not casts:
+        return []
+    return [f"{casts} casts to float32 left out that ONNX Runtime inserts for the CPU: QNN computes float16 itself"]
+
+
+def _checked(given: Path, result: Path, tolerance: float, seed: int) -> Check:
+    check = check_same(
+        lambda: cpu.open_session(given, given.name),
+        lambda: cpu.open_session(result, "the optimised model"),
+        tolerance=tolerance,
+        seed=seed,
+    )
+    if check.compared and not check.agrees:
+        raise ModelError(
+            f"The optimised {given.name} does not compute what the original computes. Nothing was written.",
+            cause="An optimisation of ONNX Runtime is wrong for this model, or the model amplifies rounding.",
+            evidence=evidence(check),
+            fix="Use the original, or another --level; --no-check writes the result all the same.",
+            details={"check": check.document()},
+        )
+    return check
+
+
+def _free_warning(free: list[shapes.FreeDimension]) -> list[str]:
+    if not free:
+        return []
+    return [f"Inputs have free dimensions, and QNN needs fixed ones: {shapes.options_text(free)}"]
+
+
+def print_result(result: OptimizeResult) -> None:
+    if not result.passed_through:
+        output.print_table(["operator", "before", "after"], _op_rows(result))
+        print()
+    pairs = [("model", str(result.source)), ("written", str(result.files[0]))]
+    pairs += [("", str(path)) for path in result.files[1:]]
+    pairs.append(("size", f"{result.bytes_before:,} -> {result.bytes_after:,} bytes"))
+    if not result.passed_through:
+        pairs += [("level", result.level), ("time", output.seconds(result.seconds))]
+        pairs += [("check", line) for line in _check_lines(result.check)]
+    pairs += [("note", change) for change in result.changes]
+    pairs += [("warning", warning) for warning in result.warnings]
+    output.print_pairs("Passed through" if result.passed_through else "Optimised", pairs)
+
+
+def _check_lines(check: Check | None) -> list[str]:
+    if check is None:
+        return ["none: --no-check"]
+    if not check.compared:
+        return [f"nothing could be compared: {check.reason}"]
+    sizes = ", ".join(f"{name}={size}" for name, size in check.sizes.items())
+    head = f"agrees with the original on {check.samples} made-up inputs, on the CPU" + (
+        f" ({sizes})" if sizes else ""
+    )
+    return [head, *(difference_text(output) for output in check.outputs)]
+
+
+def document(result: OptimizeResult) -> dict[str, Any]:
+    return {
+        "model": str(result.source),
+        "files": [str(path) for path in result.files],
+        "passed_through": result.passed_through,
+        "level": result.level,
+        "nodes_before": dict(result.nodes_before),
+        "nodes_after": dict(result.nodes_after),
+        "bytes_before": result.bytes_before,
+        "bytes_after": result.bytes_after,
+        "check": result.check.document() if result.check else None,
+        "notes": list(result.changes),
+        "warnings": list(result.warnings),
+        "seconds": result.seconds,
+    }
+
+
+def _op_rows(result: OptimizeResult) -> list[list[str]]:
+    ops = list(dict.fromkeys([*result.nodes_before, *result.nodes_after]))
+    rows = [[op, str(result.nodes_before.get(op, 0)), str(result.nodes_after.get(op, 0))] for op in ops]
+    return [*rows, ["all", str(sum(result.nodes_before.values())), str(sum(result.nodes_after.values()))]]
