@@ -1,10 +1,11 @@
-"""What holds for every test: it leaves no process and no temporary file behind, and nothing in the user's home.
+"""Guards of all tests: no process and no temporary file is left behind, and nothing in the user's home changes.
 
-Where everything is installed (QNNBRIDGE_REQUIRE_LABS=1, as in CI) a test that is skipped fails.
+With QNNBRIDGE_REQUIRE_LABS=1, as in CI, a test that skips fails. With ``-m "not process"`` a test that starts a
+process fails, so that the marker stays complete.
 
-The guards look at the real process table and the real temporary folder. They are quick (2 ms a test), so they
-are on for all tests; `no_leaks` also counts file descriptors and is asked for by name, because counting needs a
-garbage collection. Tests run one after another in the main thread.
+The guards read the real process table and the real temporary folder. They take 2 ms a test and are on for all tests.
+`no_leaks` also counts file descriptors; tests ask for it by name, because counting needs a garbage collection. Tests
+run one after another in the main thread.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.orphan_watch import orphans_end_with_this_process
 with contextlib.suppress(ImportError):  # the labs have none
     import hypothesis
 
-    # How long an example takes is the machine's affair.
+    # The time of an example depends on the machine's load.
     hypothesis.settings.register_profile(
         "no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
@@ -40,8 +41,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A run in the background of a shell ignores Ctrl+C, and all that it starts inherits that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# A host may need this long to see that its application has ended (a promise of the README).
 PROCESS_GRACE_S = 5.0
-"""A host may need this long to see that its application is done with it (the promise in the README)."""
 
 OWN_FOLDERS = ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR", "QNNBRIDGE_RUNTIME_DIR")
 USER_FOLDERS = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "LOCALAPPDATA", "APPDATA")
@@ -52,6 +53,36 @@ FROM_THE_USER = (
     "QNNBRIDGE_DEBUG",
     "QNNBRIDGE_DROPIN_PROVIDER",
 )
+
+
+_STARTS = ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.spawn", "os.system")
+_starts_allowed = True
+
+
+def _refuse_start(event: str, arguments: tuple[object, ...]) -> None:
+    if event in _STARTS and not _starts_allowed:
+        raise AssertionError(f"{arguments!r:.200}: a test that starts a process has the marker `process`")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "not process" in config.option.markexpr:
+        sys.addaudithook(_refuse_start)
+
+
+@contextlib.contextmanager
+def _starts(*, allowed: bool) -> Iterator[None]:
+    global _starts_allowed
+    before, _starts_allowed = _starts_allowed, allowed
+    try:
+        yield
+    finally:
+        _starts_allowed = before
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    with _starts(allowed=False):
+        return (yield)
 
 
 def _processes() -> set[psutil.Process]:
@@ -73,7 +104,7 @@ def _belongs_to(process: psutil.Process, folder: str) -> bool:
 
 
 def _comes(condition: Callable[[], bool]) -> bool:
-    """Wait for what threads and processes do that are on their way out. False if it does not come."""
+    """Wait for threads and processes that are ending. False if the condition does not come true."""
     until = time.monotonic() + PROCESS_GRACE_S
     while not condition():
         if time.monotonic() >= until:
@@ -87,7 +118,7 @@ def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
     report.outcome = "failed"
-    report.longrepr = f"{reason}\nQNNBRIDGE_REQUIRE_LABS=1 says that all is there and nothing may be skipped."
+    report.longrepr = f"{reason}\nQNNBRIDGE_REQUIRE_LABS=1 forbids skipping."
 
 
 @pytest.hookimpl(wrapper=True)
@@ -106,20 +137,23 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A temporary folder for this run alone: other programs of the machine cannot disturb the guards.
+    """A temporary folder for this run alone, so that other programs of the machine cannot disturb the guards.
 
-    At the very end it also finds processes that were orphaned, which are no children any more: they inherited it.
-    If the run does not get there, a process of its own ends those.
+    At the very end the folder also identifies orphaned processes, which inherited it and are no children any more.
+    If the run is killed before, the orphan watch ends them.
     """
     folder = tmp_path_factory.mktemp("tmp")
-    with orphans_end_with_this_process(folder), pytest.MonkeyPatch.context() as patch:
+    with contextlib.ExitStack() as stack:
+        with _starts(allowed=True):
+            stack.enter_context(orphans_end_with_this_process(folder))
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("TMPDIR", str(folder))
         patch.setattr(tempfile, "tempdir", str(folder))
         for name in (*OWN_FOLDERS, *USER_FOLDERS):
             patch.setenv(name, str(tmp_path_factory.mktemp("home") / name.lower()))
         for name in FROM_THE_USER:
             patch.delenv(name, raising=False)
-        # Tests are about one session each; those about the cache switch it on.
+        # Most tests concern one session; the tests of the cache switch it on.
         patch.setenv("QNNBRIDGE_CACHE", "0")
         yield folder
     heirs = [p for p in psutil.process_iter() if p.pid != os.getpid() and _belongs_to(p, str(folder))]
@@ -136,7 +170,7 @@ def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def state_of_its_own(
     request: pytest.FixtureRequest, private_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """State and cache of a test start empty. The folders do not exist yet: making them is the product's job."""
+    """State and cache of a test start empty. The folders do not exist yet, since the product creates them."""
     own = private_temporary_folder / f"state-{abs(hash(request.node.nodeid)):x}"
     for name in OWN_FOLDERS:
         monkeypatch.setenv(name, str(own / name.lower()))
@@ -144,7 +178,7 @@ def state_of_its_own(
 
 @pytest.fixture(autouse=True)
 def texts_of_errors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`qnnbridge.ort` makes errors of a whole process read as ONNX Runtime's: not those of the other tests."""
+    """Undo the switch by which `qnnbridge.ort` gives the errors of a whole process ONNX Runtime's texts."""
     from qnnbridge_protocol.errors import OrtError, RemoteError
 
     for root in (OrtError, RemoteError):
@@ -153,18 +187,18 @@ def texts_of_errors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(autouse=True)
 def no_process_left_behind() -> Iterator[None]:
-    """No more child processes after the test than before it. A shared host may have been replaced by a new one."""
+    """No more child processes after the test than before. A shared host may have been replaced by a new one."""
     before = _processes()
     yield
     if "qnnbridge._host" in sys.modules:
-        # It is meant to live as long as its process, which for a test means: as long as the test.
+        # It lives as long as its process, and in tests as long as the test.
         sys.modules["qnnbridge._host"].default_host().close()
     after = _processes()
     added, gone = after - before, before - after
     if len(added) > len(gone):
         _, alive = psutil.wait_procs(list(added), timeout=PROCESS_GRACE_S)
         if len(alive) > len(gone):
-            # Not killed here: it may be one that tests share, started by this one instead of by its fixture.
+            # Not killed here: it may be a shared one that this test started instead of its fixture.
             pytest.fail("processes left behind:\n" + "\n".join(map(_describe, alive)))
 
 
@@ -185,7 +219,7 @@ def _handles() -> int:
 
 
 class LeakGuard:
-    """Counts what this process holds open. `allowed_growth` is for tests that keep something on purpose."""
+    """Counts the open files of this process. `allowed_growth` is for tests that keep something on purpose."""
 
     def __init__(self) -> None:
         self.allowed_growth = 0
@@ -195,7 +229,7 @@ class LeakGuard:
     def _open() -> dict[str, str]:
         gc.collect()
         listing = Path("/proc/self/fd")
-        if not listing.is_dir():  # Windows: handles have no names that anybody could list
+        if not listing.is_dir():  # Windows: handles have no names to list
             return {str(n): "handle" for n in range(_handles())}
         found = {}
         for entry in os.listdir(listing):

@@ -1,4 +1,4 @@
-"""The table of faults in `docs/verification.md` names tests that exist."""
+"""`docs/verification.md` has a row for every fault, and names tests and files that exist."""
 
 from __future__ import annotations
 
@@ -32,3 +32,11 @@ def test_every_test_that_is_named_exists():
     for path in (ROOT / "tests").rglob("test_*.py"):
         defined |= set(re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
     assert named - defined == set()
+
+
+def test_every_file_that_is_named_exists():
+    page = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(tests/[\w/]+(?:\.py)?|test_\w+\.py)`", page))
+    assert len(named) > 10
+    files = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {name for name in named if name not in files and not (ROOT / name).exists()} == set()
