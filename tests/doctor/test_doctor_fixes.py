@@ -243,6 +243,7 @@ def test_no_fix_brings_a_qnn_that_is_newer_than_the_systems() -> None:
     assert checked > 100
 
 
+@pytest.mark.process
 def test_every_command_is_one_line_that_each_shell_of_the_computer_runs() -> None:
     lines = {(one.system, line): name for name, one, _, found in _all_found() for line in found.remedy.commands}
     assert len(lines) > 40
@@ -339,6 +340,7 @@ def test_a_path_with_spaces_is_quoted_for_sh() -> None:
     assert line == "'/opt/my python/bin/python3' -m pip list"
 
 
+@pytest.mark.process
 def test_the_folder_of_an_old_release_is_removed_by_a_command_that_runs(tmp_path: object) -> None:
     machine = linux()
     host = make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))

@@ -33,6 +33,7 @@ def test_every_option_is_on_the_page_and_no_other() -> None:
     assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", text)) == options
 
 
+@pytest.mark.process
 def test_both_command_lines_have_the_same_options() -> None:
     """The one of the `qnnbridge` command and the one that needs the standard library alone."""
     command = typer.main.get_command(app).commands["doctor"]  # type: ignore[attr-defined]

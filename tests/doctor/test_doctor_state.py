@@ -107,6 +107,7 @@ def test_an_entry_that_was_set_aside_is_told_with_its_reason(folders: Path) -> N
     assert state().cache_damaged == ("net.onnx: model.bin is cut off",)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("harm", ["cut", "gone", "no manifest", "manifest of nonsense"])
 def test_an_entry_that_is_not_whole_is_found_and_the_fix_removes_it(folders: Path, harm: str) -> None:
     store = Store(folders / "cache")

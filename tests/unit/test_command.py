@@ -18,6 +18,7 @@ def test_the_interpreter_is_isolated_unbuffered_and_names_its_parent() -> None:
     assert command[9:] == ["--parent", str(os.getpid()), "--role", "compile"]
 
 
+@pytest.mark.process
 def test_the_flags_are_what_a_real_interpreter_understands() -> None:
     flags = host_command(sys.executable)[1:7]
     code = (

@@ -251,6 +251,7 @@ def test_a_typed_tensor_knows_its_elements_and_its_bytes() -> None:
 # --- import cost
 
 
+@pytest.mark.process
 def test_importing_values_loads_numpy_and_nothing_heavy() -> None:
     code = (
         "import sys, numpy; before = set(sys.modules); import qnnbridge_protocol.values;"

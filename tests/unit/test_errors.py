@@ -158,6 +158,7 @@ def test_deadlines_are_timeouts_and_options_are_value_errors() -> None:
     assert isinstance(errors.OptionError("No."), ValueError)
 
 
+@pytest.mark.process
 def test_the_error_modules_import_nothing_heavy() -> None:
     """They must work in a half-broken installation, where numpy or msgpack cannot be imported."""
     script = (

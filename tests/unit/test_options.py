@@ -480,6 +480,7 @@ def test_what_is_no_loaded_lora_adapter_is_refused(tmp_path: Path) -> None:
         LoraAdapter().Load(tmp_path / "missing")
 
 
+@pytest.mark.process
 def test_importing_the_application_side_classes_loads_nothing_heavy() -> None:
     script = (
         "import sys, qnnbridge._options, qnnbridge._feeds, qnnbridge._io_binding, qnnbridge.errors, qnnbridge._node; "

@@ -45,6 +45,7 @@ def run(folder: Path, end: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.process
 @needs.posix
 @pytest.mark.parametrize("end", ["SIGTERM", "SIGKILL"])
 def test_what_a_killed_run_started_is_ended(tmp_path: Path, end: str) -> None:
@@ -56,5 +57,6 @@ def test_what_a_killed_run_started_is_ended(tmp_path: Path, end: str) -> None:
     assert not psutil.pid_exists(int(pid))
 
 
+@pytest.mark.process
 def test_a_run_that_ends_by_itself_is_left_to_its_own_guards(tmp_path: Path) -> None:
     assert run(tmp_path, "end")[1] == "alive"

@@ -25,6 +25,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = qnnbridge.InferenceSesion  # type: ignore[attr-defined]
 
 
+@pytest.mark.process
 def test_importing_the_package_loads_nothing_but_itself() -> None:
     script = "import sys; import qnnbridge; print(*sorted(m for m in sys.modules if m.partition('.')[0] in "
     script += "('numpy', 'psutil', 'msgpack', 'rich', 'typer', 'onnx', 'onnxruntime', 'qnnbridge')))"

@@ -282,6 +282,7 @@ def test_pythons_are_named_shortly() -> None:
     assert pythons_text(["cp313"]) == "3.13"
 
 
+@pytest.mark.process
 def test_the_table_answers_without_numpy_and_onnxruntime() -> None:
     import subprocess
     import sys

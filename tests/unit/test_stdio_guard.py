@@ -21,6 +21,7 @@ def run(code: str, data: bytes = b"", *, flags: list[str] | None = None) -> subp
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -39,12 +40,14 @@ def test_whoever_prints_prints_on_stderr(code: str, said: bytes) -> None:
     assert ran.returncode == 0
 
 
+@pytest.mark.process
 def test_text_in_a_buffer_does_not_reach_the_wire_at_exit() -> None:
     ran = run("sys.__stdout__.write('late')", flags=["-I"])
     assert ran.stdout == b""
     assert ran.stderr == b"late"
 
 
+@pytest.mark.process
 def test_nobody_but_the_protocol_reads_the_input() -> None:
     code = (
         "import subprocess\n"
@@ -56,6 +59,7 @@ def test_nobody_but_the_protocol_reads_the_input() -> None:
     assert ran.stdout == b"\x89\r\n\x1a\n", ran.stderr.decode()
 
 
+@pytest.mark.process
 def test_the_private_descriptors_are_high_and_not_inherited() -> None:
     code = (
         "import subprocess\n"
@@ -69,6 +73,7 @@ def test_the_private_descriptors_are_high_and_not_inherited() -> None:
     assert f"pipe:[{ran.stdout.decode()}]" not in ran.stderr.decode()
 
 
+@pytest.mark.process
 def test_a_host_without_stderr_works() -> None:
     code = (
         "from qnnbridge_host import stdio_guard\nimport os\n"
@@ -83,6 +88,7 @@ def test_a_host_without_stderr_works() -> None:
     assert (ran.returncode, ran.stdout) == (0, b"wire")
 
 
+@pytest.mark.process
 def test_a_host_without_input_says_so_instead_of_serving() -> None:
     code = "from qnnbridge_host import stdio_guard; stdio_guard.claim()"
     ran = subprocess.run(
@@ -92,6 +98,7 @@ def test_a_host_without_input_says_so_instead_of_serving() -> None:
     assert b"Bad file descriptor" in ran.stderr
 
 
+@pytest.mark.process
 def test_the_guard_imports_nothing_that_could_print() -> None:
     code = (
         "import sys\nbefore = set(sys.modules)\nfrom qnnbridge_host import stdio_guard\nstdio_guard.claim()\n"
