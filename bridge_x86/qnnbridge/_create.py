@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge._transport.channel import Deadline, Note
+from qnnbridge._transport.channel import CallContext, Deadline
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
@@ -41,7 +41,7 @@ class CreateRequest:
 
 
 def make_session(
-    host: Host, process: HostProcess, making: CreateRequest, note: Note, deadline: float | None
+    host: Host, process: HostProcess, making: CreateRequest, context: CallContext, deadline: float | None
 ) -> tuple[int, SessionInfo]:
     """The session's number in `process`, and what it is. Raises what the host raises, with the cause from its log.
 
@@ -78,8 +78,8 @@ def make_session(
         from qnnbridge import _preload as needed_by_runs  # noqa: F401 - while the host is busy
 
     try:
-        with host.gate(note, deadline):
-            frame = process.call(header, buffers, deadline, note, on_sent)
+        with host.gate(context, deadline):
+            frame = process.call(header, buffers, deadline, context, on_sent)
     except (Deadline, KeyboardInterrupt):
         # It may be made all the same; its number is that of the request.
         for number in request_id:

@@ -25,7 +25,7 @@ from qnnbridge._supervision.deaths import Investigator
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, RestartPolicy
 from qnnbridge._supervision.supervisor import Supervisor
-from qnnbridge._transport.channel import ChannelFailed, ChannelRetired, Deadline, Note
+from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge._transport.host_process import HostProcess, Launch
 from qnnbridge_protocol.errors import DeadlineExceeded
 from qnnbridge_protocol.frames import Frame
@@ -86,8 +86,8 @@ class HostStats:
     generation: how often the host was started. crashes: deaths that nobody asked for. retried_calls: calls that
     were repeated in the next generation. cpu_fallbacks: sessions that asked for QNN and run on the CPU, as their
     ``fallback`` allows. last_crash: text of the last crash. shared_calls, inline_calls: repeated calls that went
-    the quick way, with their tensors in shared memory or in the pipes (all others go by the connection). lines:
-    that are open for them. shared_bytes: memory shared with the host. shared_memory: "available", or why it is not.
+    the fast path, with their tensors in shared memory or in the pipes (all others go by the connection). channels:
+    open fast channels. shared_bytes: memory shared with the host. shared_memory: "available", or why it is not.
     results_copied: results of ``borrow=True`` that were copied, because the application holds too many already.
     arrays_copied: arrays of ``empty_input`` and ``empty_output`` that are ordinary ones, for want of memory.
     cache_hits: sessions made from a compiled model of the cache. cache_misses: sessions whose model was compiled
@@ -105,7 +105,7 @@ class HostStats:
     last_crash: str | None
     shared_calls: int = 0
     inline_calls: int = 0
-    lines: int = 0
+    channels: int = 0
     shared_bytes: int = 0
     shared_memory: str = ""
     results_copied: int = 0
@@ -177,7 +177,7 @@ class Host:
         self._arrays_lock = threading.Lock()
         self.recycler = Recycler(recycle or RecycleAfter())
         self._unreleased: collections.deque[tuple[int, int]] = collections.deque()
-        self.obstacles: tuple[Sized, ...] = (self._unreleased, *blame.cases)
+        self.slow_path_reasons: tuple[Sized, ...] = (self._unreleased, *blame.cases)
         """All empty as long as nothing has to be looked after before a quick call: what finalizers have left, and
         models that are suspected."""
         self._info: HostInfo | None = None
@@ -266,7 +266,7 @@ class Host:
         """Counters of this side; does not start the host."""
         counters = self.supervisor.counters
         process = self.supervisor.running
-        lines = process.lines if process is not None else None
+        pool = process.pool if process is not None else None
         return HostStats(
             generation=counters.generation,
             running=process is not None,
@@ -278,9 +278,9 @@ class Host:
             last_crash=str(counters.last_crash) if counters.last_crash is not None else None,
             shared_calls=self.sharing.shared_calls,
             inline_calls=self.sharing.inline_calls,
-            lines=len(lines) if lines is not None else 0,
+            channels=len(pool) if pool is not None else 0,
             shared_bytes=self.sharing.budget.bytes,
-            results_copied=self.sharing.lent_refused,
+            results_copied=self.sharing.borrows_refused,
             arrays_copied=self.sharing.arrays_refused,
             shared_memory=self.sharing.memory_in_words,
             cache_hits=self.cache_counters.hits,
@@ -328,7 +328,7 @@ class Host:
         while True:
             process = self._process(deadline)
             try:
-                return process.call(header, deadline=deadline, note=Note(str(header.get("op"))))
+                return process.call(header, deadline=deadline, context=CallContext(str(header.get("op"))))
             except Deadline:
                 raise DeadlineExceeded(f"The host did not answer within {timeout:g} s.") from None
             except ChannelRetired:
@@ -341,15 +341,15 @@ class Host:
                     raise error from None
                 last = True
 
-    def gate(self, note: Note, deadline: float | None) -> AbstractContextManager[None]:
+    def gate(self, context: CallContext, deadline: float | None) -> AbstractContextManager[None]:
         """Around a call that enters native code: suspects of a crash are run alone."""
-        return self._solo.enter(note, deadline)
+        return self._solo.enter(context, deadline)
 
     def forget_slab(self, number: int) -> None:
         """Memory that was shown to the host is of no use any more."""
         process = self.supervisor.running
-        if process is not None and process.lines is not None:
-            process.lines.forget(number)
+        if process is not None and process.pool is not None:
+            process.pool.forget(number)
 
     def before_call(self, process: HostProcess) -> None:
         """Between calls: release what finalizers left behind, replace a host that has grown too large."""
@@ -359,7 +359,7 @@ class Host:
             except IndexError:  # another thread has it in hand
                 break
             if generation == process.generation:
-                process.channel.posts.add({"op": "session.close", "session": session_id})
+                process.channel.one_way.add({"op": "session.close", "session": session_id})
         if self.recycler.is_due(process.generation, process.real_pid):
             self.supervisor.retire(process, wait=False)
 

@@ -22,14 +22,14 @@ from qnnbridge._session_profile import SessionProfile, profile_lost
 from qnnbridge._supervision.deadlines import OnDeadline as OnDeadline
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._terminate_relay import Terminable, TerminateRelay
-from qnnbridge._transport.channel import ChannelFailed, ChannelRetired, Deadline, Note
+from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_host.model.checks import before_session
 from qnnbridge_protocol.errors import BridgeError, Closed
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge._fastpath.failure import Failure
+    from qnnbridge._fastpath.failure import FastCallFailed
     from qnnbridge._host import Host
     from qnnbridge._transport.host_process import HostProcess
     from qnnbridge_host.cache.loadable import Loadable
@@ -69,7 +69,7 @@ class RemoteSession(ReplayingSession):
             self._shared.kill_at, on_deadline = deadline, "raise"
             deadline += KILL_ANSWER_S
         self._prepare_entry(deadline)
-        self.with_retry(self._id_in, timeout_s, self.retry, on_deadline, self._create_note, deadline)
+        self.with_retry(self._id_in, timeout_s, self.retry, on_deadline, self._create_context, deadline)
         if self._shared is not None:
             self._shared.kill_at = None
         return self.info
@@ -84,7 +84,7 @@ class RemoteSession(ReplayingSession):
         retry: int,
         on_deadline: OnDeadline,
         stop: Terminable | None = None,
-        failed: Failure | None = None,
+        failed: FastCallFailed | None = None,
     ) -> list[Any]:
         """Run the model; values in, values out. Setting `stop.terminate` from another thread stops the run.
 
@@ -110,9 +110,9 @@ class RemoteSession(ReplayingSession):
         """
         with self._lock:
             process, number = self.host.supervisor.running, self.session_id
-            self.live = self.shortcut = None
+            self.live = self.fast_call = None
             if process is not None and process.generation == self._generation:
-                process.channel.posts.add({"op": "session.close", "session": number})
+                process.channel.one_way.add({"op": "session.close", "session": number})
             self._generation = UNLOADED
 
     def end_profiling(self) -> str:
@@ -138,7 +138,7 @@ class RemoteSession(ReplayingSession):
         """Release the session in the host. Idempotent; never blocks for long."""
         if self._closed:
             return
-        self.live = self.shortcut = None
+        self.live = self.fast_call = None
         self._closed = True  # whoever is making it this moment looks at that, and releases what it made
         if self._cache is not None:
             self._cache.close()
@@ -164,7 +164,7 @@ class RemoteSession(ReplayingSession):
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
         stop: Terminable | None = None,
-        failed: Failure | None = None,
+        failed: FastCallFailed | None = None,
         only_in: int | None = None,
     ) -> Frame:
         """Do what the header says in a living host, and the answer as it came: no tensor is decoded on the way.
@@ -180,24 +180,26 @@ class RemoteSession(ReplayingSession):
             if self._shared is not None:
                 request |= self._shared.of_call(retries, deadline if kill else None)
                 deadline = deadline + KILL_ANSWER_S if kill and deadline is not None else deadline
-            note = self._note_of(header["op"])  # the session may be another than at the attempt before, on the CPU
-            with self.host.gate(note, deadline), TerminateRelay(stop, process, told) as on_sent:
-                return process.call(request, buffers, deadline, note, on_sent)
+            context = self._context_of(
+                header["op"]
+            )  # the session may be another than at the attempt before, on the CPU
+            with self.host.gate(context, deadline), TerminateRelay(stop, process, told) as on_sent:
+                return process.call(request, buffers, deadline, context, on_sent)
 
         if self._closed:
             raise Closed("The session is closed.", fix="Create a new one.")
         retries = self.retry if retry is None else retry
         kill = self._shared is not None and on_deadline == "kill"
         deadline = None if failed is None else failed.deadline
-        note = self._note_of(header["op"])
+        context = self._context_of(header["op"])
         result = self.with_retry(
-            attempt, timeout_s, retries, "raise" if kill else on_deadline, note, deadline, failed
+            attempt, timeout_s, retries, "raise" if kill else on_deadline, context, deadline, failed
         )
-        self.host.supervisor.good_reply(self.note, "running")
+        self.host.supervisor.good_reply(self.context, "running")
         return result
 
-    def _note_of(self, op: str) -> Note:
-        return self.note if op == self.note.op else dataclasses.replace(self.note, op=op)
+    def _context_of(self, op: str) -> CallContext:
+        return self.context if op == self.context.op else dataclasses.replace(self.context, op=op)
 
     # --- making the session ---
 
@@ -227,21 +229,21 @@ class RemoteSession(ReplayingSession):
             self._book_on(manifest.source.fingerprint)
             source, seed = manifest.source, manifest.seed
             making = CreateRequest(spec, manifest.initializers, source.data, self._dynamic, seed, self._shared)
-            number, info = make_session(self.host, process, making, self._create_note, deadline)
+            number, info = make_session(self.host, process, making, self._create_context, deadline)
         else:
             self._book_on(entry.fingerprint)
             number, info = self._load(process, deadline, entry, spec)
         self.info, self.session_id, self._generation = info, number, process.generation
         self._note_part_of_qnn(info.placement)
         self._profile.made(spec, process.generation)
-        self.live, self.shortcut = process, None
+        self.live, self.fast_call = process, None
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
             self.info = dataclasses.replace(self.info, placement=placement)
         if self._closed:
             self.host.release_later(self._generation, self.session_id)
         self.host.recycler.created(process.generation, self._key)
-        self.host.supervisor.good_reply(self._create_note, "creating")
+        self.host.supervisor.good_reply(self._create_context, "creating")
         if self._cache is not None and entry is None:
             self._cache.made_without(self.info)
 
@@ -260,7 +262,7 @@ class RemoteSession(ReplayingSession):
         assert self._cache is not None
         making = CreateRequest(entry.spec(spec), (), None, self._dynamic, self.manifest.seed)
         try:
-            number, loaded = make_session(self.host, process, making, self._create_note, deadline)
+            number, loaded = make_session(self.host, process, making, self._create_context, deadline)
         except BridgeError as error:
             if not self._cache.load_failed(error):
                 raise

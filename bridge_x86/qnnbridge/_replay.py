@@ -17,15 +17,15 @@ from qnnbridge._daemon.session import DaemonSession
 from qnnbridge._providers import CPU
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._supervision.deadlines import OnDeadline, deadline_after, overdue
-from qnnbridge._transport.channel import ChannelFailed, ChannelRetired, Deadline, Note
+from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_host.cache.status import CacheStatus
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined
 from qnnbridge_protocol.specs import Placement, ProviderSpec
 
 if TYPE_CHECKING:
-    from qnnbridge._fastpath.failure import Failure
-    from qnnbridge._fastpath.runner import Shortcut
+    from qnnbridge._fastpath.failure import FastCallFailed
+    from qnnbridge._fastpath.runner import FastCall
     from qnnbridge._host import Host
     from qnnbridge._transport.host_process import HostProcess
     from qnnbridge_host.cache.lookup import SessionCache
@@ -47,11 +47,11 @@ class ReplayingSession:
         self.manifest = manifest
         self.retry = retry
         source = manifest.source
-        self.note = Note(
+        self.context = CallContext(
             "session.run", source.label, source.fingerprint, manifest.options_hash, manifest.without_qnn
         )
         """What its runs are about."""
-        self._create_note = dataclasses.replace(self.note, op="session.create")
+        self._create_context = dataclasses.replace(self.context, op="session.create")
         self._lock = threading.Lock()
         self._use_cache = manifest.cache is not False and not host.is_daemon
         self._cache: SessionCache | None = None
@@ -63,7 +63,7 @@ class ReplayingSession:
         """The process in which it was made last, for quick calls. It may have ended."""
         self.next_upkeep = 0.0
         """When a quick call has to look again after what every other call looks after."""
-        self.shortcut: Shortcut | None = None
+        self.fast_call: FastCall | None = None
         """For the call that was made last, once there was a quick one."""
 
     @property
@@ -93,9 +93,9 @@ class ReplayingSession:
         timeout_s: float | None,
         retry: int,
         on_deadline: OnDeadline,
-        note: Note,
+        context: CallContext,
         deadline: float | None = None,
-        failed: Failure | None = None,
+        failed: FastCallFailed | None = None,
     ) -> T:
         """Do `attempt` in a living host; again in the next one if that dies meanwhile, `retry` times.
 
@@ -122,15 +122,15 @@ class ReplayingSession:
             except ChannelRetired:
                 continue
             except BadEntry:
-                self._after_bad_entry(note, deadline)
+                self._after_bad_entry(context, deadline)
             except ChannelFailed as failure:
                 if process.retiring:
                     continue  # it did not finish in time, by our own plan
                 death: BridgeError | None = supervisor.lost(process, failure, deadline)
                 assert death is not None
-                if self._is_the_entrys_fault(death) and note.op == self._create_note.op:
+                if self._is_the_entrys_fault(death) and context.op == self._create_context.op:
                     # Nobody asked for this entry; the model itself has not been tried yet.
-                    self._after_bad_entry(note, deadline)
+                    self._after_bad_entry(context, deadline)
                     continue
                 if retry <= 0 or (death.retry == "pointless" and self._concerns_me(death)):
                     if not may_repeat or on_cpu or not self._went_to_cpu():
@@ -142,11 +142,11 @@ class ReplayingSession:
                 retry -= 1
                 supervisor.counters.retried_calls += 1
             except Deadline as late:
-                raise overdue(process, late, note, timeout_s, on_deadline) from None
+                raise overdue(process, late, context, timeout_s, on_deadline) from None
             except BridgeError as error:
                 if self._shared is not None or not error.details.get("host_must_restart"):
                     raise as_onnxruntime(error) from None
-                supervisor.npu_lost(process, error, self.note)
+                supervisor.npu_lost(process, error, self.context)
                 if retry <= 0:
                     raise as_onnxruntime(error) from None
                 retry -= 1
@@ -173,9 +173,9 @@ class ReplayingSession:
         if self.manifest.on_cpu:
             self._cache.close()
 
-    def _after_bad_entry(self, note: Note, deadline: float | None) -> None:
+    def _after_bad_entry(self, context: CallContext, deadline: float | None) -> None:
         """A session that is being opened has its entry made anew; one that exists goes back to its model."""
-        if note.op == "session.create":
+        if context.op == "session.create":
             self._prepare_entry(deadline)
 
     def _is_the_entrys_fault(self, error: BridgeError) -> bool:
@@ -185,27 +185,27 @@ class ReplayingSession:
 
     def _book_on(self, fingerprint: str) -> None:
         """Who is to blame if the host dies: the model, or the entry of the cache that stands for it."""
-        if fingerprint != self.note.fingerprint:
-            self.note = dataclasses.replace(self.note, fingerprint=fingerprint)
-            self._create_note = dataclasses.replace(self._create_note, fingerprint=fingerprint)
+        if fingerprint != self.context.fingerprint:
+            self.context = dataclasses.replace(self.context, fingerprint=fingerprint)
+            self._create_context = dataclasses.replace(self._create_context, fingerprint=fingerprint)
 
     def _note_part_of_qnn(self, placement: Placement) -> None:
         """Whether QNN can be to blame if the host dies in a run: not if it took no node."""
         without = self.manifest.without_qnn or (placement.known and not placement.qnn_nodes)
-        if without != self.note.without_qnn:
-            self.note = dataclasses.replace(self.note, without_qnn=without)
+        if without != self.context.without_qnn:
+            self.context = dataclasses.replace(self.context, without_qnn=without)
 
     # --- quarantine ---
 
     def _concerns_me(self, error: BridgeError) -> bool:
         """Whether a death that a restart does not cure says anything about this model: not if another may be it."""
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
-        return not suspects or suspects == {self.note.fingerprint}
+        return not suspects or suspects == {self.context.fingerprint}
 
     def _check_quarantine(self) -> None:
         """Raises `ModelQuarantined`, or goes on with the CPU if the session allows that."""
         try:
-            self.host.supervisor.check_quarantine(self.note)
+            self.host.supervisor.check_quarantine(self.context)
         except ModelQuarantined as error:
             self._bear(error)
 
@@ -232,13 +232,13 @@ class ReplayingSession:
                 return
             spec = dataclasses.replace(self.manifest.spec, providers=(ProviderSpec(CPU),))
             self.manifest = dataclasses.replace(self.manifest, spec=spec)
-            self.note = dataclasses.replace(
-                self.note, options_hash=self.manifest.options_hash, without_qnn=self.manifest.without_qnn
+            self.context = dataclasses.replace(
+                self.context, options_hash=self.manifest.options_hash, without_qnn=self.manifest.without_qnn
             )
-            self._create_note = dataclasses.replace(self.note, op="session.create")
+            self._create_context = dataclasses.replace(self.context, op="session.create")
             self._moved_because = error.message
             self._generation = 0
-            self.live = self.shortcut = None
+            self.live = self.fast_call = None
         self.host.supervisor.counters.cpu_fallbacks += 1
         _log.warning("%s It runs on the CPU from now on, as fallback='cpu' allows.", error.message)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from qnnbridge._background import Background
 from qnnbridge._buckets.api import bucket_arguments
 from qnnbridge._daemon.connect import DAEMON, chosen_host
-from qnnbridge._fastpath.failure import Failure
+from qnnbridge._fastpath.failure import FastCallFailed
 from qnnbridge._host import Host
 from qnnbridge._node import NodeArg
 from qnnbridge._options import RunOptions, SessionOptions, coerce_run_options, coerce_session_options
@@ -203,7 +203,7 @@ class InferenceSession(RunVariants):
                     quick = self._remote.may_go_quick(retry, on_deadline)
                 if quick:
                     remote, limit = self._remote, self._timeout if timeout is None else timeout
-                    again = remote.shortcut
+                    again = remote.fast_call
                     results = None if again is None else again(remote, output_names, input_feed, limit, borrow, out)
                     if results is None:
                         shape = self._known.find(output_names, input_feed)
@@ -215,7 +215,7 @@ class InferenceSession(RunVariants):
                             results = self._run_repeated(remote, shape, input_feed, limit, borrow, out)
                     if results is not None:
                         return read_only(results) if borrow and out is None else results
-            except Failure as failure:
+            except FastCallFailed as failure:
                 failed = failure.alone()
             except BridgeError as error:
                 raise as_onnxruntime(error) from None
@@ -233,7 +233,7 @@ class InferenceSession(RunVariants):
         on_deadline: OnDeadline,
         borrow: bool,
         out: Out | None,
-        failed: Failure | None,
+        failed: FastCallFailed | None,
     ) -> list[Any]:
         from qnnbridge._fastpath.runner import deliver
         from qnnbridge._fastpath.user_arrays import check_out
@@ -296,7 +296,7 @@ class InferenceSession(RunVariants):
         timeout: float | None = None,
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
-        _failed: Failure | None = None,
+        _failed: FastCallFailed | None = None,
     ) -> list[Any]:
         """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
         try:

@@ -1,6 +1,7 @@
-"""Repeated calls that a client makes over its lines: run in the NPU host over the daemon's own lines.
+"""Repeated calls that a client makes over its fast channels: run in the NPU host over the daemon's own fast
+channels.
 
-The tensors lie in memory that the client shares, or in the daemon's if they came by the line. From there they go
+The tensors lie in memory that the client shares, or in the daemon's if they came by the channel. From there they go
 to the host the quick way that every application has (`qnnbridge._fastpath`). Where that cannot be had, the long
 one. Any thread; a `BoundCall` is run by one at a time.
 """
@@ -18,8 +19,8 @@ from qnnbridge_protocol.elements import element_of
 from qnnbridge_protocol.errors import BridgeError, Closed
 
 if TYPE_CHECKING:
-    from qnnbridge._fastpath.channel import Line
-    from qnnbridge._fastpath.signatures import CallSignature, TensorShape
+    from qnnbridge._fastpath.channel import FastChannel
+    from qnnbridge._fastpath.signatures import CallSignature, TensorSignature
     from qnnbridge._remote_session import RemoteSession
     from qnnbridge._transport.host_process import HostProcess
     from qnnbridge_daemon.client_sessions import ClientSession
@@ -52,22 +53,22 @@ class BoundSession:
 
 
 def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cancellation) -> list[Any] | None:
-    from qnnbridge._fastpath.runner import Failure, Offered, run
+    from qnnbridge._fastpath.runner import FastCallFailed, OptionalOutputs, run
 
     shape = call.native
     if shape is None:
         shape = call.native = _shape_of(call)
-    arrays = Offered(tensor.array for tensor in call.outputs)
+    arrays = OptionalOutputs(tensor.array for tensor in call.outputs)
     failure = None
     if shape is not False:
-        watch = _LineWatch(cancellation)
+        watch = _ChannelWatch(cancellation)
         try:
             results = run(remote, shape, call.feeds, None, False, arrays, watch)
             if results is not None:
                 if all(result is array for result, array in zip(results, arrays, strict=True)):
                     return None
                 return call.take(results)
-        except Failure as error:
+        except FastCallFailed as error:
             failure = error.alone()
         finally:
             watch.close()
@@ -85,15 +86,15 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
     return call.take(values)
 
 
-class _LineWatch:
-    """Cancels the call on the line that it went by, as long as it is there."""
+class _ChannelWatch:
+    """Cancels the call on the channel that it went by, as long as it is there."""
 
     def __init__(self, cancellation: Cancellation) -> None:
         self._cancellation = cancellation
         self._remove: Callable[[], None] | None = None
 
-    def __call__(self, process: HostProcess, line: Line) -> None:
-        target = line.next_call_id  # by then the line may carry the call of somebody else
+    def __call__(self, process: HostProcess, channel: FastChannel) -> None:
+        target = channel.next_call_id  # by then the channel may carry the call of somebody else
 
         def ask(_terminate: bool) -> None:
             try:  # it may be there before its call: the host knows of it then
@@ -124,14 +125,14 @@ def _shape_of(call: BoundCall) -> CallSignature | bool:
     )
 
 
-def _tensor(tensor: BoundTensor) -> TensorShape | None:
-    from qnnbridge._fastpath.signatures import TensorShape
+def _tensor(tensor: BoundTensor) -> TensorSignature | None:
+    from qnnbridge._fastpath.signatures import TensorSignature
 
     array = tensor.array
     element = element_of(array.dtype)
     if element is None or not array.size:
         return None
-    return TensorShape(tensor.name, array.dtype, array.shape, element, array.nbytes)
+    return TensorSignature(tensor.name, array.dtype, array.shape, element, array.nbytes)
 
 
 __all__ = ["BoundSession"]

@@ -1,7 +1,7 @@
 """Memory of a client's calls: what it shares with the daemon, and what its plans have here. All within its limit.
 
 A slab of a client is passed on: the NPU host maps it, too, where the client has it, so that tensors go from one to
-the other without a copy here. To the daemon's own lines it looks like an array of an application of theirs
+the other without a copy here. To the daemon's own fast channels it looks like an array of an application of theirs
 (`qnnbridge._fastpath.arrays`). Where that cannot be had (no descriptor or handle left, an NPU host that does not
 map it), what lies in it is copied.
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 class ForeignSlab:
-    """A client's slab as the daemon's own lines see it: something that the NPU host can be shown."""
+    """A client's slab as the daemon's own fast channels see it: something that the NPU host can be shown."""
 
-    __slots__ = ("data", "host_writes", "number", "place", "size")
+    __slots__ = ("data", "host_writes", "number", "share_handle", "size")
 
     def __init__(self, kept: KeptMemory, data: npt.NDArray[np.uint8], host_writes: bool) -> None:
         self.number = next_slab_number()
         self.size = data.nbytes
         self.host_writes = host_writes
         self.data = data
-        self.place = kept.place
+        self.share_handle = kept.share_handle
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ClientSlab(Slab):
     foreign: ForeignSlab
 
     def view(self, shape: Sequence[int], dtype: np.dtype[Any], offset: int) -> npt.NDArray[Any]:
-        """An array that the daemon's lines know as one that the NPU host can read or write in place."""
+        """An array that the daemon's fast channels know as one that the NPU host can read or write in place."""
         import numpy as np
 
         from qnnbridge._fastpath.arrays import Freed, SharedBlock
@@ -76,7 +76,7 @@ class GoneSlabs:
 
     def watch(self, slab: ForeignSlab, kept: KeptMemory) -> None:
         """kept: to be closed with it."""
-        weakref.finalize(slab.data, _let_go, kept, slab.number, self._numbers).atexit = False
+        weakref.finalize(slab.data, _release, kept, slab.number, self._numbers).atexit = False
 
     def settle(self) -> None:
         """Let the NPU host forget them. May have to wait for it, not for long."""
@@ -139,6 +139,6 @@ def _keep(where: dict[str, Any]) -> KeptMemory | None:
         return None
 
 
-def _let_go(kept: KeptMemory, number: int, gone: collections.deque[int]) -> None:
+def _release(kept: KeptMemory, number: int, gone: collections.deque[int]) -> None:
     kept.close()
     gone.append(number)

@@ -44,7 +44,7 @@ class Left(Exception):
 
 
 class Tenancy:
-    """A server's `Home` in a process that it shares."""
+    """A server's `ServerTransport` in a process that it shares."""
 
     def __init__(self, streams: ClientStreams, slabs: ClientSlabs, name: str, on_left: Callable[[], None]) -> None:
         self.slabs = slabs
@@ -114,9 +114,9 @@ class Client:
         self._broker = broker
         self._streams = ClientStreams(ends.in_fd, ends.out_fd, broker.settings.stall_s)
         self._slabs = ClientSlabs(self.account, broker.host, broker.gone_slabs)
-        self._home = Tenancy(self._streams, self._slabs, self.label, self._on_left)
+        self._transport = Tenancy(self._streams, self._slabs, self.label, self._on_left)
         self.handlers = BrokerHandlers(broker, self)
-        self._server = Server(self._home, broker.introduction(), self.handlers)
+        self._server = Server(self._transport, broker.introduction(), self.handlers)
 
     @property
     def label(self) -> str:
@@ -131,8 +131,8 @@ class Client:
         except Exception:  # noqa: BLE001 - a defect that concerns one client must not end the others
             _log.exception("%s is not served any more", self.label)
         finally:
-            self._home.end()
-            self._home.join()
+            self._transport.end()
+            self._transport.join()
             self.handlers.close()
             self._slabs.close()
 
@@ -152,7 +152,7 @@ class Client:
 
     def end(self) -> None:
         """Any thread: it is not to be served any more."""
-        self._home.end()
+        self._transport.end()
 
     def status(self) -> dict[str, Any]:
         account, meter = self.account, self.account.meter

@@ -92,7 +92,7 @@ class BrokerHandlers:
             raise
 
     def find(self, session: int) -> tuple[BoundRuns, str | None]:
-        """For the client's lines."""
+        """For the client's fast channels."""
         return BoundSession(self._session(session)), None
 
     def close(self) -> None:
@@ -225,7 +225,7 @@ class BrokerHandlers:
                     stop=cancellation,
                 )
         finally:
-            request.let_go()
+            request.release()
             account.give_back(size)
         # A client that does not read holds its answers here until it does.
         answer = _size(frame.buffers)

@@ -227,7 +227,7 @@ def _load_what_runs_need() -> None:
     """Behind the answer that a session is there: the application has its arrays to make ready before it runs it."""
     with contextlib.suppress(ImportError):  # who needs it is told
         from qnnbridge_host.engine import ort_values  # noqa: F401
-        from qnnbridge_host.fastpath import channel as lines  # noqa: F401
+        from qnnbridge_host.fastpath import channel  # noqa: F401
         from qnnbridge_protocol import values  # noqa: F401
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-GIVING_BACK = ("slab.release", "session.close")
+RELEASING_OPERATIONS = ("slab.release", "session.close")
 """Operations that do not count for the limit: refused, they would leave here what the client has no more use for,
 and it sends them while it has as many calls under way as it may."""
 
@@ -27,7 +27,7 @@ class Request:
     counted: whether it is one of those of which there may be so many.
     """
 
-    on_line = False
+    on_channel = False
 
     __slots__ = (
         "after",
@@ -50,7 +50,7 @@ class Request:
     def __init__(self, request_id: int, header: dict[str, Any], buffers: tuple[Any, ...]) -> None:
         self.id = request_id
         self.op = header.get("op")
-        self.counted = not self.on_line and self.op not in GIVING_BACK
+        self.counted = not self.on_channel and self.op not in RELEASING_OPERATIONS
         self.header = header
         self.buffers = buffers
         self.phase: str | None = None
@@ -69,22 +69,22 @@ class Request:
         """What is to be done when it has been answered, once."""
 
     def serve(self) -> bool:
-        """Do it and answer it; whether it went well. This and what follows: only of one that came by a line."""
-        raise AssertionError("it did not come by a line")
+        """Do it and answer it; whether it went well. This and what follows: only of one that came by a channel."""
+        raise AssertionError("it did not come by a channel")
 
     def served(self) -> None:
         """Nobody has it in hand any more."""
-        raise AssertionError("it did not come by a line")
+        raise AssertionError("it did not come by a channel")
 
     def refuse(self, error: BaseException) -> None:
         """Answer with an error."""
-        raise AssertionError("it did not come by a line")
+        raise AssertionError("it did not come by a channel")
 
     def declare(self, what: Declaration) -> None:
         """Tell the client the native step that it enters, if that is due still."""
-        raise AssertionError("it did not come by a line")
+        raise AssertionError("it did not come by a channel")
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Forget the tensors: nobody will look at them any more, but the request may wait in its lane for long."""
         self.buffers = ()
         self.header.pop("inputs", None)
@@ -95,7 +95,7 @@ class Declaration(NamedTuple):
     """That a request is in this phase. Who tells it has the stream to the client while he asks whether it is `due`,
     writes it and says so (`made`): then none is behind the answer of its request, and none is written twice.
 
-    id: of the request when it was in that phase. One that came by a line may be another call by now.
+    id: of the request when it was in that phase. One that came by a channel may be another call by now.
     own: whether it enters the phase only when this is told. Else it is in there, and anybody may tell it.
     """
 
@@ -154,7 +154,7 @@ class InFlight:
     def add(self, request: Request) -> bool:
         """False when there are too many already."""
         with self._lock:
-            if request.counted:  # of lines there is a number of their own, and each carries one
+            if request.counted:  # of channels there is a number of their own, and each carries one
                 if self._places_taken >= self._limit or self._by_connection >= 2 * self._limit:
                     return False
                 self._by_connection += 1
@@ -162,7 +162,7 @@ class InFlight:
                 request.has_place = True
             self._requests[request.id] = request
             # What gives something back enters no step that a death would be put down to.
-            untold = [] if request.op in GIVING_BACK else self._untold()
+            untold = [] if request.op in RELEASING_OPERATIONS else self._untold()
         for what in untold:
             self._tell(what)
         return True
@@ -179,7 +179,7 @@ class InFlight:
             self._arrived.notify_all()
 
     def carry(self, call: Request) -> None:
-        """`add`, `start`, serve and `finish`, in one go: a call that came by a line and waits for nothing."""
+        """`add`, `start`, serve and `finish`, in one go: a call that came by a channel and waits for nothing."""
         lock, requests = self._lock, self._requests
         call.started = True
         with lock:
@@ -234,9 +234,9 @@ class InFlight:
             request.phase = None
             request.failed = failed
             open_still = self._requests.pop(request.id, None) is not None
-            if not request.on_line:
+            if not request.on_channel:
                 # The thread that served it may go on in the lane for others, with this one on its stack.
-                request.let_go()
+                request.release()
                 if open_still and request.counted:
                     self._by_connection -= 1
                     self._places_taken -= request.has_place
@@ -259,7 +259,7 @@ class InFlight:
                 return "finished"
             if not request.started:
                 request.withdrawn = True
-                request.let_go()
+                request.release()
                 return "not-started"
             # Remembered for `enter`: it may not have anything to be stopped by yet.
             request.withdrawn = True
@@ -319,7 +319,7 @@ class InFlight:
         ]
 
     def _tell(self, what: Declaration) -> None:
-        if what.request.on_line:
+        if what.request.on_channel:
             what.request.declare(what)
         else:
             self._tell_phase(what)

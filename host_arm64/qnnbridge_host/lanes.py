@@ -5,9 +5,9 @@ QNN sessions share one lane; a second one serialises session creation. Work with
 ONNX Runtime runs concurrently) starts at once.
 
 No thread belongs to a lane: the thread that finds it free works through what queues up meanwhile, so a lone
-request is never handed from thread to thread. A thread that nobody stands in for (the only reader of its line) does
-no more than its own item: busy others would keep it for ever, and its line would not be read. What has queued up
-behind it goes to a thread that lives as long as there is a queue.
+request is never handed from thread to thread. A thread that nobody stands in for (the only reader of its channel)
+does no more than its own item: busy others would keep it for ever, and its channel would not be read. What has
+queued up behind it goes to a thread that lives as long as there is a queue.
 """
 
 from __future__ import annotations

@@ -44,10 +44,10 @@ def main(
     watch.begin()
 
     from qnnbridge_host.handlers import HostHandlers
-    from qnnbridge_host.server import OwnProcess, Server
+    from qnnbridge_host.server import ProcessTransport, Server
 
     handlers = HostHandlers(_then_collect(load_engine or _load_engine))
-    Server(OwnProcess(in_fd, out_fd), connection.hello, handlers, connection).run()
+    Server(ProcessTransport(in_fd, out_fd), connection.hello, handlers, connection).run()
 
 
 def introduction() -> Hello:

@@ -32,7 +32,7 @@ from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
     from qnnbridge_host.fastpath.call import FastCall
-    from qnnbridge_host.fastpath.open_channels import Lines
+    from qnnbridge_host.fastpath.open_channels import OpenChannels
     from qnnbridge_host.fastpath.plans import BoundRuns
     from qnnbridge_host.fastpath.shared_memory import Slabs
 
@@ -45,8 +45,8 @@ DRAIN_TIMEOUT_S = 10.0
 SPARE_THREADS = 4
 """That wait for their turn to read. What a burst of requests needed beyond them ends behind it."""
 
-LINE_OPERATIONS = frozenset(("line.open", "slab.attach", "slab.release"))
-"""See `lines`."""
+CHANNEL_OPERATIONS = frozenset(("channel.open", "slab.attach", "slab.release"))
+"""See `channels`."""
 
 EXIT_OK = 0
 EXIT_PROTOCOL = 3
@@ -73,7 +73,7 @@ class Handlers(Protocol):
         """Release all sessions."""
 
 
-class Home(Protocol):
+class ServerTransport(Protocol):
     """What a server lives in: a process of its own, or one that it shares with the servers of other clients."""
 
     @property
@@ -102,7 +102,7 @@ class Home(Protocol):
         """The same for a thread of the server: does not come back."""
 
 
-class OwnProcess:
+class ProcessTransport:
     """A process that ends with its client."""
 
     def __init__(self, in_fd: int, out_fd: int) -> None:
@@ -135,9 +135,11 @@ class OwnProcess:
 class Server:
     """Serves one client, then leaves its home, which as a rule ends the process."""
 
-    def __init__(self, home: Home, hello: Hello, handlers: Handlers, connection: Connection | None = None) -> None:
+    def __init__(
+        self, transport: ServerTransport, hello: Hello, handlers: Handlers, connection: Connection | None = None
+    ) -> None:
         """connection: on which HELLOs were exchanged already, if they were."""
-        self._home = home
+        self._transport = transport
         self._connection = connection or Connection(Role.HOST, hello)
         self._handlers = handlers
         self._write_lock = threading.Lock()
@@ -147,9 +149,9 @@ class Server:
         self._idle_lock = threading.Lock()
         self._lanes: dict[str, Lane[Request]] = {}
         self._in_flight = InFlight(self._declare, hello.limits.max_in_flight)
-        self._desk = _Desk(self, handlers, hello)
-        self._lines: Lines | None = None
-        self._lines_lock = threading.Lock()
+        self._sink = _ServerSink(self, handlers, hello)
+        self._channels: OpenChannels | None = None
+        self._channels_lock = threading.Lock()
 
     def run(self) -> NoReturn:
         """Greet, serve until the client leaves, leave."""
@@ -161,7 +163,7 @@ class Server:
 
     def abandon(self) -> None:
         """The client is gone and the process goes on: withdraw what it asked for, let go of its memory."""
-        self._all_lines().close()
+        self._open_channels().close()
         self._in_flight.withdraw_all()
 
     @property
@@ -192,7 +194,7 @@ class Server:
             chunks = self._connection.accept_hello()
         except VersionMismatch as error:
             self._write(self._connection.refuse_hello(error.to_wire()))
-            self._home.leave(EXIT_PROTOCOL)
+            self._transport.leave(EXIT_PROTOCOL)
         self._write(chunks)
 
     def _work(self, *, may_end: bool = False) -> None:
@@ -210,7 +212,7 @@ class Server:
                 if frame.kind is Kind.REQUEST:
                     self._in_flight.announce(frame.request_id)
                 if self._idle <= 0:
-                    self._home.start_thread(functools.partial(self._work, may_end=True))
+                    self._transport.start_thread(functools.partial(self._work, may_end=True))
             # The only reference is handed over: a thread that waits, or works for others, holds no tensors.
             taken = [frame]
             del frame
@@ -219,30 +221,30 @@ class Server:
     def _next_frame(self) -> Frame:
         while not self._frames:
             try:
-                self._home.read_into(self._connection.get_buffer(), self._received)
+                self._transport.read_into(self._connection.get_buffer(), self._received)
             except OSError:
-                self._home.leave(EXIT_OK)
+                self._transport.leave(EXIT_OK)
             except ProtocolDesync as error:
                 self.break_off(error)
-                self._home.leave(EXIT_PROTOCOL)
+                self._transport.leave(EXIT_PROTOCOL)
         return self._frames.pop()
 
     def _received(self, count: int) -> None:
         if not count:
-            self._home.leave(EXIT_OK)
+            self._transport.leave(EXIT_OK)
         self._frames = self._connection.received(count)[::-1]
 
     def _say_goodbye(self) -> NoReturn:
         """The client leaves: what is under way is finished and answered first."""
-        self._in_flight.drain(self._home.drain_timeout_s)
+        self._in_flight.drain(self._transport.drain_timeout_s)
         self._send(Frame(Kind.GOODBYE, 0, {}))
         self._handlers.close()
-        self._home.leave(EXIT_OK)
+        self._transport.leave(EXIT_OK)
 
     def break_off(self, error: ProtocolDesync) -> None:
         """The client talks nonsense."""
-        self._home.complain(str(error))
-        self._home.end(EXIT_PROTOCOL)
+        self._transport.complain(str(error))
+        self._transport.end(EXIT_PROTOCOL)
 
     # --- serving ---
 
@@ -257,7 +259,7 @@ class Server:
             self._send(Frame(Kind.REPLY, frame.request_id, {"state": state}))
             withdrawn = self._in_flight.take_withdrawn(target) if state == "not-started" else None
             if withdrawn is not None:
-                _drop_places(withdrawn)
+                _drop_handles(withdrawn)
                 self._send_error(withdrawn, Cancelled("The request was cancelled before it started."))
         else:
             request = Request(frame.request_id, frame.header, frame.buffers)
@@ -265,11 +267,11 @@ class Server:
             self._accept(request)
 
     def _cancel(self, target: int) -> str:
-        """What became of it. A call on a line may still be on its way, behind its cancel on the connection."""
-        lines = self._lines
-        open_still = lines is not None and lines.withdraw(target)
+        """What became of it. A call on a channel may still be on its way, behind its cancel on the connection."""
+        channels = self._channels
+        open_still = channels is not None and channels.withdraw(target)
         state = self._in_flight.cancel(target, CANCEL_GRACE_S)
-        if state == "finished" and lines is not None and open_still and lines.withdraw(target):
+        if state == "finished" and channels is not None and open_still and channels.withdraw(target):
             return "not-started"
         return state
 
@@ -283,7 +285,7 @@ class Server:
             if lane is None:
                 self._in_flight.arrive(request.id)
         if not taken:
-            _drop_places(request)
+            _drop_handles(request)
             self._send_error(request, Busy("Too many requests are in flight.", fix="Call again later."))
         elif lane is None:
             self._serve(request)
@@ -293,7 +295,7 @@ class Server:
             self._lane(lane).submit(request, on_placed=lambda: self._in_flight.arrive(number))
 
     def accept_call(self, call: FastCall, lane: str | None) -> None:
-        """A call that came by a line: counted with the others, in the same lanes."""
+        """A call that came by a channel: counted with the others, in the same lanes."""
         place = None if lane is None else self._lane(lane)
         if place is not None and not place.enter():
             self._in_flight.add(call)
@@ -321,7 +323,7 @@ class Server:
         self._in_flight.enter(request, phase)
 
     def _serve(self, request: Request) -> None:
-        if request.on_line:
+        if request.on_channel:
             self._serve_call(request)
             return
         if not self._in_flight.start(request):
@@ -351,22 +353,22 @@ class Server:
 
     def _handle(self, request: Request) -> Answer:
         op = str(request.op)
-        if op in LINE_OPERATIONS:
+        if op in CHANNEL_OPERATIONS:
             try:
-                self._all_lines().operations[op](request.header, request.id)
+                self._open_channels().operations[op](request.header, request.id)
             finally:
-                _drop_places(request)
+                _drop_handles(request)
             return {}, ()
         return self._handlers.handle(request, lambda phase: self._in_flight.enter(request, phase))
 
-    def _all_lines(self) -> Lines:
+    def _open_channels(self) -> OpenChannels:
         """Made for the first call that is repeated: a session is ready without what they need."""
-        with self._lines_lock:
-            if self._lines is None:
-                from qnnbridge_host.fastpath.open_channels import Lines
+        with self._channels_lock:
+            if self._channels is None:
+                from qnnbridge_host.fastpath.open_channels import OpenChannels
 
-                self._lines = Lines(self._desk, self._home.slabs)
-            return self._lines
+                self._channels = OpenChannels(self._sink, self._transport.slabs)
+            return self._channels
 
     # --- writing ---
 
@@ -377,7 +379,7 @@ class Server:
                 what.made()
 
     def _send_error(self, request: Request, error: BaseException) -> None:
-        if request.on_line:
+        if request.on_channel:
             request.refuse(error)
             return
         self._send(Frame(Kind.ERROR, request.id, {"error": describe(error)}))
@@ -389,29 +391,29 @@ class Server:
     def _send_next(self, frame: Frame) -> None:
         """Under the lock."""
         if self._connection.state is State.CLOSED:  # it has said goodbye meanwhile
-            self._home.leave(EXIT_OK)
+            self._transport.leave(EXIT_OK)
         self._write(self._connection.send(frame))
 
     def _write(self, chunks: list[memoryview]) -> None:
         try:
-            self._home.write_all(chunks)
+            self._transport.write_all(chunks)
         except OSError:
-            self._home.leave(EXIT_OK)
+            self._transport.leave(EXIT_OK)
 
 
-def _drop_places(request: Request) -> None:
-    if request.op in LINE_OPERATIONS:
-        from qnnbridge_host.fastpath.shared_memory import drop_places
+def _drop_handles(request: Request) -> None:
+    if request.op in CHANNEL_OPERATIONS:
+        from qnnbridge_host.fastpath.shared_memory import drop_handles
 
-        drop_places(request.header)
+        drop_handles(request.header)
 
 
 def _phase(request_id: int, phase: str) -> Frame:
     return Frame(Kind.PHASE, request_id, {"phase": phase})
 
 
-class _Desk:
-    """What lines see of the server."""
+class _ServerSink:
+    """What channels see of the server."""
 
     def __init__(self, server: Server, handlers: Handlers, hello: Hello) -> None:
         self._server = server
@@ -441,4 +443,13 @@ def leave(code: int) -> NoReturn:
         os._exit(code)
 
 
-__all__ = ["EXIT_OK", "EXIT_PROTOCOL", "Answer", "Handlers", "Home", "OwnProcess", "Server", "leave"]
+__all__ = [
+    "EXIT_OK",
+    "EXIT_PROTOCOL",
+    "Answer",
+    "Handlers",
+    "ProcessTransport",
+    "Server",
+    "ServerTransport",
+    "leave",
+]

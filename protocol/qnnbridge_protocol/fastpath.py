@@ -1,13 +1,13 @@
-"""Lines: further pairs of one-way streams beside the connection, for calls that are repeated.
+"""Channels: further pairs of one-way streams beside the connection, for calls that are repeated.
 
-A line carries one call at a time. What is sent is a head of 32 bytes and, where there is one, a tail::
+A channel carries one call at a time. What is sent is a head of 32 bytes and, where there is one, a tail::
 
     offset size  field
     0      4     magic 89 4E 50 4C
     4      1     kind
     5      1     phase (in PHASE only, else 0)
     6      2     zero
-    8      4     number of the call on this line: 1, 2, 3 ... (after 2**32 - 1 comes 1 again)
+    8      4     number of the call on this channel: 1, 2, 3 ... (after 2**32 - 1 comes 1 again)
     12     4     plan (in CALL, RESULT and VALUES, else 0)
     16     8     bytes of the tail
     24     8     zero
@@ -30,26 +30,26 @@ from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.reader import FrameReader
 from qnnbridge_protocol.writer import write_frame
 
-LINE_MAGIC = b"\x89NPL"
+CHANNEL_MAGIC = b"\x89NPL"
 HEAD = struct.Struct("<4sBBHIIQQ")
 HEAD_BYTES = HEAD.size
 LAST_NUMBER = 2**32 - 1
 
-MAX_LINES = 64
-"""Lines of one connection, those included whose call nobody waits for any more."""
+MAX_CHANNELS = 64
+"""Channels of one connection, those included whose call nobody waits for any more."""
 
 MAX_PLANS = 256
-"""Plans of one line. The client forgets what it used longest ago."""
+"""Plans of one channel. The client forgets what it used longest ago."""
 
 MAX_SLABS = 4096
 """Pieces of shared memory of one connection."""
 
 CALL_SHIFT = 32
-"""A call's request id is ``line << 32 | number``: no id of the connection itself gets that far."""
+"""A call's request id is ``channel << 32 | number``: no id of the connection itself gets that far."""
 
 
-class LineKind(enum.IntEnum):
-    """What is sent on a line. The client sends CALL, ASK and PING, the host the rest."""
+class ChannelKind(enum.IntEnum):
+    """What is sent on a channel. The client sends CALL, ASK and PING, the host the rest."""
 
     CALL = 1
     ASK = 2
@@ -65,38 +65,38 @@ class LineKind(enum.IntEnum):
 PHASES = ("", "running", "creating", "compiling")
 """Phases by their number in PHASE and in the phase record."""
 
-_FROM_CLIENT = frozenset((LineKind.CALL, LineKind.ASK, LineKind.PING))
-_KINDS = {int(kind): kind for kind in LineKind}
+_FROM_CLIENT = frozenset((ChannelKind.CALL, ChannelKind.ASK, ChannelKind.PING))
+_KINDS = {int(kind): kind for kind in ChannelKind}
 
 
 class Head(NamedTuple):
     """A head whose every number has been looked at."""
 
-    kind: LineKind
+    kind: ChannelKind
     phase: int
     number: int
     plan: int
     tail_bytes: int
 
 
-def pack_head(kind: LineKind, number: int, plan: int = 0, tail_bytes: int = 0, phase: int = 0) -> bytes:
-    return HEAD.pack(LINE_MAGIC, kind, phase, 0, number, plan, tail_bytes, 0)
+def pack_head(kind: ChannelKind, number: int, plan: int = 0, tail_bytes: int = 0, phase: int = 0) -> bytes:
+    return HEAD.pack(CHANNEL_MAGIC, kind, phase, 0, number, plan, tail_bytes, 0)
 
 
 def parse_head(data: bytes | bytearray | memoryview, limits: Limits, *, from_client: bool) -> Head:
     """Raises `ProtocolDesync`."""
     magic, kind_number, phase, zero, number, plan, tail_bytes, zeros = HEAD.unpack_from(data)
-    if magic != LINE_MAGIC:
-        raise desync("a line does not go on with a head", data)
+    if magic != CHANNEL_MAGIC:
+        raise desync("a channel does not go on with a head", data)
     kind = _KINDS.get(kind_number)
     if kind is None or (kind in _FROM_CLIENT) is not from_client:
-        raise desync(f"a line does not carry kind {kind_number} in this direction", data)
-    if zero or zeros or not number or (phase and kind is not LineKind.PHASE) or phase >= len(PHASES):
-        raise desync("reserved bytes of a line's head are not zero, or its call has no number", data)
+        raise desync(f"a channel does not carry kind {kind_number} in this direction", data)
+    if zero or zeros or not number or (phase and kind is not ChannelKind.PHASE) or phase >= len(PHASES):
+        raise desync("reserved bytes of a channel's head are not zero, or its call has no number", data)
     most = limits.max_body + limits.max_header + 2 * ALIGNMENT
     if tail_bytes > most:
         raise desync(f"tail of {tail_bytes} bytes, allowed are {most}", data)
-    if tail_bytes and kind in (LineKind.PING, LineKind.PONG, LineKind.PHASE):
+    if tail_bytes and kind in (ChannelKind.PING, ChannelKind.PONG, ChannelKind.PHASE):
         raise desync(f"{kind.name} with a tail of {tail_bytes} bytes", data)
     return Head(kind, phase, number, plan, tail_bytes)
 
@@ -126,7 +126,7 @@ class TailReader:
         if frames:
             self.frame = frames[0]
         if (self.frame is not None) is not (self._left == 0) or len(frames) > 1:
-            raise desync("the tail on a line is not one frame")
+            raise desync("the tail on a channel is not one frame")
 
 
 def layout(sizes: list[int]) -> tuple[list[int], int]:
@@ -139,42 +139,43 @@ def layout(sizes: list[int]) -> tuple[list[int], int]:
 
 
 def next_number(number: int) -> int:
-    """The number of the next call on a line."""
+    """The number of the next call on a channel."""
     return 1 if number >= LAST_NUMBER else number + 1
 
 
 def is_behind(number: int, other: int) -> bool:
-    """Whether a call on a line comes later than the other one; the numbers go round."""
+    """Whether a call on a channel comes later than the other one; the numbers go round."""
     return 0 < (number - other) % LAST_NUMBER <= LAST_NUMBER // 2
 
 
-def call_id(line: int, number: int) -> int:
-    """The request id by which a call on a line is cancelled."""
-    return line << CALL_SHIFT | number
+def call_id(channel: int, number: int) -> int:
+    """The request id by which a call on a channel is cancelled."""
+    return channel << CALL_SHIFT | number
 
 
 PHASE_RECORD = struct.Struct("<IB")
-"""In the phase slab, at 64 times the line's slot: the call's number, and the phase that the host entered for it."""
+"""In the phase slab, at 64 times the channel's slot: the call's number, and the phase that the host entered for
+it."""
 
 PHASE_RECORD_BYTES = 64
 PHASE_SLAB_BYTES = 8192
-"""Room for the records of `MAX_LINES` lines, and to spare."""
+"""Room for the records of `MAX_CHANNELS` channels, and to spare."""
 
 __all__ = [
     "CALL_SHIFT",
+    "CHANNEL_MAGIC",
     "HEAD",
     "HEAD_BYTES",
     "LAST_NUMBER",
-    "LINE_MAGIC",
-    "MAX_LINES",
+    "MAX_CHANNELS",
     "MAX_PLANS",
     "MAX_SLABS",
     "PHASES",
     "PHASE_RECORD",
     "PHASE_RECORD_BYTES",
     "PHASE_SLAB_BYTES",
+    "ChannelKind",
     "Head",
-    "LineKind",
     "TailReader",
     "call_id",
     "is_behind",

@@ -24,7 +24,7 @@ else:
 API_VERSIONS = (1, 1)
 
 # Further streams beside the connection, and memory that both sides have mapped: not on every system.
-SHARING_FEATURES: frozenset[str] = frozenset({"line", "shm1"})
+SHARING_FEATURES: frozenset[str] = frozenset({"fast1", "shm1"})
 
 # Named abilities. What both sides have is used; an unknown name is ignored.
 FEATURES: frozenset[str] = frozenset({"phase", "cancel"}) | SHARING_FEATURES

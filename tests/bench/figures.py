@@ -67,12 +67,12 @@ class Bench:
                 session.run(None, {"x": x})
             process = rig.shared.supervisor.running
             assert process is not None
-            lines = process.lines
-            assert lines is not None
+            pool = process.pool
+            assert pool is not None
             with open_peers(folder, 1, ("raw pipe",)) as (raw,):
                 contenders = [
                     Contender("raw ping", timed(raw.call)),
-                    Contender("ping", timed(lambda: lines.ping(None))),
+                    Contender("ping", timed(lambda: pool.ping(None))),
                 ]
                 self._race(contenders, "", [*rig.pids, raw.pid])
 

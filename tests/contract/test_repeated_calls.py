@@ -1,4 +1,4 @@
-"""Calls that are repeated: over lines, with and without shared memory, to the last bit as by the connection."""
+"""Calls that are repeated: over channels, with and without shared memory, to the last bit as by the connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import qnnbridge
-from qnnbridge._fastpath.plans import LinePlans
+from qnnbridge._fastpath.plans import CallPlans
 from tests.contract.small_models import CPU
 
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
@@ -283,7 +283,7 @@ def test_a_borrowed_result_is_kept_until_the_next_one_and_each_call_still_goes_t
         y = None
         for number in range(24):
             if number == 4:
-                monkeypatch.setattr(LinePlans, "plan", looked_for)
+                monkeypatch.setattr(CallPlans, "plan", looked_for)
             x[:] = number
             (later,) = adds.run(None, {"x": x}, borrow=True)
             assert y is None or ((y == number).all() and y.base is not later.base)
@@ -309,7 +309,7 @@ def test_borrowed_results_survive_the_death_of_the_host(shared: qnnbridge.Host) 
         assert (y == 3).all()
 
 
-def test_several_threads_have_lines_of_their_own(quick: qnnbridge.Host) -> None:
+def test_several_threads_have_channels_of_their_own(quick: qnnbridge.Host) -> None:
     wrong: list[Any] = []
     with session(quick) as adds:
 
@@ -329,19 +329,19 @@ def test_several_threads_have_lines_of_their_own(quick: qnnbridge.Host) -> None:
     assert not wrong
 
 
-def test_lines_that_nobody_needs_give_their_memory_back(shared: qnnbridge.Host) -> None:
+def test_channels_that_nobody_needs_give_their_memory_back(shared: qnnbridge.Host) -> None:
     with session(shared) as adds:
         for _ in range(3):
             adds.run(None, {"x": np.zeros(300_000, np.float32)})
         process = shared.supervisor.running
         assert process is not None
-        lines = process.lines
-        assert lines is not None
+        pool = process.pool
+        assert pool is not None
         assert shared.stats.shared_bytes > 2_000_000
         seen: dict[int, int] = {}
-        while lines.trim(seen):
+        while pool.trim(seen):
             pass
-        assert len(lines) == 0
+        assert len(pool) == 0
         assert shared.stats.shared_bytes == 0
         np.testing.assert_array_equal(adds.run(None, {"x": np.zeros(4, np.float32)})[0], np.ones(4, np.float32))
 

@@ -15,7 +15,7 @@ import pytest
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge._transport.channel import Channel
-from qnnbridge_daemon.bound_runs import _LineWatch
+from qnnbridge_daemon.bound_runs import _ChannelWatch
 from qnnbridge_daemon.settings import BrokerSettings
 from tests.daemon.brokers import GRACE_S, Lab, in_threads, until
 from tests.fakes.hosts import fake_host, script
@@ -251,13 +251,13 @@ def test_a_cancel_that_is_there_before_its_call_is_not_lost(
 ) -> None:
     """The call goes by a line, the cancel by the connection."""
     told: list[str] = []
-    cancel, watch = Channel.cancel, _LineWatch.__call__
+    cancel, watch = Channel.cancel, _ChannelWatch.__call__
 
     def cancel_and_note(*arguments: Any) -> str:
         told.append(cancel(*arguments))
         return told[-1]
 
-    def cancelled_before_it_is_written(self: _LineWatch, *arguments: Any) -> None:
+    def cancelled_before_it_is_written(self: _ChannelWatch, *arguments: Any) -> None:
         watch(self, *arguments)
         self._cancellation.stop()
         until(lambda: bool(told))
@@ -266,7 +266,7 @@ def test_a_cancel_that_is_there_before_its_call_is_not_lost(
     session = model.open(lab.client())
     model.now()
     monkeypatch.setattr(Channel, "cancel", cancel_and_note)
-    monkeypatch.setattr(_LineWatch, "__call__", cancelled_before_it_is_written)
+    monkeypatch.setattr(_ChannelWatch, "__call__", cancelled_before_it_is_written)
     thread, out = in_background(run(session))
     thread.join(GRACE_S)
     assert told[0] == "not-started"

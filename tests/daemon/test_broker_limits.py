@@ -320,7 +320,7 @@ def test_an_answer_that_is_being_written_when_the_broker_stops_arrives(
     caller.start()
     until(lambda: lab.broker.fair_share.running == 1)
     (client,) = lab.broker.clients
-    write_all, end = client._home.write_all, client.end
+    write_all, end = client._transport.write_all, client.end
 
     def slowly(chunks: list[memoryview]) -> None:
         writing.set()
@@ -331,7 +331,7 @@ def test_an_answer_that_is_being_written_when_the_broker_stops_arrives(
         ended.set()
         end()
 
-    monkeypatch.setattr(client._home, "write_all", slowly)
+    monkeypatch.setattr(client._transport, "write_all", slowly)
     monkeypatch.setattr(client, "end", at_the_end)
     stopper = threading.Thread(target=lab.broker.stop, args=(GRACE_S,))
     stopper.start()

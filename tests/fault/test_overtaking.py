@@ -1,4 +1,4 @@
-"""A line and the connection are read by different threads of the host: whichever is ahead, nobody waits for ever,
+"""A channel and the connection are read by different threads of the host: whichever is ahead, nobody waits for ever,
 and nothing is lost. Each test brings about one order of events."""
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tests.fakes.stopping import stop
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge._fastpath.channel import Line
-from qnnbridge._fastpath.channel_pool import Lines
-from qnnbridge._fastpath.plans import LinePlans
+from qnnbridge._fastpath.channel import FastChannel
+from qnnbridge._fastpath.channel_pool import ChannelPool
+from qnnbridge._fastpath.plans import CallPlans
 from qnnbridge._platform import wait_readable
 from qnnbridge._transport.host_process import HostProcess
 from qnnbridge_protocol.fastpath import call_id
@@ -43,15 +43,15 @@ def host(request: pytest.FixtureRequest, no_leaks: Any) -> Iterator[qnnbridge.Ho
         yield host
 
 
-def running(host: qnnbridge.Host) -> tuple[HostProcess, Lines]:
+def running(host: qnnbridge.Host) -> tuple[HostProcess, ChannelPool]:
     process = host.supervisor.running
     assert process is not None
-    assert process.lines is not None
-    return process, process.lines
+    assert process.pool is not None
+    return process, process.pool
 
 
-def taken(lines: Lines) -> LinePlans:
-    plans = lines.take(None)
+def taken(pool: ChannelPool) -> CallPlans:
+    plans = pool.take(None)
     assert plans is not None
     return plans
 
@@ -59,7 +59,7 @@ def taken(lines: Lines) -> LinePlans:
 @pytest.fixture
 def nobody_takes_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the application's own thread would read, as if it came never to that, or belonged to an older version."""
-    monkeypatch.setattr("qnnbridge._fastpath.channel_pool.Lines.take_in", lambda _self: False)
+    monkeypatch.setattr("qnnbridge._fastpath.channel_pool.ChannelPool.take_in", lambda _self: False)
 
 
 def give_up(model: Later, session: qnnbridge.InferenceSession, x: np.ndarray) -> None:
@@ -94,7 +94,7 @@ def test_the_answer_of_a_call_that_was_given_up_is_read_by_itself(
 
 
 @pytest.mark.usefixtures("nobody_takes_in")
-def test_an_answer_that_nobody_takes_keeps_no_call_on_a_line_waiting(host: qnnbridge.Host, tmp_path: Path):
+def test_an_answer_that_nobody_takes_keeps_no_call_on_a_channel_waiting(host: qnnbridge.Host, tmp_path: Path):
     """It fills the connection, which is read again only by the next call that goes there."""
     gate = tmp_path / "gate"
     (tmp_path / "slow").mkdir()
@@ -118,7 +118,7 @@ def test_an_answer_that_nobody_takes_keeps_no_call_on_a_line_waiting(host: qnnbr
 
 
 @pytest.mark.usefixtures("nobody_takes_in")
-def test_a_phase_that_nobody_takes_keeps_no_call_on_a_line_waiting(
+def test_a_phase_that_nobody_takes_keeps_no_call_on_a_channel_waiting(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """An answer fills the connection, and a session is to be made meanwhile, which has to be told before."""
@@ -137,8 +137,8 @@ def test_a_phase_that_nobody_takes_keeps_no_call_on_a_line_waiting(
     process, _ = running(host)
     assert wait_readable(process.channel._read_fd, GRACE_S), "the host answers"
     spec = {**session._remote.manifest.spec.to_wire(), "model_path": str(third)}
-    process.channel.posts.add({"op": "session.create", "spec": spec})
-    process.channel.posts.add({"op": "session.close", "session": given_up._remote.session_id})
+    process.channel.one_way.add({"op": "session.create", "spec": spec})
+    process.channel.one_way.add({"op": "session.close", "session": given_up._remote.session_id})
 
     def call_for_a_while() -> None:
         end = time.monotonic() + UNTIL_IT_IS_MADE_S
@@ -157,7 +157,7 @@ def test_a_phase_that_nobody_takes_keeps_no_call_on_a_line_waiting(
 
 
 @pytest.mark.usefixtures("nobody_takes_in")
-def test_an_answer_that_nobody_takes_from_its_line_keeps_no_other_call_waiting(
+def test_an_answer_that_nobody_takes_from_its_channel_keeps_no_other_call_waiting(
     no_leaks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", 3600.0)  # nobody tidies up meanwhile
@@ -169,39 +169,39 @@ def test_an_answer_that_nobody_takes_from_its_line_keeps_no_other_call_waiting(
         session = qnnbridge.InferenceSession(model.path, host=host)
         given_up = qnnbridge.InferenceSession(slow.path, host=host, providers=[CPU])
         warm(session)
-        _, lines = running(host)
-        first = taken(lines)
-        warm(given_up, LARGE)  # has a line of its own by that
-        lines.give_back(first)
-        second = lines.idle.popleft()
+        _, pool = running(host)
+        first = taken(pool)
+        warm(given_up, LARGE)  # has a channel of its own by that
+        pool.give_back(first)
+        second = pool.idle.popleft()
         slow.now()
-        lines.idle.append(second)
+        pool.idle.append(second)
         give_up(slow, given_up, LARGE)
         gate.touch()
-        until(second.line.answered)
+        until(second.channel.answered)
         thread, result = in_thread(lambda: session.run(None, {"x": X}))
         thread.join(GRACE_S)
         went_on = not thread.is_alive()
-        lines.reap()
+        pool.reap()
         thread.join()
         assert went_on
         assert np.array_equal(result[0][0], X * 3)
 
 
 @pytest.mark.usefixtures("nobody_takes_in")
-def test_who_waits_on_a_line_reads_what_was_given_up_on_the_connection(host: qnnbridge.Host, tmp_path: Path):
+def test_who_waits_on_a_channel_reads_what_was_given_up_on_the_connection(host: qnnbridge.Host, tmp_path: Path):
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)
     model.now()
     session = qnnbridge.InferenceSession(model.path, host=host, providers=[CPU])
     give_up(model, session, LARGE)
     gate.touch()
-    process, lines = running(host)
+    process, pool = running(host)
     assert wait_readable(process.channel._read_fd, GRACE_S), "the host answers"
     assert process.channel.requests.abandoned
 
     def looked() -> bool:
-        assert lines._on_look() is None
+        assert pool._on_look() is None
         return not process.channel.requests.abandoned
 
     until(looked)
@@ -213,52 +213,54 @@ def test_a_cancel_ahead_of_its_call_is_not_lost(host: qnnbridge.Host, tmp_path: 
     model = Later(tmp_path, f"note:{tmp_path / 'ran'}", npu=npu)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=None if npu else [CPU])
     warm(session)
-    process, lines = running(host)
+    process, pool = running(host)
     model.now()
-    plans = taken(lines)
-    line, (plan,) = plans.line, plans._plans.values()
-    assert process.channel.cancel(line.next_call_id, process.started_at + 3600) == "not-started"
+    plans = taken(pool)
+    channel, (plan,) = plans.channel, plans._plans.values()
+    assert process.channel.cancel(channel.next_call_id, process.started_at + 3600) == "not-started"
     with pytest.raises(errors.Cancelled):
-        call(line, plan.number, plan.inline)
-    assert process.channel.cancel(line.call_id, process.started_at + 3600) in ("finished", "stopped"), "answered"
-    assert process.channel.cancel(call_id(line.number + 1, 1), process.started_at + 3600) == "finished", (
-        "no such line"
+        call(channel, plan.number, plan.inline)
+    assert process.channel.cancel(channel.call_id, process.started_at + 3600) in ("finished", "stopped"), "answered"
+    assert process.channel.cancel(call_id(channel.number + 1, 1), process.started_at + 3600) == "finished", (
+        "no such channel"
     )
-    lines.give_back(plans)
+    pool.give_back(plans)
     assert not (tmp_path / "ran").exists()
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3), "the next one is not meant"
-    assert (host.stats.lines, host.stats.generation) == (1, 1)
+    assert (host.stats.channels, host.stats.generation) == (1, 1)
 
 
-def call(line: Line, plan: int, inline: bool) -> None:
+def call(channel: FastChannel, plan: int, inline: bool) -> None:
     """What comes back is no result."""
-    head = line.call_inline(plan, [X.data.cast("B")], X.nbytes, [], 0, None) if inline else line.call(plan, None)
+    head = (
+        channel.call_inline(plan, [X.data.cast("B")], X.nbytes, [], 0, None) if inline else channel.call(plan, None)
+    )
     assert head is not None
-    line.read_frame(head, None)
+    channel.read_frame(head, None)
 
 
-def test_a_call_whose_line_may_be_cancelled_and_is_not_used_takes_the_line_along(
+def test_a_call_whose_channel_may_be_cancelled_and_is_not_used_takes_the_channel_along(
     host: qnnbridge.Host, tmp_path: Path
 ):
-    """The next call on the line would bear the number of the one that was cancelled."""
+    """The next call on the channel would bear the number of the one that was cancelled."""
     from qnnbridge._fastpath import runner
     from qnnbridge._fastpath.signatures import CallSignature
 
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)
-    _, lines = running(host)
-    (plans,) = lines.idle
+    _, pool = running(host)
+    (plans,) = pool.idle
     shape = next(key[0] for key in plans._plans)
     assert isinstance(shape, CallSignature)
 
-    def on_line(process: HostProcess, line: Line) -> None:
-        process.channel.cancel(line.next_call_id, process.started_at + 3600)
+    def on_channel(process: HostProcess, channel: FastChannel) -> None:
+        process.channel.cancel(channel.next_call_id, process.started_at + 3600)
         raise errors.Cancelled("before it was sent")
 
-    with pytest.raises(runner.Failure):
-        runner.run(session._remote, shape, {"x": X}, None, False, None, on_line)
-    assert plans.line.broken
+    with pytest.raises(runner.FastCallFailed):
+        runner.run(session._remote, shape, {"x": X}, None, False, None, on_channel)
+    assert plans.channel.broken
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
@@ -268,30 +270,30 @@ def test_memory_that_is_released_ahead_of_its_last_call_costs_no_host(tmp_path: 
         model = Later(tmp_path)
         session = qnnbridge.InferenceSession(model.path, host=host)
         warm(session)
-        process, lines = running(host)
-        plans = taken(lines)
+        process, pool = running(host)
+        plans = taken(pool)
         (plan,) = plans._plans.values()
         assert plan.reply is not None
         process.channel.call({"op": "slab.release", "slab": plan.reply.number})
-        head = plans.line.call(plan.number, None)
+        head = plans.channel.call(plan.number, None)
         with pytest.raises(errors.InvalidArgument, match="was released before the call was read"):
-            plans.line.read_frame(head, None)
-        plans.line.broken = True
-        lines.give_back(plans)
+            plans.channel.read_frame(head, None)
+        plans.channel.broken = True
+        pool.give_back(plans)
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
         assert host.stats.generation == 1
 
 
-def test_a_call_that_is_given_up_when_its_host_is_gone_leaves_no_line(host: qnnbridge.Host, tmp_path: Path):
+def test_a_call_that_is_given_up_when_its_host_is_gone_leaves_no_channel(host: qnnbridge.Host, tmp_path: Path):
     """Its caller may be behind the one who cleans up."""
     session = qnnbridge.InferenceSession(Later(tmp_path).path, host=host)
     warm(session)
-    process, lines = running(host)
-    plans = taken(lines)
+    process, pool = running(host)
+    plans = taken(pool)
     process.close()
-    lines.abandon(plans)
-    assert len(lines) == 0
-    assert plans.line._streams.read_fd == -1
+    pool.abandon(plans)
+    assert len(pool) == 0
+    assert plans.channel._streams.read_fd == -1
 
 
 class Contested(collections.deque[tuple[int, int]]):
@@ -320,14 +322,14 @@ def test_a_session_is_unloaded_though_another_caller_is_in_the_way(host: qnnbrid
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
-def test_a_host_that_takes_its_time_is_not_taken_for_dead_when_a_line_ends(host: qnnbridge.Host, tmp_path: Path):
+def test_a_host_that_takes_its_time_is_not_taken_for_dead_when_a_channel_ends(host: qnnbridge.Host, tmp_path: Path):
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)
-    process, lines = running(host)
-    (plans,) = lines.idle
+    process, pool = running(host)
+    (plans,) = pool.idle
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, plans.line._streams.read_fd)  # end of file
+    os.dup2(null, plans.channel._streams.read_fd)  # end of file
     os.close(null)
     stop(process.real_pid)
     thread, result = in_thread(lambda: session.run(None, {"x": X}))

@@ -53,22 +53,22 @@ def ask(host: qnnbridge.Host, session: qnnbridge.InferenceSession, inputs: list[
     """Say this to the host, as a client would that is out of its mind."""
     process = host.supervisor.running
     assert process is not None
-    assert process.lines is not None
-    plans = process.lines.take(None)
+    assert process.pool is not None
+    plans = process.pool.take(None)
     assert plans is not None
     try:
         header = {"op": "plan.make", "plan": 1000, "session": session._remote.session_id, "inline": False}
-        plans.line.ask({**header, "inputs": inputs, "outputs": outputs}, None)
+        plans.channel.ask({**header, "inputs": inputs, "outputs": outputs}, None)
     finally:
-        process.lines.give_back(plans)
+        process.pool.give_back(plans)
 
 
 def slabs(host: qnnbridge.Host) -> tuple[int, int]:
     """The numbers of a slab that we write and of one that the host writes."""
     process = host.supervisor.running
     assert process is not None
-    assert process.lines is not None
-    (plans,) = process.lines.idle
+    assert process.pool is not None
+    (plans,) = process.pool.idle
     assert plans._request is not None
     assert plans._reply is not None
     return plans._request.number, plans._reply.number
@@ -165,7 +165,7 @@ def test_lent_results_are_never_written_again(host: qnnbridge.Host) -> None:
         x = np.full(4, number, np.float32)
         kept.append(session.run(None, {"x": x}, borrow=True)[0])
         session.run(None, {"x": -x})
-    assert host.stats.results_copied > 0, "no more than a few are lent"
+    assert host.stats.results_copied > 0, "no more than a few are borrowed"
     for number, y in enumerate(kept):
         assert (y == 2 * number).all()
 
@@ -190,7 +190,7 @@ def test_memory_that_a_late_call_may_still_write_to_is_given_to_nobody(
     for _ in range(3):
         session.run(None, {"x": X}, out=[out])
     assert np.array_equal(out, X * 3)
-    place = out.base.place
+    location = out.base.location
     model.now()
     given = [out]
     model.late(lambda: session.run(None, {"x": X}, out=given, timeout=0.2))
@@ -198,15 +198,15 @@ def test_memory_that_a_late_call_may_still_write_to_is_given_to_nobody(
     del out
     gc.collect()  # the frames of the error
     others = [session.empty_output("y", (4,)) for _ in range(3)]
-    assert place not in [array.base.place for array in others]
+    assert location not in [array.base.location for array in others]
     gate.touch()
     process = host.supervisor.running
     assert process is not None
-    assert process.lines is not None
+    assert process.pool is not None
     until(lambda: not process.channel.requests.abandoned)
-    process.lines.reap()
+    process.pool.reap()
     others += [session.empty_output("y", (4,)) for _ in range(3)]
-    assert place in [array.base.place for array in others]
+    assert location in [array.base.location for array in others]
 
 
 # --- what is given back ---
@@ -223,12 +223,12 @@ def test_what_is_given_back_while_another_is_sending_is_told_behind_him(no_leaks
             caller, out = in_thread(lambda: busy.run(None, {"x": LARGE}))
             until(process.channel._send_lock.locked)  # and it stays so: the tensor is larger than the pipe
             idle._remote.unload()
-            assert len(process.channel.posts) == 1
+            assert len(process.channel.one_way) == 1
         finally:
             os.kill(host.info.pid, signal.SIGCONT)
         caller.join(GRACE_S)
         assert np.array_equal(out[0][0], LARGE * 3)
-        assert not process.channel.posts
+        assert not process.channel.one_way
         until(lambda: process.call({"op": "host.stats"}).header["sessions"] == 1)
 
 
@@ -252,10 +252,10 @@ def test_memory_that_was_released_while_it_was_shown_does_not_stay(host: qnnbrid
     session.run(None, {"x": X})
     process = host.supervisor.running
     assert process is not None
-    assert process.lines is not None
+    assert process.pool is not None
     seen: dict[int, int] = {}
-    process.lines.trim(seen)
-    process.lines.trim(seen)
+    process.pool.trim(seen)
+    process.pool.trim(seen)
     until(lambda: Rest.of(pid).shared <= before)
 
 
@@ -318,13 +318,13 @@ def test_where_there_is_no_memory_at_all_calls_go_on_and_it_is_used_when_there_i
     assert host.stats.shared_memory == "available"
 
 
-def test_without_descriptors_calls_go_by_the_connection_and_lines_are_opened_later(host: qnnbridge.Host) -> None:
+def test_without_descriptors_calls_go_by_the_connection_and_channels_are_opened_later(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
     session.run(None, {"x": X})
     with no_more_than(0):
         for _ in range(3):
             assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
-    assert host.stats.lines == 0
+    assert host.stats.channels == 0
     assert "open files" in host.stats.shared_memory
 
     def shared() -> bool:
@@ -355,18 +355,22 @@ def test_what_the_host_was_not_told_of_is_taken_back_and_nothing_else(
     warm(session)
     process = host.supervisor.running
     assert process is not None
-    assert process.lines is not None
+    assert process.pool is not None
     taken_back: list[dict[str, Any]] = []
-    monkeypatch.setattr("qnnbridge._fastpath.channel_pool.take_back", lambda place, _pid: taken_back.append(place))
-    place = {"handle": 1}
+    monkeypatch.setattr(
+        "qnnbridge._fastpath.channel_pool.reclaim", lambda share_handle, _pid: taken_back.append(share_handle)
+    )
+    share_handle = {"handle": 1}
     header = {"op": "slab.attach", "slab": 0, "size": 0, "host_writes": False}
     if way == "half sent":
         monkeypatch.setattr(process.channel, "_write", half_written)
     elif way == "host gone":
         os.kill(process.real_pid, signal.SIGKILL)
     with process.channel._send_lock if way == "not sent" else nullcontext(), pytest.raises(raised):
-        process.lines._give(header, {"where": place}, time.monotonic() + (0.2 if raised is Deadline else GRACE_S))
-    assert taken_back == ([place] if way == "not sent" else [])
+        process.pool._give(
+            header, {"where": share_handle}, time.monotonic() + (0.2 if raised is Deadline else GRACE_S)
+        )
+    assert taken_back == ([share_handle] if way == "not sent" else [])
 
 
 def half_written(_chunks: list[memoryview], _deadline: float | None) -> None:

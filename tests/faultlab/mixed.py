@@ -174,16 +174,16 @@ def _come_to_rest(host: qnnbridge.Host, usual_fds: int | None) -> tuple[Rest, Re
     gc.collect()
     process = host.supervisor.running
     assert process is not None
-    if process.lines is not None:
+    if process.pool is not None:
         seen: dict[int, int] = {}
-        process.lines.trim(seen)  # notes what was used
-        process.lines.trim(seen)  # closes what was not used since
-        assert not len(process.lines)
+        process.pool.trim(seen)  # notes what was used
+        process.pool.trim(seen)  # closes what was not used since
+        assert not len(process.pool)
     host.ping(REST_TIMEOUT_S)
     until = time.monotonic() + REST_TIMEOUT_S
     rest = Rest.of(os.getpid()), Rest.of(process.real_pid)
     while time.monotonic() < until:
-        # The host's lines end in threads of their own, a dead host's standard error in another.
+        # The host's fast channels end in threads of their own, a dead host's standard error in another.
         threading.Event().wait(0.1)
         before, rest = rest, (Rest.of(os.getpid()), Rest.of(process.real_pid))
         quiet = rest[1].fds == before[1].fds if usual_fds is None else rest[1].fds <= usual_fds

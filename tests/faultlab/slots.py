@@ -108,8 +108,8 @@ def _at_rest(host: qnnbridge.Host) -> Rest:
     gc.collect()
     process = host.supervisor.running
     assert process is not None
-    if process.lines is not None:
+    if process.pool is not None:
         seen: dict[int, int] = {}
-        process.lines.trim(seen)
-        process.lines.trim(seen)
+        process.pool.trim(seen)
+        process.pool.trim(seen)
     return Rest.of(os.getpid())

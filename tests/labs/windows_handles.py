@@ -23,8 +23,8 @@ from tests.daemon.brokers import lab, until
 from tests.fakes.hosts import fake_host, script
 from windows_facts import FACTS, TIMEOUT_S, fact, report
 
-from qnnbridge._fastpath.channel_pool import Lines
-from qnnbridge._platform._win32_streams import LineStreams, SharedMemory, give_handle, take_back
+from qnnbridge._fastpath.channel_pool import ChannelPool
+from qnnbridge._platform._win32_streams import ChannelStreams, SharedMemory, give_handle, reclaim
 from qnnbridge._transport.channel import Deadline
 from qnnbridge_daemon import client_slabs
 from qnnbridge_daemon._platform._win32_passing import KeptMemory
@@ -67,7 +67,7 @@ def is_memory(handle: int, pid: int, content: bytes) -> bool:
         return False
 
 
-def nobody_has_other_ends(streams: LineStreams) -> bool:
+def nobody_has_other_ends(streams: ChannelStreams) -> bool:
     """Nothing but what we have ourselves keeps a pipe from being broken."""
     streams.opened()
     try:
@@ -84,16 +84,16 @@ def nobody_has_other_ends(streams: LineStreams) -> bool:
 
 
 class Given:
-    """The ends of a line, given to a host."""
+    """The ends of a channel, given to a host."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._streams = LineStreams()
-        read, write = self._streams.places(pid)
+        self._streams = ChannelStreams()
+        read, write = self._streams.share_handles(pid)
         self.read, self.write = dict(read), dict(write)
         self.were_open = []
-        for place in (read, write):
-            ours = brought_here(place["handle"], pid)
+        for share_handle in (read, write):
+            ours = brought_here(share_handle["handle"], pid)
             self.were_open.append(ours is not None)
             if ours is not None:
                 _winapi.CloseHandle(ours)
@@ -102,16 +102,16 @@ class Given:
         return nobody_has_other_ends(self._streams)
 
 
-def lines_of(host: qnnbridge.Host) -> Lines:
+def channels_of(host: qnnbridge.Host) -> ChannelPool:
     """Those of a host that is up."""
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     for _ in range(3):
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     process = host.supervisor.running
     assert process is not None
-    assert process.lines is not None
-    assert len(process.lines) == 1
-    return process.lines
+    assert process.pool is not None
+    assert len(process.pool) == 1
+    return process.pool
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -123,30 +123,30 @@ def refusal(call: Callable[[], object]) -> str:
 
 
 @fact
-def line_that_is_refused() -> Any:
+def channel_that_is_refused() -> Any:
     told = {}
     with fake_host() as host:
-        lines = lines_of(host)
-        channel, pid = lines._channel, lines._channel.peer.pid
+        pool = channels_of(host)
+        channel, pid = pool._connection, pool._connection.peer.pid
         ways: dict[str, dict[str, Any]] = {
             "no such memory": {"phases": 4_000_000},
-            "no proper number": {"line": 0},
+            "no proper number": {"channel": 0},
             "one end only": {"write": {}},
             "no end at all": {"write": {"handle": "x"}},
         }
         for name, wrong in ways.items():
             given = Given(pid)
-            header = {"op": "line.open", "line": 1000, "slot": 1, "phases": None}
+            header = {"op": "channel.open", "channel": 1000, "slot": 1, "phases": None}
             if "write" in wrong:  # what is not named is nobody's: it is taken back
                 taken = {"handle": given.write["handle"]}
-                take_back(taken, pid)
+                reclaim(taken, pid)
             said = refusal(
                 lambda header={**header, "read": given.read, "write": given.write, **wrong}: channel.call(header)  # type: ignore[misc]
             )
             told[name] = [given.were_open, said, given.nobody_has_them()]
         for number in range(2000, 2000 + 64):  # as many as there may be
             given = Given(pid)
-            header = {"op": "line.open", "line": number, "slot": 1, "phases": None}
+            header = {"op": "channel.open", "channel": number, "slot": 1, "phases": None}
             said = refusal(
                 lambda header={**header, "read": given.read, "write": given.write}: channel.call(header)  # type: ignore[misc]
             )
@@ -164,8 +164,8 @@ kept: list[Given] = []
 def memory_that_is_refused() -> Any:
     told = {}
     with fake_host() as host:
-        lines = lines_of(host)
-        channel, pid = lines._channel, lines._channel.peer.pid
+        pool = channels_of(host)
+        channel, pid = pool._connection, pool._connection.peer.pid
         memory = SharedMemory(65536, writable=True)
         memory.take_view()[: len(OURS)] = OURS
         for name, number, size in (
@@ -174,7 +174,7 @@ def memory_that_is_refused() -> Any:
             ("no size", 901, 0),
             ("too large", 902, 1 << 30),
         ):
-            where = memory.place(pid)
+            where = memory.share_handle(pid)
             handle = where["handle"]
             before = is_memory(handle, pid, OURS)
             header = {"op": "slab.attach", "slab": number, "size": size, "host_writes": False, "where": where}
@@ -187,12 +187,12 @@ def memory_that_is_refused() -> Any:
 @fact
 def what_was_not_sent_is_taken_back() -> Any:
     with fake_host() as host:
-        lines = lines_of(host)
-        given = Given(lines._channel.peer.pid)
-        header = {"op": "line.open", "line": 1000, "slot": 1, "phases": None}
-        with lines._channel._send_lock:
+        pool = channels_of(host)
+        given = Given(pool._connection.peer.pid)
+        header = {"op": "channel.open", "channel": 1000, "slot": 1, "phases": None}
+        with pool._connection._send_lock:
             said = refusal(
-                lambda: lines._give(header, {"read": given.read, "write": given.write}, time.monotonic() + 0.05)
+                lambda: pool._give(header, {"read": given.read, "write": given.write}, time.monotonic() + 0.05)
             )
         return [given.were_open, said, given.nobody_has_them()]
 
@@ -211,9 +211,9 @@ def a_second_end_that_cannot_be_given() -> Any:
         return given[0]
 
     sharing.give_handle = give
-    streams = LineStreams()
+    streams = ChannelStreams()
     try:
-        streams.places(os.getpid())
+        streams.share_handles(os.getpid())
         return "given"
     except OSError:
         return nobody_has_other_ends(streams)
@@ -263,7 +263,7 @@ def memory_of_a_client_is_passed_on() -> Any:
         psutil.Process(process.real_pid).kill()
         told["results of the next host"] = calls(session, given, taken)
         stats = made.npu_host.stats
-        told["by lines"] = [session.host.stats.shared_calls >= 8, stats.shared_calls >= 8, stats.generation]
+        told["by channels"] = [session.host.stats.shared_calls >= 8, stats.shared_calls >= 8, stats.generation]
         told["memory of the daemon"] = stats.shared_bytes >= given.nbytes
         del given, taken
         told["kept"] = Counted.made > 3

@@ -88,7 +88,6 @@ CLASS_NAMES_LEFT = {
     "Level",
     "Limits",
     "Line",
-    "Lines",
     "Made",
     "Node",
     "NotFound",

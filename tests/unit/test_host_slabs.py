@@ -11,8 +11,8 @@ from tests import needs
 
 from qnnbridge._fastpath.memory import SMALLEST_SLAB_BYTES, Slab
 from qnnbridge_host.fastpath.call import FastCall
-from qnnbridge_host.fastpath.channel import Line
-from qnnbridge_host.fastpath.open_channels import Lines
+from qnnbridge_host.fastpath.channel import HostChannel
+from qnnbridge_host.fastpath.open_channels import OpenChannels
 from qnnbridge_host.fastpath.shared_memory import Slab as HostSlab
 from qnnbridge_host.fastpath.shared_memory import Slabs
 from qnnbridge_protocol.elements import ElementType
@@ -33,7 +33,7 @@ def slab() -> Iterator[Slab]:
 
 
 def attach(slabs: Slabs, slab: Slab, asked: int) -> None:
-    slabs.attach(NUMBER, slab.place(os.getpid()), slab.size, host_writes=True, asked=asked)
+    slabs.attach(NUMBER, slab.share_handle(os.getpid()), slab.size, host_writes=True, asked=asked)
 
 
 def test_a_release_that_overtakes_what_it_releases_is_not_lost(slab: Slab) -> None:
@@ -59,7 +59,7 @@ class Session:
         raise AssertionError("nobody calls")
 
 
-class Desk:
+class FakeSink:
     """In the place of a server."""
 
     limits = Limits()
@@ -80,27 +80,27 @@ class Desk:
 class Interfering(Slabs):
     """Somebody releases what was looked up, before the plan that was made of it is there."""
 
-    lines: Lines
+    channels: OpenChannels
 
     def get(self, number: int) -> HostSlab:
         found = super().get(number)
-        self.lines.operations["slab.release"]({"slab": number}, 2)
+        self.channels.operations["slab.release"]({"slab": number}, 2)
         return found
 
 
 def test_memory_that_is_released_while_a_plan_is_made_is_not_kept_by_it(slab: Slab) -> None:
-    """Nobody else would let go of it before the line ends."""
+    """Nobody else would let go of it before the channel ends."""
     slabs = Interfering()
-    slabs.lines = lines = Lines(Desk(), slabs)
+    slabs.channels = channels = OpenChannels(FakeSink(), slabs)
     attach(slabs, slab, asked=1)
     (in_fd, to_host), (from_host, out_fd) = os.pipe(), os.pipe()
     try:
-        line = Line(lines, 1, (in_fd, out_fd), None)
-        lines._open.add(line)
+        channel = HostChannel(channels, 1, (in_fd, out_fd), None)
+        channels._open.add(channel)
         output = ["y", int(ElementType.FLOAT), [4], NUMBER, 0]
         plan = {"op": "plan.make", "plan": 1, "session": 1, "inline": False, "inputs": [], "outputs": [output]}
-        line._answer_question(1, Frame(Kind.REQUEST, 1, plan))
-        assert line._plans == {}
+        channel._answer_question(1, Frame(Kind.REQUEST, 1, plan))
+        assert channel._plans == {}
     finally:
         for fd in (in_fd, to_host, from_host, out_fd):
             os.close(fd)

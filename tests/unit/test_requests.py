@@ -13,7 +13,7 @@ import pytest
 from tests.unit.wire_streams import feed, wire
 
 from qnnbridge_host.errors import describe
-from qnnbridge_host.in_flight import GIVING_BACK, Declaration, InFlight, Request
+from qnnbridge_host.in_flight import RELEASING_OPERATIONS, Declaration, InFlight, Request
 from qnnbridge_protocol.errors import OptionError, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.limits import Limits
@@ -35,7 +35,7 @@ class Stopper:
         self.stopped.set()
 
 
-class Desk:
+class Table:
     """Requests in flight, and the declarations that went out."""
 
     def __init__(self, limit: int = 10) -> None:
@@ -74,68 +74,68 @@ class Desk:
 
 
 def test_one_more_than_the_limit_is_not_taken_until_one_is_done() -> None:
-    desk = Desk(limit=2)
-    first = desk.request(1)
-    desk.request(2)
+    table = Table(limit=2)
+    first = table.request(1)
+    table.request(2)
     third = Request(3, {}, ())
-    assert not desk.in_flight.add(third)
-    assert len(desk.in_flight) == 2
-    desk.in_flight.finish(first, failed=False)
-    assert desk.in_flight.add(third)
+    assert not table.in_flight.add(third)
+    assert len(table.in_flight) == 2
+    table.in_flight.finish(first, failed=False)
+    assert table.in_flight.add(third)
 
 
 def test_the_next_request_may_be_ahead_of_the_end_of_one_that_has_been_answered() -> None:
     """A client at its limit asks again when it has read an answer: the thread that wrote that is not further yet."""
-    desk = Desk(limit=1)
-    first = desk.request(1)
-    desk.in_flight.about_to_answer(first)
+    table = Table(limit=1)
+    first = table.request(1)
+    table.in_flight.about_to_answer(first)
     second = Request(2, {}, ())
-    assert desk.in_flight.add(second)
-    assert not desk.in_flight.add(Request(3, {}, ()))
-    desk.in_flight.about_to_answer(second)
-    assert not desk.in_flight.add(Request(4, {}, ())), "answers that nobody reads have a limit, too"
-    desk.in_flight.finish(first, failed=False)
-    assert desk.in_flight.add(Request(5, {}, ()))
+    assert table.in_flight.add(second)
+    assert not table.in_flight.add(Request(3, {}, ()))
+    table.in_flight.about_to_answer(second)
+    assert not table.in_flight.add(Request(4, {}, ())), "answers that nobody reads have a limit, too"
+    table.in_flight.finish(first, failed=False)
+    assert table.in_flight.add(Request(5, {}, ()))
 
 
 def test_nothing_is_declared_about_a_request_that_is_being_answered() -> None:
     """Its answer may fill the pipe, and the declaration would wait behind it, with the table."""
-    desk = Desk()
-    first = desk.request(1)
-    desk.in_flight.enter(first, "running")
-    desk.in_flight.about_to_answer(first)
-    desk.request(2)
-    assert desk.told == []
+    table = Table()
+    first = table.request(1)
+    table.in_flight.enter(first, "running")
+    table.in_flight.about_to_answer(first)
+    table.request(2)
+    assert table.told == []
 
 
-@pytest.mark.parametrize("op", GIVING_BACK)
+@pytest.mark.parametrize("op", RELEASING_OPERATIONS)
 def test_what_gives_something_back_is_taken_beyond_the_limit(op: str) -> None:
     """Refused, it would leave in the host what nobody has any more use for, and nobody would know."""
-    desk = Desk(limit=1)
-    desk.request(1)
+    table = Table(limit=1)
+    table.request(1)
     giving_back = Request(2, {"op": op}, ())
-    assert desk.in_flight.add(giving_back)
-    assert not desk.in_flight.add(Request(3, {"op": "session.run"}, ()))
-    desk.in_flight.finish(giving_back, failed=False)
-    assert not desk.in_flight.add(Request(4, {"op": "session.run"}, ())), "it made no room"
+    assert table.in_flight.add(giving_back)
+    assert not table.in_flight.add(Request(3, {"op": "session.run"}, ()))
+    table.in_flight.finish(giving_back, failed=False)
+    assert not table.in_flight.add(Request(4, {"op": "session.run"}, ())), "it made no room"
 
 
 def test_a_request_that_was_not_taken_is_unknown() -> None:
-    desk = Desk(limit=1)
-    desk.request(1)
-    desk.in_flight.add(Request(2, {}, ()))
-    assert desk.in_flight.cancel(2, NO_GRACE_S) == "finished"
+    table = Table(limit=1)
+    table.request(1)
+    table.in_flight.add(Request(2, {}, ()))
+    assert table.in_flight.cancel(2, NO_GRACE_S) == "finished"
 
 
 def test_draining_waits_for_the_last_answer() -> None:
-    desk = Desk()
-    assert desk.in_flight.drain(NO_GRACE_S), "nothing to wait for"
-    request = desk.request(1)
-    assert not desk.in_flight.drain(NO_GRACE_S)
+    table = Table()
+    assert table.in_flight.drain(NO_GRACE_S), "nothing to wait for"
+    request = table.request(1)
+    assert not table.in_flight.drain(NO_GRACE_S)
     drained: list[bool] = []
-    thread = threading.Thread(target=lambda: drained.append(desk.in_flight.drain(GRACE_S)))
+    thread = threading.Thread(target=lambda: drained.append(table.in_flight.drain(GRACE_S)))
     thread.start()
-    desk.in_flight.finish(request, failed=False)
+    table.in_flight.finish(request, failed=False)
     thread.join(GRACE_S)
     assert drained == [True]
 
@@ -144,49 +144,49 @@ def test_draining_waits_for_the_last_answer() -> None:
 
 
 def test_a_request_that_still_waits_is_withdrawn() -> None:
-    desk = Desk()
-    request = desk.request(1, started=False)
-    assert desk.in_flight.cancel(1, GRACE_S) == "not-started"
-    assert not desk.in_flight.start(request), "it must not run when its turn comes"
+    table = Table()
+    request = table.request(1, started=False)
+    assert table.in_flight.cancel(1, GRACE_S) == "not-started"
+    assert not table.in_flight.start(request), "it must not run when its turn comes"
 
 
 def test_a_cancel_does_not_overtake_its_request() -> None:
     """Another thread has read the request and is on its way with it."""
-    desk = Desk()
-    desk.in_flight.announce(1)
+    table = Table()
+    table.in_flight.announce(1)
     states: list[str] = []
-    canceller = threading.Thread(target=lambda: states.append(desk.in_flight.cancel(1, GRACE_S)))
+    canceller = threading.Thread(target=lambda: states.append(table.in_flight.cancel(1, GRACE_S)))
     canceller.start()
-    request = desk.request(1, started=False)
-    desk.in_flight.arrive(1)
+    request = table.request(1, started=False)
+    table.in_flight.arrive(1)
     canceller.join(GRACE_S)
     assert states == ["not-started"]
-    assert not desk.in_flight.start(request)
+    assert not table.in_flight.start(request)
 
 
 def test_a_request_waits_for_those_that_were_read_before_it() -> None:
-    desk = Desk()
+    table = Table()
     for number in (1, 2):
-        desk.in_flight.announce(number)
-    desk.in_flight.await_turn(1)
+        table.in_flight.announce(number)
+    table.in_flight.await_turn(1)
     order: list[int] = []
 
     def second() -> None:
-        desk.in_flight.await_turn(2)
+        table.in_flight.await_turn(2)
         order.append(2)
 
     thread = threading.Thread(target=second)
     thread.start()
     order.append(1)
-    desk.in_flight.arrive(1)
+    table.in_flight.arrive(1)
     thread.join(GRACE_S)
     assert order == [1, 2]
 
 
 class Carried(Request):
-    """A call that came by a line and has memory to note its phases in."""
+    """A call that came by a channel and has memory to note its phases in."""
 
-    on_line = True
+    on_channel = True
 
     def serve(self) -> bool:
         return True
@@ -205,96 +205,96 @@ def over(threads: list[threading.Thread], within_s: float = GRACE_S) -> bool:
     return not any(thread.is_alive() for thread in threads)
 
 
-@pytest.mark.parametrize("op", ["session.run", *GIVING_BACK])
+@pytest.mark.parametrize("op", ["session.run", *RELEASING_OPERATIONS])
 def test_nobody_waits_for_a_phase_of_another_that_the_client_does_not_take(op: str) -> None:
     """Who is about to declare a step is not in it."""
-    desk = Desk()
-    first = desk.request(1)
-    desk.has_room.clear()
-    teller = in_threads(lambda: desk.in_flight.enter(first, "compiling"))
-    assert desk.waits.wait(GRACE_S)
+    table = Table()
+    first = table.request(1)
+    table.has_room.clear()
+    teller = in_threads(lambda: table.in_flight.enter(first, "compiling"))
+    assert table.waits.wait(GRACE_S)
 
     def another() -> None:
-        desk.in_flight.announce(2)
+        table.in_flight.announce(2)
         second = Request(2, {"op": op}, ())
-        assert desk.in_flight.add(second)
-        desk.in_flight.arrive(2)
-        assert desk.in_flight.start(second)
-        desk.in_flight.about_to_answer(second)
-        desk.in_flight.finish(second, failed=False)
+        assert table.in_flight.add(second)
+        table.in_flight.arrive(2)
+        assert table.in_flight.start(second)
+        table.in_flight.about_to_answer(second)
+        table.in_flight.finish(second, failed=False)
 
     others = in_threads(
         another,
-        lambda: desk.in_flight.carry(Carried(2**32 + 1, {}, ())),
-        lambda: desk.in_flight.cancel(1, NO_GRACE_S),
-        lambda: desk.in_flight.take_withdrawn(1),
-        lambda: desk.in_flight.drain(NO_GRACE_S),
+        lambda: table.in_flight.carry(Carried(2**32 + 1, {}, ())),
+        lambda: table.in_flight.cancel(1, NO_GRACE_S),
+        lambda: table.in_flight.take_withdrawn(1),
+        lambda: table.in_flight.drain(NO_GRACE_S),
     )
     went_on = over(others)
     waited = not over(teller, NO_GRACE_S)
-    desk.has_room.set()
+    table.has_room.set()
     assert over(teller)
     assert went_on
     assert waited, "who enters the step"
-    assert desk.told == [(1, "compiling")]
+    assert table.told == [(1, "compiling")]
 
 
-@pytest.mark.parametrize("op", GIVING_BACK)
+@pytest.mark.parametrize("op", RELEASING_OPERATIONS)
 def test_what_gives_something_back_tells_nothing_of_others(op: str) -> None:
     """It would wait for the client, who does not look for the answer."""
-    desk = Desk()
-    desk.in_flight.enter(desk.request(1), "running")
-    assert desk.in_flight.add(Request(2, {"op": op}, ()))
-    assert desk.told == []
-    desk.request(3)
-    assert desk.told == [(1, "running")]
+    table = Table()
+    table.in_flight.enter(table.request(1), "running")
+    assert table.in_flight.add(Request(2, {"op": op}, ()))
+    assert table.told == []
+    table.request(3)
+    assert table.told == [(1, "running")]
 
 
-@pytest.mark.parametrize("by_line", [True, False], ids=["line", "connection"])
-def test_who_comes_later_waits_until_the_client_knows_what_is_in_native_code(by_line: bool) -> None:
+@pytest.mark.parametrize("by_channel", [True, False], ids=["channel", "connection"])
+def test_who_comes_later_waits_until_the_client_knows_what_is_in_native_code(by_channel: bool) -> None:
     """However many come: none may be in there with one that the client does not know of."""
-    desk = Desk()
-    desk.in_flight.enter(desk.request(1), "running")
-    desk.has_room.clear()
+    table = Table()
+    table.in_flight.enter(table.request(1), "running")
+    table.has_room.clear()
 
     def come(number: int) -> None:
-        if by_line:
-            desk.in_flight.carry(Carried(number, {}, ()))
+        if by_channel:
+            table.in_flight.carry(Carried(number, {}, ()))
         else:
-            desk.request(number)
+            table.request(number)
 
     threads = in_threads(*(lambda number=number: come(number) for number in (2, 3, 4)))  # type: ignore[misc]
-    assert desk.waits.wait(GRACE_S)
+    assert table.waits.wait(GRACE_S)
     entered = over(threads, 0.05)
-    assert desk.in_flight.cancel(1, NO_GRACE_S) == "still-running", "the table is free"
-    desk.has_room.set()
+    assert table.in_flight.cancel(1, NO_GRACE_S) == "still-running", "the table is free"
+    table.has_room.set()
     assert over(threads)
     assert not entered
-    assert desk.told == [(1, "running")]
+    assert table.told == [(1, "running")]
 
 
 @pytest.mark.parametrize("then", ["answered", "creating", "another call"])
 def test_nothing_is_told_of_a_step_that_is_over_by_then(then: str) -> None:
     """The answer goes first, or the next step, or the call has a new number: what was found out before is stale."""
-    desk = Desk()
-    first = desk.request(1)
-    desk.in_flight.enter(first, "running")
+    table = Table()
+    first = table.request(1)
+    table.in_flight.enter(first, "running")
     expected = [(1, then)]
-    with desk.stream:
-        threads = in_threads(lambda: desk.request(2))
-        assert desk.waits.wait(GRACE_S)
+    with table.stream:
+        threads = in_threads(lambda: table.request(2))
+        assert table.waits.wait(GRACE_S)
         if then == "another call":
             first.id, expected = 7, []
         elif then == "creating":
-            threads += in_threads(lambda: desk.in_flight.enter(first, then))
+            threads += in_threads(lambda: table.in_flight.enter(first, then))
         else:
-            threads += in_threads(lambda: desk.answer(first))
+            threads += in_threads(lambda: table.answer(first))
         until = time.monotonic() + GRACE_S
         while first.id == 1 and first.phase == "running":
             assert time.monotonic() < until
             time.sleep(0.001)
     assert over(threads)
-    assert desk.told == expected
+    assert table.told == expected
 
 
 class Between:
@@ -315,69 +315,69 @@ class Between:
 
 def test_of_two_cancels_at_once_one_answers_the_request() -> None:
     """A second answer would be nonsense to the client."""
-    desk = Desk()
-    desk.request(1, started=False)
+    table = Table()
+    table.request(1, started=False)
     for _ in range(2):
-        assert desk.in_flight.cancel(1, NO_GRACE_S) == "not-started"
+        assert table.in_flight.cancel(1, NO_GRACE_S) == "not-started"
     taken: list[Request | None] = []
-    desk.in_flight._lock = Between(desk.in_flight._lock, lambda: taken.append(desk.in_flight.take_withdrawn(1)))  # type: ignore[assignment]
-    taken.append(desk.in_flight.take_withdrawn(1))
+    table.in_flight._lock = Between(table.in_flight._lock, lambda: taken.append(table.in_flight.take_withdrawn(1)))  # type: ignore[assignment]
+    taken.append(table.in_flight.take_withdrawn(1))
     assert sum(request is not None for request in taken) == 1
 
 
 def test_cancelling_twice_says_the_same() -> None:
-    desk = Desk()
-    desk.request(1, started=False)
-    assert [desk.in_flight.cancel(1, GRACE_S) for _ in range(2)] == ["not-started", "not-started"]
+    table = Table()
+    table.request(1, started=False)
+    assert [table.in_flight.cancel(1, GRACE_S) for _ in range(2)] == ["not-started", "not-started"]
 
 
 @pytest.mark.parametrize(("failed", "state"), [(True, "stopped"), (False, "finished")])
 def test_a_request_that_ends_within_the_grace_is_stopped_or_has_finished_all_the_same(
     failed: bool, state: str
 ) -> None:
-    desk = Desk()
-    request = desk.request(1)
+    table = Table()
+    request = table.request(1)
     request.stopper = stopper = Stopper()
 
     def work() -> None:
         assert stopper.stopped.wait(GRACE_S)
-        desk.in_flight.finish(request, failed=failed)
+        table.in_flight.finish(request, failed=failed)
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert desk.in_flight.cancel(1, GRACE_S) == state
+    assert table.in_flight.cancel(1, GRACE_S) == state
     thread.join(GRACE_S)
 
 
 def test_a_request_that_does_not_stop_goes_on() -> None:
-    desk = Desk()
-    request = desk.request(1)
+    table = Table()
+    request = table.request(1)
     request.stopper = stopper = Stopper()
-    assert desk.in_flight.cancel(1, NO_GRACE_S) == "still-running"
+    assert table.in_flight.cancel(1, NO_GRACE_S) == "still-running"
     assert stopper.stopped.is_set()
-    assert len(desk.in_flight) == 1
+    assert len(table.in_flight) == 1
 
 
 def test_a_request_that_cannot_be_stopped_goes_on() -> None:
-    desk = Desk()
-    desk.request(1)
-    assert desk.in_flight.cancel(1, NO_GRACE_S) == "still-running"
+    table = Table()
+    table.request(1)
+    assert table.in_flight.cancel(1, NO_GRACE_S) == "still-running"
 
 
 @pytest.mark.parametrize("request_id", [1, 2, 0, 2**64 - 1])
 def test_what_is_answered_or_was_never_asked_is_finished(request_id: int) -> None:
-    desk = Desk()
-    desk.in_flight.finish(desk.request(1), failed=True)
-    assert desk.in_flight.cancel(request_id, GRACE_S) == "finished"
+    table = Table()
+    table.in_flight.finish(table.request(1), failed=True)
+    assert table.in_flight.cancel(request_id, GRACE_S) == "finished"
 
 
 def test_a_cancel_that_comes_before_the_work_can_be_stopped_still_stops_it() -> None:
     """A request decodes its tensors between its start and its native call; a cancel then must not be lost."""
-    desk = Desk()
-    request = desk.request(1)
-    assert desk.in_flight.cancel(1, NO_GRACE_S) == "still-running"
+    table = Table()
+    request = table.request(1)
+    assert table.in_flight.cancel(1, NO_GRACE_S) == "still-running"
     request.stopper = stopper = Stopper()
-    desk.in_flight.enter(request, "running")
+    table.in_flight.enter(request, "running")
     assert stopper.stopped.is_set()
 
 
@@ -385,59 +385,59 @@ def test_a_cancel_that_comes_before_the_work_can_be_stopped_still_stops_it() -> 
 
 
 def test_a_lone_run_declares_nothing() -> None:
-    desk = Desk()
-    request = desk.request(1)
-    desk.in_flight.enter(request, "running")
-    desk.in_flight.finish(request, failed=False)
-    assert desk.told == []
+    table = Table()
+    request = table.request(1)
+    table.in_flight.enter(request, "running")
+    table.in_flight.finish(request, failed=False)
+    assert table.told == []
 
 
 @pytest.mark.parametrize("phase", ["creating", "compiling", "importing", "registering"])
 def test_other_phases_are_always_declared(phase: str) -> None:
-    desk = Desk()
-    desk.in_flight.enter(desk.request(1), phase)
-    assert desk.told == [(1, phase)]
+    table = Table()
+    table.in_flight.enter(table.request(1), phase)
+    assert table.told == [(1, phase)]
 
 
 def test_a_run_that_starts_beside_another_request_is_declared() -> None:
-    desk = Desk()
-    desk.request(1, started=False)
-    desk.in_flight.enter(desk.request(2), "running")
-    assert desk.told == [(2, "running")]
+    table = Table()
+    table.request(1, started=False)
+    table.in_flight.enter(table.request(2), "running")
+    assert table.told == [(2, "running")]
 
 
 def test_a_run_that_is_under_way_is_declared_once_when_a_second_request_comes() -> None:
-    desk = Desk()
-    desk.in_flight.enter(desk.request(1), "running")
-    desk.request(2, started=False)
-    desk.request(3, started=False)
-    assert desk.told == [(1, "running")]
+    table = Table()
+    table.in_flight.enter(table.request(1), "running")
+    table.request(2, started=False)
+    table.request(3, started=False)
+    assert table.told == [(1, "running")]
 
 
 def test_a_request_in_the_queue_is_no_suspect() -> None:
-    desk = Desk()
+    table = Table()
     for number in (1, 2, 3):
-        desk.request(number, started=False)
-    assert desk.told == []
+        table.request(number, started=False)
+    assert table.told == []
 
 
 def test_the_steps_of_one_request_are_declared_one_after_the_other() -> None:
-    desk = Desk()
-    request = desk.request(1)
+    table = Table()
+    request = table.request(1)
     for phase in ("creating", "compiling"):
-        desk.in_flight.enter(request, phase)
-    assert desk.told == [(1, "creating"), (1, "compiling")]
+        table.in_flight.enter(request, phase)
+    assert table.told == [(1, "creating"), (1, "compiling")]
 
 
 def test_after_a_time_with_two_a_lone_run_is_quiet_again() -> None:
-    desk = Desk()
-    first, second = desk.request(1), desk.request(2)
+    table = Table()
+    first, second = table.request(1), table.request(2)
     for request in (first, second):
-        desk.in_flight.enter(request, "running")
-        desk.in_flight.finish(request, failed=False)
-    desk.told.clear()
-    desk.in_flight.enter(desk.request(3), "running")
-    assert desk.told == []
+        table.in_flight.enter(request, "running")
+        table.in_flight.finish(request, failed=False)
+    table.told.clear()
+    table.in_flight.enter(table.request(3), "running")
+    assert table.told == []
 
 
 def test_a_request_knows_its_operation_and_takes_a_header_without_one() -> None:
@@ -487,17 +487,17 @@ def test_whatever_a_handler_raises_can_be_answered(error: BaseException) -> None
 
 
 def test_a_withdrawn_request_is_handed_out_once_to_be_answered() -> None:
-    desk = Desk()
-    request = desk.request(1, started=False)
-    assert desk.in_flight.take_withdrawn(1) is None, "it is not withdrawn"
-    desk.in_flight.cancel(1, GRACE_S)
-    assert desk.in_flight.take_withdrawn(1) is request
-    assert desk.in_flight.take_withdrawn(1) is None
-    assert not desk.in_flight.start(request), "and is not answered again at its turn"
-    running = desk.request(2)
-    desk.in_flight.cancel(2, NO_GRACE_S)
-    assert desk.in_flight.take_withdrawn(2) is None, "it answers for itself"
-    desk.in_flight.finish(running, failed=False)
+    table = Table()
+    request = table.request(1, started=False)
+    assert table.in_flight.take_withdrawn(1) is None, "it is not withdrawn"
+    table.in_flight.cancel(1, GRACE_S)
+    assert table.in_flight.take_withdrawn(1) is request
+    assert table.in_flight.take_withdrawn(1) is None
+    assert not table.in_flight.start(request), "and is not answered again at its turn"
+    running = table.request(2)
+    table.in_flight.cancel(2, NO_GRACE_S)
+    assert table.in_flight.take_withdrawn(2) is None, "it answers for itself"
+    table.in_flight.finish(running, failed=False)
 
 
 # --- tensors that nobody needs any more ------------------------------------------------------------------
@@ -509,26 +509,26 @@ class Tensor:
 
 def test_a_request_withdrawn_in_its_queue_lets_go_of_its_tensors_at_once() -> None:
     """A lane that is stuck in native code would keep the tensors of all callers that left."""
-    desk = Desk()
+    table = Table()
     tensor = Tensor()
     gone = weakref.ref(tensor)
     request = Request(1, {"op": "session.run", "inputs": [["x", [1, [4], 0]]]}, (tensor,))
-    assert desk.in_flight.add(request)
+    assert table.in_flight.add(request)
     del tensor
-    assert desk.in_flight.cancel(1, NO_GRACE_S) == "not-started"
+    assert table.in_flight.cancel(1, NO_GRACE_S) == "not-started"
     assert gone() is None
     assert "inputs" not in request.header
     assert request.op == "session.run"
-    assert desk.in_flight.take_withdrawn(1) is request
+    assert table.in_flight.take_withdrawn(1) is request
 
 
 def test_a_request_that_is_under_way_keeps_its_tensors() -> None:
-    desk = Desk()
+    table = Table()
     request = Request(1, {"inputs": []}, (Tensor(),))
-    desk.in_flight.add(request)
-    desk.in_flight.start(request)
-    assert desk.in_flight.cancel(1, NO_GRACE_S) == "still-running"
+    table.in_flight.add(request)
+    table.in_flight.start(request)
+    assert table.in_flight.cancel(1, NO_GRACE_S) == "still-running"
     assert len(request.buffers) == 1
     assert "inputs" in request.header
-    desk.in_flight.finish(request, failed=False)
+    table.in_flight.finish(request, failed=False)
     assert not request.buffers

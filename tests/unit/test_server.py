@@ -17,7 +17,7 @@ from qnnbridge_host import server as server_module
 from qnnbridge_host.fastpath import shared_memory as sharing
 from qnnbridge_host.fastpath.shared_memory import Slab
 from qnnbridge_host.in_flight import Request
-from qnnbridge_host.server import Answer, OwnProcess, Server
+from qnnbridge_host.server import Answer, ProcessTransport, Server
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Hello
@@ -86,7 +86,7 @@ class Peer:
         self.handlers = Handlers()
         (in_fd, self._to_host), (self._from_host, out_fd) = os.pipe(), os.pipe()
         self._host_fds = (in_fd, out_fd)
-        self.server = EndingServer(OwnProcess(in_fd, out_fd), Hello(), self.handlers)
+        self.server = EndingServer(ProcessTransport(in_fd, out_fd), Hello(), self.handlers)
         self._connection = Connection(Role.CLIENT, Hello())
         self._before = set(threading.enumerate())
         threading.Thread(target=self.server.run, daemon=True).start()
@@ -197,7 +197,7 @@ def test_a_count_that_went_wrong_stops_nobody(peer: Peer) -> None:
 
 def test_a_thread_that_queued_a_request_does_not_keep_its_tensors() -> None:
     handlers = Handlers()
-    server = Server(OwnProcess(0, 1), Hello(), handlers)
+    server = Server(ProcessTransport(0, 1), Hello(), handlers)
     server._send = lambda _frame: None  # type: ignore[method-assign]
     first = threading.Thread(target=server._take, args=([Frame(Kind.REQUEST, 1, {"op": "stuck"})],), daemon=True)
     first.start()
@@ -216,7 +216,7 @@ def test_a_thread_that_queued_a_request_does_not_keep_its_tensors() -> None:
 
 def test_a_thread_that_works_for_others_in_a_lane_does_not_keep_its_own_tensors() -> None:
     handlers = Handlers()
-    server = Server(OwnProcess(0, 1), Hello(), handlers)
+    server = Server(ProcessTransport(0, 1), Hello(), handlers)
     server._send = lambda _frame: None  # type: ignore[method-assign]
     tensor = Tensor()
     gone = weakref.ref(tensor)
@@ -248,7 +248,7 @@ def test_a_thread_that_has_nothing_to_do_does_not_keep_what_it_served_last(peer:
 
 def test_memory_is_given_back_in_a_house_that_is_full(peer: Peer) -> None:
     """The client releases it without waiting for an answer, so nobody would repeat one that was refused."""
-    slabs = peer.server._home.slabs
+    slabs = peer.server._transport.slabs
     slabs._slabs[7] = Slab(np.zeros(1, np.uint8), host_writes=True)
     for _ in range(Hello().limits.max_in_flight):
         peer.send("stuck")
@@ -260,7 +260,7 @@ def test_memory_is_given_back_in_a_house_that_is_full(peer: Peer) -> None:
 # --- what the client gives the host along with a request -------------------------------------------------
 
 
-LINE = {"line": 1, "slot": 0, "read": {"handle": 11}, "write": {"handle": 12}}
+CHANNEL = {"channel": 1, "slot": 0, "read": {"handle": 11}, "write": {"handle": 12}}
 SLAB = {"slab": 7, "size": 4096, "host_writes": False, "where": {"handle": 13}}
 
 
@@ -280,10 +280,10 @@ def dropped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     ("op", "header", "given"),
     [
-        ("line.open", {**LINE, "phases": 4000}, [11, 12]),
-        ("line.open", {**LINE, "line": "one"}, [11, 12]),
-        ("line.open", {**LINE, "read": None}, [12]),
-        ("line.open", LINE, [11, 12]),
+        ("channel.open", {**CHANNEL, "phases": 4000}, [11, 12]),
+        ("channel.open", {**CHANNEL, "channel": "one"}, [11, 12]),
+        ("channel.open", {**CHANNEL, "read": None}, [12]),
+        ("channel.open", CHANNEL, [11, 12]),
         ("slab.attach", {**SLAB, "slab": 1}, [13]),
         ("slab.attach", {**SLAB, "size": 0}, [13]),
         ("slab.attach", SLAB, [13]),
@@ -293,7 +293,7 @@ def dropped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_a_refused_request_has_given_is_let_go_of(
     peer: Peer, dropped: list[int], op: str, header: dict[str, Any], given: list[int]
 ) -> None:
-    peer.server._home.slabs._slabs[1] = Slab(np.zeros(1, np.uint8), host_writes=True)
+    peer.server._transport.slabs._slabs[1] = Slab(np.zeros(1, np.uint8), host_writes=True)
     peer.send(op, **header)
     assert eventually(lambda: sorted(dropped) == given)
 
@@ -302,7 +302,7 @@ def test_what_a_request_has_given_that_finds_no_room_is_let_go_of(peer: Peer, dr
     for _ in range(Hello().limits.max_in_flight):
         peer.send("stuck")
     assert peer.handlers.inside.wait(GRACE_S)
-    peer.send("line.open", **LINE)
+    peer.send("channel.open", **CHANNEL)
     assert eventually(lambda: sorted(dropped) == [11, 12])
 
 
@@ -323,6 +323,6 @@ def test_what_was_opened_is_not_closed_again(
 
     monkeypatch.setattr(sharing, "map_memory", take)
     peer.send("slab.attach", **SLAB)
-    assert eventually(lambda: 7 in peer.server._home.slabs)
-    peer.send("line.open", **LINE)
+    assert eventually(lambda: 7 in peer.server._transport.slabs)
+    peer.send("channel.open", **CHANNEL)
     assert eventually(lambda: sorted(dropped) == [11, 12])

@@ -7,33 +7,36 @@ import threading
 import time
 
 from qnnbridge._supervision.blame import Blame, Deadline, IsolationLock, NativeCall
-from qnnbridge._transport.channel import Note
+from qnnbridge._transport.channel import CallContext
 
 GRACE_S = 20.0
 """Only a defect waits this long."""
 
-SUSPECT, OTHER, THIRD = (Note("session.run", name, name * 64, "0") for name in "abc")
+SUSPECT, OTHER, THIRD = (CallContext("session.run", name, name * 64, "0") for name in "abc")
 
 
-def gate_with_suspects(*notes: Note) -> IsolationLock:
+def gate_with_suspects(*contexts: CallContext) -> IsolationLock:
     blame = Blame()
-    calls = [NativeCall(note.fingerprint, "0", "running") for note in (*notes, Note("x", "z", "z" * 64, "0"))]
+    calls = [
+        NativeCall(context.fingerprint, "0", "running")
+        for context in (*contexts, CallContext("x", "z", "z" * 64, "0"))
+    ]
     blame.on_death(None, calls, "hung")
-    assert blame.must_run_alone(notes[0].fingerprint)
+    assert blame.must_run_alone(contexts[0].fingerprint)
     return IsolationLock(blame)
 
 
 class Caller:
     """A call in a thread of its own, which stays inside until it is told to leave."""
 
-    def __init__(self, gate: IsolationLock, note: Note) -> None:
+    def __init__(self, gate: IsolationLock, context: CallContext) -> None:
         self.inside, self._leave = threading.Event(), threading.Event()
-        self._gate, self._note = gate, note
+        self._gate, self._context = gate, context
         self._thread = threading.Thread(target=self._call, daemon=True)
         self._thread.start()
 
     def _call(self) -> None:
-        with self._gate.enter(self._note, None):
+        with self._gate.enter(self._context, None):
             self.inside.set()
             self._leave.wait(GRACE_S)
 
@@ -43,8 +46,8 @@ class Caller:
         assert not self._thread.is_alive()
 
 
-def enters_at_once(gate: IsolationLock, note: Note) -> bool:
-    with contextlib.suppress(Deadline), gate.enter(note, time.monotonic()):
+def enters_at_once(gate: IsolationLock, context: CallContext) -> bool:
+    with contextlib.suppress(Deadline), gate.enter(context, time.monotonic()):
         return True
     return False
 

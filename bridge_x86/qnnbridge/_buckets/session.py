@@ -43,7 +43,7 @@ from qnnbridge._buckets.plan import (
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, warm
 from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, check_cut, find_shapes, verify_padding, zeros
 from qnnbridge._daemon.connect import DAEMON, chosen_host
-from qnnbridge._fastpath.runner import Failure, deliver
+from qnnbridge._fastpath.runner import FastCallFailed, deliver
 from qnnbridge._fastpath.user_arrays import Out, check_out
 from qnnbridge._feeds import FeedChecker
 from qnnbridge._node import NodeArg
@@ -195,7 +195,7 @@ class BucketedSession(InferenceSession):
         timeout: float | None = None,
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
-        _failed: Failure | None = None,
+        _failed: FastCallFailed | None = None,
     ) -> list[Any]:
         return self._run(output_names, input_feed, run_options, timeout, retry, on_deadline, wire=True)
 

@@ -24,7 +24,7 @@ from qnnbridge._compiling.staging import StagingDir, workplace
 from qnnbridge._providers import QNN
 from qnnbridge._remote_session import LOG_TIMEOUT_S, SessionRecipe
 from qnnbridge._supervision.deadlines import deadline_after
-from qnnbridge._transport.channel import ChannelFailed, ChannelRetired, Deadline, Note
+from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostCrashed, PlacementRefused
 from qnnbridge_protocol.specs import CompileSpec, SessionInfo, SessionSpec, ShareWeights
 from qnnbridge_protocol.values import Encoder
@@ -120,15 +120,15 @@ class _Compilation:
 
     def _compile(self, host: Host, index: int) -> CompiledFiles:
         job, spec = self._jobs[index], self._place.specs[index]
-        note = _note(job)
+        context = _note(job)
         supervisor = host.supervisor
         # Before: a known poison must not cost a start of the host. Behind: the first HELLO tells the versions.
-        supervisor.check_quarantine(note)
+        supervisor.check_quarantine(context)
         try:
             process = self._process = supervisor.process(self._deadline)
         except DeadlineExceeded:
             raise self._too_late(job) from None
-        supervisor.check_quarantine(note)
+        supervisor.check_quarantine(context)
         encoder = Encoder()
         header: dict[str, Any] = {
             "op": "model.compile",
@@ -142,7 +142,7 @@ class _Compilation:
             header["budget_s"] = max(1.0, self._deadline - time.monotonic())
         request_id: list[int] = []
         try:
-            frame = process.call(header, buffers, self._deadline, note, request_id.append)
+            frame = process.call(header, buffers, self._deadline, context, request_id.append)
         except Deadline:
             self._end("compiling took longer than it was given")
             raise self._too_late(job) from None
@@ -156,7 +156,7 @@ class _Compilation:
                 error = nothing_to_compile(error, job.source.scan.inputs if job.source.scan is not None else ())
             blame_unknown_chips(error, spec.providers)
             raise error from None
-        supervisor.good_reply(note, "creating")
+        supervisor.good_reply(context, "creating")
         info = SessionInfo.from_wire(frame.header["info"])
         versions = {**process.peer.versions, **frame.header["versions"], "qnnbridge": process.peer.qnnbridge}
         options = dict(info.provider_options.get(QNN, {}))
@@ -234,7 +234,7 @@ def _stem(job: CompileJob) -> str | None:
     return names.stem_of(job.source.path) if job.source.path is not None else None
 
 
-def _note(job: CompileJob) -> Note:
+def _note(job: CompileJob) -> CallContext:
     """The same model and options as a session's: who kills the compiler is known to sessions, and the other way."""
     manifest = SessionRecipe(job.source, job.spec, job.initializers)
-    return Note("model.compile", job.source.label, job.source.fingerprint, manifest.options_hash)
+    return CallContext("model.compile", job.source.label, job.source.fingerprint, manifest.options_hash)

@@ -33,7 +33,7 @@ from qnnbridge._platform import (
 )
 from qnnbridge._supervision.deaths import DeathReport
 from qnnbridge._supervision.restart_policy import RestartPolicy
-from qnnbridge._transport.channel import ChannelFailed, Note
+from qnnbridge._transport.channel import CallContext, ChannelFailed
 from qnnbridge._transport.host_process import EXIT_WAIT_S, HostProcess
 from qnnbridge_protocol.auth import (
     ANSWER_BYTES,
@@ -201,17 +201,17 @@ class LostDaemon:
     def on_ready(self, process: HostProcess) -> None:
         """Nothing is remembered about the versions of a daemon."""
 
-    def check_quarantine(self, note: Note) -> None:
+    def check_quarantine(self, context: CallContext) -> None:
         """The daemon does that."""
 
-    def on_good_reply(self, note: Note, phase: str) -> None:
+    def on_good_reply(self, context: CallContext, phase: str) -> None:
         """Nobody was under suspicion."""
 
     def investigate(
         self,
         process: HostProcess,
         failure: ChannelFailed,
-        suspect: Note | None = None,
+        suspect: CallContext | None = None,
         patience_s: float = EXIT_WAIT_S,
     ) -> DeathReport:
         """Why the connection failed. Gives up our ends of it."""

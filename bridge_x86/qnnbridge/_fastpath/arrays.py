@@ -40,7 +40,7 @@ class SharedBlock:
     """What an array in shared memory and all its views refer to. place: slab and offset, by which plans know it."""
 
     __slots__ = (
-        *("__array_interface__", "_freed", "array", "host_writes", "offset", "owner", "place", "size", "slab"),
+        *("__array_interface__", "_freed", "array", "host_writes", "offset", "owner", "location", "size", "slab"),
     )
 
     def __init__(
@@ -55,7 +55,7 @@ class SharedBlock:
         self.slab = slab
         self.offset = offset
         self.size = size
-        self.place = (slab.number, offset)
+        self.location = (slab.number, offset)
         self.host_writes = slab.host_writes
         self.array: Callable[[], Array | None] = no_array
         self._freed = freed

@@ -1,9 +1,9 @@
 """How much memory one `Host` shares with its processes, all generations together, and when it may have more.
 
-Two accounts with a limit each: slabs of lines (also those that the application still looks at when their line, or
-their host, is gone), and arrays that the application asked for. They are kept apart so that neither can starve the
-other: without a slab for its small tensors no call is quick. What is over a limit is not shared: tensors travel in
-the pipes, arrays are ordinary ones.
+Two accounts with a limit each: slabs of channels (also those that the application still looks at when their
+channel, or their host, is gone), and arrays that the application asked for. They are kept apart so that neither can
+starve the other: without a slab for its small tensors no call is quick. What is over a limit is not shared: tensors
+travel in the pipes, arrays are ordinary ones.
 
 Any thread. Finalizers do not get here: whoever asks for memory next looks for what came back (`sweep`).
 """
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 
 MAX_KEPT_SLABS = 64
-"""Slabs without a line that the application still looks at. Beyond that, results are copied."""
+"""Slabs without a channel that the application still looks at. Beyond that, results are copied."""
 
 MAX_ARRAY_SLABS = 256
 """Each costs the application a descriptor, because the next host has to be shown it."""
@@ -26,38 +26,38 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._lock = threading.Lock()
-        self._line_bytes = 0
+        self._channel_bytes = 0
         self._array_bytes = 0
         self._array_slabs = 0
         self._kept: list[tuple[int, Callable[[], bool]]] = []
 
     @property
     def bytes(self) -> int:
-        return self._line_bytes + self._array_bytes
+        return self._channel_bytes + self._array_bytes
 
     @property
-    def may_lend(self) -> bool:
-        """Whether another result may be lent: an application that keeps them all would end without memory."""
+    def may_borrow(self) -> bool:
+        """Whether another result may be borrowed: an application that keeps them all would end without memory."""
         if len(self._kept) >= MAX_KEPT_SLABS:
             self.sweep()
         return len(self._kept) < MAX_KEPT_SLABS
 
     def take(self, size: int) -> bool:
-        """For a slab of a line. False if that were too much."""
-        if self._line_bytes + size > self.limit:
+        """For a slab of a channel. False if that were too much."""
+        if self._channel_bytes + size > self.limit:
             self.sweep()
         with self._lock:
-            if self._line_bytes + size > self.limit:
+            if self._channel_bytes + size > self.limit:
                 return False
-            self._line_bytes += size
+            self._channel_bytes += size
         return True
 
     def give(self, size: int) -> None:
         with self._lock:
-            self._line_bytes -= size
+            self._channel_bytes -= size
 
     def keep(self, size: int, is_free: Callable[[], bool]) -> None:
-        """A slab lost its line while the application looks at it: it still counts."""
+        """A slab lost its channel while the application looks at it: it still counts."""
         with self._lock:
             self._kept.append((size, is_free))
 
@@ -67,7 +67,7 @@ class Budget:
             still = []
             for size, is_free in self._kept:
                 if is_free():
-                    self._line_bytes -= size
+                    self._channel_bytes -= size
                 else:
                     still.append((size, is_free))
             self._kept = still

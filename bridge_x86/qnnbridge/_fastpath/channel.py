@@ -1,10 +1,10 @@
-"""A line, as the application sees it: two pipes that carry one call at a time.
+"""A channel, as the application sees it: two pipes that carry one call at a time.
 
-The calling thread writes the call and reads the answer itself, and nobody else uses the line meanwhile. Whatever
-goes wrong in between (deadline, Ctrl+C, nonsense) leaves the line `broken`, and it is not used again: there is no
-place in a stream to be lost that anybody would have to find again.
+The calling thread writes the call and reads the answer itself, and nobody else uses the channel meanwhile. Whatever
+goes wrong in between (deadline, Ctrl+C, nonsense) leaves the channel `broken`, and it is not used again: there is
+no place in a stream to be lost that anybody would have to find again.
 
-While a call is under way (`busy`) the line stands for it in the table of open requests.
+While a call is under way (`busy`) the channel stands for it in the table of open requests.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qnnbridge._platform import LineStreams, wait_readable, wait_writable, writer
-from qnnbridge._transport.open_requests import UNNOTED, ChannelFailed, Note
+from qnnbridge._platform import ChannelStreams, wait_readable, wait_writable, writer
+from qnnbridge._transport.open_requests import NO_CONTEXT, CallContext, ChannelFailed
 from qnnbridge_protocol.errors import ProtocolDesync, from_wire
 from qnnbridge_protocol.fastpath import (
+    CHANNEL_MAGIC,
     HEAD,
     HEAD_BYTES,
     LAST_NUMBER,
-    LINE_MAGIC,
     PHASE_RECORD,
     PHASES,
+    ChannelKind,
     Head,
-    LineKind,
     TailReader,
     call_id,
     next_number,
@@ -41,7 +41,7 @@ LOOK_INTERVAL_S = 5.0
 """How often a caller that waits looks whether the host can answer at all, or somebody looks for it."""
 
 _LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
-_CALL, _RESULT = int(LineKind.CALL), int(LineKind.RESULT)
+_CALL, _RESULT = int(ChannelKind.CALL), int(ChannelKind.RESULT)
 _NUMBER_AT = 8
 _NUMBER = struct.Struct("<I")
 """Of a head, what differs from call to call."""
@@ -55,22 +55,22 @@ MAX_GATHERED = 512
 """Pieces in one gathering write; Linux takes 1024."""
 
 
-class LineEnded(Exception):
-    """The line's other end is gone. That may be the end of the host, or of the line alone."""
+class ChannelEnded(Exception):
+    """The channel's other end is gone. That may be the end of the host, or of the channel alone."""
 
 
-class LineLate(Exception):
+class ChannelTimeout(Exception):
     """The caller's time is up."""
 
 
-class Line:
+class FastChannel:
     """See the module. number: never used again on this connection. slot: of its record in the phase slab."""
 
     def __init__(
         self,
         number: int,
         slot: int,
-        streams: LineStreams,
+        streams: ChannelStreams,
         limits: Limits,
         on_look: Callable[[], ChannelFailed | None],
         record: memoryview | None,
@@ -83,7 +83,7 @@ class Line:
         self.sent = False
         self.abandoned = False
         self.broken = False
-        self.note: Note = UNNOTED
+        self.context: CallContext = NO_CONTEXT
         self._streams = streams
         self._limits = limits
         self._on_look = on_look
@@ -98,10 +98,10 @@ class Line:
         self._readinto = self._file.readinto
         self._may_block = streams.MAY_BLOCK and not eager
         self._blocked = False
-        self._nudged = False
+        self._woken = False
         self._write = streams.write
         self._poll = streams.poll
-        self._ping = self.caller(0, LineKind.PING, LineKind.PONG)
+        self._ping = self.caller(0, ChannelKind.PING, ChannelKind.PONG)
 
     @property
     def records(self) -> bool:
@@ -120,7 +120,7 @@ class Line:
 
     @property
     def next_call_id(self) -> int:
-        """That of the next call, for the thread that has the line."""
+        """That of the next call, for the thread that has the channel."""
         return call_id(self.number, next_number(self._call_number))
 
     @property
@@ -138,14 +138,14 @@ class Line:
         """Whether a call is under way that looks after nothing by itself. Any thread."""
         return self._blocked and self.busy and not self.abandoned
 
-    def nudge(self) -> None:
+    def wake_reader(self) -> None:
         """The host has been given up: let the caller that waits for it find that out. Any thread.
 
-        What comes by this line cannot be relied upon any more.
+        What comes by this channel cannot be relied upon any more.
         """
-        self._nudged = True
+        self._woken = True
         with contextlib.suppress(OSError):
-            self._streams.nudge(HEAD.pack(LINE_MAGIC, LineKind.PHASE, 0, 0, self._call_number, 0, 0, 0))
+            self._streams.wake_reader(HEAD.pack(CHANNEL_MAGIC, ChannelKind.PHASE, 0, 0, self._call_number, 0, 0, 0))
 
     # --- calls ---
 
@@ -159,12 +159,12 @@ class Line:
         kind, answer: of the frame that is sent, and of the one that says that all is well.
         """
         frame, expected, got = bytearray(HEAD_BYTES), bytearray(HEAD_BYTES), self._in
-        HEAD.pack_into(frame, 0, LINE_MAGIC, kind, 0, 0, 0, plan, 0, 0)
-        HEAD.pack_into(expected, 0, LINE_MAGIC, answer, 0, 0, 0, 0, 0, 0)
+        HEAD.pack_into(frame, 0, CHANNEL_MAGIC, kind, 0, 0, 0, plan, 0, 0)
+        HEAD.pack_into(expected, 0, CHANNEL_MAGIC, answer, 0, 0, 0, 0, 0, 0)
         write, readinto, may_block, pack = self._write, self._readinto, self._may_block, _NUMBER.pack_into
 
         def call(deadline: float | None) -> Head | None:
-            # `_begin` and `_end` are written out: this is the whole of what a repeated call does with its line.
+            # `_begin` and `_end` are written out: this is the whole of what a repeated call does with its channel.
             self.broken = True
             self.sent = False
             number = self._call_number + 1
@@ -177,10 +177,10 @@ class Line:
             try:
                 write(frame)
             except OSError:
-                raise LineEnded from None
+                raise ChannelEnded from None
             self.sent = True
             if deadline is None and may_block:
-                # To ask first whether there is something costs a tenth of the call; if nothing comes, `nudge`.
+                # A poll before the read costs a tenth of the call; `wake_reader` ends a read that gets nothing.
                 self._blocked = True
                 count = readinto(got)
                 self._blocked = False
@@ -191,7 +191,7 @@ class Line:
                 self.busy = self.broken = False
                 return None
             if not count:
-                raise LineEnded
+                raise ChannelEnded
             return self._head(deadline, count)
 
         return call
@@ -216,9 +216,9 @@ class Line:
         """
         self._begin()
         number = self._call_number
-        HEAD.pack_into(self._out_tail, 0, LINE_MAGIC, _CALL, 0, 0, number, plan, size, 0)
+        HEAD.pack_into(self._out_tail, 0, CHANNEL_MAGIC, _CALL, 0, 0, number, plan, size, 0)
         self._send_all([self._out_tail, *inputs], HEAD_BYTES + size, deadline)
-        HEAD.pack_into(self._expected_tail, 0, LINE_MAGIC, _RESULT, 0, 0, number, 0, reply_size, 0)
+        HEAD.pack_into(self._expected_tail, 0, CHANNEL_MAGIC, _RESULT, 0, 0, number, 0, reply_size, 0)
         direct = deadline is None and self._may_block
         if direct:
             self._blocked = True
@@ -228,9 +228,9 @@ class Line:
         if count != HEAD_BYTES or self._in != self._expected_tail:
             self._blocked = False
             if not count:
-                raise LineEnded
+                raise ChannelEnded
             head = self._head(deadline, count)
-            if head.kind is not LineKind.RESULT:
+            if head.kind is not ChannelKind.RESULT:
                 return head
             if head.tail_bytes != reply_size:
                 raise desync(f"result of {head.tail_bytes} bytes, its plan says otherwise")
@@ -240,7 +240,7 @@ class Line:
             if got != target.nbytes:
                 self._fill(target[got:], deadline)
         self._blocked = False
-        if self._nudged:  # there may be something between the tensors
+        if self._woken:  # there may be something between the tensors
             self._look(deadline)
         self._end()
         return None
@@ -249,10 +249,10 @@ class Line:
         """A question about plans. Raises what the host answers with."""
         self._begin()
         chunks, size = tail_of(Frame(Kind.REQUEST, 1, header), self._limits)
-        self._send(LineKind.ASK, 0, chunks, size, deadline)
+        self._send(ChannelKind.ASK, 0, chunks, size, deadline)
         head = self._head(deadline, 0)
         frame = self.read_frame(head, deadline)
-        if head.kind is not LineKind.ANSWER:
+        if head.kind is not ChannelKind.ANSWER:
             self.broken = True
             raise desync(f"{head.kind.name} to a question", frame.header.get("op", b""))
 
@@ -266,10 +266,10 @@ class Line:
             self._wait(deadline)
             count = self._readinto(buffer)
             if not count:
-                raise LineEnded
+                raise ChannelEnded
             tail.received(count)
         self._end()
-        if head.kind is LineKind.ERROR:
+        if head.kind is ChannelKind.ERROR:
             raise from_wire(tail.frame.header.get("error") or {})
         return tail.frame
 
@@ -279,7 +279,7 @@ class Line:
     def answer_begun(self) -> bool:
         """Whether its answer has been read, or a part of it: the host has nothing to do with the call any more."""
         _, kind, _, _, number, _, _, _ = HEAD.unpack_from(self._in)
-        return bool(number == self._call_number and kind != LineKind.PHASE)
+        return bool(number == self._call_number and kind != ChannelKind.PHASE)
 
     def settle(self, timeout_s: float) -> bool:
         """Read the answer of a call that was cancelled, and drop it. False if it does not come in time."""
@@ -294,14 +294,14 @@ class Line:
                 if not count:
                     return False
                 left -= count
-        except (LineLate, LineEnded, ProtocolDesync, ChannelFailed, OSError):
+        except (ChannelTimeout, ChannelEnded, ProtocolDesync, ChannelFailed, OSError):
             return False
         self._end()
         self.broken = False
         return True
 
     def answered(self) -> bool:
-        """Of a call that nobody waits for: whether its answer has come, or the line has ended. Any thread."""
+        """Of a call that nobody waits for: whether its answer has come, or the channel has ended. Any thread."""
         try:
             return wait_readable(self._streams.read_fd, 0)  # `_poll` is for one thread at a time
         except OSError:  # it is closed
@@ -310,12 +310,12 @@ class Line:
     def close(self) -> None:
         self.broken = True
         self._streams.close()
-        self._ping = _over  # refers to this line
+        self._ping = _over  # refers to this channel
 
     # --- parts ---
 
     def _begin(self) -> None:
-        # Broken until the answer has been read: then nothing that comes between can leave a line in use that has
+        # Broken until the answer has been read: then nothing that comes between can leave a channel in use that has
         # half an answer in it.
         self.broken = True
         self.sent = False
@@ -328,9 +328,9 @@ class Line:
         self._declared = None
 
     def _send(
-        self, kind: LineKind, plan: int, chunks: Sequence[memoryview], size: int, deadline: float | None
+        self, kind: ChannelKind, plan: int, chunks: Sequence[memoryview], size: int, deadline: float | None
     ) -> None:
-        head = HEAD.pack(LINE_MAGIC, kind, 0, 0, self._call_number, plan, size, 0)
+        head = HEAD.pack(CHANNEL_MAGIC, kind, 0, 0, self._call_number, plan, size, 0)
         self._send_all([memoryview(head), *chunks], HEAD_BYTES + size, deadline)
 
     def _send_all(self, rest: list[memoryview], left: int, deadline: float | None) -> None:
@@ -345,7 +345,7 @@ class Line:
                 if not wait_writable(fd, max(0.0, left_s)):
                     self._look(deadline)
             except OSError:
-                raise LineEnded from None
+                raise ChannelEnded from None
             left -= count
             if not left:
                 break
@@ -360,14 +360,14 @@ class Line:
                 self._wait(deadline)
                 count = self._readinto(view[filled:])
                 if not count:
-                    raise LineEnded
+                    raise ChannelEnded
                 filled += count
             head = parse_head(self._in, self._limits, from_client=False)
             if head.number != self._call_number:
-                raise desync(f"answer to call {head.number} on a line, asked was {self._call_number}", self._in)
-            if self._nudged:
+                raise desync(f"answer to call {head.number} on a channel, asked was {self._call_number}", self._in)
+            if self._woken:
                 self._look(deadline)
-            if head.kind is not LineKind.PHASE:
+            if head.kind is not ChannelKind.PHASE:
                 return head
             self._declared = PHASES[head.phase] or None
             filled = 0
@@ -377,7 +377,7 @@ class Line:
             self._wait(deadline)
             count = self._readinto(target)
             if not count:
-                raise LineEnded
+                raise ChannelEnded
             target = target[count:]
 
     def _wait(self, deadline: float | None) -> None:
@@ -397,7 +397,7 @@ class Line:
     def _look(self, deadline: float | None) -> None:
         """Nothing moves: for how long, and why?"""
         if deadline is not None and time.monotonic() >= deadline:
-            raise LineLate
+            raise ChannelTimeout
         silence = self._on_look()
         if silence is not None:
             raise silence
@@ -419,7 +419,7 @@ class Line:
 
 
 def _over(_deadline: float | None) -> Head | None:
-    raise LineEnded
+    raise ChannelEnded
 
 
 def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:
@@ -431,4 +431,4 @@ def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:
     return []
 
 
-__all__ = ["SPIN_S", "Line", "LineEnded", "LineLate"]
+__all__ = ["SPIN_S", "ChannelEnded", "ChannelTimeout", "FastChannel"]

@@ -1,6 +1,6 @@
-"""One call as a line knows it: where its inputs are put and what its outputs are read from.
+"""One call as a channel knows it: where its inputs are put and what its outputs are read from.
 
-Used by the one thread that has the line.
+Used by the one thread that has the channel.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge._fastpath.memory import Slab, lend
+from qnnbridge._fastpath.memory import Slab, borrow
 from qnnbridge._fastpath.signatures import CallSignature
 from qnnbridge_protocol.fastpath import Head
 
@@ -21,7 +21,7 @@ Whole = Callable[[], "Array | None"]
 BOOL = np.dtype(np.bool_)
 
 
-class LinePlan:
+class CallPlan:
     """A call that both sides know. number: its name. session: of the host, that it runs.
 
     copies: inputs that are to be copied in, with where to. results: what the outputs are read from; ``None`` for
@@ -53,7 +53,7 @@ class LinePlan:
         self.session = session
         self.inline = inline
         self.call: Callable[[float | None], Head | None] = _never
-        """Makes it, if its tensors are in shared memory: see `Line.caller`."""
+        """Makes it, if its tensors are in shared memory: see `FastChannel.caller`."""
         self.copies: list[tuple[str, Array]] = []
         self.results: list[Array | None] = []
         self.interfaces: list[dict[str, Any]] = []
@@ -70,7 +70,7 @@ class LinePlan:
         self.used = False
         """Since somebody last looked."""
         self.tight = True
-        """Whether its slab for outputs is about as large as they are, so that it may be lent."""
+        """Whether its slab for outputs is about as large as they are, so that it may be borrowed."""
         self.plain = False
         """Whether inputs and outputs are neither bool nor in blocks of the application's: the usual case."""
         self.filled = False
@@ -107,20 +107,20 @@ class LinePlan:
             given.append(_owned(result) if target is None and result is not None else target)
         return [array for array in given if array is not None]
 
-    def lend_out(self) -> list[Array]:
+    def borrow_outputs(self) -> list[Array]:
         """The results where they are, read-only. A bool is a copy: the host may have left any byte for true."""
         assert self.reply is not None
         if self.plain and len(self.results) == 1:
-            return [lend(self.reply, self.interfaces[0])]
+            return [borrow(self.reply, self.interfaces[0])]
         return [
-            _proper(result) if result.dtype is BOOL else lend(self.reply, interface)
+            _proper(result) if result.dtype is BOOL else borrow(self.reply, interface)
             for result, interface in zip(self.results, self.interfaces, strict=True)
             if result is not None
         ]
 
 
 def _never(_deadline: float | None) -> Head | None:
-    raise AssertionError("the tensors of this plan travel on the line")
+    raise AssertionError("the tensors of this plan travel on the channel")
 
 
 def _owned(result: Array) -> Array:

@@ -1,9 +1,9 @@
-"""The lines of one host process: opened when a call finds none free, closed when nobody needs them for a while.
+"""The channels of one host process: opened when a call finds none free, closed when nobody needs them for a while.
 
-The line used last is used first, so a single caller always has the same one, and what a burst of callers needed can
-be seen to be idle. Without lines, or without shared memory, `Sharing` says why; calls then go another way.
+The channel used last is used first, so a single caller always has the same one, and what a burst of callers needed
+can be seen to be idle. Without channels, or without shared memory, `Sharing` says why; calls then go another way.
 
-Threads: any. Taking and giving back a line are single operations on a deque; everything rare is under a lock.
+Threads: any. Taking and giving back a channel are single operations on a deque; everything rare is under a lock.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._fastpath.channel import Line, LineEnded, LineLate
-from qnnbridge._fastpath.maintenance import WakeEvent, keep
+from qnnbridge._fastpath.channel import ChannelEnded, ChannelTimeout, FastChannel
+from qnnbridge._fastpath.maintenance import WakeEvent, maintain
 from qnnbridge._fastpath.memory import Slab, slab_size
-from qnnbridge._fastpath.plans import LinePlans, NoSharedMemory
+from qnnbridge._fastpath.plans import CallPlans, NoSharedMemory
 from qnnbridge._fastpath.sharing import Sharing, next_slab_number
-from qnnbridge._platform import LineStreams, Place, _fds, take_back
+from qnnbridge._platform import ChannelStreams, ShareHandle, _fds, reclaim
 from qnnbridge._transport.channel import ChannelRetired, Deadline
-from qnnbridge._transport.open_requests import UNNOTED, ChannelFailed
+from qnnbridge._transport.open_requests import NO_CONTEXT, ChannelFailed
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync
-from qnnbridge_protocol.fastpath import MAX_LINES, PHASE_RECORD_BYTES, PHASE_SLAB_BYTES
+from qnnbridge_protocol.fastpath import MAX_CHANNELS, PHASE_RECORD_BYTES, PHASE_SLAB_BYTES
 
 if TYPE_CHECKING:
     from qnnbridge._transport.channel import Channel
 
-MAX_OPEN_LINES = 32
-"""Beside them there may be lines whose call nobody waits for any more, up to what the host takes."""
+MAX_OPEN_CHANNELS = 32
+"""Beside them there may be channels whose call nobody waits for any more, up to what the host takes."""
 
 RETRY_S = 1.0
-"""After a line could not be opened, none is tried for before."""
+"""After a channel could not be opened, none is tried for before."""
 
 
-class Lines:
+class ChannelPool:
     """See the module. Also the `SlabSource` of their plans."""
 
-    def __init__(self, channel: Channel, sharing: Sharing, on_look: Callable[[], ChannelFailed | None]) -> None:
-        self._channel = channel
-        self._requests = channel.requests
+    def __init__(self, connection: Channel, sharing: Sharing, on_look: Callable[[], ChannelFailed | None]) -> None:
+        self._connection = connection
+        self._requests = connection.requests
         self._sharing = sharing
         self._on_look = on_look
         self._forks = _fds.forks
@@ -51,13 +51,13 @@ class Lines:
         self._attaching = threading.RLock()
         """Held while the host is shown what several callers may want to show it; it may take its time. It knows
         who has it, so that Ctrl+C between taking it and noting that cannot leave it taken."""
-        self.idle: collections.deque[LinePlans] = collections.deque()
-        """Lines that nobody has; the one that was used last is the last."""
-        self._all: dict[int, LinePlans] = {}
-        self._abandoned: list[LinePlans] = []
+        self.idle: collections.deque[CallPlans] = collections.deque()
+        """Channels that nobody has; the one that was used last is the last."""
+        self._all: dict[int, CallPlans] = {}
+        self._abandoned: list[CallPlans] = []
         self._kept: list[object] = []
-        self._slots = list(range(MAX_LINES))
-        self._line_numbers = itertools.count(1)
+        self._slots = list(range(MAX_CHANNELS))
+        self._channel_numbers = itertools.count(1)
         self._attached: set[int] = set()
         self._unsure: set[int] = set()
         """Slabs that the host may have attached, or may attach yet: it did not say so in time."""
@@ -66,13 +66,13 @@ class Lines:
         self._trimmer: threading.Thread | None = None
         self._wake = WakeEvent()
         self.closed = False
-        channel.requests.on_left = self._wake
+        connection.requests.on_left = self._wake
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def take(self, deadline: float | None) -> LinePlans | None:
-        """A line for the calling thread alone; ``None`` if there is none to be had.
+    def take(self, deadline: float | None) -> CallPlans | None:
+        """A channel for the calling thread alone; ``None`` if there is none to be had.
 
         Raises what stops a call on the connection.
         """
@@ -84,72 +84,72 @@ class Lines:
             return self._open(deadline)
 
     def ping(self, deadline: float | None) -> bool:
-        """Ask the host for a sign of life. False if there is no line for it, or it has ended."""
+        """Ask the host for a sign of life. False if there is no channel for it, or it has ended."""
         try:
             plans = self.idle.pop() if self._forks == _fds.forks else None
         except IndexError:
             return False
         if plans is None:
             return False
-        line = plans.line
-        line.note = UNNOTED
+        channel = plans.channel
+        channel.context = NO_CONTEXT
         try:
-            line.ping(deadline)
+            channel.ping(deadline)
             return True
-        except LineEnded:
+        except ChannelEnded:
             return False
-        except LineLate:
+        except ChannelTimeout:
             raise Deadline("still-running") from None
         except ProtocolDesync as error:
-            raise self._channel.fail(error) from None
+            raise self._connection.fail(error) from None
         finally:
             self.give_back(plans)
 
-    def give_back(self, plans: LinePlans) -> None:
+    def give_back(self, plans: CallPlans) -> None:
         """The call is over, well or not."""
-        line = plans.line
-        line.busy = False
-        if line.broken or self.closed:
+        channel = plans.channel
+        channel.busy = False
+        if channel.broken or self.closed:
             self._retire(plans)
         else:
             self.idle.append(plans)
             if self.closed:
                 self._close_idle()
         if self._requests.idle_wanted:
-            self._requests.line_is_free()
+            self._requests.channel_is_free()
 
-    def abandon(self, plans: LinePlans, pinned: object = None) -> None:
+    def abandon(self, plans: CallPlans, pinned: object = None) -> None:
         """Nobody waits for the call any more. The host may go on with it, and write to what is `pinned`."""
         plans.pinned = pinned
         with self._lock:
-            plans.line.abandoned = True
+            plans.channel.abandoned = True
             self._abandoned.append(plans)
-            if not plans.line.records:  # what comes next may be a phase, not the answer
+            if not plans.channel.records:  # what comes next may be a phase, not the answer
                 self._kept.append(plans.pinned)
         if self.closed:
             self._close_abandoned()
         if self._requests.idle_wanted:
-            self._requests.line_is_free()
+            self._requests.channel_is_free()
         self._wake()
 
     def take_in(self) -> bool:
         """Read the answers of calls that were given up, as far as they have come. Whether more of them may."""
-        self._channel.take_in()
+        self._connection.take_in()
         self.reap()
         return self._requests.abandoned
 
     def reap(self) -> None:
-        """Close the lines of abandoned calls that have come to their end."""
+        """Close the channels of abandoned calls that have come to their end."""
         with self._lock:
-            over = [plans for plans in self._abandoned if plans.line.answered()]
+            over = [plans for plans in self._abandoned if plans.channel.answered()]
             for plans in over:
                 self._abandoned.remove(plans)
         for plans in over:
-            plans.line.busy = False
+            plans.channel.busy = False
             self._retire(plans)
 
     def close(self) -> None:
-        """The host is gone. A line that a caller still has is closed by that caller."""
+        """The host is gone. A channel that a caller still has is closed by that caller."""
         self.closed = True
         self._wake()
         self._close_idle()
@@ -160,23 +160,23 @@ class Lines:
             abandoned, self._abandoned = self._abandoned, []
             self._kept.clear()
         for plans in abandoned:
-            plans.line.busy = False
+            plans.channel.busy = False
             self._retire(plans)
 
     # --- opening and closing ---
 
-    def _open(self, deadline: float | None) -> LinePlans | None:
+    def _open(self, deadline: float | None) -> CallPlans | None:
         sharing = self._sharing
-        agreement = self._channel.agreement
+        agreement = self._connection.agreement
         if sharing.why_not is not None or self.closed or agreement is None or time.monotonic() < self._next_try:
             return None
-        if "line" not in agreement.features:
+        if "fast1" not in agreement.features:
             sharing.why_not = "the host has none"
             return None
         if self._abandoned:
             self.reap()
         with self._lock:
-            if not self._slots or len(self._all) - len(self._abandoned) >= MAX_OPEN_LINES:
+            if not self._slots or len(self._all) - len(self._abandoned) >= MAX_OPEN_CHANNELS:
                 return None
             slot = self._slots.pop(0)
         plans = None
@@ -184,20 +184,20 @@ class Lines:
             plans = self._open_in(slot, deadline)
         except (BridgeError, OSError) as error:
             # Out of descriptors, say: that passes, and until then calls go by the connection.
-            sharing.trouble, self._next_try = str(error), time.monotonic() + RETRY_S
+            sharing.last_error, self._next_try = str(error), time.monotonic() + RETRY_S
         finally:
             if plans is None:
                 with self._lock:
                     self._slots.insert(0, slot)
         return plans
 
-    def _open_in(self, slot: int, deadline: float | None) -> LinePlans:
-        number = next(self._line_numbers)
+    def _open_in(self, slot: int, deadline: float | None) -> CallPlans:
+        number = next(self._channel_numbers)
         phases = self._phase_slab(deadline)
-        streams = LineStreams()
+        streams = ChannelStreams()
         try:
-            read, write = streams.places(self._channel.peer.pid)
-            header = {"op": "line.open", "line": number, "slot": slot, "phases": phases and phases.number}
+            read, write = streams.share_handles(self._connection.peer.pid)
+            header = {"op": "channel.open", "channel": number, "slot": slot, "phases": phases and phases.number}
             self._give(header, {"read": read, "write": write}, deadline)
             streams.opened()
         except BaseException:
@@ -209,28 +209,30 @@ class Lines:
             record = phases.data.data[at : at + PHASE_RECORD_BYTES]
         else:
             streams.enlarge()
-        agreement = self._channel.agreement
+        agreement = self._connection.agreement
         assert agreement is not None
-        line = Line(number, slot, streams, agreement.limits, self._on_look, record, eager=self._sharing.spin)
-        plans = LinePlans(line, self, shared=self._shares_memory)
+        channel = FastChannel(
+            number, slot, streams, agreement.limits, self._on_look, record, eager=self._sharing.spin
+        )
+        plans = CallPlans(channel, self, shared=self._shares_memory)
         with self._lock:
             self._all[number] = plans
-            self._requests.lines[number] = line
+            self._requests.channels[number] = channel
             if self._trimmer is None:
                 self._trimmer = threading.Thread(
-                    target=keep, args=(weakref.ref(self), self._wake), name="qnnbridge lines", daemon=True
+                    target=maintain, args=(weakref.ref(self), self._wake), name="qnnbridge channels", daemon=True
                 )
                 self._trimmer.start()
         return plans
 
-    def _retire(self, plans: LinePlans) -> None:
-        line = plans.line
+    def _retire(self, plans: CallPlans) -> None:
+        channel = plans.channel
         with self._lock:
-            if self._all.pop(line.number, None) is None:
+            if self._all.pop(channel.number, None) is None:
                 return
-            self._requests.lines.pop(line.number, None)
-            self._slots.append(line.slot)
-        line.close()
+            self._requests.channels.pop(channel.number, None)
+            self._slots.append(channel.slot)
+        channel.close()
         plans.close()
 
     def _close_idle(self) -> None:
@@ -253,21 +255,21 @@ class Lines:
     def look(self, under_way: dict[int, int]) -> None:
         """Look after callers that wait in a read: for them, whether the host can answer at all.
 
-        under_way: by the last look, the calls of lines that somebody waited at.
+        under_way: by the last look, the calls of channels that somebody waited at.
         """
         with self._lock:
-            blocked = [plans.line for plans in self._all.values() if plans.line.blocked]
-        stuck = any(under_way.get(line.number) == line.calls for line in blocked)
+            blocked = [plans.channel for plans in self._all.values() if plans.channel.blocked]
+        stuck = any(under_way.get(channel.number) == channel.calls for channel in blocked)
         under_way.clear()
-        under_way.update((line.number, line.calls) for line in blocked)
+        under_way.update((channel.number, channel.calls) for channel in blocked)
         if stuck and self._on_look() is not None:
-            for line in blocked:
-                line.nudge()
+            for channel in blocked:
+                channel.wake_reader()
 
     def trim(self, seen: dict[int, int]) -> bool:
         """Close what was not used since the last look, or is much too large for what it was used for.
 
-        seen: calls of each line by then. False if there is nothing left to look after.
+        seen: calls of each channel by then. False if there is nothing left to look after.
         """
         self.take_in()
         for _ in range(len(self.idle)):
@@ -275,18 +277,18 @@ class Lines:
                 plans = self.idle.popleft()
             except IndexError:
                 break
-            if seen.get(plans.line.number) == plans.line.calls or plans.outgrown():
+            if seen.get(plans.channel.number) == plans.channel.calls or plans.outgrown():
                 self._retire(plans)
             else:
                 self.idle.append(plans)
         if self._sharing.collect is not None:
             self._sharing.collect()
         self._sharing.budget.sweep()
-        self._channel.posts.send()
+        self._connection.one_way.send()
         seen.clear()
         with self._lock:
-            seen.update((number, plans.line.calls) for number, plans in self._all.items())
-            if not self._all and not self._attached and not self._channel.posts:
+            seen.update((number, plans.channel.calls) for number, plans in self._all.items())
+            if not self._all and not self._attached and not self._connection.one_way:
                 self._trimmer = None
                 return False
         return True
@@ -309,18 +311,18 @@ class Lines:
             if isinstance(error, Deadline):
                 self.forget(slab.number)
             if isinstance(error, (BridgeError, OSError)):
-                self._sharing.trouble = str(error)
+                self._sharing.last_error = str(error)
                 raise NoSharedMemory from None
             raise
         slab.close()
-        self._sharing.trouble = None
+        self._sharing.last_error = None
         return slab
 
     def drop_slab(self, slab: Slab) -> None:
-        if slab.lending.free():
+        if slab.borrows.free():
             self._sharing.budget.give(slab.size)
         else:
-            self._sharing.budget.keep(slab.size, slab.lending.free)
+            self._sharing.budget.keep(slab.size, slab.borrows.free)
         self._release(slab.number)
 
     def show(self, slab: Slab, deadline: float | None) -> None:
@@ -331,7 +333,7 @@ class Lines:
                 try:
                     (self._attach_again if slab.number in self._unsure else self._attach)(slab, deadline)
                 except (BridgeError, OSError) as error:
-                    self._sharing.trouble = str(error)
+                    self._sharing.last_error = str(error)
                     raise NoSharedMemory from None
                 with self._lock:
                     self._attached.add(slab.number)
@@ -351,31 +353,31 @@ class Lines:
                 pass
 
     def _attach(self, slab: Slab, deadline: float | None) -> None:
-        place = slab.place(self._channel.peer.pid)
+        share_handle = slab.share_handle(self._connection.peer.pid)
         header = {"op": "slab.attach", "slab": slab.number, "size": slab.size, "host_writes": slab.host_writes}
         try:
-            self._give(header, {"where": place}, deadline)
+            self._give(header, {"where": share_handle}, deadline)
         except Deadline:
             self._unsure.add(slab.number)
             raise
 
-    def _give(self, header: dict[str, Any], places: dict[str, Place], deadline: float | None) -> None:
+    def _give(self, header: dict[str, Any], share_handles: dict[str, ShareHandle], deadline: float | None) -> None:
         """A request that gives the host something: it has it when it has been told, however it answers."""
         sent: list[int] = []
         try:
-            self._channel.call({**header, **places}, deadline=deadline, on_sent=sent.append)
+            self._connection.call({**header, **share_handles}, deadline=deadline, on_sent=sent.append)
         except (Deadline, ChannelRetired, BridgeError) as error:
             # One that was begun to be written arrives with whatever comes next.
             if not sent and not (isinstance(error, Deadline) and error.state == "still-running"):
-                for place in places.values():
-                    take_back(place, self._channel.peer.pid)
+                for share_handle in share_handles.values():
+                    reclaim(share_handle, self._connection.peer.pid)
             raise
 
     def _attach_again(self, slab: Slab, deadline: float | None) -> None:
         """One that was given up before. If what was asked for then comes in the way, it has come, and can be
         undone."""
         for last in (False, True):
-            self._channel.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
+            self._connection.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
             try:
                 self._attach(slab, deadline)
                 break
@@ -386,10 +388,10 @@ class Lines:
 
     def _release(self, number: int) -> None:
         if not self.closed:
-            self._channel.posts.add({"op": "slab.release", "slab": number})
+            self._connection.one_way.add({"op": "slab.release", "slab": number})
 
     def _phase_slab(self, deadline: float | None) -> Slab | None:
-        agreement = self._channel.agreement
+        agreement = self._connection.agreement
         if not self._shares_memory() or agreement is None or "shm1" not in agreement.features:
             self._sharing.why_no_memory = self._sharing.why_no_memory or "the host has none"
             return None
@@ -403,10 +405,10 @@ class Lines:
                     self.forget(slab.number)
                     raise
                 except (BridgeError, OSError) as error:
-                    self._sharing.trouble = str(error)
+                    self._sharing.last_error = str(error)
                     return None
                 self._phases = slab
             return self._phases
 
 
-__all__ = ["Lines"]
+__all__ = ["ChannelPool"]

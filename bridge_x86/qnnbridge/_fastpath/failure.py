@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from qnnbridge._transport.host_process import HostProcess
 
 
-class Failure(Exception):
+class FastCallFailed(Exception):
     """The call failed in this process; the long way knows what to do about it, in the time that is left.
 
     It is kept while the call is repeated (`alone`). Tracebacks would keep the call's frames meanwhile, in a circle,
@@ -19,9 +19,9 @@ class Failure(Exception):
         super().__init__(str(error))
         self.process = process
         self.deadline = deadline
-        self._error: Exception | None = bare(error)
+        self._error: Exception | None = without_traceback(error)
 
-    def alone(self) -> Failure:
+    def alone(self) -> FastCallFailed:
         """Without traceback and context."""
         self.__traceback__ = self.__context__ = None
         return self
@@ -33,7 +33,7 @@ class Failure(Exception):
         return error
 
 
-def bare(error: Exception) -> Exception:
+def without_traceback(error: Exception) -> Exception:
     """The error without frames: not its own, nor those of what it came from."""
     part: BaseException | None = error
     while part is not None:

@@ -1,7 +1,7 @@
-"""Looks after the lines of one host process from time to time: those that nobody needs, callers that get no answer,
-and answers that have no caller any more.
+"""Looks after the channels of one host process from time to time: those that nobody needs, callers that get no
+answer, and answers that have no caller any more.
 
-One thread for each process that has lines; it ends with them, and does not keep them alive.
+One thread for each process that has channels; it ends with them, and does not keep them alive.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import time
 import weakref
 from typing import Protocol
 
-from qnnbridge._fastpath import channel as line
+from qnnbridge._fastpath import channel as fast_channel
 
 TRIM_LOOKS = 2
-"""A line that was not used in so many intervals of `line.LOOK_INTERVAL_S` is closed, and its memory given back."""
+"""A channel that was not used in so many intervals of `channel.LOOK_INTERVAL_S` is closed, and its memory given
+back."""
 
 LATE_INTERVAL_S = 0.1
 """Between two looks for an answer that nobody waits for. Until it is read the host may stand still with it, and
@@ -39,7 +40,7 @@ class WakeEvent:
 
 
 class Maintained(Protocol):
-    """The lines. Any thread may call."""
+    """The channels. Any thread may call."""
 
     closed: bool
 
@@ -53,27 +54,27 @@ class Maintained(Protocol):
         """After what was not used; `seen` as above. False if there is nothing left to look after."""
 
 
-def keep(reference: weakref.ref[Maintained], wake: WakeEvent) -> None:
-    """What the thread does. wake: when the lines are closed, and when a call has been given up."""
+def maintain(reference: weakref.ref[Maintained], wake: WakeEvent) -> None:
+    """What the thread does. wake: when the channels are closed, and when a call has been given up."""
     under_way: dict[int, int] = {}
     seen: dict[int, int] = {}
     looks = 0
     late = False
-    next_look = time.monotonic() + line.LOOK_INTERVAL_S
+    next_look = time.monotonic() + fast_channel.LOOK_INTERVAL_S
     while True:
         left_s = next_look - time.monotonic()
         wake.wait(min(left_s, LATE_INTERVAL_S) if late else left_s)
-        lines = reference()
-        if lines is None or lines.closed:
+        pool = reference()
+        if pool is None or pool.closed:
             return
-        late = lines.take_in()
+        late = pool.take_in()
         if time.monotonic() >= next_look:
-            next_look = time.monotonic() + line.LOOK_INTERVAL_S
-            lines.look(under_way)
+            next_look = time.monotonic() + fast_channel.LOOK_INTERVAL_S
+            pool.look(under_way)
             looks += 1
-            if looks % TRIM_LOOKS == 0 and not lines.trim(seen):
+            if looks % TRIM_LOOKS == 0 and not pool.trim(seen):
                 return
-        del lines
+        del pool
 
 
-__all__ = ["Maintained", "WakeEvent", "keep"]
+__all__ = ["Maintained", "WakeEvent", "maintain"]

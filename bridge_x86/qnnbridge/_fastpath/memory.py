@@ -1,8 +1,8 @@
-"""Shared memory as lines use it: slabs of few sizes, and results that applications look at without copying them.
+"""Shared memory as channels use it: slabs of few sizes, and results that applications look at without copying them.
 
-A slab is written by one side only. It is handed over by frames on the line and by nothing else: there is no lock
-and no flag in it. What a result array refers to (`Lease`) is not given to a later call before the array and all its
-views are gone, and stays mapped even when the line, the host or the session is gone.
+A slab is written by one side only. It is handed over by frames on the channel and by nothing else: there is no lock
+and no flag in it. What a result array refers to (`BorrowedMemory`) is not given to a later call before the array
+and all its views are gone, and stays mapped even when the channel, the host or the session is gone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge._platform import Place, SharedMemory
+from qnnbridge._platform import SharedMemory, ShareHandle
 
 SMALLEST_SLAB_BYTES = 64 * 1024
 
@@ -29,14 +29,14 @@ def slab_size(wanted: int) -> int:
     return size
 
 
-class Lending:
+class BorrowCount:
     """How many arrays of one slab the application holds. It does not refer to the memory."""
 
     __slots__ = ("_released", "held")
 
     def __init__(self) -> None:
         self.held = 0
-        """Arrays that were lent; `free` takes off those that came back."""
+        """Arrays that were borrowed; `free` takes off those that came back."""
         self._released: collections.deque[None] = collections.deque()
 
     def free(self) -> bool:
@@ -59,7 +59,7 @@ class Slab:
     host_writes: for outputs; `data` is then read-only here, unless the memory is the application's (`writable`).
     """
 
-    __slots__ = ("data", "host_writes", "lending", "memory", "number", "size")
+    __slots__ = ("borrows", "data", "host_writes", "memory", "number", "size")
 
     def __init__(self, number: int, size: int, *, host_writes: bool, writable: bool = False) -> None:
         """Raises `OSError`."""
@@ -69,10 +69,10 @@ class Slab:
         self.memory = SharedMemory(size, writable=writable or not host_writes)
         """How others find it; does not keep it mapped."""
         self.data = np.frombuffer(self.memory.take_view(), np.uint8)
-        self.lending = Lending()
+        self.borrows = BorrowCount()
 
-    def place(self, pid: int) -> Place:
-        return self.memory.place(pid)
+    def share_handle(self, pid: int) -> ShareHandle:
+        return self.memory.share_handle(pid)
 
     def view(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> Array:
         array: Array = np.ndarray(shape, dtype, self.data, offset)
@@ -83,20 +83,20 @@ class Slab:
         self.memory.close()
 
 
-class Lease:
-    """What a lent array and all its views refer to. The slab is not used again before it is gone."""
+class BorrowedMemory:
+    """What a borrowed array and all its views refer to. The slab is not used again before it is gone."""
 
     __slots__ = ("__array_interface__", "_slab")
 
     def __init__(self, slab: Slab, interface: dict[str, Any]) -> None:
         self._slab = slab
         self.__array_interface__ = interface
-        slab.lending.held += 1
+        slab.borrows.held += 1
 
     def __del__(self) -> None:
-        self._slab.lending.came_back()
+        self._slab.borrows.came_back()
 
 
-def lend(slab: Slab, interface: dict[str, Any]) -> Array:
+def borrow(slab: Slab, interface: dict[str, Any]) -> Array:
     """A read-only array for the application. interface: ``__array_interface__`` of a view of the slab."""
-    return np.asarray(Lease(slab, interface))
+    return np.asarray(BorrowedMemory(slab, interface))

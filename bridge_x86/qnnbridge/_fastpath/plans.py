@@ -1,8 +1,9 @@
-"""The plans of one line, and the memory that its calls lie in.
+"""The plans of one channel, and the memory that its calls lie in.
 
-All plans of a line share one slab for inputs (the application writes it) and, as a rule, one for outputs (the host
-does): a line carries one call at a time. Only while results are lent to the application further slabs for outputs
-come in, and those are not much larger than what is lent. Used by the one thread that has the line.
+All plans of a channel share one slab for inputs (the application writes it) and, as a rule, one for outputs (the
+host does): a channel carries one call at a time. Only while results are borrowed to the application further slabs
+for outputs come in, and those are not much larger than what is borrowed. Used by the one thread that has the
+channel.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ import numpy as np
 from numpy import ndarray
 
 from qnnbridge._fastpath.arrays import Blocks, SharedBlock, no_array
-from qnnbridge._fastpath.channel import Line
-from qnnbridge._fastpath.channel_plan import BOOL, LinePlan, Whole
+from qnnbridge._fastpath.channel import FastChannel
+from qnnbridge._fastpath.channel_plan import BOOL, CallPlan, Whole
 from qnnbridge._fastpath.memory import SMALLEST_SLAB_BYTES, Slab
-from qnnbridge._fastpath.signatures import CallSignature, TensorShape
+from qnnbridge._fastpath.signatures import CallSignature, TensorSignature
 from qnnbridge_protocol.fastpath import layout
 
 MAX_PLANS = 128
-"""Of one line; the host takes twice as many."""
+"""Of one channel; the host takes twice as many."""
 
-MAX_LENT_SLABS = 8
-"""Of one line; beyond that, results are copied."""
+MAX_BORROWED_SLABS = 8
+"""Of one channel; beyond that, results are copied."""
 
-MAX_REPLIES = MAX_LENT_SLABS + 4
-"""Slabs for outputs of one line. What is free of them gives way to one of another size."""
+MAX_REPLIES = MAX_BORROWED_SLABS + 4
+"""Slabs for outputs of one channel. What is free of them gives way to one of another size."""
 
 ROOMY = 4
-"""A slab that is larger than this many times what is needed is not lent, and not kept when it is idle."""
+"""A slab that is larger than this many times what is needed is not borrowed, and not kept when it is idle."""
 
 MEMORY_RETRY_S = 1.0
 """After memory was refused, that much is not asked for again before."""
@@ -58,36 +59,38 @@ class SlabSource(Protocol):
         """Attach a slab that the application's arrays lie in, if the host does not know it yet."""
 
 
-class LinePlans:
+class CallPlans:
     """See the module."""
 
-    def __init__(self, line: Line, slabs: SlabSource, *, shared: Callable[[], bool]) -> None:
-        self.line = line
+    def __init__(self, channel: FastChannel, slabs: SlabSource, *, shared: Callable[[], bool]) -> None:
+        self.channel = channel
         self._slabs = slabs
         self._shared = shared
-        self._plans: dict[Any, LinePlan] = {}
+        self._plans: dict[Any, CallPlan] = {}
         self._last_number = 0
         self._request: Slab | None = None
         self._replies: list[Slab] = []
         self._reply: Slab | None = None
-        self._latest: dict[CallSignature, LinePlan] = {}
-        self._recent: dict[int, LinePlan] = {}
+        self._latest: dict[CallSignature, CallPlan] = {}
+        self._recent: dict[int, CallPlan] = {}
         """Of each session the plan that it had last."""
-        self._turns: dict[LinePlan, LinePlan] = {}
+        self._turns: dict[CallPlan, CallPlan] = {}
         """Of plans that make the same call, each in another slab: while the application looks at one result, the
         next goes to the other slab."""
         self._too_much = 0
         self._retry_at = 0.0
         self._inline_bytes = 0
-        """What the host has for inline calls of this line, as far as can be told from here."""
+        """What the host has for inline calls of this channel, as far as can be told from here."""
         self.pinned: object = None
         """What a call that nobody waits for any more may still write to."""
 
     @property
-    def may_lend(self) -> bool:
-        """Whether the slab that is free for this call may be lent, too."""
+    def may_borrow(self) -> bool:
+        """Whether the slab that is free for this call may be borrowed, too."""
         slabs = self._replies
-        return len(slabs) <= MAX_LENT_SLABS or sum(not slab.lending.free() for slab in slabs) < MAX_LENT_SLABS
+        return (
+            len(slabs) <= MAX_BORROWED_SLABS or sum(not slab.borrows.free() for slab in slabs) < MAX_BORROWED_SLABS
+        )
 
     def outgrown(self) -> bool:
         """Whether the calls since the last look needed much less memory than there is."""
@@ -96,14 +99,14 @@ class LinePlans:
             if plan.used:
                 plan.used = False
                 needed = max(needed, plan.needs)
-        there = self._inline_bytes + sum(slab.size for slab in self._replies if slab.lending.free())
+        there = self._inline_bytes + sum(slab.size for slab in self._replies if slab.borrows.free())
         if self._request is not None:
             there += self._request.size
         return there > max(SMALL_BYTES, ROOMY * needed)
 
     def last(
         self, session: int, output_names: Sequence[str] | None, feed: Mapping[str, Any], out: Any
-    ) -> LinePlan | None:
+    ) -> CallPlan | None:
         """The plan of the session's last call, if this is the same one in all that a plan consists of.
 
         Nothing need have been looked at. It is done in one go: what a call needs in the processor's caches has to
@@ -118,14 +121,14 @@ class LinePlans:
             return None
         return self._fitting(plan, feed, out)
 
-    def again(self, shape: CallSignature, session: int, feed: Mapping[str, Any], out: Any) -> LinePlan | None:
+    def again(self, shape: CallSignature, session: int, feed: Mapping[str, Any], out: Any) -> CallPlan | None:
         """The plan of the last call of this shape, if it does for these arrays."""
         plan = self._latest.get(shape)
         return None if plan is None or plan.session != session else self._fitting(plan, feed, out)
 
-    def _fitting(self, plan: LinePlan, feed: Mapping[str, Any], out: Any) -> LinePlan | None:
+    def _fitting(self, plan: CallPlan, feed: Mapping[str, Any], out: Any) -> CallPlan | None:
         reply = plan.reply
-        if reply is not self._reply or (reply is not None and reply.lending.held):
+        if reply is not self._reply or (reply is not None and reply.borrows.held):
             free = self._in_free_memory(plan)
             if free is None:
                 return None
@@ -155,11 +158,11 @@ class LinePlans:
                 return None
         return plan
 
-    def _in_free_memory(self, plan: LinePlan) -> LinePlan | None:
+    def _in_free_memory(self, plan: CallPlan) -> CallPlan | None:
         """This plan, or the one for the same call, in a slab that nobody looks at any more."""
         for candidate in (plan, self._turns.get(plan)):
-            if candidate is not None and candidate.reply is not None and candidate.reply.lending.free():
-                candidate.reply.lending.reuse()
+            if candidate is not None and candidate.reply is not None and candidate.reply.borrows.free():
+                candidate.reply.borrows.reuse()
                 self._reply = candidate.reply
                 return candidate
         return None
@@ -171,16 +174,16 @@ class LinePlans:
         inputs: Blocks | None,
         outputs: Blocks | None,
         deadline: float | None,
-        lend: bool,
-    ) -> LinePlan:
+        borrowed: bool,
+    ) -> CallPlan:
         """The plan for this call, made if need be. inputs, outputs: those that lie in the application's own blocks.
 
-        lend: the outputs are to stay where they are. Raises what the host answers to it.
+        borrowed: the outputs are to stay where they are. Raises what the host answers to it.
         """
         if self._shared():
             wanted = shape.reply_bytes if outputs is None else _reply_bytes(shape, outputs)
             try:
-                self._reply = self._reply_for(wanted, deadline, lend)
+                self._reply = self._reply_for(wanted, deadline, borrowed)
             except NoSharedMemory:
                 self._reply = None
         reply = self._reply
@@ -228,7 +231,7 @@ class LinePlans:
         inputs: Blocks | None,
         outputs: Blocks | None,
         deadline: float | None,
-    ) -> LinePlan:
+    ) -> CallPlan:
         self._make_room(shape, session, deadline)
         if self._reply is not None:
             try:
@@ -237,7 +240,7 @@ class LinePlans:
                 pass
         plan = self._plans.get((shape, None))
         if plan is None or plan.session != session:
-            plan = LinePlan(self._next_number(), session, inline=True)
+            plan = CallPlan(self._next_number(), session, inline=True)
             plan.size = sum(tensor.nbytes for tensor in shape.inputs)
             plan.reply_size = sum(tensor.nbytes for tensor in shape.outputs)
             plan.needs = plan.size + shape.reply_bytes
@@ -256,17 +259,17 @@ class LinePlans:
         inputs: Blocks | None,
         outputs: Blocks | None,
         deadline: float | None,
-    ) -> LinePlan:
+    ) -> CallPlan:
         in_blocks = inputs or (None,) * len(shape.inputs)
         out_blocks = outputs or (None,) * len(shape.outputs)
         in_at, in_size = layout([0 if b else t.nbytes for t, b in zip(shape.inputs, in_blocks, strict=True)])
         out_at, out_size = layout([0 if b else t.nbytes for t, b in zip(shape.outputs, out_blocks, strict=True)])
         request = self._request_for(in_size, deadline)
-        plan = LinePlan(self._next_number(), session, inline=False)
+        plan = CallPlan(self._next_number(), session, inline=False)
         plan.needs = in_size + out_size
         plan.tight = _is_tight(reply, out_size)
         plan.reply = reply
-        plan.call = self.line.caller(plan.number)
+        plan.call = self.channel.caller(plan.number)
         told: tuple[list[Any], list[Any]] = ([], [])
         for tensor, block, at in zip(shape.inputs, in_blocks, in_at, strict=True):
             told[0].append(self._locate(tensor, block, request, at, deadline))
@@ -296,15 +299,15 @@ class LinePlans:
         return plan
 
     def _locate(
-        self, tensor: TensorShape, block: SharedBlock | None, slab: Slab, offset: int, deadline: float | None
+        self, tensor: TensorSignature, block: SharedBlock | None, slab: Slab, offset: int, deadline: float | None
     ) -> list[Any]:
         if block is None:
             return _wire(tensor, slab.number, offset)
         self._slabs.show(block.slab, deadline)
         return _wire(tensor, block.slab.number, block.offset)
 
-    def _tell(self, plan: LinePlan, inputs: list[Any], outputs: list[Any], deadline: float | None) -> None:
-        self.line.ask(
+    def _tell(self, plan: CallPlan, inputs: list[Any], outputs: list[Any], deadline: float | None) -> None:
+        self.channel.ask(
             {
                 "op": "plan.make",
                 "plan": plan.number,
@@ -338,7 +341,7 @@ class LinePlans:
         dropped = {plan.number for plan in map(self._plans.pop, keys)}
         dropped -= {plan.number for plan in self._plans.values()}
         if dropped:
-            self.line.ask({"op": "plan.drop", "plans": sorted(dropped)}, deadline)
+            self.channel.ask({"op": "plan.drop", "plans": sorted(dropped)}, deadline)
 
     # --- memory ---
 
@@ -362,14 +365,14 @@ class LinePlans:
             self._replace(old, lambda plan: not plan.inline, deadline)
         return new
 
-    def _reply_for(self, wanted: int, deadline: float | None, lend: bool) -> Slab:
+    def _reply_for(self, wanted: int, deadline: float | None, borrowed: bool) -> Slab:
         """A slab for outputs that nobody looks at. Raises `NoSharedMemory`.
 
-        lend: one that is not much too large, since the application may keep it.
+        borrowed: one that is not much too large, since the application may keep it.
         """
         best = None
         for slab in self._replies:
-            if slab.size < wanted or (lend and not _is_tight(slab, wanted)) or not slab.lending.free():
+            if slab.size < wanted or (borrowed and not _is_tight(slab, wanted)) or not slab.borrows.free():
                 continue
             if slab is self._reply:
                 best = slab
@@ -377,25 +380,25 @@ class LinePlans:
             if best is None or slab.size < best.size:
                 best = slab
         if best is None:
-            before = [slab for slab in self._replies if slab.lending.free()]
+            before = [slab for slab in self._replies if slab.borrows.free()]
             best = self._new_slab(wanted, deadline, host_writes=True)
             self._replies.append(best)
             for slab in before:
                 # Smaller ones are of no more use, unless they are for lending.
-                if (not lend and slab.size < wanted) or len(self._replies) > MAX_REPLIES:
+                if (not borrowed and slab.size < wanted) or len(self._replies) > MAX_REPLIES:
                     self._replies.remove(slab)
                     self._replace(slab, lambda plan, slab=slab: plan.reply is slab, deadline)  # type: ignore[misc]
-        best.lending.reuse()
+        best.borrows.reuse()
         return best
 
-    def _replace(self, slab: Slab, uses: Callable[[LinePlan], bool], deadline: float | None) -> None:
+    def _replace(self, slab: Slab, uses: Callable[[CallPlan], bool], deadline: float | None) -> None:
         try:
             self._drop([key for key, plan in self._plans.items() if uses(plan)], deadline)
         finally:
             self._slabs.drop_slab(slab)
 
 
-def _same_names(plan: LinePlan, output_names: Any) -> bool:
+def _same_names(plan: CallPlan, output_names: Any) -> bool:
     """Whether these outputs are asked for in the plan's call; False for what is no sequence of names, too."""
     wanted = plan.shape.wanted if plan.shape is not None else None
     if not output_names:
@@ -417,13 +420,13 @@ def _key(blocks: Blocks | None) -> tuple[tuple[int, int] | None, ...] | None:
         return None
     if len(blocks) == 1:  # the usual case; a generator costs half a microsecond
         block = blocks[0]
-        return (None if block is None else block.place,)
-    return tuple([None if block is None else block.place for block in blocks])
+        return (None if block is None else block.location,)
+    return tuple([None if block is None else block.location for block in blocks])
 
 
 def _wholes(blocks: Blocks | None, count: int) -> tuple[Whole, ...]:
     return tuple(no_array if block is None else block.array for block in blocks or (None,) * count)
 
 
-def _wire(tensor: TensorShape, slab: int, offset: int) -> list[Any]:
+def _wire(tensor: TensorSignature, slab: int, offset: int) -> list[Any]:
     return [tensor.name, int(tensor.element), list(tensor.shape), slab, offset]

@@ -1,4 +1,4 @@
-"""Runs a call that was made before over a line, or says that it has to go by the connection.
+"""Runs a call that was made before over a channel, or says that it has to go by the connection.
 
 What always holds: a call gets here only if nothing stands in its way that the long way would look after (a new
 generation, suspects that run alone, quarantine, a planned restart). What fails here is handed to the long way
@@ -15,40 +15,40 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qnnbridge._fastpath.arrays import SharedBlock, shared_blocks
-from qnnbridge._fastpath.channel import Line, LineEnded, LineLate
-from qnnbridge._fastpath.channel_plan import BOOL, LinePlan
-from qnnbridge._fastpath.failure import Failure, bare
-from qnnbridge._fastpath.plans import LinePlans
+from qnnbridge._fastpath.channel import ChannelEnded, ChannelTimeout, FastChannel
+from qnnbridge._fastpath.channel_plan import BOOL, CallPlan
+from qnnbridge._fastpath.failure import FastCallFailed, without_traceback
+from qnnbridge._fastpath.plans import CallPlans
 from qnnbridge._fastpath.signatures import CallSignature, Refusal
 from qnnbridge._platform import _fds
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
-from qnnbridge_protocol.fastpath import LineKind
+from qnnbridge_protocol.fastpath import ChannelKind
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.values import Decoder
 
 if TYPE_CHECKING:
-    from qnnbridge._fastpath.channel_pool import Lines
+    from qnnbridge._fastpath.channel_pool import ChannelPool
     from qnnbridge._remote_session import RemoteSession
     from qnnbridge._transport.host_process import HostProcess
 
 SETTLE_TIMEOUT_S = 0.2
-"""How long the answer of a call that was stopped is waited for, so that the line can be used again."""
+"""How long the answer of a call that was stopped is waited for, so that the channel can be used again."""
 
 UPKEEP_INTERVAL_S = 1.0
 """As often as the quarantine's file is looked at."""
 
 ALIVE_GRACE_S = 0.25
-"""A line has ended: what the host has at least, whatever the caller has left, to show that it has not."""
+"""A channel has ended: what the host has at least, whatever the caller has left, to show that it has not."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-OnLine = Callable[["HostProcess", Line], None]
+OnChannel = Callable[["HostProcess", FastChannel], None]
 
 
-class Offered(list["Array | None"]):
+class OptionalOutputs(list["Array | None"]):
     """Arrays for the outputs that need not be used: outputs that do not fit are returned as they are."""
 
 
@@ -59,69 +59,69 @@ def run(
     timeout_s: float | None,
     borrow: bool,
     out: Any,
-    on_line: OnLine | None = None,
+    on_channel: OnChannel | None = None,
 ) -> list[Any] | None:
-    """The outputs, or ``None`` if the call has to go the long way. Raises `Failure`.
+    """The outputs, or ``None`` if the call has to go the long way. Raises `FastCallFailed`.
 
-    shape: of the call; `feed` and `out` (a list) fit it. on_line: told the process and the line by which the call
-    is about to go.
+    shape: of the call; `feed` and `out` (a list) fit it. on_channel: told the process and the channel by which the
+    call is about to go.
     """
     process = remote.live
     if process is None or process.retiring or process.channel.requests.failure is not None:
         return None
     if shape.refusal is not None and shape.refusal.holds(process.generation, monotonic()):
         return None
-    if (any(remote.host.obstacles) or monotonic() >= remote.next_upkeep) and not _upkeep(remote, process):
+    if (any(remote.host.slow_path_reasons) or monotonic() >= remote.next_upkeep) and not _upkeep(remote, process):
         return None
-    lines = process.lines
-    if lines is None:
+    pool = process.pool
+    if pool is None:
         return None
     deadline = None if timeout_s is None else deadline_after(timeout_s)
     try:
-        plans = lines.take(deadline)
+        plans = pool.take(deadline)
     except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
-        raise Failure(process, error, deadline) from None
+        raise FastCallFailed(process, error, deadline) from None
     if plans is None:
         return None
-    line, lend = plans.line, borrow and out is None
+    channel, borrowed = plans.channel, borrow and out is None
     try:
-        line.note = remote.note
+        channel.context = remote.context
         plan = plans.again(shape, remote.session_id, feed, out)
-        if plan is None or (lend and not plan.tight):
-            plan = _plan(remote, process, plans, shape, feed, out, deadline, lend)
+        if plan is None or (borrowed and not plan.tight):
+            plan = _plan(remote, process, plans, shape, feed, out, deadline, borrowed)
             if plan is None:
                 return None
-        if on_line is not None:
+        if on_channel is not None:
             # A cancel may come from now on. Should the call not be made, the next one would bear its number.
-            line.broken = True
-            on_line(process, line)
-        elif remote.shortcut is None:
-            remote.shortcut = shortcut(remote, process, lines)
-        return _carry_out(process, plans, plan, feed, deadline, lend, out)
+            channel.broken = True
+            on_channel(process, channel)
+        elif remote.fast_call is None:
+            remote.fast_call = bind_fast_call(remote, process, pool)
+        return _carry_out(process, plans, plan, feed, deadline, borrowed, out)
     except BaseException as error:
         _look_after(process, plans, error, deadline, feed, out)
         raise
     finally:
-        if not line.abandoned:
-            lines.give_back(plans)
+        if not channel.abandoned:
+            pool.give_back(plans)
 
 
-Shortcut = Callable[
+FastCall = Callable[
     ["RemoteSession", "Sequence[str] | None", "Mapping[str, Any]", "float | None", bool, Any], "list[Any] | None"
 ]
 
 
-def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Shortcut:
+def bind_fast_call(remote: RemoteSession, process: HostProcess, pool: ChannelPool) -> FastCall:
     """What makes the call that the session made last in this process once more; ``None`` if this is another one.
 
-    Nothing need have been checked. It raises `Failure`. It is `run` with everything at hand: a call that moves
-    large tensors finds nothing of the bridge's own in the processor's caches, and what takes time then is to look
-    for it from object to object.
+    Nothing need have been checked. It raises `FastCallFailed`. It is `run` with everything at hand: a call that
+    moves large tensors finds nothing of the bridge's own in the processor's caches, and what takes time then is to
+    look for it from object to object.
 
     The session keeps it, so it must not keep the session: it is given that with each call.
     """
-    requests, take, give_back = process.channel.requests, lines.idle.pop, lines.give_back
-    left, solo, kills = remote.host.obstacles
+    requests, take, give_back = process.channel.requests, pool.idle.pop, pool.give_back
+    left, solo, kills = remote.host.slow_path_reasons
     session, forks, sharing = remote.session_id, _fds.forks, process.sharing
     assert sharing is not None
 
@@ -134,7 +134,7 @@ def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Short
         out: Any,
     ) -> list[Any] | None:
         if remote.live is not process or remote.session_id != session:
-            remote.shortcut = None  # made by a call that was overtaken by the next host
+            remote.fast_call = None  # made by a call that was overtaken by the next host
             return None
         if (
             process.retiring
@@ -151,12 +151,12 @@ def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Short
             plans = take()
         except IndexError:
             return None
-        line = plans.line
+        channel = plans.channel
         try:
             plan = plans.last(session, output_names, feed, out)
             if plan is None or (borrow and out is None and not plan.tight):
                 return None
-            line.note = remote.note
+            channel.context = remote.context
             if plan.inline or borrow:
                 return _carry_out(process, plans, plan, feed, deadline, borrow and out is None, out)
             # What that comes to in most calls.
@@ -172,7 +172,7 @@ def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Short
             _look_after(process, plans, error, deadline, feed, out)
             raise
         finally:
-            if not line.abandoned:
+            if not channel.abandoned:
                 give_back(plans)
 
     return repeat
@@ -180,11 +180,11 @@ def shortcut(remote: RemoteSession, process: HostProcess, lines: Lines) -> Short
 
 def _carry_out(
     process: HostProcess,
-    plans: LinePlans,
-    plan: LinePlan,
+    plans: CallPlans,
+    plan: CallPlan,
     feed: Mapping[str, Any],
     deadline: float | None,
-    lend: bool,
+    borrowed: bool,
     out: Any,
 ) -> list[Any]:
     sharing = process.sharing
@@ -201,38 +201,38 @@ def _carry_out(
         return _other_answer(plans, head, deadline, out)
     if plan.filled and out is not None:
         return list(out)
-    if lend:
-        if plans.may_lend and sharing.budget.may_lend:
-            return plan.lend_out()
-        sharing.lent_refused += 1
+    if borrowed:
+        if plans.may_borrow and sharing.budget.may_borrow:
+            return plan.borrow_outputs()
+        sharing.borrows_refused += 1
     return plan.take_out(out)
 
 
 def _look_after(
     process: HostProcess,
-    plans: LinePlans,
+    plans: CallPlans,
     error: BaseException,
     deadline: float | None,
     feed: Mapping[str, Any],
     out: Any,
 ) -> None:
-    """A call has failed, or was interrupted. Raises `Failure`, unless it is the caller's own business."""
-    line = plans.line
+    """A call has failed, or was interrupted. Raises `FastCallFailed`, unless it is the caller's own business."""
+    channel = plans.channel
     try:
-        if isinstance(error, LineEnded):
+        if isinstance(error, ChannelEnded):
             _host_gone(process, deadline)
             error = ChannelRetired()
-        elif isinstance(error, LineLate):
-            error = Deadline(_give_up(process, plans, _blocks_of(feed, out)) if line.sent else "not-started")
+        elif isinstance(error, ChannelTimeout):
+            error = Deadline(_give_up(process, plans, _blocks_of(feed, out)) if channel.sent else "not-started")
         elif isinstance(error, ProtocolDesync):
             error = process.channel.fail(error)
-        elif line.broken and line.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
+        elif channel.broken and channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
             # Ctrl+C, for one: the host is told. It may have the call all the same if it was not noted as sent yet.
             _give_up(process, plans, _blocks_of(feed, out))
     except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as found:
         error = found
     if isinstance(error, (ChannelFailed, ChannelRetired, Deadline, BridgeError)):
-        raise Failure(process, error, deadline) from None
+        raise FastCallFailed(process, error, deadline) from None
 
 
 def _upkeep(remote: RemoteSession, process: HostProcess) -> bool:
@@ -242,7 +242,7 @@ def _upkeep(remote: RemoteSession, process: HostProcess) -> bool:
         return False
     remote.next_upkeep = monotonic() + UPKEEP_INTERVAL_S
     try:
-        supervisor.check_quarantine(remote.note)
+        supervisor.check_quarantine(remote.context)
     except ModelQuarantined:
         return False
     remote.host.before_call(process)
@@ -252,13 +252,13 @@ def _upkeep(remote: RemoteSession, process: HostProcess) -> bool:
 def _plan(
     remote: RemoteSession,
     process: HostProcess,
-    plans: LinePlans,
+    plans: CallPlans,
     shape: CallSignature,
     feed: Mapping[str, Any],
     out: Sequence[Array | None] | None,
     deadline: float | None,
-    lend: bool,
-) -> LinePlan | None:
+    borrowed: bool,
+) -> CallPlan | None:
     """The plan for this call, made if need be; ``None`` if the host will not have it."""
     inputs = outputs = None
     own = remote.host.own_arrays
@@ -267,10 +267,10 @@ def _plan(
         if out is not None:
             outputs = shared_blocks(out, own, host_writes=True)
     try:
-        plan = plans.plan(shape, remote.session_id, inputs, outputs, deadline, lend)
+        plan = plans.plan(shape, remote.session_id, inputs, outputs, deadline, borrowed)
         shape.refusal = None
         return plan
-    except LineLate:
+    except ChannelTimeout:
         raise Deadline("not-started") from None
     except ProtocolDesync:
         raise
@@ -287,13 +287,13 @@ def _blocks_of(feed: Mapping[str, Any], out: Sequence[Array | None] | None) -> l
 
 
 def _run_inline(
-    plans: LinePlans,
-    plan: LinePlan,
+    plans: CallPlans,
+    plan: CallPlan,
     feed: Mapping[str, Any],
     deadline: float | None,
     out: Sequence[Array | None] | None,
 ) -> list[Any]:
-    line, shape = plans.line, plan.shape
+    channel, shape = plans.channel, plan.shape
     assert shape is not None
     chunks = [_bytes(feed[name]) for name in shape.input_names]
     results: list[Array] = []
@@ -304,7 +304,7 @@ def _run_inline(
         result = given if direct and given is not None else np.empty(tensor.shape, tensor.dtype)
         results.append(result)
         targets.append(result.data.cast("B"))
-    head = line.call_inline(plan.number, chunks, plan.size, targets, plan.reply_size, deadline)
+    head = channel.call_inline(plan.number, chunks, plan.size, targets, plan.reply_size, deadline)
     if head is not None:
         return _other_answer(plans, head, deadline, out)
     for index, result in enumerate(results):
@@ -326,18 +326,18 @@ def _bytes(array: Array) -> memoryview:
 
 
 def _other_answer(
-    plans: LinePlans, head: Any, deadline: float | None, out: Sequence[Array | None] | None
+    plans: CallPlans, head: Any, deadline: float | None, out: Sequence[Array | None] | None
 ) -> list[Any]:
     """An error, or outputs of other shapes than the last time."""
-    line = plans.line
-    frame = line.read_frame(head, deadline)
-    if head.kind is not LineKind.VALUES:
-        line.broken = True
+    channel = plans.channel
+    frame = channel.read_frame(head, deadline)
+    if head.kind is not ChannelKind.VALUES:
+        channel.broken = True
         raise desync(f"{head.kind.name} to a call")
     decoder = Decoder(frame.buffers)
     values = [decoder.value(item) for item in frame.header["outputs"]]
     decoder.finish()
-    return values if out is None or isinstance(out, Offered) else deliver(values, out)
+    return values if out is None or isinstance(out, OptionalOutputs) else deliver(values, out)
 
 
 def deliver(values: Sequence[Any], out: Sequence[Array | None]) -> list[Any]:
@@ -363,7 +363,7 @@ def deliver(values: Sequence[Any], out: Sequence[Array | None]) -> list[Any]:
 
 
 def _host_gone(process: HostProcess, deadline: float | None) -> None:
-    """Returns if only the line has ended; raises `ChannelFailed` if it was the host.
+    """Returns if only the channel has ended; raises `ChannelFailed` if it was the host.
 
     Its silence proves nothing: the machine may be busy. Whoever waits looks now and then whether it is dead or
     stopped.
@@ -376,30 +376,30 @@ def _host_gone(process: HostProcess, deadline: float | None) -> None:
         raise
 
 
-def _give_up(process: HostProcess, plans: LinePlans, blocks: object) -> str:
-    """Cancel the call: what became of the work. If it goes on, the line is kept aside until its answer comes.
+def _give_up(process: HostProcess, plans: CallPlans, blocks: object) -> str:
+    """Cancel the call: what became of the work. If it goes on, the channel is kept aside until its answer comes.
 
     blocks: of the application's arrays. As long as the host may write to them they are nobody else's.
     """
-    line, lines = plans.line, process.lines
-    assert lines is not None
-    if line.answer_begun:
+    channel, pool = plans.channel, process.pool
+    assert pool is not None
+    if channel.answer_begun:
         return "finished"
     state = "still-running"
     try:
-        state = process.channel.cancel(line.call_id, monotonic() + CANCEL_TIMEOUT_S)
+        state = process.channel.cancel(channel.call_id, monotonic() + CANCEL_TIMEOUT_S)
         # One that was not started never will be, and may not even have been sent.
-        if state != "still-running" and (line.settle(SETTLE_TIMEOUT_S) or state == "not-started"):
+        if state != "still-running" and (channel.settle(SETTLE_TIMEOUT_S) or state == "not-started"):
             return state
         if state == "finished":
             state = "still-running"  # or its answer would be there
     except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
         pass
     except BaseException:  # Ctrl+C once more
-        lines.abandon(plans, blocks)
+        pool.abandon(plans, blocks)
         raise
-    lines.abandon(plans, blocks)
+    pool.abandon(plans, blocks)
     return state
 
 
-__all__ = ["Failure", "Offered", "Shortcut", "bare", "deliver", "run"]
+__all__ = ["FastCall", "FastCallFailed", "OptionalOutputs", "deliver", "run", "without_traceback"]

@@ -31,7 +31,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Signature = tuple[Any, ...]
 
 
-class TensorShape(NamedTuple):
+class TensorSignature(NamedTuple):
     """One input or output."""
 
     name: str
@@ -73,8 +73,8 @@ class CallSignature:
     def __init__(
         self,
         output_names: tuple[str, ...] | None,
-        inputs: tuple[TensorShape, ...],
-        outputs: tuple[TensorShape, ...],
+        inputs: tuple[TensorSignature, ...],
+        outputs: tuple[TensorSignature, ...],
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
@@ -162,7 +162,7 @@ def _signature(output_names: Sequence[str] | None, feed: Mapping[str, Any]) -> S
     return tuple(parts)
 
 
-def _tensor(name: str, array: Any) -> TensorShape | None:
+def _tensor(name: str, array: Any) -> TensorSignature | None:
     """``None`` for what has no such memory: other classes, strings, other byte orders, no elements."""
     if array.__class__ is not np.ndarray or not array.size or not _LITTLE:
         return None
@@ -173,4 +173,4 @@ def _tensor(name: str, array: Any) -> TensorShape | None:
     # `is`: every array of a plain native type has the very same dtype object, which makes the later check cheap.
     if not layout.named or layout.packed or array.dtype is not layout.storage:
         return None
-    return TensorShape(name, array.dtype, array.shape, element, array.nbytes)
+    return TensorSignature(name, array.dtype, array.shape, element, array.nbytes)

@@ -53,7 +53,7 @@ def empty(host: Host, name: str, shape: Sequence[int] | None, nodes: Iterable[No
         try:
             return host.arrays.empty(dims, rule.dtype, host_writes=host_writes)
         except OSError as error:  # not now, or not so much
-            host.sharing.trouble = str(error)
+            host.sharing.last_error = str(error)
             host.sharing.arrays_refused += 1
     return np.empty(dims, rule.dtype)
 

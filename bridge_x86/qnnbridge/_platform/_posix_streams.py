@@ -114,13 +114,13 @@ def _writev(fd: int, chunks: list[memoryview]) -> int:
 assert sys.platform != "win32"
 
 # Whether the host can open further streams here.
-LINES = sys.platform == "linux"
+CHANNELS = sys.platform == "linux"
 
 # Whether memory can be shared here.
 MEMORY = sys.platform == "linux" and hasattr(os, "memfd_create")
 
 # How the host finds what is shared.
-Place = dict[str, Any]
+ShareHandle = dict[str, Any]
 
 
 class SharedMemory:
@@ -146,9 +146,9 @@ class SharedMemory:
             self._fds.close_all()
             raise
 
-    def place(self, pid: int) -> Place:
+    def share_handle(self, pid: int) -> ShareHandle:
         """For the host with this process id."""
-        return _place(self._fd)
+        return _share_handle(self._fd)
 
     def take_view(self) -> memoryview:
         """The memory, once: from then on it stays mapped as long as something refers to this."""
@@ -161,10 +161,10 @@ class SharedMemory:
         self._fds.close_all()
 
 
-class LineStreams:
+class ChannelStreams:
     """Our ends of a line's two pipes, and until `opened` the host's ends. The write end does not block."""
 
-    # Whether a read that waits for ever is ended by Ctrl+C, and by `nudge`.
+    # Whether a read that waits for ever is ended by Ctrl+C, and by `wake_reader`.
     MAY_BLOCK = True
 
     def __init__(self) -> None:
@@ -182,9 +182,9 @@ class LineStreams:
         self.poll = poll.poll
         """Waits for at most so many milliseconds until there is something to read; falsy if nothing came."""
 
-    def places(self, pid: int) -> tuple[Place, Place]:
+    def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:
         """Of what the host reads from and of what it writes to."""
-        return _place(self._their_read), _place(self._their_write)
+        return _share_handle(self._their_read), _share_handle(self._their_write)
 
     def opened(self) -> None:
         """The host has its ends, so that a death on either side is the end of the streams."""
@@ -203,7 +203,7 @@ class LineStreams:
         else:
             os.write(self.write_fd, data)
 
-    def nudge(self, data: bytes | bytearray) -> None:
+    def wake_reader(self, data: bytes | bytearray) -> None:
         """Let a thread of ours that reads find this, in between of what the host writes. Raises `OSError`."""
         # Opened for both: whoever reads cannot be gone, and there is no signal. No descriptor is kept for it, or
         # the death of the host would not be the end of the stream.
@@ -219,7 +219,7 @@ class LineStreams:
         self._fds.close_all()
 
 
-def take_back(_place: Place, _pid: int) -> None:
+def reclaim(_share_handle: ShareHandle, _pid: int) -> None:
     """What the host was to open, and has not been told of: it is ours all the time."""
 
 
@@ -233,6 +233,6 @@ def _identity(fd: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _place(fd: int) -> Place:
+def _share_handle(fd: int) -> ShareHandle:
     device, inode = _identity(fd)
     return {"pid": os.getpid(), "fd": fd, "device": device, "inode": inode}

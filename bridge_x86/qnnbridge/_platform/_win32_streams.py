@@ -227,13 +227,13 @@ _writers_lock = threading.Lock()
 
 
 # Whether the host can open further streams here.
-LINES = True
+CHANNELS = True
 
 # Whether memory can be shared here.
 MEMORY = True
 
 # How the host finds what is shared.
-Place = dict[str, Any]
+ShareHandle = dict[str, Any]
 
 _PAGE_READWRITE = 0x4
 _FILE_MAP_WRITE = 0x2
@@ -280,7 +280,7 @@ class SharedMemory:
             view[offset]
         self._view: memoryview | None = view if writable else view.toreadonly()
 
-    def place(self, pid: int) -> Place:
+    def share_handle(self, pid: int) -> ShareHandle:
         """For the host with this process id."""
         assert self._section is not None
         return {"handle": give_handle(self._section, pid)}
@@ -302,7 +302,7 @@ class SharedMemory:
             self.close()
 
 
-class LineStreams:
+class ChannelStreams:
     """Our ends of a line's two pipes, and until `opened` the host's ends."""
 
     # Nothing but the host ends a read that waits: Ctrl+C has to come through.
@@ -335,13 +335,13 @@ class LineStreams:
         """Waits for at most so many milliseconds until there is something to read; falsy if nothing came."""
         return wait_readable(self.read_fd, milliseconds / 1000)
 
-    def places(self, pid: int) -> tuple[Place, Place]:
+    def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:
         """Of what the host reads from and of what it writes to."""
         read = {"handle": give_handle(self._theirs[0], pid)}
         try:
             return read, {"handle": give_handle(self._theirs[1], pid)}
         except BaseException:
-            take_back(read, pid)
+            reclaim(read, pid)
             raise
 
     def opened(self) -> None:
@@ -352,7 +352,7 @@ class LineStreams:
     def enlarge(self) -> None:
         """Nothing to do: they are made large."""
 
-    def nudge(self, data: bytes | bytearray) -> None:
+    def wake_reader(self, data: bytes | bytearray) -> None:
         """Nobody waits in a read."""
 
     def write(self, data: bytes | bytearray) -> None:
@@ -369,9 +369,9 @@ class LineStreams:
         self._fds.close_all()
 
 
-def take_back(place: Place, pid: int) -> None:
+def reclaim(share_handle: ShareHandle, pid: int) -> None:
     """What the host with this process id was to open, and has not been told of: it owns it only then."""
-    handle = place.pop("handle", None)
+    handle = share_handle.pop("handle", None)
     if handle is not None:
         with contextlib.suppress(OSError):  # the process is gone, and the handle with it
             _take_handle_back(handle, pid)
@@ -397,4 +397,4 @@ def _take_handle_back(handle: int, pid: int) -> None:
         _winapi.CloseHandle(source)
 
 
-__all__ = ["LINES", "MEMORY", "LineStreams", "Place", "SharedMemory", "give_handle", "take_back"]
+__all__ = ["CHANNELS", "MEMORY", "ChannelStreams", "ShareHandle", "SharedMemory", "give_handle", "reclaim"]

@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Final, Literal
 
-from qnnbridge._transport.channel import Deadline, Note
+from qnnbridge._transport.channel import CallContext, Deadline
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.exit_codes import ExitStatus
@@ -164,12 +164,12 @@ class IsolationLock:
         self._waiting_alone = 0
 
     @contextlib.contextmanager
-    def enter(self, note: Note, deadline: float | None) -> Iterator[None]:
+    def enter(self, context: CallContext, deadline: float | None) -> Iterator[None]:
         """Around one call. Raises `Deadline` if its turn does not come in time."""
         if not self._blame.active:
             yield
             return
-        alone = self._blame.must_run_alone(note.fingerprint)
+        alone = self._blame.must_run_alone(context.fingerprint)
         with self._changed:
             self._wait(alone, deadline)
             self._alone = alone

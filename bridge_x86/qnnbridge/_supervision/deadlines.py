@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from qnnbridge_protocol.errors import DeadlineExceeded, HostHung, OptionError
 
 if TYPE_CHECKING:
-    from qnnbridge._transport.channel import Deadline, Note
+    from qnnbridge._transport.channel import CallContext, Deadline
     from qnnbridge._transport.host_process import HostProcess
 
 # Eleven days. Locks and polls cannot wait much longer, and nobody means it.
@@ -42,7 +42,7 @@ ASKED_FOR: Final = "asked_for"
 
 
 def overdue(
-    process: HostProcess, late: Deadline, note: Note, timeout_s: float | None, on_deadline: OnDeadline
+    process: HostProcess, late: Deadline, context: CallContext, timeout_s: float | None, on_deadline: OnDeadline
 ) -> DeadlineExceeded:
     """The error for the caller. Ends the host if the call is inside of it, or stuck behind what nobody wants."""
     state = late.state
@@ -51,19 +51,19 @@ def overdue(
     if on_deadline == "kill" and blocked:
         what = "ran past its" if state == "still-running" else "waited, behind work that nobody wants, past its"
         reason = HostHung(
-            f"The host was ended: {note.model} {what} deadline of {timeout_s:g} s.",
-            details={"model": note.model, ASKED_FOR: True},
+            f"The host was ended: {context.model} {what} deadline of {timeout_s:g} s.",
+            details={"model": context.model, ASKED_FOR: True},
         )
         # The reason first: whoever sees the end of the stream before it would report a crash.
         process.channel.fail(reason)
         process.kill("a call ran past its deadline (on_deadline='kill')")
         state = "stopped"
     error = DeadlineExceeded(
-        f"{note.model}: no answer within {timeout_s:g} s (the work is {state}).",
-        details={"state": state, "model": note.model},
+        f"{context.model}: no answer within {timeout_s:g} s (the work is {state}).",
+        details={"state": state, "model": context.model},
     )
     if state == "still-running":
-        inside = "inside of a QNN partition" if note.op == "session.run" else "while native code works on it"
+        inside = "inside of a QNN partition" if context.op == "session.run" else "while native code works on it"
         error.cause = f"A call cannot be interrupted {inside}."
         error.fix = "Wait longer, or give on_deadline='kill' to end the host (other calls are replayed)."
     return error

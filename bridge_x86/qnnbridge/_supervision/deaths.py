@@ -16,7 +16,7 @@ from qnnbridge._diagnosis.stderr_text import decode_stderr
 from qnnbridge._supervision.blame import Blame, NativeCall, Why
 from qnnbridge._supervision.deadlines import ASKED_FOR
 from qnnbridge._supervision.quarantine import Quarantine
-from qnnbridge._transport.channel import ChannelFailed, Lost, Note
+from qnnbridge._transport.channel import CallContext, ChannelFailed, Lost
 from qnnbridge._transport.host_process import EXIT_WAIT_S, KILL_TIMEOUT_S, STDERR_TIMEOUT_S, HostProcess
 from qnnbridge_protocol._version import __version__
 from qnnbridge_protocol.errors import HostError, HostHung
@@ -53,15 +53,15 @@ class DeathHandler(Protocol):
 
     def on_ready(self, process: HostProcess) -> None: ...
 
-    def check_quarantine(self, note: Note) -> None: ...
+    def check_quarantine(self, context: CallContext) -> None: ...
 
-    def on_good_reply(self, note: Note, phase: str) -> None: ...
+    def on_good_reply(self, context: CallContext, phase: str) -> None: ...
 
     def investigate(
         self,
         process: HostProcess,
         failure: ChannelFailed,
-        suspect: Note | None = None,
+        suspect: CallContext | None = None,
         patience_s: float = EXIT_WAIT_S,
     ) -> DeathReport: ...
 
@@ -81,22 +81,22 @@ class Investigator:
         versions = process.peer.versions
         self._quarantine.versions = ", ".join(f"{k} {versions[k]}" for k in VERSIONS_THAT_MATTER if k in versions)
 
-    def check_quarantine(self, note: Note) -> None:
+    def check_quarantine(self, context: CallContext) -> None:
         """Raises `ModelQuarantined`."""
-        self._quarantine.check(note.fingerprint, note.options_hash)
+        self._quarantine.check(context.fingerprint, context.options_hash)
 
-    def on_good_reply(self, note: Note, phase: str) -> None:
+    def on_good_reply(self, context: CallContext, phase: str) -> None:
         """A model came out of native code unharmed."""
         if self._blame.quiet:
             return
-        for points in self._blame.on_good_reply(_native_call(note, phase)):
+        for points in self._blame.on_good_reply(_native_call(context, phase)):
             self._quarantine.add(points)
 
     def investigate(
         self,
         process: HostProcess,
         failure: ChannelFailed,
-        suspect: Note | None = None,
+        suspect: CallContext | None = None,
         patience_s: float = EXIT_WAIT_S,
     ) -> DeathReport:
         """Why the connection to `process` failed. Ends the process if it is still there.
@@ -148,12 +148,12 @@ class Investigator:
             in_flight=tuple(
                 OpenCall(
                     one.request_id,
-                    one.note.op,
-                    one.note.model,
-                    one.note.fingerprint,
-                    one.note.options_hash,
+                    one.context.op,
+                    one.context.model,
+                    one.context.fingerprint,
+                    one.context.options_hash,
                     one.phase,
-                    one.note.without_qnn,
+                    one.context.without_qnn,
                 )
                 for one in lost
             ),
@@ -169,7 +169,9 @@ class Investigator:
             application_versions={"qnnbridge": __version__, "python": sys.version.partition(" ")[0]},
         )
 
-    def _book(self, record: CrashRecord, failure: ChannelFailed, report: object, suspect: Note | None) -> None:
+    def _book(
+        self, record: CrashRecord, failure: ChannelFailed, report: object, suspect: CallContext | None
+    ) -> None:
         suspects = [
             NativeCall(call.fingerprint, call.options_hash, str(call.phase), call.model) for call in record.suspects
         ]
@@ -192,8 +194,8 @@ def _asked_for(failure: ChannelFailed) -> bool:
     return failure.reason is not None and bool(failure.reason.details.get(ASKED_FOR))
 
 
-def _native_call(note: Note, phase: str) -> NativeCall:
-    return NativeCall(note.fingerprint, note.options_hash, phase, note.model)
+def _native_call(context: CallContext, phase: str) -> NativeCall:
+    return NativeCall(context.fingerprint, context.options_hash, phase, context.model)
 
 
 def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
@@ -202,7 +204,7 @@ def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
         return lost
     out = list(lost)
     for index, one in enumerate(out):
-        if one.note.op in RUNNING and one.sent:
+        if one.context.op in RUNNING and one.sent:
             out[index] = dataclasses.replace(one, phase="running")
             break
     return tuple(out)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from qnnbridge._platform import Spawner, _fds
 from qnnbridge._supervision.deaths import DeathHandler
 from qnnbridge._supervision.restart_policy import RestartPolicy
-from qnnbridge._transport.channel import ChannelFailed, Deadline, Note
+from qnnbridge._transport.channel import CallContext, ChannelFailed, Deadline
 from qnnbridge._transport.host_process import EXIT_WAIT_S, HostProcess, Launch
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, ForkedClient, HostCrashed, HostError
 
@@ -150,21 +150,21 @@ class Supervisor:
             self._death_lock.release()
         return error.copy()
 
-    def npu_lost(self, process: HostProcess, error: BridgeError, note: Note) -> None:
+    def npu_lost(self, process: HostProcess, error: BridgeError, context: CallContext) -> None:
         """The NPU cannot be used from `process` any more (QNN 1011, or resets again and again): end it."""
         failure = process.channel.fail(error)
         with self._death_lock:
             if process.generation not in self._deaths:
-                self._deaths[process.generation] = self._investigate(process, failure, note)
+                self._deaths[process.generation] = self._investigate(process, failure, context)
 
-    def good_reply(self, note: Note, phase: str) -> None:
+    def good_reply(self, context: CallContext, phase: str) -> None:
         """A call was answered well: the host is worth its start, and the model is not to blame for that moment."""
         self._policy.on_good_reply()
-        self._investigator.on_good_reply(note, phase)
+        self._investigator.on_good_reply(context, phase)
 
-    def check_quarantine(self, note: Note) -> None:
+    def check_quarantine(self, context: CallContext) -> None:
         """Raises `ModelQuarantined`."""
-        self._investigator.check_quarantine(note)
+        self._investigator.check_quarantine(context)
 
     def retire(self, process: HostProcess, *, wait: bool) -> None:
         """A planned restart: calls under way are finished in the old host, new ones go to the next at once.
@@ -285,7 +285,7 @@ class Supervisor:
         self,
         process: HostProcess,
         failure: ChannelFailed,
-        suspect: Note | None = None,
+        suspect: CallContext | None = None,
         deadline: float | None = None,
     ) -> HostError:
         if isinstance(failure.reason, Closed):

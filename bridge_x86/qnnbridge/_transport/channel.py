@@ -19,7 +19,7 @@ from typing import Any
 from qnnbridge._platform import let_ctrl_c_through, wait_readable, wait_writable, writer
 from qnnbridge._transport.lost_streams import interrupted, stalled
 from qnnbridge._transport.one_way_requests import OneWayRequests
-from qnnbridge._transport.open_requests import UNNOTED, ChannelFailed, Lost, Note, OpenRequests, Waiter
+from qnnbridge._transport.open_requests import NO_CONTEXT, CallContext, ChannelFailed, Lost, OpenRequests, Waiter
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
 from qnnbridge_protocol.errors import BridgeError, ForkedClient, ProtocolDesync, from_wire
@@ -80,7 +80,7 @@ class Channel:
         self._retired = False
         self._said_goodbye = False
         self.requests = OpenRequests()
-        self.posts = OneWayRequests(self._send_lock, self._write_post)
+        self.one_way = OneWayRequests(self._send_lock, self._write_one_way)
         """Requests of which nobody wants the answer."""
 
     @property
@@ -122,7 +122,7 @@ class Channel:
         header: dict[str, Any],
         buffers: tuple[Any, ...] = (),
         deadline: float | None = None,
-        note: Note | None = None,
+        context: CallContext | None = None,
         on_sent: Callable[[int], None] | None = None,
     ) -> Frame:
         """Send a request and wait for its REPLY.
@@ -134,7 +134,7 @@ class Channel:
         if not self._room.acquire(timeout=None if deadline is None else _remaining(deadline)):
             raise Deadline("not-started")
         try:
-            answer = self._exchange(Kind.REQUEST, header, buffers, deadline, note or UNNOTED, on_sent)
+            answer = self._exchange(Kind.REQUEST, header, buffers, deadline, context or NO_CONTEXT, on_sent)
         finally:
             self._room.release()
         if answer.kind is Kind.ERROR:
@@ -143,11 +143,11 @@ class Channel:
 
     def ping(self, deadline: float | None) -> None:
         """Ask for a sign of life. Its lack alone proves nothing: native code may hold the host's GIL."""
-        self._exchange(Kind.PING, {}, (), deadline, UNNOTED, None)
+        self._exchange(Kind.PING, {}, (), deadline, NO_CONTEXT, None)
 
     def cancel(self, request_id: int, deadline: float) -> str:
         """Withdraw a request. Returns not-started, stopped, finished or still-running."""
-        answer = self._exchange(Kind.CANCEL, {"target": request_id}, (), deadline, UNNOTED, None)
+        answer = self._exchange(Kind.CANCEL, {"target": request_id}, (), deadline, NO_CONTEXT, None)
         return str(answer.header.get("state"))
 
     def take_in(self) -> None:
@@ -217,11 +217,11 @@ class Channel:
         header: dict[str, Any],
         buffers: tuple[Any, ...],
         deadline: float | None,
-        note: Note,
+        context: CallContext,
         on_sent: Callable[[int], None] | None,
     ) -> Frame:
         waiter = Waiter()
-        request_id = self._send(kind, header, buffers, deadline, waiter, note)
+        request_id = self._send(kind, header, buffers, deadline, waiter, context)
         try:
             if on_sent is not None:
                 on_sent(request_id)
@@ -254,17 +254,17 @@ class Channel:
         buffers: tuple[Any, ...],
         deadline: float | None,
         waiter: Waiter | None,
-        note: Note,
+        context: CallContext,
     ) -> int:
         """Write a request. Returns its id."""
         if not self._send_lock.acquire(timeout=_remaining(deadline)):
             raise Deadline("not-started")
         try:
-            return self._write_request(kind, header, buffers, deadline, waiter, note)
+            return self._write_request(kind, header, buffers, deadline, waiter, context)
         finally:
             self._send_lock.release()
-            if self.posts:
-                self.posts.send()
+            if self.one_way:
+                self.one_way.send()
 
     def _write_request(
         self,
@@ -273,7 +273,7 @@ class Channel:
         buffers: tuple[Any, ...],
         deadline: float | None,
         waiter: Waiter | None,
-        note: Note,
+        context: CallContext,
     ) -> int:
         """Holds the send lock."""
         self._check_owner()
@@ -288,7 +288,7 @@ class Channel:
             if self.requests.failure is not None:  # the stream has ended this very moment
                 raise self.requests.failure.again() from None
             raise
-        self.requests.add(request_id, waiter, note)
+        self.requests.add(request_id, waiter, context)
         try:
             self._write(chunks, deadline)
         except Deadline:
@@ -298,7 +298,7 @@ class Channel:
             self._leave(request_id)
             # The rest goes out with the next frame, and behind it that nobody wants the answer.
             cancel_id, cancel = self._connection.ask(Kind.CANCEL, {"target": request_id})
-            self.requests.add(cancel_id, None, UNNOTED)
+            self.requests.add(cancel_id, None, NO_CONTEXT)
             self._writer.add(cancel)
             raise Deadline("still-running") from None
         except ChannelFailed:
@@ -309,10 +309,10 @@ class Channel:
         self.requests.sent(request_id)
         return request_id
 
-    def _write_post(self, header: dict[str, Any]) -> bool:
+    def _write_one_way(self, header: dict[str, Any]) -> bool:
         """Holds the send lock. False if the pipe is full, so that it may not have been sent."""
         try:
-            self._write_request(Kind.REQUEST, header, (), time.monotonic(), None, UNNOTED)
+            self._write_request(Kind.REQUEST, header, (), time.monotonic(), None, NO_CONTEXT)
         except Deadline:
             return False
         except (ChannelFailed, ChannelRetired, BridgeError):
@@ -461,4 +461,4 @@ def _remaining(deadline: float | None) -> float:
     return -1 if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-__all__ = ["CANCEL_TIMEOUT_S", "Channel", "ChannelFailed", "ChannelRetired", "Deadline", "Lost", "Note"]
+__all__ = ["CANCEL_TIMEOUT_S", "CallContext", "Channel", "ChannelFailed", "ChannelRetired", "Deadline", "Lost"]

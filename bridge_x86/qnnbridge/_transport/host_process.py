@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from qnnbridge._launch.stderr import StderrCollector
 from qnnbridge._platform import ChildProcess, Spawner, out_of_memory_kills
-from qnnbridge._transport.channel import Channel, ChannelFailed, Deadline, Note
+from qnnbridge._transport.channel import CallContext, Channel, ChannelFailed, Deadline
 from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, HostHung, HostStartFailed
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
-    from qnnbridge._fastpath.channel_pool import Lines
+    from qnnbridge._fastpath.channel_pool import ChannelPool
     from qnnbridge._fastpath.sharing import Sharing
 
 _log = logging.getLogger("qnnbridge.host_process")
@@ -84,9 +84,9 @@ class HostProcess:
         self.retiring = False
         self._seen_stopped = 0
         self.sharing = launch.sharing
-        self.open_lines: Lines | None = None
-        """`lines`, if anybody has ever asked for them."""
-        self._lines_lock = threading.Lock()
+        self.open_pool: ChannelPool | None = None
+        """`channels`, if anybody has ever asked for them."""
+        self._pool_lock = threading.Lock()
         self._seen_loading = 0
         self.load_timeout_s = launch.timeout_s
         hello = Hello(
@@ -125,15 +125,17 @@ class HostProcess:
         return self.channel.peer.pid if self.ready_at is not None and self.channel.peer.pid else self.pid
 
     @property
-    def lines(self) -> Lines | None:
+    def pool(self) -> ChannelPool | None:
         """For calls that are repeated; ``None`` if there are none."""
-        if self.open_lines is None and self.sharing is not None and self.ready_at is not None:
-            from qnnbridge._fastpath.channel_pool import Lines  # imports numpy, which the handshake does not need
+        if self.open_pool is None and self.sharing is not None and self.ready_at is not None:
+            from qnnbridge._fastpath.channel_pool import (
+                ChannelPool,  # imports numpy, which the handshake does not need
+            )
 
-            with self._lines_lock:
-                if self.open_lines is None:
-                    self.open_lines = Lines(self.channel, self.sharing, self._look_and_fail)
-        return self.open_lines
+            with self._pool_lock:
+                if self.open_pool is None:
+                    self.open_pool = ChannelPool(self.channel, self.sharing, self._look_and_fail)
+        return self.open_pool
 
     @property
     def peer(self) -> Hello:
@@ -169,15 +171,15 @@ class HostProcess:
         header: dict[str, Any],
         buffers: tuple[Any, ...] = (),
         deadline: float | None = None,
-        note: Note | None = None,
+        context: CallContext | None = None,
         on_sent: Callable[[int], None] | None = None,
     ) -> Frame:
         """See `Channel.call`."""
-        return self.channel.call(header, buffers, deadline, note, on_sent)
+        return self.channel.call(header, buffers, deadline, context, on_sent)
 
     def ping(self, deadline: float | None) -> None:
-        """Ask for a sign of life, over a line if one is open. See `Channel.ping`."""
-        if self.open_lines is None or not self.open_lines.ping(deadline):
+        """Ask for a sign of life, over a channel if one is open. See `Channel.ping`."""
+        if self.open_pool is None or not self.open_pool.ping(deadline):
             self.channel.ping(deadline)
 
     def exit_code(self, timeout_s: float = EXIT_WAIT_S) -> int | None:
@@ -211,8 +213,8 @@ class HostProcess:
         self.channel.fail(reason)
         self.killed_because = self.killed_because or "it was closed"
         self._descend(STDIN_CLOSED_TIMEOUT_S if leaving else 0)
-        if self.open_lines is not None:
-            self.open_lines.close()
+        if self.open_pool is not None:
+            self.open_pool.close()
         if not known:
             self._tell_death_at_the_end(logging.INFO if quietly else logging.WARNING)
         self.stderr.drain(STDERR_TIMEOUT_S)
@@ -312,4 +314,4 @@ class HostProcess:
         self.rungs.append("abandoned")
 
 
-__all__ = ["ChannelFailed", "Deadline", "HostProcess", "Launch", "Note"]
+__all__ = ["CallContext", "ChannelFailed", "Deadline", "HostProcess", "Launch"]

@@ -29,7 +29,7 @@ class ChannelFailed(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Note:
+class CallContext:
     """What a request is about, for the case that the host does not survive it.
 
     without_qnn: QNN is not asked for, or took no node of the session that runs.
@@ -51,18 +51,18 @@ class Lost:
     """
 
     request_id: int
-    note: Note
+    context: CallContext
     phase: str | None
     sent: bool = True
 
 
-class LineInUse(Protocol):
-    """A line beside the connection, and the call that is under way on it, if one is."""
+class ChannelInUse(Protocol):
+    """A channel beside the connection, and the call that is under way on it, if one is."""
 
     busy: bool
     sent: bool
     abandoned: bool
-    note: Note
+    context: CallContext
 
     @property
     def call_id(self) -> int: ...
@@ -90,11 +90,11 @@ class Waiter:
 
 
 class _Open:
-    __slots__ = ("note", "phase", "sent", "waiter")
+    __slots__ = ("context", "phase", "sent", "waiter")
 
-    def __init__(self, waiter: Waiter | None, note: Note) -> None:
+    def __init__(self, waiter: Waiter | None, context: CallContext) -> None:
         self.waiter = waiter
-        self.note = note
+        self.context = context
         self.phase: str | None = None
         self.sent = False
 
@@ -108,9 +108,9 @@ class OpenRequests:
         self._open: dict[int, _Open] = {}
         self._idle: threading.Event | None = None
         self.idle_wanted = False
-        """Whether somebody waits for `line_is_free`."""
-        self.lines: dict[int, LineInUse] = {}
-        """All lines by number. A call on one is an open request as long as the line is busy."""
+        """Whether somebody waits for `channel_is_free`."""
+        self.channels: dict[int, ChannelInUse] = {}
+        """All channels by number. A call on one is an open request as long as the channel is busy."""
         self.on_left: Callable[[], None] | None = None
         """Called, by any thread, when a caller waits no more for an answer that may still come."""
         self.host_phase: str | None = None
@@ -124,27 +124,27 @@ class OpenRequests:
         """Requests whose callers still wait."""
         with self._lock:
             waiting = sum(entry.waiter is not None for entry in self._open.values())
-            return waiting + sum(line.busy and not line.abandoned for line in list(self.lines.values()))
+            return waiting + sum(channel.busy and not channel.abandoned for channel in list(self.channels.values()))
 
     @property
     def abandoned(self) -> bool:
         """Whether the host may be busy with calls that nobody waits for any more."""
         with self._lock:
-            if any(entry.waiter is None and entry.note.op for entry in self._open.values()):
+            if any(entry.waiter is None and entry.context.op for entry in self._open.values()):
                 return True
-            return any(line.abandoned and not line.answered() for line in list(self.lines.values()))
+            return any(channel.abandoned and not channel.answered() for channel in list(self.channels.values()))
 
-    def line_is_free(self) -> None:
-        """A call on a line is over."""
+    def channel_is_free(self) -> None:
+        """A call on a channel is over."""
         with self._lock:
             self._look_whether_idle()
 
-    def add(self, request_id: int, waiter: Waiter | None, note: Note) -> None:
+    def add(self, request_id: int, waiter: Waiter | None, context: CallContext) -> None:
         """A request is about to be written."""
         with self._lock:
             if self.failure is not None:
                 raise self.failure.again()
-            self._open[request_id] = _Open(waiter, note)
+            self._open[request_id] = _Open(waiter, context)
 
     def sent(self, request_id: int) -> None:
         """It was written whole."""
@@ -165,7 +165,7 @@ class OpenRequests:
             if entry is not None:
                 entry.waiter = None
                 self._look_whether_idle()
-        if entry is not None and entry.note.op and self.on_left is not None:
+        if entry is not None and entry.context.op and self.on_left is not None:
             self.on_left()
 
     def declare(self, request_id: int, phase: str) -> None:
@@ -201,13 +201,13 @@ class OpenRequests:
         with self._lock:
             if self.failure is None:
                 self.lost = tuple(
-                    Lost(number, entry.note, entry.phase, entry.sent)
+                    Lost(number, entry.context, entry.phase, entry.sent)
                     for number, entry in sorted(self._open.items())
-                    if entry.note.op
+                    if entry.context.op
                 ) + tuple(
-                    Lost(line.call_id, line.note, line.phase, line.sent)
-                    for line in list(self.lines.values())
-                    if line.busy and line.note.op
+                    Lost(channel.call_id, channel.context, channel.phase, channel.sent)
+                    for channel in list(self.channels.values())
+                    if channel.busy and channel.context.op
                 )
                 self.failure = ChannelFailed(reason)
             failure = self.failure.again()
@@ -229,9 +229,9 @@ class OpenRequests:
     def _look_whether_idle(self) -> None:
         if self._idle is None or any(entry.waiter is not None for entry in self._open.values()):
             return
-        if not any(line.busy and not line.abandoned for line in list(self.lines.values())):
+        if not any(channel.busy and not channel.abandoned for channel in list(self.channels.values())):
             self._idle.set()
 
 
-UNNOTED = Note("")
+NO_CONTEXT = CallContext("")
 """For what is no call of the application: pings, cancels."""

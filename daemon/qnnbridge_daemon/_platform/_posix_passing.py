@@ -22,7 +22,7 @@ class KeptMemory:
         self._fd = open_stream(where, write=False)
         self._place = {**where, "pid": os.getpid(), "fd": self._fd}
 
-    def place(self, _pid: int) -> dict[str, Any]:
+    def share_handle(self, _pid: int) -> dict[str, Any]:
         """For the host with this process id. It opens it here, as the daemon did at the client."""
         return self._place
 

@@ -26,9 +26,9 @@ from qnnbridge._platform._win32_daemon import (  # noqa: E402
 )
 from qnnbridge._platform._win32_streams import (  # noqa: E402
     BUFFER_BYTES,
-    Place,
+    ShareHandle,
     give_handle,
-    take_back,
+    reclaim,
 )
 
 _NAME_BYTES: Final = 16
@@ -136,14 +136,14 @@ class Streams:
     def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
         """Give the client its ends, with the answer. Raises `OSError`; ours stay open then."""
         pid = stream.peer_pid
-        given: list[Place] = []
+        given: list[ShareHandle] = []
         try:
             for theirs in (self._their_read, self._their_write):
                 given.append({"handle": give_handle(theirs, pid)})  # noqa: PERF401 - the second may fail
             stream.send(answer((given[0]["handle"], given[1]["handle"])), deadline)
         except BaseException:  # it does not know of them
-            for place in given:
-                take_back(place, pid)
+            for share_handle in given:
+                reclaim(share_handle, pid)
             raise
 
     def release_theirs(self) -> None:

@@ -27,7 +27,7 @@ class KeptMemory:
         us = _winapi.GetCurrentProcess()
         self._handle = _winapi.DuplicateHandle(us, handle, us, 0, False, _winapi.DUPLICATE_SAME_ACCESS)
 
-    def place(self, pid: int) -> dict[str, Any]:
+    def share_handle(self, pid: int) -> dict[str, Any]:
         """For the host with this process id, which owns the handle when it has been told. Raises `OSError`."""
         return {"handle": give_handle(self._handle, pid)}
 

@@ -20,7 +20,7 @@ class BoundTensor(NamedTuple):
 
 
 class BoundCall:
-    """Belongs to one line, so it is run by one thread at a time.
+    """Belongs to one channel, so it is run by one thread at a time.
 
     native: what the session keeps for it. owner: the session that `native` belongs to; it lets go of it when it is
     closed. bindable: whether the outputs may be written by ONNX Runtime itself; a session that finds that it cannot
@@ -38,7 +38,7 @@ class BoundCall:
         self.native: Any = None
         self.owner: object = None
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Of what the session keeps for it."""
         self.native = self.owner = None
 

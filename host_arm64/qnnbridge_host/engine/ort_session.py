@@ -170,7 +170,7 @@ class OrtSession:
         """Let go of the session. Its memory is freed when the last run in it ends."""
         self._native = None
         for call in list(self._bound):
-            call.let_go()
+            call.release()
 
     def _alive(self) -> tuple[Any, object]:
         native = self._native

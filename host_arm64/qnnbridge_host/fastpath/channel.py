@@ -1,8 +1,8 @@
-"""A line: a pair of streams beside the connection, with a thread of its own, for calls that are repeated.
+"""A channel: a pair of streams beside the connection, with a thread of its own, for calls that are repeated.
 
 The thread reads a call, runs it and answers it: no other thread has to wake up for it, which is what makes it
-quick. Only a call that finds the NPU's lane busy is left to the thread that is in the lane. A line that breaks (its
-caller gave up) ends quietly; what it was busy with goes on, and its answer is dropped.
+quick. Only a call that finds the NPU's lane busy is left to the thread that is in the lane. A channel that breaks
+(its caller gave up) ends quietly; what it was busy with goes on, and its answer is dropped.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.errors import describe
 from qnnbridge_host.fastpath.call import FastCall
-from qnnbridge_host.fastpath.plans import InlineMemory, Plan, make_plan
+from qnnbridge_host.fastpath.plans import BoundPlan, InlineMemory, make_plan
 from qnnbridge_protocol.drivers.descriptors import ByteWriter, blocking_write
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync, UnknownOperation
 from qnnbridge_protocol.fastpath import (
+    CHANNEL_MAGIC,
     HEAD,
     HEAD_BYTES,
     LAST_NUMBER,
-    LINE_MAGIC,
     MAX_PLANS,
     PHASE_RECORD,
     PHASES,
-    LineKind,
+    ChannelKind,
     TailReader,
     is_behind,
     pack_head,
@@ -39,14 +39,14 @@ from qnnbridge_protocol.frames import Frame, Kind, desync
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
-    from qnnbridge_host.fastpath.open_channels import Lines
+    from qnnbridge_host.fastpath.open_channels import OpenChannels
     from qnnbridge_host.in_flight import Declaration
 
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
 _IN_SHORT = struct.Struct("<8sIIQQ")
 """A head of which magic, kind and zeros are one field."""
-_CALL_BEGINS, _PING_BEGINS = pack_head(LineKind.CALL, 0)[:8], pack_head(LineKind.PING, 0)[:8]
-_RESULT = int(LineKind.RESULT)
+_CALL_BEGINS, _PING_BEGINS = pack_head(ChannelKind.CALL, 0)[:8], pack_head(ChannelKind.PING, 0)[:8]
+_RESULT = int(ChannelKind.RESULT)
 _FEW_CHUNKS = 64
 """So many go in one gathering write that needs no preparation."""
 _NUMBER_AT = 8
@@ -54,18 +54,20 @@ _NUMBER = struct.Struct("<I")
 """Of a head that says nothing but its kind, what differs from call to call."""
 
 
-class Line:
-    """One line. Its thread reads; whoever serves a call writes, under a lock."""
+class HostChannel:
+    """One channel. Its thread reads; whoever serves a call writes, under a lock."""
 
-    def __init__(self, lines: Lines, number: int, ends: tuple[int, int], record: memoryview | None) -> None:
+    def __init__(
+        self, channels: OpenChannels, number: int, ends: tuple[int, int], record: memoryview | None
+    ) -> None:
         self.number = number
-        self._lines = lines
-        self._desk = lines.desk
-        self._accept = lines.desk.accept
+        self._channels = channels
+        self._sink = channels.sink
+        self._accept = channels.sink.accept
         self._in_fd, self._out_fd = ends
         self._record = record
         self.records = record is not None
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[int, BoundPlan] = {}
         self._forgotten: set[int] = set()
         """Plans without memory: a caller that gave its last call up gave the memory back at once, and the thread
         that takes this in may be ahead of the one that reads the call."""
@@ -77,9 +79,9 @@ class Line:
         """Of those who tell a phase, before the other one."""
         self._write = blocking_write(self._out_fd)
         self._writer = ByteWriter(self._write)
-        self.result = bytearray(pack_head(LineKind.RESULT, 0))
+        self.result = bytearray(pack_head(ChannelKind.RESULT, 0))
         self._out_head = memoryview(bytearray(HEAD_BYTES))
-        self._pong = bytearray(pack_head(LineKind.PONG, 0))
+        self._pong = bytearray(pack_head(ChannelKind.PONG, 0))
         self._made = 0
         """Calls that there are. One that is not spare is in somebody's hands."""
         self.ended = False
@@ -92,16 +94,16 @@ class Line:
         """The call that is being served."""
         self.note: Callable[[str], None] = self._note_phase
         """To be called before each native step of it."""
-        self.declare = lines.desk.declare
+        self.declare = channels.sink.declare
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Of the memory of its plans."""
         self._plans.clear()
         for call in list(self.spare):
             call.plan = None
 
     def start(self) -> None:
-        threading.Thread(target=self._work, name=f"qnnbridge line {self.number}", daemon=True).start()
+        threading.Thread(target=self._work, name=f"qnnbridge channel {self.number}", daemon=True).start()
 
     def forget_slab(self, number: int) -> None:
         """The application has nothing there any more: plans must not keep it mapped. Any thread."""
@@ -111,34 +113,34 @@ class Line:
                 self._plans.pop(plan_number, None)
 
     def withdraw(self, number: int) -> bool:
-        """See `Lines.withdraw`. Any thread."""
+        """See `OpenChannels.withdraw`. Any thread."""
         if not is_behind(number, self._answered):
             return False
         self.withdrawn = number
         return True
 
-    # --- reading; the line's own thread ---
+    # --- reading; the channel's own thread ---
 
     def _work(self) -> None:
         file = io.FileIO(self._in_fd, "rb", closefd=False)
         head = memoryview(bytearray(HEAD_BYTES))
         readinto, take = file.readinto, self._take
         try:
-            while not self._lines.closed:
+            while not self._channels.closed:
                 count = readinto(head)
                 if count != HEAD_BYTES and not _fill_rest(file, head, count or 0):
                     break
                 take(file, head)
         except ProtocolDesync as error:
-            self._desk.broken(error)
+            self._sink.broken(error)
         except EOFError:
             pass
         except OSError as error:
-            print(f"qnnbridge host: line {self.number}: {error}", file=sys.stderr, flush=True)
+            print(f"qnnbridge host: channel {self.number}: {error}", file=sys.stderr, flush=True)
         finally:
-            self.let_go()
+            self.release()
             self._inline_memory = None
-            self._lines.ended(self)
+            self._channels.ended(self)
             os.close(self._in_fd)
             self.ended = True
             self.close_if_unused()
@@ -168,20 +170,20 @@ class Line:
         return FastCall(self)
 
     def _take_carefully(self, file: io.FileIO, raw: memoryview) -> None:
-        head = parse_head(raw, self._desk.limits, from_client=True)
-        if head.kind is LineKind.CALL:
+        head = parse_head(raw, self._sink.limits, from_client=True)
+        if head.kind is ChannelKind.CALL:
             plan = self._plans.get(head.plan)
             if head.plan in self._forgotten and not head.tail_bytes:
                 error = InvalidArgument(f"The memory of plan {head.plan} was released before the call was read.")
-                self._send_frame(LineKind.ERROR, head.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
+                self._send_frame(ChannelKind.ERROR, head.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
                 return
             if plan is None:
                 raise desync(f"call of plan {head.plan}, which is not there", raw)
             raise desync(f"call with {head.tail_bytes} bytes, its plan says {plan.input_bytes}", raw)
-        if head.kind is LineKind.PING:
-            self._send(LineKind.PONG, head.number)
+        if head.kind is ChannelKind.PING:
+            self._send(ChannelKind.PONG, head.number)
         else:
-            self._answer_question(head.number, _read_tail(file, head.tail_bytes, self._desk.limits))
+            self._answer_question(head.number, _read_tail(file, head.tail_bytes, self._sink.limits))
 
     def _answer_question(self, number: int, question: Frame) -> None:
         header = question.header
@@ -192,27 +194,27 @@ class Line:
                 if type(plan_number) is not int or not 0 < plan_number < 2**32:
                     raise desync("a plan without a proper number")
                 if len(self._plans) >= MAX_PLANS or plan_number in self._plans:
-                    raise InvalidArgument(f"Plan {plan_number} is there already, or there are too many.")
+                    raise InvalidArgument(f"BoundPlan {plan_number} is there already, or there are too many.")
                 self._plans[plan_number] = plan = self._make_plan(header)
                 for slab in plan.slabs:
                     # Behind the entry: if it is released now, whoever does that finds the plan.
-                    if slab not in self._lines.slabs:
+                    if slab not in self._channels.slabs:
                         self.forget_slab(slab)
             elif op == "plan.drop":
                 for plan_number in header.get("plans") or ():
                     self._plans.pop(plan_number, None)
                     self._forgotten.discard(plan_number)
             else:
-                raise UnknownOperation(f"This host does not know the operation {op!r} on a line.")
+                raise UnknownOperation(f"This host does not know the operation {op!r} on a channel.")
         except (BridgeError, MemoryError, TypeError) as error:
-            self._send_frame(LineKind.ERROR, number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
+            self._send_frame(ChannelKind.ERROR, number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
             return
-        self._send_frame(LineKind.ANSWER, number, Frame(Kind.REPLY, 1, {}))
+        self._send_frame(ChannelKind.ANSWER, number, Frame(Kind.REPLY, 1, {}))
 
-    def _make_plan(self, header: Mapping[str, Any]) -> Plan:
+    def _make_plan(self, header: Mapping[str, Any]) -> BoundPlan:
         if self._inline_memory is None:
-            self._inline_memory = InlineMemory(self._lines.slabs.own)
-        return make_plan(header, self._desk.find, self._lines.slabs, self._inline_memory, self._desk.limits)
+            self._inline_memory = InlineMemory(self._channels.slabs.own)
+        return make_plan(header, self._sink.find, self._channels.slabs, self._inline_memory, self._sink.limits)
 
     # --- answering; whoever serves the call ---
 
@@ -230,14 +232,14 @@ class Line:
         encoder = Encoder()
         header = {"outputs": [encoder.add(value) for value in values]}
         frame = Frame(Kind.REPLY, 1, header, tuple(encoder.buffers))
-        self._send_frame(LineKind.VALUES, call.number, frame)
+        self._send_frame(ChannelKind.VALUES, call.number, frame)
 
     def answer_error(self, call: FastCall, error: BaseException) -> None:
-        self._send_frame(LineKind.ERROR, call.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
+        self._send_frame(ChannelKind.ERROR, call.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
 
     def tell_phase(self, what: Declaration) -> None:
         number = what.id & LAST_NUMBER
-        head = memoryview(pack_head(LineKind.PHASE, number, phase=_PHASE_NUMBERS.get(what.phase, 1)))
+        head = memoryview(pack_head(ChannelKind.PHASE, number, phase=_PHASE_NUMBERS.get(what.phase, 1)))
         with self._tell_lock:  # who comes when another one is about to tell it goes on when it is told
             # The call may be answered at this moment. The client is further on then, and may not read at all.
             if not self._write_lock.acquire(blocking=False):
@@ -258,30 +260,30 @@ class Line:
             _NUMBER.pack_into(head, _NUMBER_AT, number)
             try:
                 os.write(self._out_fd, head)
-            except OSError:  # the caller has given the line up
+            except OSError:  # the caller has given the channel up
                 self.ended = True
 
-    def answer_inline(self, number: int, plan: Plan) -> None:
+    def answer_inline(self, number: int, plan: BoundPlan) -> None:
         """With the outputs, that travel here."""
         with self._write_lock:
             if self.ended:
                 return
             self._answered = number
-            HEAD.pack_into(self._out_head, 0, LINE_MAGIC, _RESULT, 0, 0, number, 0, plan.output_bytes, 0)
+            HEAD.pack_into(self._out_head, 0, CHANNEL_MAGIC, _RESULT, 0, 0, number, 0, plan.output_bytes, 0)
             chunks = [self._out_head, *plan.outputs]
             try:
                 count = self._write(chunks) if len(chunks) <= _FEW_CHUNKS else 0
                 if count != HEAD_BYTES + plan.output_bytes:
                     self._writer.write_all(_behind(chunks, count))
-            except OSError:  # the caller has given the line up
+            except OSError:  # the caller has given the channel up
                 self._writer.discard()
                 self.ended = True
 
-    def _send_frame(self, kind: LineKind, number: int, frame: Frame) -> None:
-        chunks, size = tail_of(frame, self._desk.limits)
+    def _send_frame(self, kind: ChannelKind, number: int, frame: Frame) -> None:
+        chunks, size = tail_of(frame, self._sink.limits)
         self._send(kind, number, chunks, size)
 
-    def _send(self, kind: LineKind, number: int, chunks: list[memoryview] | None = None, size: int = 0) -> None:
+    def _send(self, kind: ChannelKind, number: int, chunks: list[memoryview] | None = None, size: int = 0) -> None:
         head = memoryview(pack_head(kind, number, tail_bytes=size))
         with self._write_lock:
             if not self.ended:
@@ -292,12 +294,12 @@ class Line:
         """Under the lock."""
         try:
             self._writer.write_all(chunks)
-        except OSError:  # the caller has given the line up
+        except OSError:  # the caller has given the channel up
             self._writer.discard()
             self.ended = True
 
     def close_if_unused(self) -> None:
-        """The line has ended: nobody will write when all its calls are spare."""
+        """The channel has ended: nobody will write when all its calls are spare."""
         with self._write_lock:
             if len(self.spare) == self._made and self._out_fd >= 0:
                 os.close(self._out_fd)
@@ -310,7 +312,7 @@ class Line:
 
 
 def _nowhere(_phase: str) -> None:
-    """For a line that has ended."""
+    """For a channel that has ended."""
 
 
 def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:
@@ -343,4 +345,4 @@ def _read_tail(file: io.FileIO, size: int, limits: Limits) -> Frame:
     return tail.frame
 
 
-__all__ = ["Line"]
+__all__ = ["HostChannel"]

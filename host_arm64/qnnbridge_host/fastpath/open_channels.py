@@ -1,4 +1,5 @@
-"""All lines of one client, by which it makes calls that are repeated, and the memory that it shares with the host.
+"""All channels of one client, by which it makes calls that are repeated, and the memory that it shares with the
+host.
 
 What a client asks for on the connection is served by whichever thread comes, so its order is not that of the
 requests: where it matters, it is told by their numbers. Any thread.
@@ -12,17 +13,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from qnnbridge_host.fastpath.call import FastCall
-from qnnbridge_host.fastpath.channel import Line
+from qnnbridge_host.fastpath.channel import HostChannel
 from qnnbridge_host.fastpath.plans import BoundRuns
 from qnnbridge_host.fastpath.shared_memory import Slabs, open_stream
 from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
-from qnnbridge_protocol.fastpath import CALL_SHIFT, LAST_NUMBER, MAX_LINES, PHASE_RECORD_BYTES
+from qnnbridge_protocol.fastpath import CALL_SHIFT, LAST_NUMBER, MAX_CHANNELS, PHASE_RECORD_BYTES
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.limits import Limits
 
 
-class Desk(Protocol):
-    """What lines need of the server. Any thread may call."""
+class CallSink(Protocol):
+    """What channels need of the server. Any thread may call."""
 
     @property
     def limits(self) -> Limits:
@@ -41,17 +42,17 @@ class Desk(Protocol):
         """The client talks nonsense: nothing of it is served any more."""
 
 
-class Lines:
-    """All lines of the client, and the memory that they share with it. Any thread."""
+class OpenChannels:
+    """All channels of the client, and the memory that they share with it. Any thread."""
 
-    def __init__(self, desk: Desk, slabs: Slabs) -> None:
-        self.desk = desk
+    def __init__(self, sink: CallSink, slabs: Slabs) -> None:
+        self.sink = sink
         self.slabs = slabs
         self.closed = False
         self._lock = threading.Lock()
-        self._open: set[Line] = set()
+        self._open: set[HostChannel] = set()
         self.operations: dict[str, Callable[[Mapping[str, Any], int], None]] = {
-            "line.open": self._open_line,
+            "channel.open": self._open_channel,
             "slab.attach": self._attach,
             "slab.release": self._release,
         }
@@ -59,19 +60,19 @@ class Lines:
     def __len__(self) -> int:
         return len(self._open)
 
-    def ended(self, line: Line) -> None:
+    def ended(self, channel: HostChannel) -> None:
         with self._lock:
-            self._open.discard(line)
+            self._open.discard(channel)
 
     def close(self) -> None:
         """Take no call any more, and answer none: nobody is there, or is to take it for lost with the connection
-        (and not for cancelled). A line ends when its client closes it, or with its next call."""
+        (and not for cancelled). A channel ends when its client closes it, or with its next call."""
         self.closed = True
         with self._lock:
-            lines = list(self._open)
-        for line in lines:
-            line.ended = True
-            line.let_go()
+            channels = list(self._open)
+        for channel in channels:
+            channel.ended = True
+            channel.release()
 
     def withdraw(self, target: int) -> bool:
         """The call with this id is not wanted any more: should it have yet to come, it is not begun with.
@@ -80,38 +81,43 @@ class Lines:
         that comes is put there, and looks here behind that.
         """
         with self._lock:
-            line = next((line for line in self._open if line.number == target >> CALL_SHIFT), None)
-        return line is not None and line.withdraw(target & LAST_NUMBER)
+            channel = next((channel for channel in self._open if channel.number == target >> CALL_SHIFT), None)
+        return channel is not None and channel.withdraw(target & LAST_NUMBER)
 
-    def _open_line(self, header: Mapping[str, Any], _request_id: int) -> None:
-        number, slot, phases = (header.get(key) for key in ("line", "slot", "phases"))
-        if type(number) is not int or not 0 < number < 2**31 or type(slot) is not int or not 0 <= slot < MAX_LINES:
-            raise desync("line.open without a proper description")
+    def _open_channel(self, header: Mapping[str, Any], _request_id: int) -> None:
+        number, slot, phases = (header.get(key) for key in ("channel", "slot", "phases"))
+        if (
+            type(number) is not int
+            or not 0 < number < 2**31
+            or type(slot) is not int
+            or not 0 <= slot < MAX_CHANNELS
+        ):
+            raise desync("channel.open without a proper description")
         record = None
         if phases is not None:
             at = slot * PHASE_RECORD_BYTES
             record = self.slabs.get(phases).data.data[at : at + PHASE_RECORD_BYTES]
         with self._lock:
-            if len(self._open) >= MAX_LINES:
-                raise InvalidArgument(f"There are {MAX_LINES} lines already.")
+            if len(self._open) >= MAX_CHANNELS:
+                raise InvalidArgument(f"There are {MAX_CHANNELS} channels already.")
             ends: list[int] = []
             try:
-                ends.append(open_stream(_place(header, "read"), write=False))
-                ends.append(open_stream(_place(header, "write"), write=True))
-                line = Line(self, number, (ends[0], ends[1]), record)
-                line.start()
-                self._open.add(line)
+                ends.append(open_stream(_share_handle(header, "read"), write=False))
+                ends.append(open_stream(_share_handle(header, "write"), write=True))
+                channel = HostChannel(self, number, (ends[0], ends[1]), record)
+                channel.start()
+                self._open.add(channel)
             except (OSError, ValueError, RuntimeError) as error:
                 for fd in ends:
                     os.close(fd)
-                raise InvalidArgument(f"The streams of a line cannot be opened: {error}.") from error
+                raise InvalidArgument(f"The streams of a channel cannot be opened: {error}.") from error
 
     def _attach(self, header: Mapping[str, Any], request_id: int) -> None:
         number, size, writes = (header.get(key) for key in ("slab", "size", "host_writes"))
         if type(number) is not int or type(size) is not int or size <= 0 or type(writes) is not bool:
             raise desync("slab.attach without a proper description")
         try:
-            self.slabs.attach(number, _place(header, "where"), size, host_writes=writes, asked=request_id)
+            self.slabs.attach(number, _share_handle(header, "where"), size, host_writes=writes, asked=request_id)
         except (OSError, ValueError) as error:
             raise InvalidArgument(f"Shared memory cannot be opened: {error}.") from error
 
@@ -120,16 +126,16 @@ class Lines:
         if type(number) is int:
             self.slabs.release(number, asked=request_id)
             with self._lock:
-                lines = list(self._open)
-            for line in lines:
-                line.forget_slab(number)
+                channels = list(self._open)
+            for channel in channels:
+                channel.forget_slab(number)
 
 
-def _place(header: Mapping[str, Any], name: str) -> dict[str, Any]:
-    place = header.get(name)
-    if not isinstance(place, dict):
+def _share_handle(header: Mapping[str, Any], name: str) -> dict[str, Any]:
+    share_handle = header.get(name)
+    if not isinstance(share_handle, dict):
         raise desync(f"{name} names no shared object")
-    return place
+    return share_handle
 
 
-__all__ = ["Desk", "Lines"]
+__all__ = ["CallSink", "OpenChannels"]

@@ -1,7 +1,7 @@
 """Plans: what a client said once of a call that it repeats, checked and made ready.
 
 Nothing in the description is believed: names are ONNX Runtime's to check, everything else is checked here, before
-memory is taken or pointed to. A plan belongs to one line.
+memory is taken or pointed to. A plan belongs to one channel.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class BoundRuns(Protocol):
 
 
 class InlineMemory:
-    """What the tensors of a line's inline plans lie in, all in the same place: a line carries one call at a time.
+    """What the tensors of a channel's inline plans lie in, all in the same place: a channel carries one call at a
+    time.
 
-    Used by the line's own thread.
+    Used by the channel's own thread.
     """
 
     def __init__(self, own: Callable[[int], npt.NDArray[np.uint8]]) -> None:
@@ -48,8 +49,8 @@ class InlineMemory:
         return self._data
 
 
-class Plan:
-    """session: that it runs. lane: in which its calls wait, if in any. inline: tensors travel on the line.
+class BoundPlan:
+    """session: that it runs. lane: in which its calls wait, if in any. inline: tensors travel on the channel.
 
     inputs, outputs: the bytes of the tensors that travel, and how many they are. slabs: numbers of those that its
     tensors lie in.
@@ -80,7 +81,7 @@ def make_plan(
     slabs: Slabs,
     inline_memory: InlineMemory,
     limits: Limits,
-) -> Plan:
+) -> BoundPlan:
     """Raises `ProtocolDesync` for what no client would say, `InvalidArgument` and `Closed` for the rest."""
     inline = description.get("inline")
     number, inputs, outputs = (description.get(key) for key in ("session", "inputs", "outputs"))
@@ -95,7 +96,7 @@ def make_plan(
     call = BoundCall(tuple(bound[: len(inputs)]), tuple(bound[len(inputs) :]))
     if len(call.feeds) != len(inputs) or len(set(call.output_names)) != len(outputs) or not outputs:
         raise desync("plan.make with a name twice, or without an output")
-    return Plan(session, lane, call, inline, frozenset(() if inline else [tensor.slab for tensor in tensors]))
+    return BoundPlan(session, lane, call, inline, frozenset(() if inline else [tensor.slab for tensor in tensors]))
 
 
 class _Tensor(NamedTuple):
@@ -158,4 +159,4 @@ def _bytes_of(tensors: Sequence[BoundTensor]) -> list[memoryview]:
     return [tensor.array.data.cast("B") for tensor in tensors if tensor.array.nbytes]
 
 
-__all__ = ["BoundRuns", "InlineMemory", "Plan", "make_plan"]
+__all__ = ["BoundPlan", "BoundRuns", "InlineMemory", "make_plan"]

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["AVAILABLE", "Slab", "Slabs", "drop_places", "open_stream"]
+__all__ = ["AVAILABLE", "Slab", "Slabs", "drop_handles", "open_stream"]
 
-PLACES = ("read", "write", "where")
+HANDLE_FIELDS = ("read", "write", "where")
 """Fields of requests that name what the application shares."""
 
 
-def drop_places(header: Mapping[str, Any]) -> None:
+def drop_handles(header: Mapping[str, Any]) -> None:
     """The request is answered, or never served: let go of what it gave this process and nobody has opened."""
-    for name in PLACES:
-        place = header.get(name)
-        if isinstance(place, dict):
-            drop(place)
+    for name in HANDLE_FIELDS:
+        share_handle = header.get(name)
+        if isinstance(share_handle, dict):
+            drop(share_handle)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Deaths, deadlines and cancellations of calls that go over lines: what holds for all calls holds for them."""
+"""Deaths, deadlines and cancellations of calls that go over channels: what holds for all calls holds for them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_death_under_a_call_is_repeated_in_the_next_host(host: qnnbridge.Host,
     assert "SIGSEGV" in str(host.stats.last_crash)
     for _ in range(3):
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
-    assert quick_calls(host) > calls + 1, "the next host has lines again"
+    assert quick_calls(host) > calls + 1, "the next host has channels again"
 
 
 def test_without_repetition_the_death_is_told_with_the_model_that_was_running(host: qnnbridge.Host, tmp_path: Path):
@@ -60,7 +60,9 @@ def test_without_repetition_the_death_is_told_with_the_model_that_was_running(ho
     with pytest.raises(errors.HostCrashed) as caught:
         session.run(None, {"x": X}, retry=0)
     assert "while running model" in str(caught.value)
-    assert [call["fingerprint"] for call in caught.value.details["suspects"]] == [session._remote.note.fingerprint]
+    assert [call["fingerprint"] for call in caught.value.details["suspects"]] == [
+        session._remote.context.fingerprint
+    ]
 
 
 def test_of_two_calls_only_the_one_inside_native_code_is_suspected(host: qnnbridge.Host, tmp_path: Path):
@@ -84,7 +86,7 @@ def test_of_two_calls_only_the_one_inside_native_code_is_suspected(host: qnnbrid
     two.join()
     assert isinstance(told[0], errors.HostCrashed)
     suspects = [call["fingerprint"] for call in told[0].details["suspects"]]
-    assert suspects == [first._remote.note.fingerprint]
+    assert suspects == [first._remote.context.fingerprint]
     assert np.array_equal(result[0][0], X * 2)
 
 
@@ -105,19 +107,19 @@ def test_a_call_that_is_late_says_so_and_the_session_goes_on(host: qnnbridge.Hos
 
     assert model.late(call).state == "still-running"
     assert min(seconds) < 1.2 + GRACE_S / 10
-    assert np.array_equal(session.run(None, {"x": X})[0], X * 3), "over another line"
+    assert np.array_equal(session.run(None, {"x": X})[0], X * 3), "over another channel"
     gate.touch()
     process = host.supervisor.running
     assert process is not None
     until(lambda: not process.channel.requests.abandoned)
-    assert process.lines is not None
-    process.lines.reap()
+    assert process.pool is not None
+    process.pool.reap()
     assert session.generation == 1
-    assert len(process.lines) == 1
+    assert len(process.pool) == 1
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "inline"])
-def test_a_call_that_can_be_stopped_is_stopped_and_its_line_is_used_again(
+def test_a_call_that_can_be_stopped_is_stopped_and_its_channel_is_used_again(
     shared: bool, tmp_path: Path, no_leaks: Any, patient: None
 ):
     model = Later(tmp_path, "stoppable:60", npu=False)
@@ -128,7 +130,7 @@ def test_a_call_that_can_be_stopped_is_stopped_and_its_line_is_used_again(
         assert model.late(lambda: session.run(None, {"x": X}, timeout=0.2)).state == "stopped"
         for _ in range(3):
             assert np.array_equal(session.run(None, {"x": X}, timeout=GRACE_S)[0], X * 3)
-        assert host.stats.lines == 1
+        assert host.stats.channels == 1
 
 
 def test_a_late_call_ends_the_host_if_it_may(host: qnnbridge.Host, tmp_path: Path):
@@ -166,16 +168,16 @@ def test_what_waits_behind_another_call_can_be_withdrawn(host: qnnbridge.Host, t
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
-def test_a_line_that_ends_alone_costs_nothing(host: qnnbridge.Host, tmp_path: Path):
+def test_a_channel_that_ends_alone_costs_nothing(host: qnnbridge.Host, tmp_path: Path):
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)
     process = host.supervisor.running
     assert process is not None
-    assert process.lines is not None
-    (plans,) = process.lines.idle
+    assert process.pool is not None
+    (plans,) = process.pool.idle
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, plans.line._streams.read_fd)  # end of file
+    os.dup2(null, plans.channel._streams.read_fd)  # end of file
     os.close(null)
     for _ in range(3):
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
@@ -201,8 +203,8 @@ def test_a_call_whose_plan_was_refused_goes_the_quick_way_again(
     def refuse_the_next_plan() -> None:
         process = host.supervisor.running
         assert process is not None
-        assert process.lines is not None
-        (plans,) = process.lines.idle
+        assert process.pool is not None
+        (plans,) = process.pool.idle
         plans._last_number -= 1  # so the next plan has the number of one that is there
 
     monkeypatch.setattr(shapes, "FIRST_WAIT_S", 3600.0)
@@ -272,7 +274,7 @@ def test_ctrl_c_under_a_call_leaves_the_session_usable(host: qnnbridge.Host, tmp
     assert session.generation == 1
 
 
-def test_a_fork_does_not_use_its_parents_lines(host: qnnbridge.Host, tmp_path: Path):
+def test_a_fork_does_not_use_its_parents_channels(host: qnnbridge.Host, tmp_path: Path):
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)
@@ -326,22 +328,22 @@ def test_a_host_that_is_stopped_under_a_repeated_call_is_replaced_and_the_call_r
     assert host.stats.generation == 2
 
 
-def test_what_a_closed_line_had_as_its_number_is_not_written_to(host: qnnbridge.Host, tmp_path: Path) -> None:
-    """A nudge may come as late as that: by then the number may be that of a file of the application's."""
+def test_what_a_closed_channel_had_as_its_number_is_not_written_to(host: qnnbridge.Host, tmp_path: Path) -> None:
+    """The wake-up may come as late as that: by then the number may be that of a file of the application's."""
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)
     process = host.supervisor.running
     assert process is not None
-    assert process.lines is not None
-    plans = process.lines.take(None)
+    assert process.pool is not None
+    plans = process.pool.take(None)
     assert plans is not None
-    fd = plans.line._streams.read_fd
+    fd = plans.channel._streams.read_fd
     own, end = os.pipe()
     kept = os.dup(fd)
     os.dup2(own, fd)
     try:
-        plans.line.nudge()
+        plans.channel.wake_reader()
         os.set_blocking(fd, False)
         with pytest.raises(BlockingIOError):
             os.read(fd, 1)
@@ -349,6 +351,6 @@ def test_what_a_closed_line_had_as_its_number_is_not_written_to(host: qnnbridge.
         os.dup2(kept, fd)
         for number in (own, end, kept):
             os.close(number)
-        plans.line.broken = True
-        process.lines.give_back(plans)
+        plans.channel.broken = True
+        process.pool.give_back(plans)
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)

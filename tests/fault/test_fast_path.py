@@ -1,4 +1,4 @@
-"""What calls that are repeated leave behind, and what of it a later one meets: no stale plan, no lost line, no circle."""
+"""What calls on the fast path leave behind for later calls: no stale plan, no lost channel, no circle."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge._fastpath.channel_pool import Lines
-from qnnbridge._fastpath.plans import LinePlans
+from qnnbridge._fastpath.channel_pool import ChannelPool
+from qnnbridge._fastpath.plans import CallPlans
 from qnnbridge._supervision.supervisor import RETIRE_TIMEOUT_S
 from qnnbridge._transport.host_process import HostProcess
 from qnnbridge_protocol.fastpath import MAX_PLANS
@@ -49,11 +49,11 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-def running(host: qnnbridge.Host) -> tuple[HostProcess, Lines]:
+def running(host: qnnbridge.Host) -> tuple[HostProcess, ChannelPool]:
     process = host.supervisor.running
     assert process is not None
-    assert process.lines is not None
-    return process, process.lines
+    assert process.pool is not None
+    return process, process.pool
 
 
 def quick_calls(host: qnnbridge.Host) -> int:
@@ -73,7 +73,7 @@ def test_a_session_that_is_dropped_is_freed_at_once(host: qnnbridge.Host, no_col
     assert [reference() for reference in left] == [None] * 3
 
 
-def test_lines_of_a_dead_host_and_arrays_of_its_calls_are_freed_at_once(
+def test_channels_of_a_dead_host_and_arrays_of_its_calls_are_freed_at_once(
     host: qnnbridge.Host, no_collector: None
 ) -> None:
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -103,13 +103,13 @@ def test_lines_of_a_dead_host_and_arrays_of_its_calls_are_freed_at_once(
 
     for way in ("killed", "restarted", "closed"):
         left = calls()
-        _, lines = running(host)
-        for plans in lines._all.values():
+        _, pool = running(host)
+        for plans in pool._all.values():
             slabs = [*plans._replies, *([plans._request] if plans._request is not None else [])]
-            left += [weakref.ref(thing) for thing in (plans, plans.line, plans.line._streams)]
+            left += [weakref.ref(thing) for thing in (plans, plans.channel, plans.channel._streams)]
             left += [weakref.ref(slab.data) for slab in slabs]
         assert len(left) > 15
-        del slabs, plans, lines
+        del slabs, plans, pool
         end(way)
         if way != "closed":
             left += call()
@@ -129,17 +129,17 @@ def test_a_call_that_is_overtaken_by_the_next_host_does_not_cost_the_later_ones_
     session.run(None, {"x": X})
     keeps_it_open, _ = in_thread(lambda: slow.run(None, {"x": X}))
     waiting, go_on = threading.Event(), threading.Event()
-    careful = LinePlans.plan
+    careful = CallPlans.plan
 
     def wait(*arguments: Any) -> Any:
         waiting.set()
         assert go_on.wait(GRACE_S)
         return careful(*arguments)
 
-    monkeypatch.setattr(LinePlans, "plan", wait)
+    monkeypatch.setattr(CallPlans, "plan", wait)
     overtaken, result = in_thread(lambda: session.run(None, {"x": X}))
     assert waiting.wait(GRACE_S)
-    monkeypatch.setattr(LinePlans, "plan", careful)
+    monkeypatch.setattr(CallPlans, "plan", careful)
     host.supervisor.retire(running(host)[0], wait=False)
     session.run(None, {"x": X})
     go_on.set()
@@ -149,7 +149,7 @@ def test_a_call_that_is_overtaken_by_the_next_host_does_not_cost_the_later_ones_
     keeps_it_open.join()
     warm(session)
     warm(session)
-    monkeypatch.setattr(Lines, "take", lambda *_: pytest.fail("it went the careful way"))
+    monkeypatch.setattr(ChannelPool, "take", lambda *_: pytest.fail("it went the careful way"))
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
@@ -159,7 +159,7 @@ def test_of_many_sessions_none_looks_for_its_plan_each_time(
     sessions = [qnnbridge.InferenceSession(script(scale=scale), host=host) for scale in range(2, 22)]
     for session in sessions:
         warm(session)
-    monkeypatch.setattr(Lines, "take", lambda *_: pytest.fail("it went the careful way"))
+    monkeypatch.setattr(ChannelPool, "take", lambda *_: pytest.fail("it went the careful way"))
     for _ in range(3):
         for scale, session in enumerate(sessions, 2):
             assert np.array_equal(session.run(None, {"x": X})[0], X * scale)
@@ -174,7 +174,7 @@ def test_a_session_that_is_made_again_and_again_leaves_no_plans_behind(shared: q
         session.run(None, {"x": X})  # makes it
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     assert quick_calls(shared) - before == MAX_PLANS + 4
-    assert shared.stats.lines == 1
+    assert shared.stats.channels == 1
 
 
 def test_a_planned_restart_does_not_wait_for_a_call_that_was_given_up_meanwhile(
@@ -200,21 +200,21 @@ def test_a_planned_restart_does_not_wait_for_a_call_that_was_given_up_meanwhile(
 def test_several_threads_may_ask_at_once_what_became_of_a_call_that_was_given_up(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """One that opens a line, one whose own time is up, and who tidies up."""
+    """One that opens a channel, one whose own time is up, and who tidies up."""
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=[CPU])
     warm(session)
     model.now()
     model.late(lambda: session.run(None, {"x": X}, timeout=0.2))
-    process, lines = running(host)
+    process, pool = running(host)
 
     def ask(what: Callable[[], object]) -> None:
         for _ in range(5000):
             what()
 
     askers = [
-        in_thread(lambda: ask(lines.reap)),
+        in_thread(lambda: ask(pool.reap)),
         in_thread(lambda: ask(lambda: process.channel.requests.abandoned)),
     ]
     for thread, told in askers:
@@ -222,7 +222,7 @@ def test_several_threads_may_ask_at_once_what_became_of_a_call_that_was_given_up
         assert told == [None]
     gate.touch()
     until(lambda: not process.channel.requests.abandoned)
-    lines.reap()
+    pool.reap()
     assert not process.channel.requests.waiting
 
 
@@ -246,7 +246,9 @@ class Interrupting:
         return result
 
 
-def test_an_interrupt_before_the_call_costs_no_line(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_before_the_call_costs_no_channel(
+    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is taken when everything else is known."""
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
@@ -254,18 +256,18 @@ def test_an_interrupt_before_the_call_costs_no_line(host: qnnbridge.Host, monkey
         patch.setattr("qnnbridge._fastpath.runner.deadline_after", lambda _: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             session.run(None, {"x": X}, timeout=GRACE_S)
-    _, lines = running(host)
-    assert len(lines.idle) == len(lines) == 1
+    _, pool = running(host)
+    assert len(pool.idle) == len(pool) == 1
 
 
-def test_an_interrupt_behind_the_answer_costs_no_line(host: qnnbridge.Host) -> None:
+def test_an_interrupt_behind_the_answer_costs_no_channel(host: qnnbridge.Host) -> None:
     """There is no further answer to be waited for."""
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
-    process, lines = running(host)
+    process, pool = running(host)
     for number in range(3):
-        (plans,) = lines.idle
-        read = plans.line._readinto = Interrupting(plans.line._readinto)
+        (plans,) = pool.idle
+        read = plans.channel._readinto = Interrupting(plans.channel._readinto)
         x = np.full(8 + number, number, np.float32)
         warm(session, x)  # by a plan that knows of it
         read.armed = True
@@ -274,7 +276,7 @@ def test_an_interrupt_behind_the_answer_costs_no_line(host: qnnbridge.Host) -> N
         assert not process.channel.requests.abandoned
         assert not process.channel.requests.waiting
         assert np.array_equal(session.run(None, {"x": x})[0], x * 3)
-        assert len(lines) == 1
+        assert len(pool) == 1
     assert session.generation == 1
 
 
@@ -286,12 +288,12 @@ def test_what_an_interrupted_call_may_still_write_to_is_given_to_nobody(
     model = Later(tmp_path, f"wait:{gate}", npu=False)
     session = qnnbridge.InferenceSession(model.path, host=shared, providers=[CPU])
     warm(session)
-    process, lines = running(shared)
-    (plans,) = lines.idle
+    process, pool = running(shared)
+    (plans,) = pool.idle
     # The host has begun with it: else the word that nobody wants it may overtake it, and it never begins.
-    write = plans.line._write = Interrupting(plans.line._write, then=lambda: model.begun)
+    write = plans.channel._write = Interrupting(plans.channel._write, then=lambda: model.begun)
     out = session.empty_output("y", (4,))
-    place = out.base.place
+    location = out.base.location
     for _ in range(2):
         session.run(None, {"x": X}, out=[out])
     model.now()
@@ -311,12 +313,12 @@ def test_what_an_interrupted_call_may_still_write_to_is_given_to_nobody(
     gc.collect()  # the frames of the error
     monkeypatch.undo()
     others = [session.empty_output("y", (4,)) for _ in range(3)]
-    assert place not in [array.base.place for array in others]
+    assert location not in [array.base.location for array in others]
     gate.touch()
     until(lambda: not process.channel.requests.abandoned)
-    lines.reap()
+    pool.reap()
     others += [session.empty_output("y", (4,)) for _ in range(3)]
-    assert place in [array.base.place for array in others]
+    assert location in [array.base.location for array in others]
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     assert not process.channel.requests.waiting
 
@@ -327,18 +329,18 @@ def test_an_interrupt_while_memory_is_shown_to_the_host_keeps_nobody_waiting(
     """Ctrl+C that comes when the turn has been taken, and nothing has noted that yet."""
     session = qnnbridge.InferenceSession(script(scale=3), host=shared)
     warm(session)
-    _, lines = running(shared)
-    turn = lines._attaching
+    _, pool = running(shared)
+    turn = pool._attaching
 
     class Interrupted:
         release = turn.release
 
         def acquire(self, timeout: float) -> bool:
             turn.acquire(timeout=timeout)
-            monkeypatch.setattr(lines, "_attaching", turn)
+            monkeypatch.setattr(pool, "_attaching", turn)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(lines, "_attaching", Interrupted())
+    monkeypatch.setattr(pool, "_attaching", Interrupted())
     x = session.empty_input("x", X.shape)
     x[:] = X
     with pytest.raises(KeyboardInterrupt):
