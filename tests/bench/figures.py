@@ -14,7 +14,7 @@ import numpy as np
 
 import qnnbridge
 from qnnbridge_tools import demo
-from qnnbridge_tools.bench import make_assets, moments, subjects, threads
+from qnnbridge_tools.bench import make_assets, moments, work
 from qnnbridge_tools.bench.hosts import CPU, DIRECT, PLAIN, Rig, Subject, open_session
 from qnnbridge_tools.bench.measuring import Contender, Timing, pinned, race, timed
 from tests.bench.peers import open_floors, open_peers
@@ -52,7 +52,7 @@ class Bench:
         """Sizes, baselines and peers; within a size all take turns."""
         with Rig(sys.executable) as rig, tempfile.TemporaryDirectory(prefix="bench-") as folder:
             self._ping(rig, Path(folder))
-            for size in subjects.SIZES:
+            for size in work.SIZES:
                 self._size(rig, size, Path(folder))
             subject, contenders, close = _convolving(rig, Path(folder))
             with open_floors(subject.model, subject.feed["x"]) as floors:
@@ -61,7 +61,7 @@ class Bench:
             close()
 
     def _ping(self, rig: Rig, folder: Path) -> None:
-        with open_session(rig.shared, subjects.adding(64)) as session:
+        with open_session(rig.shared, work.adding(64)) as session:
             x = np.zeros(16, np.float32)
             for _ in range(3):
                 session.run(None, {"x": x})
@@ -77,8 +77,8 @@ class Bench:
                 self._race(contenders, "", [*rig.pids, raw.pid])
 
     def _size(self, rig: Rig, size: str, folder: Path) -> None:
-        count = subjects.SIZES[size]
-        subject = subjects.adding(count)
+        count = work.SIZES[size]
+        subject = work.adding(count)
         contenders, close = rig.contenders(subject)
         source = np.random.default_rng(4).integers(0, 256, count, np.uint8)
 
@@ -107,15 +107,15 @@ class Bench:
 
     def threads(self) -> None:
         rounds = max(3, self._rounds // 2)
-        with Rig(sys.executable) as rig, open_session(rig.shared, subjects.adding(16)) as session:
+        with Rig(sys.executable) as rig, open_session(rig.shared, work.adding(16)) as session:
             feed = {"x": np.zeros(4, np.float32)}
-            rates = threads.crowds(lambda: session.run(None, feed), (1, 2, 4, 8), rounds=rounds, seconds=0.3)
+            rates = work.crowds(lambda: session.run(None, feed), (1, 2, 4, 8), rounds=rounds, seconds=0.3)
         for size, rate in rates.items():
             self.figures[f"calls/s {size}"] = rate
         model = script(scale=2, on_run=["sleep:0.0003"], npu=False)
         with fake_host() as host, qnnbridge.InferenceSession(model, host=host, providers=[CPU]) as waiting:
             x = {"x": np.zeros(4, np.float32)}
-            rates = threads.crowds(lambda: waiting.run(None, x), (1, 4, 8), rounds=rounds, seconds=0.3)
+            rates = work.crowds(lambda: waiting.run(None, x), (1, 4, 8), rounds=rounds, seconds=0.3)
         for size, rate in rates.items():
             self.figures[f"waiting calls/s {size}"] = rate
 
@@ -123,7 +123,7 @@ class Bench:
 
     def steady(self) -> None:
         """Page faults and growth of both processes, over calls that are warm."""
-        subject = subjects.adding(subjects.SIZES["600 KB"])
+        subject = work.adding(work.SIZES["600 KB"])
         with qnnbridge.Host() as host, open_session(host, subject) as session:
             feed = dict(subject.feed)
             pids = ["self", str(host.info.pid)]
@@ -144,7 +144,7 @@ class Bench:
 
     def starts(self) -> None:
         rounds = max(5, self._rounds)
-        for name, taken in moments.starting(sys.executable, subjects.convolving(), rounds).items():
+        for name, taken in moments.starting(sys.executable, work.convolving(), rounds).items():
             self.figures[name] = statistics.median(taken)
         times = []
         code = (
@@ -155,7 +155,7 @@ class Bench:
             times.append(float(told.stdout))
         self.figures["import"] = statistics.median(times)
         self.figures["recovery"] = statistics.median(
-            moments.recovery(sys.executable, subjects.convolving(), kills=max(3, rounds // 2))
+            moments.recovery(sys.executable, work.convolving(), kills=max(3, rounds // 2))
         )
 
     # --- QNN ---
@@ -173,7 +173,7 @@ class Bench:
 
 def _convolving(rig: Rig, folder: Path) -> tuple[Subject, list[Contender], Callable[[], None]]:
     """A convolution network that takes `CONVNET_S` here, and the ways to call it. A quick machine gets a wide one."""
-    image = subjects.convolving().feed
+    image = work.convolving().feed
     for width in CONVNET_WIDTHS:
         model = folder / f"convnet{width}.onnx"
         model.write_bytes(make_assets.convnet(width).SerializeToString())

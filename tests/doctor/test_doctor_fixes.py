@@ -39,8 +39,7 @@ from qnnbridge_tools.doctor.facts import Library, ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy
 from qnnbridge_tools.doctor.real_machine import answer_of
 from qnnbridge_tools.doctor.survey import Order, survey
-from qnnbridge_tools.versions.fitness import platform_of_release
-from qnnbridge_tools.versions.known_faults import ort_bounds
+from qnnbridge_tools.versions.fitness import ort_bounds, platform_of_release
 from qnnbridge_tools.versions.machines import HostMachine
 from qnnbridge_tools.versions.view import advice as what_would_fit
 

@@ -24,7 +24,7 @@ from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.facts import ProbeResult
 from qnnbridge_tools.doctor.findings import Report, Severity
 from qnnbridge_tools.doctor.survey import Order, survey
-from qnnbridge_tools.versions.known_faults import NEWEST_ORT_TRIED, is_untried
+from qnnbridge_tools.versions.fitness import NEWEST_ORT_TRIED, is_untried
 
 NEWER = QNN, ORT = "2.9.0", "1.40.0"
 """As they may be one day: with the files of the newest ones that there are."""

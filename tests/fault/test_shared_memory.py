@@ -385,7 +385,7 @@ def test_calls_of_all_sizes_and_ways_leave_both_sides_as_they_were(shared_memory
     """``python -m tests.faultlab --mixed 1000000`` does more of it."""
     if importlib.util.find_spec("onnxruntime") is None:  # to import it here would open files of its own
         pytest.skip("needs onnxruntime")
-    from qnnbridge_tools.bench.subjects import ASSETS
+    from qnnbridge_tools.bench.work import ASSETS
 
     host = qnnbridge.Host(shared_memory=shared_memory, env=HEAP_SETTING)
     result = mixed_soak(host, ASSETS / "add.onnx", calls=320, kills=0, seed=5, laps=4)

@@ -102,7 +102,7 @@ def _show(options: argparse.Namespace) -> bool:
 
 def _mixed(options: argparse.Namespace) -> bool:
     import qnnbridge
-    from qnnbridge_tools.bench.subjects import ASSETS
+    from qnnbridge_tools.bench.work import ASSETS
     from tests.faultlab.mixed import HEAP_SETTING, mixed_soak
 
     warnings.simplefilter("ignore", qnnbridge.CpuFallbackWarning)

@@ -25,15 +25,14 @@ from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.values import equal_bits
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.serve import app as app_module
-from qnnbridge_tools.serve import packing, refusals, tensors
-from qnnbridge_tools.serve.address import listen, read_address
-from qnnbridge_tools.serve.admission import Admission
-from qnnbridge_tools.serve.datatypes import DATATYPES, Tensor, make_contract
-from qnnbridge_tools.serve.infer_request import GivenTensor, read_request
-from qnnbridge_tools.serve.model_files import ModelFile, find_models
-from qnnbridge_tools.serve.refusals import Refused, refusal_of
+from qnnbridge_tools.serve import errors as serve_errors
+from qnnbridge_tools.serve import tensors, transport
+from qnnbridge_tools.serve.errors import Refused, refusal_of
+from qnnbridge_tools.serve.infer import GivenTensor, read_request
+from qnnbridge_tools.serve.options import ModelFile, find_models, listen, read_address, read_token, shows_token
 from qnnbridge_tools.serve.server import check_exposure
-from qnnbridge_tools.serve.token_file import read_token, shows_token
+from qnnbridge_tools.serve.tensors import DATATYPES, TensorSpec, make_contract
+from qnnbridge_tools.serve.transport import Admission
 
 # --- addresses ------------------------------------------------------------------------------------------------
 
@@ -211,9 +210,9 @@ def test_a_token_is_shown_as_bearer(header: bytes | None, shown: bool) -> None:
 def test_a_packed_body_may_have_many_members_and_not_any_number_of_empty_ones() -> None:
     data = bytes(range(256)) * 16
     one = gzip.compress(data, 0)
-    assert packing.unpack(memoryview(one * 100), 1 << 30, lambda size: None) == data * 100
+    assert transport.unpack(memoryview(one * 100), 1 << 30, lambda size: None) == data * 100
     with pytest.raises(Refused, match="too many pieces"):
-        packing.unpack(memoryview(gzip.compress(b"") * 10_000), 1 << 30, lambda size: None)
+        transport.unpack(memoryview(gzip.compress(b"") * 10_000), 1 << 30, lambda size: None)
 
 
 def test_packed_bodies_are_unpacked_whatever_their_size() -> None:
@@ -221,18 +220,18 @@ def test_packed_bodies_are_unpacked_whatever_their_size() -> None:
     for data in (b"", b"x", noise, b"\0" * 5_000_000):
         for packed in (gzip.compress(data), zlib.compress(data), gzip.compress(data[:7]) + gzip.compress(data[7:])):
             taken: list[int] = []
-            assert packing.unpack(memoryview(packed), len(data), taken.append) == data
+            assert transport.unpack(memoryview(packed), len(data), taken.append) == data
             assert sum(taken) == len(data)
             if data:
                 with pytest.raises(Refused, match="more than"):
-                    packing.unpack(memoryview(packed), len(data) - 1, taken.append)
+                    transport.unpack(memoryview(packed), len(data) - 1, taken.append)
 
 
 def test_a_bomb_is_noticed_before_it_has_gone_off() -> None:
     bomb = gzip.compress(b"\0" * 200_000_000)
     taken: list[int] = []
     with pytest.raises(Refused, match="more than 5000000 bytes"):
-        packing.unpack(memoryview(bomb), 5_000_000, taken.append)
+        transport.unpack(memoryview(bomb), 5_000_000, taken.append)
     assert sum(taken) < 8_000_000
 
 
@@ -268,7 +267,7 @@ ELEMENTS = st.sampled_from([element for element in DATATYPES if element is not E
     offset=st.integers(0, 8),
 )
 def test_any_bits_go_through_unchanged(element: ElementType, shape: list[int], seed: int, offset: int) -> None:
-    tensor = Tensor("x", element, (-1,) * len(shape))
+    tensor = TensorSpec("x", element, (-1,) * len(shape))
     count = int(np.prod(shape))
     size = {"BOOL": 1, "BF16": 2, "FP16": 2, "FP32": 4, "FP64": 8}.get(tensor.datatype) or int(
         "".join(filter(str.isdigit, tensor.datatype))
@@ -287,7 +286,7 @@ def test_any_bits_go_through_unchanged(element: ElementType, shape: list[int], s
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=6))
 def test_any_texts_go_through_unchanged(texts: list[str]) -> None:
-    tensor = Tensor("x", ElementType.STRING, (-1,))
+    tensor = TensorSpec("x", ElementType.STRING, (-1,))
     array = np.empty(len(texts), object)
     array[:] = texts
     data = tensors.to_bytes(array, tensor)
@@ -347,7 +346,9 @@ def test_the_page_tells_of_every_option_status_and_type() -> None:
     assert [name for name in sorted(options) if name.startswith("--") and name not in page] == ["--model-control"]
     sources = "".join(path.read_text(encoding="utf-8") for path in Path(app_module.__file__).parent.glob("*.py"))
     statuses = (
-        set(re.findall(r"Refused\(\s*(\d{3})", sources)) | {str(status) for _, status in refusals._STATUS} | {"500"}
+        set(re.findall(r"Refused\(\s*(\d{3})", sources))
+        | {str(status) for _, status in serve_errors._STATUS}
+        | {"500"}
     )
     assert len(statuses) > 10
     table = page[page.index("| status | when |") :]

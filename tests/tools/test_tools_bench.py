@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 from qnnbridge_protocol.check_sums import check_sum
-from qnnbridge_tools.bench import moments, subjects, work
+from qnnbridge_tools.bench import moments, work
 from qnnbridge_tools.bench.hosts import WAYS
 from qnnbridge_tools.bench.measuring import Contender, pinned, race, summary
 
@@ -190,7 +190,7 @@ def test_the_models_of_the_bench_are_those_that_are_made() -> None:
     from qnnbridge_tools.bench import make_assets
 
     for name, made in (("add", make_assets.add()), ("convnet", make_assets.convnet())):
-        kept = onnx.load(str(subjects.ASSETS / f"{name}.onnx"))
+        kept = onnx.load(str(work.ASSETS / f"{name}.onnx"))
         assert kept == made
 
 

@@ -12,11 +12,11 @@ from tests.tools.daemon_documents import busy_daemon
 
 from qnnbridge_tools import reporting
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.host import systemd_unit
+from qnnbridge_tools.host import service
 from qnnbridge_tools.host.figures import read_figures
 from qnnbridge_tools.host.metrics import metrics_text
 from qnnbridge_tools.host.options import DaemonOptions
-from qnnbridge_tools.host.scheduled_task import TASK_NAME
+from qnnbridge_tools.host.service import TASK_NAME
 from qnnbridge_tools.top.sorting import Order
 from qnnbridge_tools.top.view import head
 
@@ -128,6 +128,6 @@ def test_the_live_view_on_the_page_is_one() -> None:
 
 def test_the_instructions_are_those_that_are_printed() -> None:
     text = part("As a service")
-    assert f"~/.config/systemd/user/{systemd_unit.UNIT_NAME}" in text
-    assert f"enable --now {systemd_unit.UNIT_NAME}" in text
+    assert f"~/.config/systemd/user/{service.UNIT_NAME}" in text
+    assert f"enable --now {service.UNIT_NAME}" in text
     assert text.count(f'/TN "{TASK_NAME}"') == 2

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qnnbridge_tools.demo import lines
-from qnnbridge_tools.demo.preview import GLYPHS, preview
+from qnnbridge_tools.demo import compute
+from qnnbridge_tools.demo.report import GLYPHS, preview
 
-ASSETS = Path(lines.__file__).parent / "assets"
+ASSETS = Path(compute.__file__).parent / "assets"
 
 
 def test_the_lines_are_images_of_the_height_that_the_model_takes() -> None:
-    asked = lines.load_lines()
+    asked = compute.load_lines()
     assert len(asked) == 6
     assert 0 < sum(line.upside_down for line in asked) < 6
     for line in asked:
@@ -30,7 +30,7 @@ def test_the_lines_are_images_of_the_height_that_the_model_takes() -> None:
 def test_pixels_are_scaled_as_in_training_and_the_rest_is_zero() -> None:
     image = np.zeros((48, 100, 3), np.uint8)
     image[:, :, 1] = 255
-    tensor = lines.model_input(image)
+    tensor = compute.model_input(image)
     assert tensor.shape == (1, 3, 48, 192)
     assert tensor.dtype == np.float32
     assert (tensor[0, 0, :, :100] == -1).all()
@@ -40,27 +40,27 @@ def test_pixels_are_scaled_as_in_training_and_the_rest_is_zero() -> None:
 
 def test_an_image_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match="48 pixels high"):
-        lines.model_input(np.zeros((32, 100, 3), np.uint8))
+        compute.model_input(np.zeros((32, 100, 3), np.uint8))
     with pytest.raises(ValueError, match="at most 192 wide"):
-        lines.model_input(np.zeros((48, 193, 3), np.uint8))
+        compute.model_input(np.zeros((48, 193, 3), np.uint8))
 
 
 def test_the_answer_is_the_more_probable_of_both_ways() -> None:
-    assert lines.answer_of(np.array([[0.25, 0.75]])) == lines.Answer(upside_down=True, sure=0.75)
-    assert lines.answer_of(np.array([[0.9, 0.1]])) == lines.Answer(upside_down=False, sure=0.9)
+    assert compute.answer_of(np.array([[0.25, 0.75]])) == compute.Answer(upside_down=True, sure=0.75)
+    assert compute.answer_of(np.array([[0.9, 0.1]])) == compute.Answer(upside_down=False, sure=0.9)
 
 
 def test_the_model_tells_every_line_right_and_also_turned_around() -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    with lines.model_file() as path:
+    with compute.model_file() as path:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    for line in lines.load_lines():
+    for line in compute.load_lines():
         for image, upside_down in (
             (line.image, line.upside_down),
             (np.ascontiguousarray(line.image[::-1, ::-1]), not line.upside_down),
         ):
-            (probabilities,) = session.run(None, {lines.INPUT_NAME: lines.model_input(image)})
-            assert lines.answer_of(probabilities).upside_down is upside_down, line.text
+            (probabilities,) = session.run(None, {compute.INPUT_NAME: compute.model_input(image)})
+            assert compute.answer_of(probabilities).upside_down is upside_down, line.text
 
 
 def test_licence_origin_and_generator_ship_with_the_model() -> None:
@@ -76,7 +76,7 @@ def test_the_model_is_the_published_one_apart_from_its_dimensions() -> None:
     onnx = pytest.importorskip("onnx")
     model = onnx.load(str(ASSETS / "text_direction.onnx"))
     dims = model.graph.input[0].type.tensor_type.shape.dim
-    assert [dim.dim_value for dim in dims] == list(lines.INPUT_SHAPE)
+    assert [dim.dim_value for dim in dims] == list(compute.INPUT_SHAPE)
     # Put the published dimensions back: then it is the published file again, byte for byte.
     for dim in dims:
         dim.Clear()
@@ -92,7 +92,7 @@ def test_a_line_is_drawn_in_half_blocks_two_pixels_to_a_cell() -> None:
     image[18:24, 12:15] = 0  # two of them, one upon the other
     image[27:30, 0:3] = 0  # one in the lower half
     assert preview(image) == ["  ▀", "    █", "▄"]
-    assert set("".join(preview(lines.load_lines()[0].image))) <= set(GLYPHS)
+    assert set("".join(preview(compute.load_lines()[0].image))) <= set(GLYPHS)
 
 
 def test_light_ink_on_dark_paper_is_drawn_as_ink() -> None:

@@ -9,7 +9,7 @@ import pytest
 from qnnbridge import HostInfo, Placement
 from qnnbridge_protocol.errors import ProviderUnavailable
 from qnnbridge_tools import output
-from qnnbridge_tools.demo import lines, report
+from qnnbridge_tools.demo import compute, report
 from qnnbridge_tools.demo.compute import Computed, Outcome
 
 HOST = HostInfo(
@@ -27,8 +27,8 @@ HOST = HostInfo(
 
 def outcome(*, qnn: bool = True) -> Outcome:
     """Six right answers of both providers."""
-    asked = lines.load_lines()
-    answers = [lines.Answer(line.upside_down, 0.99) for line in asked]
+    asked = compute.load_lines()
+    answers = [compute.Answer(line.upside_down, 0.99) for line in asked]
     on_cpu = Computed(answers, Placement(cpu_nodes=9), load_s=0.1, run_s=0.01)
     on_qnn = Computed(answers, Placement(qnn_nodes=9), load_s=0.1, run_s=0.01)
     error = None if qnn else ProviderUnavailable("No QNN here.", fix="Install it.")

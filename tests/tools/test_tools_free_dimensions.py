@@ -7,8 +7,7 @@ import pytest
 from qnnbridge_host.model.scan import ModelScan
 from qnnbridge_protocol.errors import OptionError, PlacementRefused
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_tools.arguments import read_dimensions
-from qnnbridge_tools.free_dimensions import in_options, refuse_unknown, session_options
+from qnnbridge_tools.arguments import in_options, read_dimensions, refuse_unknown, session_options
 
 MODEL = ModelScan(
     1, inputs=(NodeInfo("x", "tensor(float)", ("N", None, -1, 3)), NodeInfo("s", "tensor(float)", None))

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.tools.daemon_documents import busy_daemon, idle_daemon
 
-from qnnbridge_tools.host.metrics import metrics_text
-from qnnbridge_tools.host.openmetrics import Family, counter, gauge, histogram, text_of
+from qnnbridge_tools.host.metrics import Family, counter, gauge, histogram, metrics_text, text_of
 
 
 def parsed(text: str) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from tests import needs
 from typer.testing import CliRunner
 
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.host import scheduled_task, systemd_unit
+from qnnbridge_tools.host import service
 from qnnbridge_tools.host.service import Service, this_computer
 
-NAMESPACE = {"t": scheduled_task.NAMESPACE}
+NAMESPACE = {"t": service.NAMESPACE}
 ODD = Service(
     "/opt/my python/bin/python3",
     ("-m", "qnnbridge_tools", "host", "run", "--python", '/opt/50% of $HOME/"q"\\x'),
@@ -28,7 +28,7 @@ ODD = Service(
 )
 
 
-def service(*arguments: str) -> tuple[int, str, str]:
+def run_command(*arguments: str) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, ["host", "service", *arguments])
     return result.exit_code, result.stdout, result.stderr
 
@@ -54,7 +54,7 @@ def of_the_task(text: str | bytes) -> dict[str, str]:
 
 
 def test_the_unit_runs_this_very_python_in_the_foreground() -> None:
-    code, text, _ = service("--systemd", "--idle-unload", "60", "--max-bytes", "1G")
+    code, text, _ = run_command("--systemd", "--idle-unload", "60", "--max-bytes", "1G")
     assert code == 0
     unit = sections(text)
     assert unescaped(unit["Service"]["ExecStart"]) == [
@@ -67,7 +67,7 @@ def test_the_unit_runs_this_very_python_in_the_foreground() -> None:
 def test_the_unit_starts_the_daemon_again_but_not_against_another_one() -> None:
     from qnnbridge_daemon.main import EXIT_RUNNING
 
-    unit = sections(service("--systemd")[1])["Service"]
+    unit = sections(run_command("--systemd")[1])["Service"]
     assert unit["Restart"] == "on-failure"
     assert unit["RestartPreventExitStatus"] == str(EXIT_RUNNING)
     assert unit["KillMode"] == "mixed"
@@ -80,9 +80,9 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     program = tmp_path / "my python"
     program.symlink_to(sys.executable)
     odd = Service(str(program), ODD.arguments, ODD.environment, "")
-    text = systemd_unit.unit_text(odd, 4)
+    text = service.unit_text(odd, 4)
     assert unescaped(sections(text)["Service"]["ExecStart"]) == [str(program), *ODD.arguments]
-    path = tmp_path / systemd_unit.UNIT_NAME
+    path = tmp_path / service.UNIT_NAME
     path.write_text(text)
     analyze = shutil.which("systemd-analyze")
     if analyze is not None:
@@ -99,7 +99,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
 def test_the_unit_carries_the_variables_that_decide_where_things_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", "/run/my folder")
     monkeypatch.setenv("QNNBRIDGE_DEBUG", "1")
-    text = service("--systemd")[1]
+    text = run_command("--systemd")[1]
     assert 'Environment="QNNBRIDGE_RUNTIME_DIR=/run/my folder"' in text.splitlines()
     assert "QNNBRIDGE_DEBUG" not in text
 
@@ -111,7 +111,7 @@ def test_paths_that_count_from_this_folder_are_whole_in_the_file(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", "state")
     monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", os.path.join("host", "python"))
-    code, text, _ = service("--systemd", "--python", os.path.join("venv", "python"))
+    code, text, _ = run_command("--systemd", "--python", os.path.join("venv", "python"))
     assert code == 0
     unit = sections(text)["Service"]
     assert unescaped(unit["ExecStart"])[-1] == str(tmp_path / "venv" / "python")
@@ -124,7 +124,7 @@ def test_paths_that_count_from_this_folder_are_whole_in_the_file(
 
 
 def test_the_task_is_well_formed_and_says_what_is_wanted() -> None:
-    told = of_the_task(scheduled_task.task_text(ODD))
+    told = of_the_task(service.task_text(ODD))
     assert told["Command"] == ODD.program
     assert told["Arguments"].startswith("-m qnnbridge_tools host run --python ")
     assert told["UserId"] == ODD.user
@@ -133,7 +133,7 @@ def test_the_task_is_well_formed_and_says_what_is_wanted() -> None:
 
 
 def test_the_task_is_restarted_within_what_its_schema_allows() -> None:
-    root = ET.fromstring(scheduled_task.task_text(ODD))
+    root = ET.fromstring(service.task_text(ODD))
     again = root.find("t:Settings/t:RestartOnFailure", NAMESPACE)
     assert again is not None
     count, interval = again.findtext("t:Count", "", NAMESPACE), again.findtext("t:Interval", "", NAMESPACE)
@@ -142,7 +142,7 @@ def test_the_task_is_restarted_within_what_its_schema_allows() -> None:
 
 
 def test_the_printed_task_is_well_formed_in_every_encoding_of_a_shell() -> None:
-    text = scheduled_task.task_text(ODD)
+    text = service.task_text(ODD)
     assert text.isascii()
     for data in (text.encode("cp1252"), text.encode("utf-8-sig"), text.encode("utf-16")):
         assert of_the_task(data)["UserId"] == ODD.user
@@ -150,7 +150,7 @@ def test_the_printed_task_is_well_formed_in_every_encoding_of_a_shell() -> None:
 
 def test_the_file_is_utf_16_with_its_mark_as_task_scheduler_wants_it(tmp_path: Path) -> None:
     path = tmp_path / "task.xml"
-    code, out, told = service("--task-scheduler", "--output", str(path))
+    code, out, told = run_command("--task-scheduler", "--output", str(path))
     assert (code, out) == (0, "")
     data = path.read_bytes()
     assert data.startswith((b"\xff\xfe", b"\xfe\xff"))
@@ -177,9 +177,9 @@ def test_on_windows_the_interpreter_without_a_console_is_taken(
 
 
 def test_variables_that_a_task_would_not_get_are_named() -> None:
-    note = scheduled_task.variables_note(ODD)
+    note = service.variables_note(ODD)
     assert 'setx QNNBRIDGE_STATE_DIR "/var/tmp/50% of it"' in note
-    assert scheduled_task.variables_note(Service("", (), {}, "")) == ""
+    assert service.variables_note(Service("", (), {}, "")) == ""
 
 
 # --- the command ---
@@ -187,16 +187,16 @@ def test_variables_that_a_task_would_not_get_are_named() -> None:
 
 @needs.linux
 def test_without_a_choice_the_file_is_for_this_system_and_stdout_holds_it_alone() -> None:
-    code, text, told = service()
+    code, text, told = run_command()
     assert code == 0
-    assert text == service("--systemd")[1]
+    assert text == run_command("--systemd")[1]
     assert "systemctl --user enable --now qnnbridge.service" in told
     assert "systemctl" not in text
 
 
 @needs.linux
 def test_a_task_made_on_another_system_says_what_to_fill_in() -> None:
-    _, text, told = service("--task-scheduler")
+    _, text, told = run_command("--task-scheduler")
     assert of_the_task(text)["Command"] == r"C:\path\to\pythonw.exe"
     assert "put your interpreter and your user" in told
 
@@ -213,6 +213,6 @@ def test_a_task_made_on_another_system_says_what_to_fill_in() -> None:
     ],
 )
 def test_what_makes_no_sense_is_bad_input(arguments: list[str], words: str) -> None:
-    code, text, told = service(*arguments)
+    code, text, told = run_command(*arguments)
     assert (code, text) == (2, "")
     assert words in told

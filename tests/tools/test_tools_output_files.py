@@ -15,7 +15,7 @@ from tests import needs
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.sparse import Sparse
 from qnnbridge_protocol.typed import Typed
-from qnnbridge_tools.output_files import MAX_NAME_LENGTH, safe_names, write
+from qnnbridge_tools.run_once import MAX_NAME_LENGTH, safe_names, write
 
 
 def test_tensors_are_written_bit_for_bit(tmp_path: Path) -> None:

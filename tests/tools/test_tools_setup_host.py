@@ -32,9 +32,8 @@ from tests import needs
 from qnnbridge._launch.interpreter import configured_host
 from qnnbridge_protocol import __version__
 from qnnbridge_tools.setup_host import steps
-from qnnbridge_tools.setup_host.environment import MARKER, python_in
-from qnnbridge_tools.setup_host.failures import SetupFailed
-from qnnbridge_tools.setup_host.processes import run_program
+from qnnbridge_tools.setup_host.environment import MARKER, SetupFailed, python_in
+from qnnbridge_tools.setup_host.steps import run_program
 from qnnbridge_tools.versions.fitness import newest_fitting
 from qnnbridge_tools.versions.index import IndexUnreachable
 from qnnbridge_tools.versions.machines import HostMachine

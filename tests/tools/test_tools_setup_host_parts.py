@@ -22,15 +22,22 @@ from qnnbridge._platform import RegisteredPython
 from qnnbridge_host.model.release_table import Release, for_version, generated_on
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import HostNotFound, NoSuchFile, OptionError
-from qnnbridge_tools.setup_host.asking import Answer, ask
-from qnnbridge_tools.setup_host.choice import Choice, Facts, choose
-from qnnbridge_tools.setup_host.config_text import toml_string, with_host
-from qnnbridge_tools.setup_host.environment import MARKER, OLD_SUFFIX, NewEnvironment, check_free, recover
-from qnnbridge_tools.setup_host.failures import AlreadyThere, NothingFits, SetupFailed
-from qnnbridge_tools.setup_host.interpreters import Candidate, candidates
-from qnnbridge_tools.setup_host.places import check_file, check_folder
+from qnnbridge_tools.setup_host.environment import (
+    MARKER,
+    OLD_SUFFIX,
+    AlreadyThere,
+    NewEnvironment,
+    NothingFits,
+    SetupFailed,
+    check_file,
+    check_folder,
+    check_free,
+    recover,
+)
+from qnnbridge_tools.setup_host.interpreters import Answer, Candidate, ask, candidates
+from qnnbridge_tools.setup_host.plan import Choice, Facts, choose, toml_string, with_host
+from qnnbridge_tools.setup_host.report import cmd_text, posix_text, powershell_text
 from qnnbridge_tools.setup_host.requirements import COMPANIONS, Source, find_source, requirements
-from qnnbridge_tools.setup_host.shells import cmd_text, posix_text, powershell_text
 from qnnbridge_tools.setup_host.steps import setup_environment, write_text
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.sparse import Sparse
 from qnnbridge_protocol.typed import Typed
-from qnnbridge_tools.summary import Summary, summarize
+from qnnbridge_tools.run_once import Summary, summarize
 
 
 def test_least_greatest_and_mean_are_of_the_finite_elements() -> None:

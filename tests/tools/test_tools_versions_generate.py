@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from qnnbridge_host.model.release_table import read_table
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.versions import document, generate, index, libraries
+from qnnbridge_tools.versions import generate, index, wheels
 from qnnbridge_tools.versions.wheels import WheelReader
 
 HEADERS = Path(__file__).parents[1] / "unit" / "data" / "executables"
@@ -67,7 +67,7 @@ def plugin_wheel(folder: Path, python: str = "cp313", **more: bytes) -> Path:
 
 def test_a_wheel_with_two_sets_of_libraries_is_read(tmp_path: Path) -> None:
     wheel = plugin_wheel(tmp_path)
-    (release,) = read_table(document.make([WheelReader().read(wheel)], "2026-01-01"))
+    (release,) = read_table(generate.make_document([WheelReader().read(wheel)], "2026-01-01"))
     assert (release.version, release.platform, release.layout) == ("9.0.0", "win_amd64", "2.x plugin")
     assert release.ort_requirement == ">=1.24.2"
     simulator, npu = release.library_sets
@@ -93,7 +93,7 @@ def test_a_wheel_that_is_onnxruntime_itself_names_its_version(tmp_path: Path) ->
         "onnxruntime_qnn-1.23.2.dist-info/METADATA": b"Name: onnxruntime-qnn\n\n",
     }
     wheel = make_wheel(tmp_path, "onnxruntime_qnn-1.23.2-cp313-cp313-win_arm64.whl", files)
-    (release,) = read_table(document.make([WheelReader().read(wheel)], "2026-01-01"))
+    (release,) = read_table(generate.make_document([WheelReader().read(wheel)], "2026-01-01"))
     assert (release.layout, release.ort_requirement) == ("1.x builtin", "==1.23.2")
     assert release.qnn_sdk == "2.37.1.250807093845_124904"
 
@@ -102,7 +102,7 @@ def test_a_library_of_one_python_alone_does_not_make_another_release(tmp_path: P
     own = {"onnxruntime_qnn__libs__amd64__libDlModelToolsPy312_DOT_pyd": (HEADERS / "x64.dll").read_bytes()}
     reader = WheelReader()
     entries = [reader.read(plugin_wheel(tmp_path, "cp312", **own)), reader.read(plugin_wheel(tmp_path, "cp313"))]
-    (release,) = read_table(document.make(entries, "2026-01-01"))
+    (release,) = read_table(generate.make_document(entries, "2026-01-01"))
     assert release.python_tags == ("cp312", "cp313")
     assert release.wheels[0].own_libraries == {"onnxruntime_qnn/libs/amd64/libDlModelToolsPy312.pyd": "x64"}
     assert release.wheels[1].own_libraries == {}
@@ -112,7 +112,7 @@ def test_a_wheel_with_other_contents_is_another_release(tmp_path: Path) -> None:
     more = {"onnxruntime_qnn__libs__amd64__QnnCpu_DOT_dll": (HEADERS / "x64.dll").read_bytes()}
     reader = WheelReader()
     entries = [reader.read(plugin_wheel(tmp_path, "cp312", **more)), reader.read(plugin_wheel(tmp_path, "cp313"))]
-    assert len(document.make(entries, "2026-01-01")["releases"]) == 2
+    assert len(generate.make_document(entries, "2026-01-01")["releases"]) == 2
 
 
 def test_a_file_that_is_no_such_wheel_is_refused(tmp_path: Path) -> None:
@@ -135,23 +135,23 @@ def test_the_interface_is_read_only_where_there_is_no_doubt(tmp_path: Path) -> N
     told = struct.pack("<6I", 2, 34, 0, 5, 45, 0)
     library = tmp_path / "libQnnHtp.so"
     library.write_bytes(header + told)
-    assert libraries.interface_of(library) == ("2.34.0", "5.45.0")
+    assert wheels.interface_of(library) == ("2.34.0", "5.45.0")
     library.write_bytes(header + told + b"between" + told)
-    assert libraries.interface_of(library) == ("2.34.0", "5.45.0")
+    assert wheels.interface_of(library) == ("2.34.0", "5.45.0")
     library.write_bytes(header + told + struct.pack("<6I", 2, 35, 0, 5, 46, 0))
-    assert libraries.interface_of(library) is None
+    assert wheels.interface_of(library) is None
     library.write_bytes(header)
-    assert libraries.interface_of(library) is None
+    assert wheels.interface_of(library) is None
 
 
 def test_the_build_is_read_from_a_resource_or_else_from_the_text(tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.write_bytes(b"x v2.36.1.250708151608_123266\0 y")
-    assert libraries.build_of(library) == "2.36.1.250708151608_123266"
+    assert wheels.build_of(library) == "2.36.1.250708151608_123266"
     library.write_bytes(b"v2.36.1.250708151608_123266 v2.40.0.250708151608_1")
-    assert libraries.build_of(library) is None, "two builds in one file: no answer is better than a guess"
+    assert wheels.build_of(library) is None, "two builds in one file: no answer is better than a guess"
     library.write_bytes(b"v2.36.1.250708151608_1" + resource(BUILD))
-    assert libraries.build_of(library) == BUILD
+    assert wheels.build_of(library) == BUILD
 
 
 def test_an_interface_is_known_for_all_libraries_of_its_build(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_an_interface_is_known_for_all_libraries_of_its_build(tmp_path: Path) ->
     other = copy.deepcopy(windows)
     other["version"] = "8.0.0"
     other["library_sets"][0]["qnn_sdk"] = other["library_sets"][1]["qnn_sdk"] = "2.50.0.260101000000"
-    read = read_table(document.make([windows, linux, other], "2026-01-01"))
+    read = read_table(generate.make_document([windows, linux, other], "2026-01-01"))
     assert [release.backend_api for release in read] == ["5.51.0", "5.51.0", None]
 
 
@@ -180,16 +180,16 @@ def test_a_difference_names_the_place(tmp_path: Path, key: str, value: Any, told
     found = WheelReader().read(plugin_wheel(tmp_path))
     stated = copy.deepcopy(found)
     stated["library_sets"][0][key] = value
-    (line,) = document.differences(stated, found)
+    (line,) = generate.differences(stated, found)
     assert line.startswith(told)
 
 
 def test_what_is_equal_has_no_difference_and_what_is_missing_has_one(tmp_path: Path) -> None:
     found = WheelReader().read(plugin_wheel(tmp_path))
-    assert list(document.differences(copy.deepcopy(found), found)) == []
+    assert list(generate.differences(copy.deepcopy(found), found)) == []
     less = copy.deepcopy(found)
     del less["library_sets"][1]
-    assert len(list(document.differences(less, found))) == 1
+    assert len(list(generate.differences(less, found))) == 1
 
 
 def test_a_part_can_be_checked_and_never_written() -> None:
@@ -228,9 +228,9 @@ def test_the_table_equals_what_is_inside_wheels_of_the_index(
     except index.IndexUnreachable as error:
         pytest.skip(f"no package index: {error.evidence[-1:] or error.message}")
     table = json.loads(generate.default_table().read_text("utf-8"))
-    stated = document.by_file(table["releases"])[found["wheels"][0]["file"]]
+    stated = generate.by_file(table["releases"])[found["wheels"][0]["file"]]
     generate.take_over_interfaces(stated, found)
-    assert list(document.differences(stated, found)) == []
+    assert list(generate.differences(stated, found)) == []
     assert found["wheels"][0]["sha256"] == hashlib.sha256(next(tmp_path.iterdir()).read_bytes()).hexdigest()
 
 
@@ -240,7 +240,7 @@ def test_a_table_that_states_something_else_than_a_wheel_is_told(
     """The whole check, with pip and a folder of wheels in place of the index: each line of it names a lie."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    made = document.make(
+    made = generate.make_document(
         [WheelReader().read(plugin_wheel(wheels, python)) for python in ("cp312", "cp313")], "2026-01-01"
     )
     monkeypatch.setenv("PIP_NO_INDEX", "1")

@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from qnnbridge_host.model.release_table import Release, for_version, load_releases
 from qnnbridge_host.model.release_versions import satisfies, sdk_is_newer, version_key
-from qnnbridge_tools.versions.fitness import best_of, fits, judge, newest_fitting, newest_for, pythons_text
-from qnnbridge_tools.versions.known_faults import ort_bounds
+from qnnbridge_tools.versions.fitness import (
+    best_of,
+    fits,
+    judge,
+    newest_fitting,
+    newest_for,
+    ort_bounds,
+    pythons_text,
+)
 from qnnbridge_tools.versions.machines import PLATFORM_MACHINES, HostMachine, Platform
 
 X_ELITE = HostMachine("win_arm64", "ARM64", (3, 13), system_sdk="2.40", hexagon=73)

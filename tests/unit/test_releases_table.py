@@ -159,10 +159,10 @@ def test_a_table_of_another_schema_is_not_misread() -> None:
 
 
 def test_the_file_is_written_in_the_order_that_the_generator_writes() -> None:
-    from qnnbridge_tools.versions.document import to_text
+    from qnnbridge_tools.versions.generate import document_text
 
     text = resources.files("qnnbridge_host.model").joinpath("releases.json").read_text("utf-8")
     document: dict[str, Any] = json.loads(text)
     assert document["schema"] == SCHEMA_VERSION
-    assert text == to_text(document)
+    assert text == document_text(document)
     assert re.fullmatch(r"20\d\d-\d\d-\d\d", generated_on())

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 
-from qnnbridge_tools import lost_output
+from qnnbridge_tools import output
 
 
 def main() -> int:
     """The exit code of the command."""
     if sys.argv[1:2] == ["exec"]:
         return _command()  # the output, and how its loss is told, are the program's
-    return lost_output.guarded(_command)
+    return output.guarded(_command)
 
 
 def _command() -> int:

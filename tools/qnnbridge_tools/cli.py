@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from qnnbridge_tools import crashes, explain, quarantine, reporting, run, version
+from qnnbridge_tools import crashes, reporting, run, session_report
 from qnnbridge_tools.bench import command as bench
 from qnnbridge_tools.cache import command as cache
 from qnnbridge_tools.compile import command as compiling
@@ -41,7 +41,7 @@ app.command("exec", cls=exec_program.ExecCommand, context_settings=exec_program.
 )
 app.command("compile")(compiling.compile_models)
 app.command("bench")(bench.bench)
-app.command("explain", context_settings=explain.CONTEXT_SETTINGS)(explain.explain)
+app.command("explain", context_settings=crashes.EXPLAIN_CONTEXT)(crashes.explain)
 app.command("inspect")(models.inspect)
 app.command("analyze")(models.analyze)
 app.command("fix")(models.fix)
@@ -56,8 +56,8 @@ app.command("setup-host")(setup_host.setup_host)
 app.command("top")(top.top)
 app.add_typer(host.app, name="host")
 app.add_typer(cache.app, name="cache")
-app.add_typer(crashes.app, name="crashes")
-app.add_typer(quarantine.app, name="quarantine")
+app.add_typer(crashes.crashes_app, name="crashes")
+app.add_typer(crashes.quarantine_app, name="quarantine")
 
 
 @app.callback()
@@ -66,7 +66,7 @@ def common(
         bool,
         typer.Option(
             "--version",
-            callback=version.show_and_exit,
+            callback=session_report.show_and_exit,
             is_eager=True,
             help="Show the versions of the application side and of the host, and exit.",
         ),

@@ -1,4 +1,4 @@
-"""`qnnbridge crashes`: the crash reports that the supervisor wrote.
+"""`qnnbridge crashes`, `quarantine` and `explain`: crash reports, models that killed hosts, exit codes in words.
 
 Hosts that were ended on purpose, and programs that are no host, did not crash; their reports are shown with
 ``--ended`` only.
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_tools import reporting
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.reports import CrashReports
+    from qnnbridge._supervision.quarantine import Account, Quarantine
 
-app = typer.Typer(help="List and show crash reports: why hosts ended.", rich_markup_mode=None)
+crashes_app = typer.Typer(help="List and show crash reports: why hosts ended.", rich_markup_mode=None)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Ended = Annotated[
     bool,
@@ -24,14 +26,14 @@ Ended = Annotated[
 ]
 
 
-@app.callback(invoke_without_command=True)
+@crashes_app.callback(invoke_without_command=True)
 def crashes(context: typer.Context) -> None:
     """Without a subcommand: the list."""
     if context.invoked_subcommand is None:
         list_reports()
 
 
-@app.command("list")
+@crashes_app.command("list")
 def list_reports(as_json: Json = False, ended: Ended = False) -> None:
     """List the reports, newest first."""
     with reporting.work(as_json=as_json):
@@ -53,7 +55,7 @@ def list_reports(as_json: Json = False, ended: Ended = False) -> None:
             )
 
 
-@app.command("show")
+@crashes_app.command("show")
 def show(
     report_id: Annotated[
         str, typer.Argument(metavar="[ID]", help="A report's id, the beginning of one, or last.")
@@ -73,7 +75,7 @@ def show(
             print("\n".join(output.visible(line) for line in reports.read_text(report_id).split("\n")).rstrip())
 
 
-@app.command("path")
+@crashes_app.command("path")
 def path() -> None:
     """Print the folder of the reports."""
     with reporting.work():
@@ -84,3 +86,118 @@ def _reports(ended: bool) -> CrashReports:
     from qnnbridge._diagnosis.reports import CrashReports
 
     return CrashReports().ended if ended else CrashReports()
+
+
+quarantine_app = typer.Typer(help="List and clear models that kept killing hosts.", rich_markup_mode=None)
+
+
+@quarantine_app.callback(invoke_without_command=True)
+def quarantine(context: typer.Context) -> None:
+    """Without a subcommand: the list."""
+    if context.invoked_subcommand is None:
+        list_models()
+
+
+@quarantine_app.command("list")
+def list_models(as_json: Json = False) -> None:
+    """List the models in quarantine, newest first."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge._supervision.quarantine import Quarantine
+        from qnnbridge_tools import output
+
+        kept = Quarantine()
+        accounts = kept.accounts()
+        if as_json:
+            output.print_json(
+                {
+                    "accounts": [
+                        {**dataclasses.asdict(account), "until": kept.until(account).isoformat(timespec="seconds")}
+                        for account in accounts
+                    ]
+                }
+            )
+        elif not accounts:
+            print("No model is in quarantine.")
+        else:
+            headers = ["id", "model", "phase", "deaths", "last exit", "until (UTC)", "versions", "last report"]
+            output.print_table(headers, [_row(kept, account) for account in accounts])
+
+
+@quarantine_app.command("clear")
+def clear(
+    account_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="The model's id, the beginning of it, or the model's name.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All models.")] = False,
+) -> None:
+    """Let a model, or all of them, try again."""
+    with reporting.work():
+        from qnnbridge._supervision.quarantine import Quarantine
+
+        if everything == bool(account_id):
+            raise OptionError("Say which model to clear.", fix="Give an id or a name of the list, or --all.")
+        kept = Quarantine()
+        wanted = kept.accounts() if account_id is None else [_only_match(kept.accounts(), account_id)]
+        for account in wanted:
+            kept.clear(account.id)
+        left = {account.id for account in Quarantine().accounts()}  # as the next process will read it
+        if any(account.id in left for account in wanted):
+            raise BridgeError(
+                "The quarantine could not be cleared.",
+                cause=f"{kept.path} cannot be written.",
+                fix="Make the file and its folder writable, or delete the file.",
+            )
+        names = dict.fromkeys(_name(account) for account in wanted)
+        print(f"Cleared: {', '.join(names)}." if names else "No model was in quarantine.")
+
+
+def _only_match(accounts: list[Account], account_id: str) -> Account:
+    """The account that is meant. Several accounts of one model are one model: `clear` takes all of them."""
+    found = [one for one in accounts if one.model == account_id or one.id.startswith(account_id)]
+    if len({(account.fingerprint, account.options_hash) for account in found}) != 1:
+        known = ", ".join(account.id for account in accounts) or "none"
+        raise OptionError(
+            f'{"No model" if not found else "More than one model"} in quarantine is called "{account_id}".',
+            fix=f"List them with `qnnbridge quarantine list`. The ids: {known}.",
+        )
+    return found[0]
+
+
+def _row(kept: Quarantine, account: Account) -> list[str]:
+    last = account.deaths[-1] if account.deaths else None
+    return [
+        account.id,
+        _name(account),
+        account.phase,
+        str(len(account.deaths)),
+        (last.exit if last else "") or "-",
+        f"{kept.until(account):%Y-%m-%d %H:%M}",
+        account.versions or "-",
+        (last.report if last else None) or "-",
+    ]
+
+
+def _name(account: Account) -> str:
+    return account.model or account.fingerprint[:12]
+
+
+# -11 and -1073740791 are codes, not options.
+EXPLAIN_CONTEXT = {"ignore_unknown_options": True}
+
+
+def explain(
+    codes: Annotated[
+        list[str], typer.Argument(metavar="CODE...", help="3221226505, 0xC0000409, -1073740791, 127, -11 ...")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Say in words what an exit code means."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge._diagnosis.explain_code import explain_code
+        from qnnbridge_tools import output
+
+        explanations = [explain_code(code) for code in codes]
+        if as_json:
+            output.print_json({"explanations": [explanation.to_json() for explanation in explanations]})
+        else:
+            print("\n\n".join(explanation.to_text() for explanation in explanations))

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import typer
 
 from qnnbridge_protocol import errors
-from qnnbridge_tools import lost_output
+from qnnbridge_tools import output
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -39,12 +39,12 @@ _BAD_INPUT: tuple[type[errors.BridgeError], ...] = (
     errors.RemoteValueError,
 )
 
+# By ``details["daemon_state"]``, which the commands for the daemon set: a script can tell what there is to do.
 _DAEMON_STATES = {
     "none": EXIT_NO_DAEMON,
     "unreachable": EXIT_DAEMON_UNREACHABLE,
     "other version": EXIT_DAEMON_OTHER_VERSION,
 }
-"""By ``details["daemon_state"]``, which the commands for the daemon set: a script can tell what there is to do."""
 
 
 def make_streams_safe() -> None:
@@ -74,9 +74,9 @@ def work(*, as_json: bool = False) -> Iterator[None]:
     except errors.BridgeError as error:
         raise _ended(error, as_json) from None
     except OSError as error:
-        if lost_output.reader_is_gone(error):
+        if output.reader_is_gone(error):
             raise
-        raise _ended(errors.BridgeError(lost_output.in_words(error)), as_json) from None
+        raise _ended(errors.BridgeError(output.loss_text(error)), as_json) from None
     except Exception as error:  # noqa: BLE001 - the outermost frame: a person reads this, not a program
         unexpected = errors.BridgeError(
             f"Unexpected {type(error).__name__}: {error}",

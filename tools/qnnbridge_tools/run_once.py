@@ -1,24 +1,160 @@
-"""The work behind `qnnbridge run`: load inputs, make the session, run, write the outputs, tell the result."""
+"""The work behind `qnnbridge run`: load inputs, make the session, run, summarise and write the outputs, report."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import os
+import re
 import statistics
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from qnnbridge_protocol.errors import NoSuchFile, OptionError, PlacementRefused
-from qnnbridge_tools import feeds, free_dimensions, output, output_files, version, where
+from qnnbridge_protocol.sparse import Sparse
+from qnnbridge_protocol.typed import Typed, ml_dtype
+from qnnbridge_tools import arguments, feeds, output, session_report
 from qnnbridge_tools.arguments import Dimensions, InputFile
-from qnnbridge_tools.summary import Summary, summarize
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
     from qnnbridge_protocol.specs import Placement
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Summary:
+    """``least``, ``greatest`` and ``mean`` are of the finite elements; None where there is none to speak of."""
+
+    kind: str
+    shape: tuple[int, ...] | None
+    least: float | None = None
+    greatest: float | None = None
+    mean: float | None = None
+    not_finite: int = 0
+
+    def numbers_text(self) -> tuple[str, str, str]:
+        texts = ["-" if n is None else f"{n:.6g}" for n in (self.least, self.greatest, self.mean)]
+        if self.not_finite:
+            texts[2] += f" ({self.not_finite} NaN or infinite)"
+        return texts[0], texts[1], texts[2]
+
+
+def summarize(value: Any) -> Summary:
+    """Of any value that a session gives: arrays, types that numpy cannot name, sequences, maps, None."""
+    if isinstance(value, np.ndarray):
+        return _of_array(value, str(value.dtype) if value.dtype != object else "string")
+    if isinstance(value, (list, tuple)):
+        return Summary(f"sequence of {len(value)}", None)
+    if isinstance(value, dict):
+        return Summary(f"map of {len(value)}", None)
+    if value is None:
+        return Summary("empty optional", None)
+    if isinstance(value, Typed):
+        kind = value.element_type.text
+        if ml_dtype(value.element_type) is None:  # without ml_dtypes these are bits, not numbers
+            return Summary(kind, value.shape)
+        return _of_array(value.numpy(), kind)
+    if isinstance(value, Sparse):
+        return Summary(f"sparse {value.format}", tuple(value.dense_shape))
+    return Summary(type(value).__name__, None)
+
+
+def _of_array(array: npt.NDArray[Any], kind: str) -> Summary:
+    if array.size == 0 or array.dtype.kind in "OUSMm":
+        return Summary(kind, array.shape)
+    if array.dtype.kind == "c":
+        array = np.abs(array)
+    elif array.dtype.kind not in "biu":
+        array = array.astype(np.float64)  # also what ml_dtypes names; sums of float16 overflow
+    finite = array if array.dtype.kind in "biu" else array[np.isfinite(array)]
+    not_finite = int(array.size - finite.size)
+    if finite.size == 0:
+        return Summary(kind, array.shape, not_finite=not_finite)
+    return Summary(
+        kind,
+        array.shape,
+        float(finite.min()),
+        float(finite.max()),
+        float(finite.mean(dtype=np.float64)),
+        not_finite,
+    )
+
+
+MAX_NAME_LENGTH = 80
+_WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
+
+
+def write(values: Mapping[str, Any], folder: Path) -> dict[str, Path]:
+    """Writes every value; gives the file of each. Tensors are .npy, sparse ones .npz, sequences and maps .json."""
+    stems = safe_names(list(values))
+    written: dict[str, Path] = {}
+    for (name, value), stem in zip(values.items(), stems, strict=True):
+        path = folder / (stem + _suffix(value))
+        part = folder / f".{stem}.{os.getpid()}.part"
+        part.unlink(missing_ok=True)
+        try:
+            with part.open("xb") as file:
+                _write_one(value, file)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        written[name] = path
+    return written
+
+
+def safe_names(names: Sequence[str]) -> list[str]:
+    """One file stem for each name, all different, also where upper and lower case are the same."""
+    stems: list[str] = []
+    taken: set[str] = set()
+    for name in names:
+        stem = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:MAX_NAME_LENGTH].strip(".") or "output"
+        if _WINDOWS_DEVICES.match(stem):
+            stem = "_" + stem
+        unique, number = stem, 1
+        while unique.lower() in taken:
+            number += 1
+            unique = f"{stem}-{number}"
+        taken.add(unique.lower())
+        stems.append(unique)
+    return stems
+
+
+def _suffix(value: Any) -> str:
+    if isinstance(value, (np.ndarray, Typed)):
+        return ".npy"
+    return ".npz" if isinstance(value, Sparse) else ".json"
+
+
+def _write_one(value: Any, file: BinaryIO) -> None:
+    if isinstance(value, np.ndarray):
+        # An object array can only be pickled; as fixed-width text anyone can read it.
+        array = value.astype(str) if value.dtype == object else value
+        np.save(file, array, allow_pickle=False)
+    elif isinstance(value, Typed):
+        np.save(file, value.data, allow_pickle=False)  # the raw bits: .npy cannot name the type
+    elif isinstance(value, Sparse):
+        arrays: dict[str, Any] = {f"indices_{number}": array for number, array in enumerate(value.indices)}
+        np.savez(file, values=value.values, dense_shape=np.asarray(value.dense_shape, np.int64), **arrays)
+    else:
+        file.write(json.dumps(output.jsonable(_tree(value)), indent=2).encode("ascii"))
+
+
+def _tree(value: Any) -> Any:
+    """Sequences as lists, maps as lists of pairs (JSON's keys are only text), arrays as nested lists."""
+    if isinstance(value, (list, tuple)):
+        return [_tree(item) for item in value]
+    if isinstance(value, Mapping):
+        return [[_tree(key), _tree(item)] for key, item in value.items()]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,13 +219,13 @@ def perform(request: Request) -> Result:
     from qnnbridge_host.model.scan import scan_model
 
     scan = scan_model(request.model, count_nodes=False)  # what is no model is refused in words
-    free_dimensions.refuse_unknown((scan,), request.dimensions)
+    arguments.refuse_unknown((scan,), request.dimensions)
     if request.output is not None:
         _make_folder(request.output)
     try:
         return _performed(request, loaded)
     except PlacementRefused as refused:
-        free_dimensions.in_options(refused)
+        arguments.in_options(refused)
         raise
 
 
@@ -105,7 +241,7 @@ def _performed(request: Request, loaded: Sequence[feeds.Feed]) -> Result:
         begun = time.perf_counter()
         with InferenceSession(
             str(request.model),
-            free_dimensions.session_options(request.dimensions),
+            arguments.session_options(request.dimensions),
             providers=list(request.providers),
             provider_options=[request.provider_options],
             host=host,
@@ -130,7 +266,7 @@ def _performed(request: Request, loaded: Sequence[feeds.Feed]) -> Result:
                 inputs=[NamedInput(feed, types.get(feed.name, "")) for feed in given],
                 outputs=outputs,
                 output_types={node.name: node.type for node in output_nodes},
-                files=output_files.write(outputs, request.output) if request.output is not None else {},
+                files=write(outputs, request.output) if request.output is not None else {},
                 placement=session.placement,
                 used_providers=list(session.get_providers()),
                 host=info,
@@ -172,7 +308,10 @@ def print_result(request: Request, result: Result) -> None:
         rows = [[*row, str(result.files[row[0]])] for row in rows]
     output.print_table(headers, rows)
     print()
-    output.print_pairs("Where it ran", [*where.placement_pairs(result.placement), *where.sides_pairs(result.host)])
+    output.print_pairs(
+        "Where it ran",
+        [*session_report.placement_pairs(result.placement), *session_report.sides_pairs(result.host)],
+    )
     print()
     output.print_pairs("How long it took", _time_pairs(result))
 
@@ -200,8 +339,8 @@ def document(request: Request, result: Result) -> dict[str, Any]:
         ],
         "providers": result.used_providers,
         "placement": result.placement.to_wire(),
-        "host": version.host_document(result.host),
-        "application": version.application_document(),
+        "host": session_report.host_document(result.host),
+        "application": session_report.application_document(),
         "times": {
             "host_startup_seconds": result.host.startup_seconds,
             "host_ready_seconds": result.ready_s,
@@ -231,7 +370,7 @@ def _summary_document(told: Summary) -> dict[str, Any]:
 
 def _time_pairs(result: Result) -> list[tuple[str, str]]:
     pairs = [
-        ("host start-up", where.startup_text(result.host, result.ready_s)),
+        ("host start-up", session_report.startup_text(result.host, result.ready_s)),
         ("create", output.seconds(result.create_s)),
         ("first run", output.seconds(result.runs_s[0])),
     ]

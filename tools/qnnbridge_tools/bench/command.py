@@ -38,7 +38,7 @@ def bench(
     with reporting.work(as_json=as_json):
         from qnnbridge_protocol.errors import OptionError
         from qnnbridge_tools import arguments, output
-        from qnnbridge_tools.bench import chart, report, work
+        from qnnbridge_tools.bench import report, work
 
         if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
             raise OptionError(f"{html} cannot be written: it is a folder, or lies in none.")
@@ -62,5 +62,5 @@ def bench(
         else:
             report.print_measured(measured)
         if html is not None:
-            chart.write(measured, html)
+            report.write(measured, html)
             print(f"Written: {html}", file=sys.stderr)

@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+# Makes so many calls and tells the nanoseconds of each.
 Batch = Callable[[int], Sequence[int]]
-"""Makes so many calls and tells the nanoseconds of each."""
 
+# In one round.
 MOST_CALLS = 5000
-"""In one round."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

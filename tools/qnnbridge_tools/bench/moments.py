@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge_tools.bench.direct_process import DirectProcess
-from qnnbridge_tools.bench.hosts import Subject, open_session
+from qnnbridge_tools.bench.hosts import DirectProcess, Subject, open_session
 
 if TYPE_CHECKING:
     from qnnbridge import Host
@@ -33,6 +32,7 @@ MOMENTS_IN_WORDS = {
     APPLICATION: "from the start of an application to its session, through the bridge",
 }
 
+# With all defaults: what people start today. Its end is not part of the time.
 _DEFAULT = """
 import sys
 import onnxruntime
@@ -42,8 +42,9 @@ os.write(1, b"!")
 sys.stdin.buffer.read()
 os._exit(0)
 """
-"""With all defaults: what people start today. Its end is not part of the time."""
 
+# The same through the bridge, in a process that has imported nothing yet (and is not isolated: qnnbridge may be a
+# package of the user's).
 _APPLICATION = """
 import os, sys
 import qnnbridge
@@ -54,8 +55,6 @@ sys.stdin.buffer.read()
 host.close()
 os._exit(0)
 """
-"""The same through the bridge, in a process that has imported nothing yet (and is not isolated: qnnbridge may be a
-package of the user's)."""
 
 
 def starting(

@@ -1,24 +1,112 @@
-"""The work behind `qnnbridge bench`: everything is measured here, and nothing printed."""
+"""What is measured: the models of this package in several sizes, or the user's own model."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import statistics
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_protocol.errors import NoSuchFile, OptionError, PlacementRefused
-from qnnbridge_tools import free_dimensions
+from qnnbridge_tools import arguments
 from qnnbridge_tools.arguments import Dimensions
-from qnnbridge_tools.bench import moments, subjects, threads
+from qnnbridge_tools.bench import moments
 from qnnbridge_tools.bench.hosts import Rig, Subject, open_session, specification
 from qnnbridge_tools.bench.measuring import Timing, pinned, race
 
 if TYPE_CHECKING:
-    from qnnbridge import HostInfo, HostStats
+    from qnnbridge import Host, HostInfo, HostStats
     from qnnbridge_protocol.specs import Placement
+    from qnnbridge_tools.arguments import Dimensions
+
+ASSETS = Path(__file__).with_name("assets")
+KIB, MIB = 1024, 1024 * 1024
+
+SIZES = {"4 KB": 4 * KIB, "64 KB": 64 * KIB, "600 KB": 600 * KIB, "4 MB": 4 * MIB, "32 MB": 32 * MIB}
+# Bytes in, and as many out.
+QUICK_SIZES = ("4 KB", "600 KB", "4 MB")
+
+
+def adding(size: int) -> Subject:
+    """Hardly any work: x + 1."""
+    import numpy as np
+
+    values = np.random.default_rng(1).normal(size=size // 4).astype(np.float32)
+    return Subject(ASSETS / "add.onnx", {"x": values})
+
+
+def convolving() -> Subject:
+    """Some 100 to 250 us of work on 600 KB."""
+    import numpy as np
+
+    image = np.random.default_rng(2).random((1, 3, 224, 224), np.float32)
+    return Subject(ASSETS / "convnet.onnx", {"x": image})
+
+
+def users_own(
+    host: Host, model: Path, providers: tuple[str, ...], fallback: str, dimensions: Dimensions, seed: int
+) -> Subject:
+    """The model with made up inputs."""
+    from qnnbridge_tools import feeds
+    from qnnbridge_tools.bench.hosts import open_session
+
+    empty = Subject(model, {}, providers, fallback, threads=0, sizes=dimensions.by_name)
+    with open_session(host, empty) as session:
+        given = feeds.complete(session.get_inputs(), (), dimensions, seed=seed)
+    return dataclasses.replace(empty, feed={feed.name: feed.value for feed in given})
+
+
+def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> float:
+    """All begin together, and stop at the first look after the time is over."""
+    counts = [0] * threads
+    start = threading.Barrier(threads + 1)
+    over = threading.Event()
+    failures: list[BaseException] = []
+
+    def work(index: int) -> None:
+        try:
+            call()
+            start.wait()
+            done = 0
+            while not over.is_set():
+                call()
+                done += 1
+            counts[index] = done
+        except BaseException as error:  # noqa: BLE001 - told by the caller
+            failures.append(error)
+            start.abort()
+
+    workers = [threading.Thread(target=work, args=(index,), daemon=True) for index in range(threads)]
+    for worker in workers:
+        worker.start()
+    try:
+        start.wait()
+    except threading.BrokenBarrierError:
+        pass
+    begin = time.perf_counter()
+    if not failures:
+        over.wait(seconds)
+    over.set()
+    for worker in workers:
+        worker.join()
+    if failures:
+        raise failures[0]
+    return sum(counts) / (time.perf_counter() - begin)
+
+
+def crowds(call: Callable[[], Any], sizes: Sequence[int], *, rounds: int, seconds: float) -> dict[int, float]:
+    """Calls a second by number of threads, in turns, medians."""
+    taken: dict[int, list[float]] = {size: [] for size in sizes}
+    for _ in range(rounds):
+        for size in sizes:
+            taken[size].append(calls_per_second(call, size, seconds))
+    return {size: statistics.median(numbers) for size, numbers in taken.items()}
+
 
 CROWDS = (1, 2, 4, 8)
 
@@ -35,8 +123,8 @@ class Effort:
     kills: int
 
 
-QUICK = Effort(subjects.QUICK_SIZES, rounds=5, turn_s=0.03, crowd_s=0.1, starts=3, kills=2)
-THOROUGH = Effort(tuple(subjects.SIZES), rounds=15, turn_s=0.08, crowd_s=0.4, starts=7, kills=5)
+QUICK = Effort(QUICK_SIZES, rounds=5, turn_s=0.03, crowd_s=0.1, starts=3, kills=2)
+THOROUGH = Effort(tuple(SIZES), rounds=15, turn_s=0.08, crowd_s=0.4, starts=7, kills=5)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,7 +174,7 @@ def perform(request: Request, say: Callable[[str], None]) -> Measured:
     try:
         return _performed(request, say)
     except PlacementRefused as refused:
-        free_dimensions.in_options(refused)
+        arguments.in_options(refused)
         raise
 
 
@@ -97,7 +185,7 @@ def _check_dimensions(request: Request) -> None:
         raise OptionError("--dim goes with --model: our own models have no free dimensions.")
     from qnnbridge_host.model.scan import scan_model
 
-    free_dimensions.refuse_unknown((scan_model(request.model, count_nodes=False),), request.dimensions)
+    arguments.refuse_unknown((scan_model(request.model, count_nodes=False),), request.dimensions)
 
 
 def _performed(request: Request, say: Callable[[str], None]) -> Measured:
@@ -110,7 +198,7 @@ def _performed(request: Request, say: Callable[[str], None]) -> Measured:
         say("threads")
         crowds = _crowds(rig, todo[0][1], effort)
         stats, info = rig.shared.stats, rig.info
-    small = todo[0][1] if request.model is not None else subjects.convolving()
+    small = todo[0][1] if request.model is not None else convolving()
     say("start-up")
     starts = moments.starting(info.executable, small, effort.starts, spec)
     say("recovery")
@@ -125,11 +213,9 @@ def _subjects(
 ) -> tuple[list[tuple[str, Subject]], Placement | None, dict[str, Any] | None]:
     """What to measure by name; of the user's model where it runs and how its session is made, too."""
     if request.model is None:
-        ours = [(name, subjects.adding(subjects.SIZES[name])) for name in request.effort.sizes]
-        return [*ours, ("convnet", subjects.convolving())], None, None
-    subject = subjects.users_own(
-        rig.shared, request.model, request.providers, request.fallback, request.dimensions, seed=0
-    )
+        ours = [(name, adding(SIZES[name])) for name in request.effort.sizes]
+        return [*ours, ("convnet", convolving())], None, None
+    subject = users_own(rig.shared, request.model, request.providers, request.fallback, request.dimensions, seed=0)
     with open_session(rig.shared, subject) as session:
         return [(request.model.name, subject)], session.placement, specification(session)
 
@@ -155,7 +241,7 @@ def _crowds(rig: Rig, subject: Subject, effort: Effort) -> dict[int, float]:
     with open_session(rig.shared, subject) as session:
         feed = dict(subject.feed)
         session.run(None, feed)
-        return threads.crowds(
+        return crowds(
             lambda: session.run(None, feed), CROWDS, rounds=max(1, effort.rounds // 3), seconds=effort.crowd_s
         )
 

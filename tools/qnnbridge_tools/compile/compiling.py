@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools import free_dimensions, output
+from qnnbridge_tools import arguments, output
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.compile import report
 from qnnbridge_tools.compile.progress import ShownStages
@@ -152,7 +152,7 @@ def _options(request: Request) -> dict[str, Any]:
         "htp_arch": request.htp_arch,
         "provider_options": request.provider_options,
         "fallback": request.fallback,
-        "sess_options": free_dimensions.session_options(request.dimensions),
+        "sess_options": arguments.session_options(request.dimensions),
     }
     if request.host_python is not None:
         from qnnbridge import Host
@@ -168,4 +168,4 @@ def _refuse_unknown_dimensions(request: Request) -> None:
 
     scans = [scan_model(model, count_nodes=False) for model in request.models]
     if not any(scan.is_compiled for scan in scans):  # those are refused for what they are
-        free_dimensions.refuse_unknown(scans, request.dimensions)
+        arguments.refuse_unknown(scans, request.dimensions)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qnnbridge_tools import output, where
+from qnnbridge_tools import output, session_report
 
 if TYPE_CHECKING:
     from qnnbridge import CompileResult
@@ -25,7 +25,7 @@ def print_result(result: CompileResult) -> None:
         ("manifest", result.manifest),
         ("size", size_text(result.size_bytes)),
         ("for", f"soc_model {result.soc_model}" if result.soc_model else "the chip of the host"),
-        ("nodes", where.placement_text(placement) if placement is not None else "not told"),
+        ("nodes", session_report.placement_text(placement) if placement is not None else "not told"),
         ("time", f"{output.seconds(result.compile_seconds)} to compile, {output.seconds(result.seconds)} in all"),
         ("with", _compiler_text(result)),
         ("validated", validation_text(result.validation)),

@@ -1,14 +1,39 @@
-"""The demo's result as text for a person and as a JSON document."""
+"""A text line drawn with half-block characters, two pixels to a character cell. Pure functions."""
 
 from __future__ import annotations
 
 import shutil
 from typing import Any
 
-from qnnbridge_tools import output, version, where
-from qnnbridge_tools.demo.compute import Computed, Outcome
-from qnnbridge_tools.demo.lines import Answer
-from qnnbridge_tools.demo.preview import GLYPHS, preview
+import numpy as np
+import numpy.typing as npt
+
+from qnnbridge_tools import output, session_report
+from qnnbridge_tools.demo.compute import Answer, Computed, Outcome
+
+GLYPHS = " ▀▄█"
+SCALE = 3  # image pixels to one pixel of the preview, both ways
+_INK_SHARE = 0.4  # of the strongest contrast to the paper
+
+
+def preview(image: npt.NDArray[np.uint8]) -> list[str]:
+    """Rows of text that show the ink of the image, without empty rows above and below."""
+    grey = image.mean(axis=2)
+    rows, columns = (size // SCALE for size in grey.shape)
+    grey = grey[: rows * SCALE, : columns * SCALE].reshape(rows, SCALE, columns, SCALE).mean(axis=(1, 3))
+    paper = np.median(np.concatenate([grey[0], grey[-1]]))
+    contrast = np.abs(grey - paper)
+    ink = contrast > contrast.max() * _INK_SHARE
+    if rows % 2:
+        ink = np.vstack([ink, np.zeros((1, columns), dtype=bool)])
+    cells = ink[0::2].astype(int) + 2 * ink[1::2].astype(int)
+    drawn = ["".join(GLYPHS[cell] for cell in row).rstrip() for row in cells]
+    while drawn and not drawn[0]:
+        drawn.pop(0)
+    while drawn and not drawn[-1]:
+        drawn.pop()
+    return drawn
+
 
 PREVIEW_COLUMNS = 68
 
@@ -32,7 +57,9 @@ def print_outcome(outcome: Outcome) -> None:
         print(f"QNN could not be used: {outcome.qnn_error}")
         print()
     ran = outcome.qnn or outcome.cpu
-    output.print_pairs("Where it ran", [*where.placement_pairs(ran.placement), *where.sides_pairs(outcome.host)])
+    output.print_pairs(
+        "Where it ran", [*session_report.placement_pairs(ran.placement), *session_report.sides_pairs(outcome.host)]
+    )
     output.print_pairs("How long it took", _time_pairs(outcome))
 
 
@@ -55,8 +82,8 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "largest_difference": outcome.largest_difference,
         "qnn_error": None if outcome.qnn_error is None else outcome.qnn_error.to_wire(),
         "placement": None if outcome.qnn is None else outcome.qnn.placement.to_wire(),
-        "host": version.host_document(outcome.host),
-        "application": version.application_document(),
+        "host": session_report.host_document(outcome.host),
+        "application": session_report.application_document(),
         "times": {
             "host_startup_seconds": outcome.host.startup_seconds,
             "host_ready_seconds": outcome.ready_s,
@@ -125,7 +152,7 @@ def _verdict(outcome: Outcome) -> str:
 
 
 def _time_pairs(outcome: Outcome) -> list[tuple[str, str]]:
-    pairs = [("host start-up", where.startup_text(outcome.host, outcome.ready_s))]
+    pairs = [("host start-up", session_report.startup_text(outcome.host, outcome.ready_s))]
     for name, computed in (("QNN", outcome.qnn), ("CPU", outcome.cpu)):
         if computed is not None:
             load, run = output.seconds(computed.load_s), output.seconds(computed.run_s)

@@ -1,5 +1,7 @@
 """`qnnbridge doctor`: what is wrong with this machine, and how to mend it.
 
-A `machine.Machine` is asked by the `survey`, which gives `facts.Facts`; the `checks` judge these and give
-`findings.Finding` of the `catalogue`; `diagnose` puts them in order and says the verdict. A snapshot is the facts
-in a file. Only the survey touches a computer, so everything after it works on another one's snapshot, too."""
+`survey` asks a `machine.Machine` and gives `facts.Facts`; `diagnose` lets the checks of `subjects` judge these.
+They give a `findings.Finding` of the `catalogue`, with commands from `advice`. `examine` is the command without
+its command line. Only a survey touches a computer, so everything after it works on another one's `snapshot`,
+too. Everything but the live probe (`probe_run`) works with the standard library alone.
+"""

@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools import lost_output
+from qnnbridge_tools import output
 
 EXIT_BLOCKED = 2
 EXIT_INTERRUPTED = 130
@@ -38,9 +38,9 @@ def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_to
         print("Interrupted.", file=sys.stderr)
         return EXIT_INTERRUPTED
     except OSError as error:
-        if lost_output.reader_is_gone(error):
+        if output.reader_is_gone(error):
             raise
-        return _refused(BridgeError(lost_output.in_words(error)), given.json)
+        return _refused(BridgeError(output.loss_text(error)), given.json)
     except BridgeError as error:
         return _refused(error, given.json)
 
@@ -87,4 +87,4 @@ def _parser(name: str) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(lost_output.guarded(main))
+    sys.exit(output.guarded(main))

@@ -19,7 +19,7 @@ from qnnbridge_tools.doctor.findings import Remedy
 
 if TYPE_CHECKING:
     from qnnbridge_host.model.release_table import Release
-    from qnnbridge_tools.versions.known_faults import Reason
+    from qnnbridge_tools.versions.fitness import Reason
     from qnnbridge_tools.versions.machines import HostMachine
 
 Lines = tuple[str, ...]
@@ -64,8 +64,8 @@ DEFAULT_FOLDER: Final = "default folder"
 PLAIN_FOLDER: Final = r"C:\qnnbridge\host"
 SETUP_HOST: Final = "qnnbridge setup-host"
 VARIABLE: Final = "QNNBRIDGE_HOST_PYTHON"
+# Each release since 1.21 has a wheel for it, on each platform.
 USUAL_PYTHON: Final = (3, 13)
-"""Each release since 1.21 has a wheel for it, on each platform."""
 UPDATE_DRIVER: Final = "update the NPU driver"
 DRIVER_UPDATES: Final = ("start ms-settings:windowsupdate-optionalupdates",)
 
@@ -174,7 +174,7 @@ def known_reasons(facts: Facts) -> dict[str, Reason]:
     if packages is None or machine is None or version is None or release is None:
         return {}
     try:
-        from qnnbridge_tools.versions.known_faults import known_faults
+        from qnnbridge_tools.versions.fitness import known_faults
 
         # A release that is newer than the table is judged by the rules for all.
         release = dataclasses.replace(release, version=version)
@@ -186,7 +186,7 @@ def known_reasons(facts: Facts) -> dict[str, Reason]:
 
 def ort_requirement(facts: Facts, version: str, *, only_tried: bool = False) -> str:
     """The onnxruntime that goes with a 2.x release, as pip wants it. only_tried: none of which nothing is known."""
-    from qnnbridge_tools.versions.known_faults import NEWEST_ORT_TRIED, ort_bounds
+    from qnnbridge_tools.versions.fitness import NEWEST_ORT_TRIED, ort_bounds
 
     release = release_of(facts, version)
     try:
@@ -215,7 +215,7 @@ def unknown_packages(facts: Facts) -> list[str]:
     version = packages.version(QNN) if packages else None
     if packages is None or version is None:
         return []
-    from qnnbridge_tools.versions.known_faults import is_untried
+    from qnnbridge_tools.versions.fitness import is_untried
 
     ort = packages.version("onnxruntime") if not version.startswith(("0.", "1.")) else None
     found = [f"onnxruntime {ort}"] if ort is not None and is_untried(ort) else []

@@ -40,11 +40,11 @@ CHECKS: Final = (
     model.CHECK,
 )
 
+# Predictions: a probe on the NPU that went well proves that they did not come true.
 _PROVED_WRONG: Final = ("sdk.newer-than-system", "path.not-ascii", "path.too-long", "files.incomplete")
-"""Predictions: a probe on the NPU that went well proves that they did not come true."""
 
+# Predictions from how the known releases are made: a later one may be made otherwise and be whole.
 _BY_KNOWN_RELEASES: Final = ("files.incomplete", "files.mixed-builds", "files.skel-not-signed")
-"""Predictions from how the known releases are made: a later one may be made otherwise and be whole."""
 
 _SNAPSHOT: Final = ("qnnbridge doctor --snapshot report.json",)
 

@@ -140,8 +140,8 @@ class Packages:
     loaded: str | None = None
     sets: tuple[QnnSet, ...] = ()
     runtime_folder_has_qnn: bool = False
+    # Those of qnnbridge_host, qnnbridge_protocol, msgpack, numpy, onnxruntime, onnxruntime_qnn that are there.
     modules: tuple[str, ...] = ()
-    """Those of qnnbridge_host, qnnbridge_protocol, msgpack, numpy, onnxruntime, onnxruntime_qnn that are there."""
 
     def distribution(self, name: str) -> Distribution | None:
         return next((found for found in self.distributions if found.name == name), None)
@@ -273,8 +273,8 @@ class State:
     cache_entries: int = 0
     cache_bytes: int = 0
     cache_damaged: tuple[str, ...] = ()
+    # Of those, what is in place still.
     cache_bad_keys: tuple[str, ...] = ()
-    """Of those, what is in place still."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -382,8 +382,8 @@ class Facts:
     interpreters: tuple[Interpreter, ...] = ()
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     unknown_variables: tuple[str, ...] = ()
+    # Variables of qnnbridge with a value that says nothing, in words.
     unusable_values: tuple[str, ...] = ()
-    """Variables of qnnbridge with a value that says nothing, in words."""
     sdks: tuple[SdkRoot, ...] = ()
     foreign: tuple[ForeignQnn, ...] = ()
     places: tuple[Place, ...] = ()
@@ -394,8 +394,8 @@ class Facts:
     probe: ProbeResult | None = None
     model: ModelFacts | None = None
     complete: bool = True
+    # Parts of the survey that failed, with the error.
     unknown: tuple[str, ...] = ()
-    """Parts of the survey that failed, with the error."""
 
     @property
     def is_windows(self) -> bool:

@@ -55,10 +55,10 @@ class ProbeOrder:
 class Machine(Protocol):
     """One computer, as the user sees it. Paths are in its own form (`paths_of`)."""
 
+    # "Windows", "Linux" or another name of `platform.system`.
     system: str
-    """ "Windows", "Linux" or another name of `platform.system`."""
+    # What the computer really is, whatever this process is: "ARM64", "x64" on Windows, else the kernel's name.
     machine: str
-    """What the computer really is, whatever this process is: "ARM64", "x64" on Windows, else the kernel's name."""
     environ: Mapping[str, str]
     user: str
     home: str

@@ -23,8 +23,8 @@ STAGE_OF_PHASE: Final = {
     "running": "run",
 }
 PROBE_MODEL: Final = "probe.onnx"
+# The NPU computes with 16 bits; the right numbers are small multiples of 1/8.
 TOLERANCE: Final = 0.05
-"""The NPU computes with 16 bits; the right numbers are small multiples of 1/8."""
 
 
 class Run:

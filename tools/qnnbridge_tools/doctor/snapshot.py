@@ -96,10 +96,10 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 SCHEMA: Final = 1
 KIND: Final = "qnnbridge doctor snapshot"
 USER: Final = "user"
+# Stands for a name that is not ASCII, which may be the fault that is looked for.
 FOREIGN_USER: Final = "üser"
-"""Stands for a name that is not ASCII, which may be the fault that is looked for."""
+# A shorter user name, replaced wherever it occurs, would garble words.
 _LEAST_NAME: Final = 3
-"""A shorter user name, replaced wherever it occurs, would garble words."""
 _TOO_COMMON: Final = frozenset({"root", "python", "windows", "admin", "user", "users", "public"})
 _PROFILE: Final = re.compile(
     r"(?i)(?P<before>(?:[\\/]|^)(?:users|home|documents and settings)[\\/]+)(?P<name>[^\\/\"']+)"

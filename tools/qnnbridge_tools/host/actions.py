@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 NAMED_CLIENTS: Final = 5
 START_TIMEOUT_S: Final = 60.0
+# With a daemon that holds the lock and does not answer: it may be just starting or leaving.
 PATIENCE_S: Final = 5.0
-"""With a daemon that holds the lock and does not answer: it may be just starting or leaving."""
 
 REPLACE_TRIES: Final = 3
+# More than a daemon takes from writing where it is to saying that it is ready.
 TURN_LOOK_S: Final = 2.0
-"""More than a daemon takes from writing where it is to saying that it is ready."""
 
+# Beyond the time for calls under way: what the NPU host may take to end, and the daemon itself.
 END_GRACE_S: Final = 20.0
-"""Beyond the time for calls under way: what the NPU host may take to end, and the daemon itself."""
 
 
 def start(given: DaemonOptions, as_json: bool) -> None:
@@ -110,7 +110,7 @@ def restart_daemon(given: DaemonOptions, drain_s: float, as_json: bool) -> None:
 
 
 def status(as_json: bool) -> None:
-    from qnnbridge_tools.host.status_text import print_status
+    from qnnbridge_tools.host.figures_text import print_status
 
     with link.reach() as daemon:
         document = daemon.status()

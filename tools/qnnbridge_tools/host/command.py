@@ -132,8 +132,8 @@ def service(
     """Print a file that lets this system start and watch the daemon. Default: for the system this is."""
     with reporting.work():
         from qnnbridge_daemon.main import EXIT_RUNNING as ANOTHER_RUNS
-        from qnnbridge_tools.host import service_command
+        from qnnbridge_tools.host import service
 
-        service_command.give(
+        service.give_service_file(
             given.words(), systemd=systemd, task_scheduler=task_scheduler, output=output, another=ANOTHER_RUNS
         )

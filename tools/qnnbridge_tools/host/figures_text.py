@@ -156,3 +156,53 @@ def _now(client: ClientFigures) -> str:
 
 def _times(number: int) -> str:
     return "once" if number == 1 else "never" if not number else f"{number} times"
+
+
+def print_status(figures: Figures) -> None:
+    output.print_pairs("Daemon", _daemon_pairs(figures))
+    output.print_pairs("NPU host", _host_pairs(figures))
+    output.print_pairs("Work", _work_pairs(figures))
+    if figures.clients:
+        print("\nClients")
+        output.print_table(CLIENT_HEADERS, [client_row(client) for client in figures.clients])
+    if figures.models:
+        print("\nModels")
+        output.print_table(MODEL_HEADERS, [model_row(model) for model in figures.models])
+
+
+def _daemon_pairs(figures: Figures) -> list[tuple[str, str]]:
+    daemon = figures.daemon
+    pairs = [
+        ("running", f"for {duration(daemon.uptime_s)}, pid {daemon.pid}"),
+        ("version", f"qnnbridge {daemon.qnnbridge}, Python {daemon.python}"),
+        ("endpoint", daemon.endpoint),
+        ("log", daemon.log_file),
+        ("memory", f"{size_text(figures.daemon_rss_bytes)}; shared with clients {size_text(figures.shared_bytes)}"),
+    ]
+    if daemon.idle_exit_s:
+        pairs.append(("leaves", f"after {duration(daemon.idle_exit_s)} without a client"))
+    if daemon.idle_unload_s:
+        pairs.append(("unloads", f"a model after {duration(daemon.idle_unload_s)} without a call"))
+    return [pair for pair in pairs if pair[1]]
+
+
+def _host_pairs(figures: Figures) -> list[tuple[str, str]]:
+    pairs = [("host", host_text(figures.host))]
+    if figures.host.generation:
+        pairs.append(("history", restarts_text(figures.host)))
+    if figures.host.last_crash:
+        pairs.append(("last crash", figures.host.last_crash.splitlines()[0]))
+        pairs.append(("", "`qnnbridge crashes show last` shows why."))
+    return pairs
+
+
+def _work_pairs(figures: Figures) -> list[tuple[str, str]]:
+    return [
+        ("calls", totals_text(figures)),
+        ("queue", queue_text(figures)),
+        ("sessions", sessions_text(figures)),
+        (
+            "clients",
+            f"{len(figures.clients)} connected now; {count_text(figures.totals.clients)} connections so far",
+        ),
+    ]

@@ -15,7 +15,7 @@ from typing import Final
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.host.link import left_behind
-from qnnbridge_tools.lost_output import refuse_without_reader
+from qnnbridge_tools.output import refuse_without_reader
 
 FOLLOW_INTERVAL_S: Final = 0.25
 _BLOCK_BYTES: Final = 64 << 10

@@ -1,17 +1,28 @@
-"""Which command a service manager runs, for whom, and with which of our variables. Pure but for `this_computer`."""
+"""`qnnbridge host service`: a file that lets the system start and watch the daemon, and how to use it.
+
+A systemd user unit, or a task for Windows Task Scheduler. As text the task is ASCII without a declared
+encoding, so that it is well-formed in the encoding of any shell; as a file it is UTF-16 with a byte order mark,
+as Task Scheduler writes its own.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
+import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from qnnbridge._daemon.start import variables_from_anywhere
+from qnnbridge_protocol.errors import OptionError
 
 SERVICE_NAME: Final = "qnnbridge"
+# What decides where the daemon is found, what it runs and where it keeps things: a service starts without the
+# environment of a shell, and has to agree with the applications about these. XDG_RUNTIME_DIR is set by systemd.
 CARRIED: Final = (
     "QNNBRIDGE_CACHE",
     "QNNBRIDGE_CACHE_DIR",
@@ -25,8 +36,6 @@ CARRIED: Final = (
     "XDG_CONFIG_HOME",
     "XDG_STATE_HOME",
 )
-"""What decides where the daemon is found, what it runs and where it keeps things: a service starts without the
-environment of a shell, and has to agree with the applications about these. XDG_RUNTIME_DIR is set by systemd."""
 
 ON_WINDOWS: Final = os.name == "nt"
 
@@ -60,3 +69,192 @@ def without_console(python: str) -> str:
     """The interpreter beside it that opens no window: as it is, if that is missing."""
     silent = Path(python).with_name("pythonw.exe")
     return str(silent) if silent.is_file() else python
+
+
+TASK_NAME: Final = "qnnbridge daemon"
+FILE_NAME: Final = "qnnbridge-daemon.xml"
+NAMESPACE: Final = "http://schemas.microsoft.com/windows/2004/02/mit/task"
+_RESTART_INTERVAL: Final = "PT1M"  # the shortest that Task Scheduler takes
+_RESTART_COUNT: Final = "255"  # the most that its schema has room for
+_NO_LIMIT: Final = "PT0S"
+# Task Scheduler's default, 7, runs a program and all that it starts below normal, with slow access to the disk.
+_NORMAL_PRIORITY: Final = "5"
+
+_SETTINGS: Final = (
+    ("MultipleInstancesPolicy", "IgnoreNew"),
+    ("DisallowStartIfOnBatteries", "false"),
+    ("StopIfGoingOnBatteries", "false"),
+    ("AllowHardTerminate", "true"),
+    ("StartWhenAvailable", "true"),
+    ("RunOnlyIfNetworkAvailable", "false"),
+    ("AllowStartOnDemand", "true"),
+    ("Enabled", "true"),
+    ("Hidden", "false"),
+    ("RunOnlyIfIdle", "false"),
+    ("WakeToRun", "false"),
+    ("ExecutionTimeLimit", _NO_LIMIT),
+    ("Priority", _NORMAL_PRIORITY),
+)
+
+
+def task_text(service: Service) -> str:
+    """For stdout."""
+    return '<?xml version="1.0"?>\n' + _body(service).encode("ascii", "xmlcharrefreplace").decode("ascii") + "\n"
+
+
+def task_file(service: Service) -> bytes:
+    """For a file."""
+    text = '<?xml version="1.0" encoding="UTF-16"?>\n' + _body(service) + "\n"
+    return text.replace("\n", "\r\n").encode("utf-16")
+
+
+def task_instructions(path: str = "") -> str:
+    """path: where the file was written; empty if it was printed."""
+    lines = ["To have Windows start the daemon when you log in, and again if it dies:"]
+    if not path:
+        lines.append(f"  qnnbridge host service --task-scheduler --output {FILE_NAME}")
+    file = path or FILE_NAME
+    return "\n".join(
+        (
+            *lines,
+            f'  schtasks /Create /TN "{TASK_NAME}" /XML "{file}"',
+            f'  schtasks /Run /TN "{TASK_NAME}"',
+            "(The file is UTF-16, as Task Scheduler wants it. If access is denied, register it as administrator.)",
+            f'To take it away: qnnbridge host stop, then schtasks /Delete /TN "{TASK_NAME}" /F',
+        )
+    )
+
+
+def variables_note(service: Service) -> str:
+    """A task has no variables of its own; empty if none is set."""
+    if not service.environment:
+        return ""
+    lines = [f'  setx {name} "{value}"' for name, value in service.environment.items()]
+    return "\n".join(
+        ("A task gets your variables only if they are set for good, not in this window alone:", *lines)
+    )
+
+
+def _body(service: Service) -> str:
+    task = ET.Element("Task", {"version": "1.2", "xmlns": NAMESPACE})
+    registration = ET.SubElement(task, "RegistrationInfo")
+    _leaf(registration, "Description", "qnnbridge daemon: one NPU host for all applications.")
+    _leaf(registration, "URI", f"\\{TASK_NAME}")
+    trigger = ET.SubElement(ET.SubElement(task, "Triggers"), "LogonTrigger")
+    _leaf(trigger, "Enabled", "true")
+    _leaf(trigger, "UserId", service.user)
+    principal = ET.SubElement(ET.SubElement(task, "Principals"), "Principal", {"id": "Author"})
+    _leaf(principal, "UserId", service.user)
+    _leaf(principal, "LogonType", "InteractiveToken")
+    _leaf(principal, "RunLevel", "LeastPrivilege")
+    settings = ET.SubElement(task, "Settings")
+    for name, value in _SETTINGS:
+        _leaf(settings, name, value)
+    again = ET.SubElement(settings, "RestartOnFailure")
+    _leaf(again, "Interval", _RESTART_INTERVAL)
+    _leaf(again, "Count", _RESTART_COUNT)
+    program = ET.SubElement(ET.SubElement(task, "Actions", {"Context": "Author"}), "Exec")
+    _leaf(program, "Command", service.program)
+    _leaf(program, "Arguments", subprocess.list2cmdline(service.arguments))
+    ET.indent(task)
+    return ET.tostring(task, encoding="unicode")
+
+
+def _leaf(parent: ET.Element, name: str, text: str) -> None:
+    ET.SubElement(parent, name).text = text
+
+
+UNIT_NAME: Final = f"{SERVICE_NAME}.service"
+# More than the daemon takes at most to let calls finish and to end the NPU host.
+STOP_TIMEOUT_S: Final = 45
+_PLAIN_WORD: Final = re.compile(r"[A-Za-z0-9_\-./:=+,@]+")
+
+
+def unit_text(service: Service, another_runs_code: int) -> str:
+    """another_runs_code: the exit code of a daemon that found another one, which starting again cannot change."""
+    # In the arguments $ begins a variable, in the program's path it does not.
+    command = " ".join((quoted(service.program), *(quoted(word).replace("$", "$$") for word in service.arguments)))
+    lines = [
+        "[Unit]",
+        "Description=qnnbridge daemon: one NPU host for all applications",
+        "StartLimitIntervalSec=60",
+        "StartLimitBurst=5",
+        "",
+        "[Service]",
+        "Type=exec",
+        f"ExecStart={command}",
+        "# Else it is the home folder, and Python would take a file there for a module of its own.",
+        "WorkingDirectory=/",
+        *(f"Environment={quoted(f'{name}={value}')}" for name, value in service.environment.items()),
+        "Restart=on-failure",
+        "RestartSec=1",
+        f"RestartPreventExitStatus={another_runs_code}",
+        "# SIGTERM goes to the daemon alone: it lets calls finish and ends the NPU host itself.",
+        "KillMode=mixed",
+        f"TimeoutStopSec={STOP_TIMEOUT_S}",
+        "",
+        "[Install]",
+        "WantedBy=default.target",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def unit_instructions(path: str = "") -> str:
+    """path: where the file was written; empty if it was printed."""
+    folder = "~/.config/systemd/user"
+    put = (
+        f"mkdir -p {folder} && cp {path} {folder}/{UNIT_NAME}"
+        if path
+        else f"mkdir -p {folder} && qnnbridge host service --systemd > {folder}/{UNIT_NAME}"
+    )
+    return "\n".join(
+        (
+            "To have systemd start the daemon when you log in, and again if it dies:",
+            f"  {put}",
+            "  systemctl --user daemon-reload",
+            f"  systemctl --user enable --now {UNIT_NAME}",
+            "To have it run without anybody logged in, also: loginctl enable-linger",
+            f"To take it away: systemctl --user disable --now {UNIT_NAME}, then delete the file.",
+        )
+    )
+
+
+def quoted(word: str) -> str:
+    """A word as systemd reads it: % begins a specifier there."""
+    word = word.replace("%", "%%")
+    if _PLAIN_WORD.fullmatch(word.replace("%", "")):
+        return word
+    inner = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    return f'"{inner}"'
+
+
+def give_service_file(
+    options: Sequence[str], *, systemd: bool, task_scheduler: bool, output: Path | None, another: int
+) -> None:
+    """The file on stdout or in `output`, what to do with it on stderr. another: see `systemd_unit.unit_text`."""
+    if systemd and task_scheduler:
+        raise OptionError("--systemd and --task-scheduler are for different systems.", fix="Give one of them.")
+    for_windows = task_scheduler or (ON_WINDOWS and not systemd)
+    service = this_computer(options, for_windows)
+    if output is None:
+        sys.stdout.write(task_text(service) if for_windows else unit_text(service, another))
+        sys.stdout.flush()
+    else:
+        _write(service, output, for_windows, another)
+    print(_instructions(service, str(output) if output else "", for_windows), file=sys.stderr)
+
+
+def _write(service: Service, path: Path, for_windows: bool, another: int) -> None:
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise OptionError(f"{path} cannot be written: it is a folder, or lies in none.")
+    text = unit_text(service, another).encode() if not for_windows else task_file(service)
+    path.write_bytes(text)
+
+
+def _instructions(service: Service, path: str, for_windows: bool) -> str:
+    if not for_windows:
+        return unit_instructions(path)
+    parts = [task_instructions(path), variables_note(service)]
+    if not ON_WINDOWS:
+        parts.append("This was made on another system: put your interpreter and your user in their places.")
+    return "\n".join(part for part in parts if part)

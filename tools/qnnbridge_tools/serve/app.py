@@ -1,16 +1,13 @@
-"""The endpoints of the Open Inference Protocol v2 over HTTP, with the binary data and repository extensions.
-
-`Service` has the parts; its methods are the endpoints. The event loop's thread: all that takes time is done by
-workers, so that health is answered while models run and load.
-"""
+"""Whether the host of the models can be used, for readiness: one question at a time, however many ask."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,27 +17,62 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from qnnbridge_protocol._version import __version__
-from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.host.metrics import metrics_text
-from qnnbridge_tools.host.openmetrics import CONTENT_TYPE
-from qnnbridge_tools.serve import packing
-from qnnbridge_tools.serve.admission import Admission, Ticket
-from qnnbridge_tools.serve.answers import PartedResponse, answered, error_answer, json_answer
-from qnnbridge_tools.serve.body import receive_body
-from qnnbridge_tools.serve.guard import Guard
-from qnnbridge_tools.serve.infer_reply import InferReply, infer
-from qnnbridge_tools.serve.infer_request import InferRequest, header_length, read_json, read_request
-from qnnbridge_tools.serve.probe import HostProbe
-from qnnbridge_tools.serve.refusals import Refused, bad_request, load_refused
+from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
+from qnnbridge_tools.host.metrics import CONTENT_TYPE, metrics_text
+from qnnbridge_tools.serve import transport
+from qnnbridge_tools.serve.errors import Refused, bad_request, in_words, load_refused
+from qnnbridge_tools.serve.infer import InferReply, InferRequest, header_length, infer, read_json, read_request
 from qnnbridge_tools.serve.repository import Repository
-from qnnbridge_tools.serve.workers import Workers
+from qnnbridge_tools.serve.responses import Guard, PartedResponse, answered, error_answer, json_answer
+from qnnbridge_tools.serve.transport import Admission, Ticket, Workers, receive_body
+
+ANSWER_TIMEOUT_S: Final = 2.0
+
+
+class ProbedStats(Protocol):
+    @property
+    def running(self) -> bool: ...
+
+
+class ProbedHost(Protocol):
+    """What is used of `qnnbridge.Host`."""
+
+    def ping(self, timeout: float = ...) -> float: ...
+
+    @property
+    def stats(self) -> ProbedStats: ...
+
+
+class HostProbe:
+    """A host that has died is started again by the question; one that keeps dying makes the server not ready."""
+
+    def __init__(self, host: ProbedHost) -> None:
+        self._host = host
+        self._workers = Workers("probe", 1)
+        self._asking: asyncio.Future[str | None] | None = None
+
+    async def why_not_ready(self) -> str | None:
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.ensure_future(self._workers.do(self._ask))
+        return await asyncio.shield(self._asking)
+
+    def _ask(self) -> str | None:
+        try:
+            self._host.ping(ANSWER_TIMEOUT_S)
+        except DeadlineExceeded:
+            # A host that is busy may answer late and is none the worse for it.
+            return None if self._host.stats.running else "the host is being started"
+        except BridgeError as error:
+            return in_words(error)
+        return None
+
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 EXTENSIONS = ("binary_tensor_data", "model_repository")
 READERS = 2
 LOADERS = 2
+# A request to load a model says next to nothing.
 CONTROL_BYTES = 1024**2
-"""A request to load a model says next to nothing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,8 +145,8 @@ class Service:
     async def infer(self, request: Request) -> Response:
         name, version = _model_of(request)
         self._repository.check(name, version)
-        encoding = packing.check_encoding(request.headers.get("content-encoding"))
-        packed = packing.wanted_encoding(request.headers.get("accept-encoding"))
+        encoding = transport.check_encoding(request.headers.get("content-encoding"))
+        packed = transport.wanted_encoding(request.headers.get("accept-encoding"))
         with self._admission.enter() as ticket:
             parts = await receive_body(request, ticket, self._limits.most_bytes)
             ticket.take_place()
@@ -137,7 +169,7 @@ class Service:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
         if encoding is not None:
-            body = packing.unpack(memoryview(body), self._limits.most_bytes, ticket.take)
+            body = transport.unpack(memoryview(body), self._limits.most_bytes, ticket.take)
         return read_request(memoryview(body), header_length(json_size, len(body)))
 
     def _run(
@@ -145,7 +177,7 @@ class Service:
     ) -> InferReply:
         with self._repository.lease(name, version) as model:
             reply = infer(model, asked, deadline)
-        return dataclasses.replace(reply, body=packing.pack(reply.body, packed)) if packed else reply
+        return dataclasses.replace(reply, body=transport.pack(reply.body, packed)) if packed else reply
 
     # --- repository ---
 

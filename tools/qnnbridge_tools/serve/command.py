@@ -65,21 +65,20 @@ def serve(
     """Serve models over HTTP: Open Inference Protocol v2 (KServe, Triton clients)."""
     with reporting.work():
         from qnnbridge_tools import arguments
-        from qnnbridge_tools.serve import address, model_files, server, sessions
-        from qnnbridge_tools.serve import token_file as tokens
+        from qnnbridge_tools.serve import options, repository, server
 
         arguments.check_seconds("--timeout", timeout)
         arguments.check_seconds("--drain", drain)
         server.require_packages()
-        place = address.read_address(http)
+        place = options.read_address(http)
         server.check_exposure(place, token_file)
         from qnnbridge_tools.serve.app import ServiceLimits
 
-        options = server.ServeOptions(
+        given = server.ServeOptions(
             address=place,
-            token=tokens.read_token(token_file) if token_file is not None else None,
-            files=model_files.find_models(models or (), folders or ()),
-            sessions=sessions.SessionOptions(
+            token=options.read_token(token_file) if token_file is not None else None,
+            files=options.find_models(models or (), folders or ()),
+            sessions=repository.ServeSessionOptions(
                 providers=(f"{provider.name}ExecutionProvider",),
                 provider_options=arguments.read_provider_options(provider_options or ()),
                 fallback=fallback.value,
@@ -98,6 +97,6 @@ def serve(
             control=control,
             access_log=access_log,
         )
-        server.check_dimensions(options)
+        server.check_dimensions(given)
         server.quiet_warnings()
-        server.serve(options)
+        server.serve(given)

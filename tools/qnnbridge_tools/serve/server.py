@@ -20,11 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge_protocol.errors import BridgeError, OptionError
-from qnnbridge_tools import free_dimensions
-from qnnbridge_tools.serve.address import Address, listen, url_of
-from qnnbridge_tools.serve.model_files import ModelFile
-from qnnbridge_tools.serve.repository import Repository
-from qnnbridge_tools.serve.sessions import SessionOptions, Where, daemon_figures, open_host, open_model
+from qnnbridge_tools import arguments
+from qnnbridge_tools.serve.options import Address, ModelFile, listen, url_of
+from qnnbridge_tools.serve.repository import (
+    Repository,
+    ServeSessionOptions,
+    Where,
+    daemon_figures,
+    open_host,
+    open_model,
+)
 
 if TYPE_CHECKING:
     import uvicorn
@@ -33,8 +38,8 @@ if TYPE_CHECKING:
     from qnnbridge_tools.serve.app import ServiceLimits
 
 LOADER_END_TIMEOUT_S: Final = 5.0
+# Longer than load balancers keep idle connections: else they send requests into one that is being closed.
 KEEP_ALIVE_TIMEOUT_S: Final = 75
-"""Longer than load balancers keep idle connections: else they send requests into one that is being closed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class ServeOptions:
     address: Address
     token: bytes | None
     files: Sequence[ModelFile]
-    sessions: SessionOptions
+    sessions: ServeSessionOptions
     where: Where
     host_python: str | None
     limits: ServiceLimits
@@ -96,7 +101,7 @@ def check_dimensions(options: ServeOptions) -> None:
         from qnnbridge_host.model.scan import scan_model
 
         scans = [scan_model(file.path, count_nodes=False) for file in options.files]
-        free_dimensions.refuse_unknown(scans, options.sessions.dimensions)
+        arguments.refuse_unknown(scans, options.sessions.dimensions)
 
 
 def serve(options: ServeOptions) -> None:
@@ -107,8 +112,7 @@ def serve(options: ServeOptions) -> None:
         host = open_host(options.where, options.host_python)
         try:
             repository = Repository(options.files, lambda file: open_model(file, options.sessions, host))
-            from qnnbridge_tools.serve.app import Service, make_app
-            from qnnbridge_tools.serve.probe import HostProbe
+            from qnnbridge_tools.serve.app import HostProbe, Service, make_app
 
             service = Service(
                 repository,

@@ -1,29 +1,156 @@
-"""Tensors between the Open Inference Protocol and a session: binary and JSON, both ways, bit-exact.
+"""The Open Inference Protocol's names for element types, and what a model takes and gives in those terms.
 
-Pure functions; any thread. A binary input is an array on the request's own bytes; nothing is converted. What JSON
-says is taken only if it means one value of the type: no text for a number, no fraction for an integer, nothing out
-of range.
+`Contract` is made once per session and immutable; any thread. ONNX types that the protocol has no name for
+(complex, float8, everything below a byte, sequences, maps, sparse tensors) are never converted: a model that needs
+one as an input is refused, an output of such a type is left out of the metadata and refused when it is asked for.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from qnnbridge_protocol.elements import LAYOUTS, ElementType, measure
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.elements import LAYOUTS, ElementType, from_ort_type, measure
 from qnnbridge_protocol.typed import Typed
-from qnnbridge_tools.serve.datatypes import BINARY_ONLY, Tensor
-from qnnbridge_tools.serve.infer_request import GivenTensor
-from qnnbridge_tools.serve.refusals import Refused, bad_request
+from qnnbridge_tools.serve.errors import Refused, bad_request
+
+DATATYPES: Final[Mapping[ElementType, str]] = {
+    ElementType.BOOL: "BOOL",
+    ElementType.UINT8: "UINT8",
+    ElementType.UINT16: "UINT16",
+    ElementType.UINT32: "UINT32",
+    ElementType.UINT64: "UINT64",
+    ElementType.INT8: "INT8",
+    ElementType.INT16: "INT16",
+    ElementType.INT32: "INT32",
+    ElementType.INT64: "INT64",
+    ElementType.FLOAT16: "FP16",
+    ElementType.FLOAT: "FP32",
+    ElementType.DOUBLE: "FP64",
+    ElementType.BFLOAT16: "BF16",
+    ElementType.STRING: "BYTES",
+}
+
+# JSON has no form for these in the protocol.
+BINARY_ONLY: Final = frozenset({ElementType.FLOAT16, ElementType.BFLOAT16})
+
+PLATFORM: Final = "onnx_onnxv1"
+
+
+class DeclaredTensor(Protocol):
+    """`qnnbridge.NodeArg` is such."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def shape(self) -> Any: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output. shape: -1 for a size that is free."""
+
+    name: str
+    element: ElementType
+    shape: tuple[int, ...]
+
+    @property
+    def datatype(self) -> str:
+        return DATATYPES[self.element]
+
+    def described(self) -> dict[str, Any]:
+        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GivenTensor:
+    """One input as it came. Exactly one of `data` (from JSON) and `raw` (binary) is there."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: list[Any] | None
+    raw: memoryview | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Contract:
+    """What can be fed to a model and asked of it.
+
+    inputs: required ones first, in the model's order, then initializers that may be fed. required: how many are.
+    unnamed: outputs that the protocol cannot carry, with their ONNX type.
+    """
+
+    inputs: Mapping[str, TensorSpec]
+    required: int
+    outputs: Mapping[str, TensorSpec]
+    unnamed: Mapping[str, str]
+
+    def described(self) -> dict[str, Any]:
+        """The part of the model's metadata that tells of tensors."""
+        return {
+            "inputs": [tensor.described() for tensor in list(self.inputs.values())[: self.required]],
+            "outputs": [tensor.described() for tensor in self.outputs.values()],
+        }
+
+
+def make_contract(
+    inputs: Iterable[DeclaredTensor], overridable: Iterable[DeclaredTensor], outputs: Iterable[DeclaredTensor]
+) -> Contract:
+    """Raises `errors.OptionError` for a model that cannot be served."""
+    fed: dict[str, TensorSpec] = {}
+    for node in inputs:
+        tensor = _tensor_spec(node)
+        if tensor is None:
+            raise errors.OptionError(
+                f"The model cannot be served: its input {node.name!r} is {node.type}.",
+                cause="The Open Inference Protocol has no datatype for it.",
+                fix="Give the model inputs of ordinary tensor types, or use it from Python.",
+            )
+        fed[node.name] = tensor
+    required = len(fed)
+    fed.update({tensor.name: tensor for tensor in map(_tensor_spec, overridable) if tensor is not None})
+    given: dict[str, TensorSpec] = {}
+    unnamed: dict[str, str] = {}
+    for node in outputs:
+        tensor = _tensor_spec(node)
+        if tensor is None:
+            unnamed[node.name] = node.type
+        else:
+            given[node.name] = tensor
+    if not given:
+        listed = ", ".join(f"{name} ({kind})" for name, kind in unnamed.items()) or "none"
+        raise errors.OptionError(
+            f"The model cannot be served: none of its outputs can be sent. They are: {listed}.",
+            cause="The Open Inference Protocol has no datatype for them.",
+        )
+    return Contract(fed, required, given, unnamed)
+
+
+def _tensor_spec(node: DeclaredTensor) -> TensorSpec | None:
+    try:
+        declared = from_ort_type(node.type)
+    except errors.NotImplemented:
+        return None
+    inner = declared.item if declared.kind == "optional" and declared.item is not None else declared
+    if inner.kind != "tensor" or inner.element is None or inner.element not in DATATYPES:
+        return None
+    shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape or ())
+    return TensorSpec(node.name, inner.element, shape)
+
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+# Elements that become JSON at a time: between two steps other threads have their turn.
 JSON_STEP: Final = 65536
-"""Elements that become JSON at a time: between two steps other threads have their turn."""
 
 _LENGTH: Final = struct.Struct("<I")
 
@@ -31,7 +158,7 @@ _LENGTH: Final = struct.Struct("<I")
 # --- in ---------------------------------------------------------------------------------------------------------
 
 
-def to_value(given: GivenTensor, declared: Tensor) -> Array | Typed:
+def to_value(given: GivenTensor, declared: TensorSpec) -> Array | Typed:
     """What a session is fed with. Its fixed sizes are checked by the session. Raises `Refused`."""
     where = f"Input {given.name!r}"
     if given.datatype != declared.datatype:
@@ -87,7 +214,7 @@ def _texts(elements: list[memoryview], shape: tuple[int, ...], where: str) -> Ar
     return array.reshape(shape)
 
 
-def _from_json(given: GivenTensor, declared: Tensor, count: int) -> Array:
+def _from_json(given: GivenTensor, declared: TensorSpec, count: int) -> Array:
     where = f"Input {given.name!r}"
     if declared.element in BINARY_ONLY:
         raise bad_request(f"{where}: {declared.datatype} can only be sent as binary data (binary_data_size).")
@@ -181,7 +308,7 @@ def _integers(items: list[int], element: ElementType, where: str) -> Array:
 # --- out --------------------------------------------------------------------------------------------------------
 
 
-def check_form(tensor: Tensor, binary: bool) -> None:
+def check_form(tensor: TensorSpec, binary: bool) -> None:
     """Before the model is run: whether an output can be sent in the form that is asked for."""
     if not binary and tensor.element in BINARY_ONLY:
         raise bad_request(
@@ -190,7 +317,7 @@ def check_form(tensor: Tensor, binary: bool) -> None:
         )
 
 
-def to_bytes(value: Any, tensor: Tensor) -> bytes | memoryview:
+def to_bytes(value: Any, tensor: TensorSpec) -> bytes | memoryview:
     """An output as binary data, without a copy where its memory is as the protocol wants it."""
     array = _array(value, tensor)
     if tensor.element is ElementType.STRING:
@@ -206,7 +333,7 @@ def to_bytes(value: Any, tensor: Tensor) -> bytes | memoryview:
     return flat.view(storage).view(np.uint8).data
 
 
-def to_json(value: Any, tensor: Tensor) -> Iterator[str]:
+def to_json(value: Any, tensor: TensorSpec) -> Iterator[str]:
     """An output as a flat JSON array, in pieces. NaN and Infinity are written as Triton writes them."""
     items = _array(value, tensor).reshape(-1)
     yield "["
@@ -216,11 +343,11 @@ def to_json(value: Any, tensor: Tensor) -> Iterator[str]:
     yield "]"
 
 
-def shape_of(value: Any, tensor: Tensor) -> list[int]:
+def shape_of(value: Any, tensor: TensorSpec) -> list[int]:
     return list(_array(value, tensor).shape)
 
 
-def _array(value: Any, tensor: Tensor) -> Array:
+def _array(value: Any, tensor: TensorSpec) -> Array:
     if not isinstance(value, np.ndarray):  # an optional without content
         raise Refused(500, f"The model gave no tensor for output {tensor.name!r}; the protocol cannot say that.")
     return value

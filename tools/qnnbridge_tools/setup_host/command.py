@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +15,8 @@ from qnnbridge_tools import reporting
 from qnnbridge_tools.versions.command import Chip, SystemSdk
 
 if TYPE_CHECKING:
-    from qnnbridge_tools.setup_host.choice import Facts
+    from qnnbridge_tools.doctor.findings import Report
+    from qnnbridge_tools.setup_host.plan import Facts
 
 
 def setup_host(
@@ -56,7 +59,6 @@ def setup_host(
         from qnnbridge_tools import output
         from qnnbridge_tools.doctor.findings import Severity
         from qnnbridge_tools.setup_host import report
-        from qnnbridge_tools.setup_host.examination import examine
         from qnnbridge_tools.setup_host.plan import Options, make_plan
         from qnnbridge_tools.setup_host.steps import carry_out
 
@@ -92,7 +94,7 @@ def setup_host(
 
 def _facts(system_sdk: str | None, chip: str | None) -> Facts:
     """What was given, else what this computer's driver says."""
-    from qnnbridge_tools.setup_host.choice import Facts
+    from qnnbridge_tools.setup_host.plan import Facts
     from qnnbridge_tools.versions import here
 
     sdk, hexagon = here.driver_facts()
@@ -116,3 +118,14 @@ def _detail(line: str) -> None:
         print(f"  {shown}", file=sys.stderr, flush=True)
     elif shown.startswith("Installing collected packages"):
         print(f"  Unpacking {shown.count(',') + 1} packages", file=sys.stderr, flush=True)
+
+
+def examine(python: Path) -> Report:
+    """Never raises for what is wrong: that is what the report is about."""
+    from qnnbridge_tools.doctor.diagnose import diagnose
+    from qnnbridge_tools.doctor.real_machine import RealMachine
+    from qnnbridge_tools.doctor.survey import Order, survey
+
+    begun = time.perf_counter()
+    facts = survey(RealMachine(), Order(host_python=str(python)))
+    return dataclasses.replace(diagnose(facts), seconds=time.perf_counter() - begun)

@@ -1,8 +1,8 @@
-"""The folder of a new environment: it is there whole, or it is not there.
+"""The folder of a new environment: room for it, its making, its removal if the set-up fails.
 
-An environment cannot be moved once it is made (its scripts name their own folder), so it is made in place. A marker
-file says that it is not finished; one that an interrupted set-up left is removed by the next. What is replaced is
-put aside first and comes back if anything goes wrong. Folders that were made above it go with it, if it fails.
+An environment cannot be moved (its scripts name their own folder), so it is made in place. A marker file says
+that it is not finished; the next set-up removes one that an interrupted set-up left. A replaced environment is
+put aside first and comes back if anything fails. Folders made above the environment go with it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,112 @@ import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
-from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.setup_host.failures import AlreadyThere
-from qnnbridge_tools.setup_host.places import not_made
+from qnnbridge_protocol.errors import BridgeError, OptionError
+
+
+class SetupFailed(BridgeError):
+    """A step failed; what it had made is removed again. ``details["step"]`` says which."""
+
+    code = "setup.Failed"
+
+
+class NothingFits(BridgeError):
+    """No release of onnxruntime-qnn works on this machine, or not the one that was asked for."""
+
+    code = "setup.NothingFits"
+
+
+class AlreadyThere(OptionError):
+    """An environment or a setting that would have to be replaced, and nobody asked for that."""
+
+    code = "setup.AlreadyThere"
+
+
+def failed(step: str, message: str, *, cause: str | None, fix: str | None, evidence: Sequence[str]) -> SetupFailed:
+    return SetupFailed(message, cause=cause, fix=fix, evidence=evidence, details={"step": step})
+
+
+# An environment of today has 570 MB, with onnxruntime-qnn 2.7.0, ONNX Runtime 1.31.1 and onnx for Linux.
+NEEDED_BYTES: Final = 700_000_000
+
+# With less than this left after a failure, the disk is what failed: pip and venv do not always say so.
+FULL_BYTES: Final = 20_000_000
+
+FREE_SPACE: Final = (
+    f"Free disk space (about {NEEDED_BYTES // 1_000_000} MB are needed), or choose another folder with --dir. pip "
+    "unpacks in the folder that TMPDIR names (on Windows: TEMP), which may be on another disk."
+)
+
+
+def check_folder(folder: Path, needed_bytes: int = NEEDED_BYTES) -> None:
+    """Raises `SetupFailed` where an environment has no room, or where this user may not make one."""
+    problem = _problem_of(folder)
+    if problem is not None:
+        raise not_made(folder, problem)
+    free = free_bytes(folder)
+    if free is not None and free < needed_bytes:
+        raise failed(
+            "environment",
+            f"The disk of {folder} has {free // 1_000_000} MB left, which is not enough.",
+            cause=None,
+            fix=FREE_SPACE,
+            evidence=(),
+        )
+
+
+def check_file(file: Path) -> None:
+    """Raises `SetupFailed` where this user may not write the configuration file."""
+    problem = _problem_of(Path(os.path.realpath(file)).parent)
+    if problem is not None:
+        raise not_written(file, problem)
+
+
+def not_made(folder: Path, reason: str) -> SetupFailed:
+    return failed(
+        "environment",
+        f"The folder {folder} cannot be made: {reason}.",
+        cause=None,
+        fix="Choose another folder with --dir.",
+        evidence=(),
+    )
+
+
+def not_written(file: Path, reason: str) -> SetupFailed:
+    return failed(
+        "configuration",
+        f"The configuration file {file} cannot be written: {reason}.",
+        cause=None,
+        fix="Name another file in QNNBRIDGE_CONFIG, or leave it alone with --no-config.",
+        evidence=(),
+    )
+
+
+def free_bytes(folder: Path) -> int | None:
+    """On the disk that the folder is on, or will be. ``None`` if the system does not tell."""
+    try:
+        return shutil.disk_usage(_existing(folder)).free
+    except OSError:
+        return None
+
+
+def _problem_of(folder: Path) -> str | None:
+    there = _existing(folder)
+    if not there.is_dir():
+        return f"{there} is a file"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} may not be written to"
+    return None
+
+
+def _existing(path: Path) -> Path:
+    """The path or the nearest folder above it that is there."""
+    return next((one for one in (path, *path.parents) if os.path.lexists(one)), Path(path.anchor))
+
 
 MARKER = "qnnbridge-setup-unfinished"
 OLD_SUFFIX = ".qnnbridge-old"

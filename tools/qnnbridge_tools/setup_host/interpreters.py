@@ -1,22 +1,97 @@
-"""Which interpreters could become the host's base: those that are registered, on the PATH, or the running one.
+"""The interpreters that could become the host's base: registered ones, those on the PATH, the running one.
 
-Each is asked by running it, after its file was looked at: on Windows only programs for the computer's own processor
-are run. What was asked for by name is used or refused, never passed over.
+On Windows only programs for the computer's own processor are run. An interpreter that the user names is used or
+refused, never passed over. Asking one is bounded in time; a failure is an answer, too.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, Surroundings, interpreter_machine
+from qnnbridge._launch.interpreter import host_environment
 from qnnbridge._platform import RegisteredPython
 from qnnbridge_protocol.errors import HostNotFound
-from qnnbridge_tools.setup_host.asking import Answer, ask
+
+ASK_TIMEOUT_S = 30.0
+SHOWN_CHARACTERS = 160
+# The exit code of a shell, and of a script such as pyenv's, for a program that is not there.
+NOT_FOUND = 127
+
+_QUESTION = """
+import importlib.util, json, platform, sys, sysconfig
+print("@@" + json.dumps({
+    "version": list(sys.version_info[:3]),
+    "platform": sysconfig.get_platform(),
+    "base": getattr(sys, "_base_executable", None) or sys.executable,
+    "implementation": sys.implementation.name,
+    "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    "has_venv": all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")),
+    "libc": platform.libc_ver(),
+}))
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """platform: `sysconfig.get_platform`. base: the interpreter itself, where it is one of an environment."""
+
+    version: tuple[int, int, int]
+    platform: str
+    base: str
+    implementation: str
+    free_threaded: bool
+    has_venv: bool
+    glibc: tuple[int, int] | None
+
+    @property
+    def minor(self) -> tuple[int, int]:
+        return self.version[:2]
+
+
+def ask(python: str) -> Answer | str:
+    """Its answer, or in words why there is none."""
+    try:
+        done = subprocess.run(
+            [python, "-I", "-X", "utf8", "-c", _QUESTION],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ASK_TIMEOUT_S,
+            env=host_environment(),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"does not answer within {ASK_TIMEOUT_S:.0f} s"
+    except OSError as error:
+        return f"cannot be started ({error.strerror or error})"
+    line = next((line for line in done.stdout.splitlines() if line.startswith(b"@@")), None)
+    if done.returncode != 0 or line is None:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        if done.returncode == NOT_FOUND:
+            first = f" ({said[0].strip()[:SHOWN_CHARACTERS]})" if said else ""
+            return f"only stands for a Python that is not installed: exit code {NOT_FOUND}{first}"
+        last = f" ({said[-1].strip()[:SHOWN_CHARACTERS]})" if said else ""
+        return f"does not run as Python does: exit code {done.returncode}{last}"
+    told = json.loads(line[2:])
+    library, library_version = told["libc"]
+    numbers = library_version.split(".") if library == "glibc" else []
+    return Answer(
+        version=tuple(told["version"]),
+        platform=told["platform"],
+        base=told["base"],
+        implementation=told["implementation"],
+        free_threaded=told["free_threaded"],
+        has_venv=told["has_venv"],
+        glibc=(int(numbers[0]), int(numbers[1])) if len(numbers) > 1 else None,
+    )
+
 
 _VERSION = re.compile(r"(?:python)?(\d)\.(\d+)(?:\.\d+)?")
 PATH_NAMES = ("python3.14", "python3.13", "python3.12", "python3.11", "python3", "python")

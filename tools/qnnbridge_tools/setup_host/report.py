@@ -1,18 +1,45 @@
-"""A set-up's plan and result, for a person and as a JSON document."""
+"""A set-up's plan and result, as text, as commands for a shell, and as a JSON document."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import subprocess
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_tools.setup_host.plan import Plan
-from qnnbridge_tools.setup_host.shells import cmd_text, posix_text, powershell_text
 from qnnbridge_tools.versions.fitness import short_sdk
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
     from qnnbridge_tools.doctor.findings import Report
+
+_PLAIN_CMD = re.compile(r"[A-Za-z0-9_\-.:\\/+=,@\[\]]+")
+_PLAIN_POWERSHELL = re.compile(r"[A-Za-z0-9_\-.:\\/+=]+")
+
+
+def posix_text(command: Sequence[str]) -> str:
+    return shlex.join(command)
+
+
+def cmd_text(command: Sequence[str]) -> str:
+    """For the Command Prompt, where ``<`` and ``>`` are only text within double quotes."""
+    return " ".join(word if _PLAIN_CMD.fullmatch(word) else _quoted_for_windows(word) for word in command)
+
+
+def powershell_text(command: Sequence[str]) -> str:
+    """For PowerShell, which runs a quoted program only after ``&``."""
+    words = [word if _PLAIN_POWERSHELL.fullmatch(word) else "'" + word.replace("'", "''") + "'" for word in command]
+    return " ".join(["&", *words] if words[0].startswith("'") else words)
+
+
+def _quoted_for_windows(word: str) -> str:
+    quoted = subprocess.list2cmdline([word])
+    return quoted if quoted.startswith('"') else f'"{word}"'
+
 
 SCHEMA_VERSION = 1
 
@@ -57,13 +84,13 @@ def doctor_command(plan: Plan) -> tuple[str, ...]:
 
 
 def print_result(plan: Plan, info: HostInfo, found: Report) -> None:
-    from qnnbridge_tools import output, version
+    from qnnbridge_tools import output, session_report
     from qnnbridge_tools.doctor.report import report_text
 
     pairs = [
         ("Python", f"{info.python}, {info.machine}"),
         ("interpreter", info.executable),
-        ("installed", version.installed_text(info)),
+        ("installed", session_report.installed_text(info)),
     ]
     print()
     output.print_pairs("The host is set up", pairs)
@@ -75,7 +102,7 @@ def print_result(plan: Plan, info: HostInfo, found: Report) -> None:
 
 def document(plan: Plan, info: HostInfo | None = None, found: Report | None = None) -> dict[str, Any]:
     """`info` and `found` are of a set-up that was carried out."""
-    from qnnbridge_tools import version
+    from qnnbridge_tools import session_report
     from qnnbridge_tools.doctor.report import report_document
 
     choice = plan.choice
@@ -102,7 +129,7 @@ def document(plan: Plan, info: HostInfo | None = None, found: Report | None = No
         "replaces_environment": plan.replaces_environment,
         "replaced_setting": plan.replaced_setting,
         "warnings": list(plan.warnings),
-        "host": version.host_document(info) if info is not None else None,
+        "host": session_report.host_document(info) if info is not None else None,
         "doctor": report_document(found) if found is not None else None,
     }
 

@@ -14,14 +14,14 @@ from qnnbridge_host.model.release_table import Release
 from qnnbridge_host.model.release_versions import satisfies
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import NoSuchFile, OptionError
-from qnnbridge_tools.versions.known_faults import ort_bounds
+from qnnbridge_tools.versions.fitness import ort_bounds
 
 PACKAGE = "qnnbridge"
+# The releases of onnxruntime-qnn that the extra [host] allows.
 HOST_EXTRA_TAKES = ">=2.4"
-"""The releases of onnxruntime-qnn that the extra [host] allows."""
 
+# What the extra [host] brings besides onnxruntime, for the releases that it does not allow.
 COMPANIONS = ("onnx>=1.16", "ml_dtypes>=0.4")
-"""What the extra [host] brings besides onnxruntime, for the releases that it does not allow."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,36 +1,143 @@
 """Carries out a plan: makes the environment, installs into it, starts a host from it, writes the configuration.
 
-If anything fails, or is interrupted, the environment is removed again and the configuration is as it was.
+If a step fails or is interrupted, its programs end with all that they started, the environment is removed and
+the configuration stays as it was.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._launch.interpreter import DROPPED
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.setup_host.environment import NewEnvironment
-from qnnbridge_tools.setup_host.failures import SetupFailed, failed
-from qnnbridge_tools.setup_host.places import FREE_SPACE, FULL_BYTES, free_bytes, not_written
+from qnnbridge_tools.setup_host.environment import (
+    FREE_SPACE,
+    FULL_BYTES,
+    NewEnvironment,
+    SetupFailed,
+    failed,
+    free_bytes,
+    not_written,
+)
 from qnnbridge_tools.setup_host.plan import Plan
-from qnnbridge_tools.setup_host.processes import run_program
 from qnnbridge_tools.versions.index import is_network_trouble, unreachable
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
 
+if sys.platform == "win32":
+
+    def _end_tree(process: subprocess.Popen[str]) -> None:
+        import psutil
+
+        try:
+            started = psutil.Process(process.pid).children(recursive=True)
+        except psutil.Error:
+            started = []
+        process.kill()
+        for child in started:
+            try:
+                child.kill()
+            except psutil.Error:  # it has ended by itself
+                continue
+
+else:
+    import os
+
+    def _end_tree(process: subprocess.Popen[str]) -> None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
+        except ProcessLookupError:
+            pass
+
+
+KEPT_LINES = 200
+
+
+class _HeldInterrupt:
+    """Ctrl+C waits until `let_through`. While `Popen` is under way it would leave a program that nobody knows."""
+
+    def __init__(self) -> None:
+        self._came = False
+        self._holds = threading.current_thread() is threading.main_thread()  # no other thread gets it
+        if self._holds:
+            self._handler = signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, *_: Any) -> None:
+        self._came = True
+
+    def let_through(self) -> None:
+        if self._holds:
+            self._holds = False
+            signal.signal(signal.SIGINT, self._handler)
+        if self._came:
+            self._came = False
+            raise KeyboardInterrupt
+
+
+def run_program(
+    command: Sequence[str], environ: Mapping[str, str], detail: Callable[[str], None], timeout_s: float
+) -> tuple[int, list[str]]:
+    """Exit code, and the last lines of what it printed. Interrupted or over its time, it ends whole.
+
+    venv and pip start programs of their own, which would go on writing into a folder that is being removed.
+    """
+    interrupt = _HeldInterrupt()
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environ,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+    except BaseException:
+        interrupt.let_through()
+        raise
+    assert process.stdout is not None
+    lines: list[str] = []
+    timer = threading.Timer(timeout_s, _end_tree, (process,))
+    timer.daemon = True
+    is_done = False
+    try:
+        interrupt.let_through()
+        timer.start()
+        for line in process.stdout:
+            detail(line.rstrip())
+            lines.append(line.rstrip())
+            del lines[:-KEPT_LINES]
+        code = process.wait()
+        is_done = True
+    finally:
+        timer.cancel()
+        if not is_done:
+            _end_tree(process)
+            process.stdout.read()  # at its end nobody holds the pipe any more
+            process.wait()
+        process.stdout.close()
+    return code, lines
+
+
 INSTALL_TIMEOUT_S = 3600.0
 SHOWN_LINES = 8
 
+# pip's settings that say where to install. The others (index, proxy, certificate) are the user's and needed.
 _PIP_PLACES = frozenset(
     {"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON"}
 )
-"""pip's settings that say where to install. The others (index, proxy, certificate) are the user's and needed."""
 
 Say = Callable[[str], None]
 

@@ -13,8 +13,8 @@ from typing import Final
 
 assert sys.platform != "win32"
 
+# Nobody looks any more, so it is as if somebody had left.
 TERMINAL_GONE: Final = "q"
-"""Nobody looks any more, so it is as if somebody had left."""
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ from typing import Final
 assert sys.platform == "win32"
 
 _LOOK_INTERVAL_S: Final = 0.05
+# Of keys such as the arrows, which come as two characters.
 _PREFIXES: Final = ("\x00", "\xe0")
-"""Of keys such as the arrows, which come as two characters."""
 
 
 @contextlib.contextmanager

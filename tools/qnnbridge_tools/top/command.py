@@ -29,7 +29,7 @@ def top(
     """Watch the daemon: clients, models, where they run, calls per second, latencies. q ends it."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools.arguments import check_seconds
-        from qnnbridge_tools.top import watching
+        from qnnbridge_tools.top import live
 
         check_seconds("--interval", interval)
-        watching.watch(interval, order, rounds, as_json)
+        live.watch(interval, order, rounds, as_json)

@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+# Seconds to wait -> the key, in lower case; empty if none was pressed.
 WaitForKey = Callable[[float], str]
-"""Seconds to wait -> the key, in lower case; empty if none was pressed."""
 
 if sys.platform == "win32":
     from qnnbridge_tools.top._keys_win32 import raw_keys

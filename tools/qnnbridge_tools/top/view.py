@@ -15,14 +15,14 @@ from qnnbridge_tools.top.sorting import Order
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+# Of a table without its rows: title, header, rule.
 _TABLE_LINES: Final = 3
-"""Of a table without its rows: title, header, rule."""
 _TEXT_COLUMNS: Final = ("client", "model", "runs on", "state", "now")
+# Columns that stay where the window is narrow.
 _ESSENTIAL: Final = {
     "client": ("pid", "client", "calls/s", "p50", "p99", "errors"),
     "model": ("model", "runs on", "clients", "calls/s", "p50", "p99"),
 }
-"""Columns that stay where the window is narrow."""
 _WIDE: Final = 120
 
 

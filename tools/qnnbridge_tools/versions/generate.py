@@ -1,7 +1,7 @@
 """Makes the version table from the wheels on the package index, or checks it against them.
 
-``python -m qnnbridge_tools.versions.generate`` reads every wheel of onnxruntime-qnn (about 20 GB in all, one at a
-time) and writes `releases.json` into the package. With ``--verify`` it writes nothing and says what differs.
+``python -m qnnbridge_tools.versions.generate`` reads every wheel of onnxruntime-qnn (about 20 GB in all, one at
+a time) and writes `releases.json` into the package. With ``--verify`` it writes nothing and says what differs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,83 @@ from typing import Annotated, Any
 
 import typer
 
+from qnnbridge_host.model.release_table import SCHEMA_VERSION
 from qnnbridge_host.model.release_versions import version_key
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
-from qnnbridge_tools.versions import document, index
+from qnnbridge_tools.versions import index
 from qnnbridge_tools.versions.wheels import WheelReader
+
+# One release: one version for one platform.
+TableEntry = dict[str, Any]
+
+
+def make_document(entries: Iterable[TableEntry], generated: str) -> dict[str, Any]:
+    """The document of entries with one wheel each. Those that differ in nothing but that become one release."""
+    joined: dict[str, TableEntry] = {}
+    for entry in entries:
+        key = json.dumps({**entry, "wheels": None}, sort_keys=True)
+        if key in joined:
+            joined[key]["wheels"] += entry["wheels"]
+        else:
+            joined[key] = {**entry, "wheels": list(entry["wheels"])}
+    releases = sorted(joined.values(), key=_release_order)
+    for release in releases:
+        release["wheels"].sort(key=_python_order)
+    fill_interfaces(releases)
+    return {"schema": SCHEMA_VERSION, "generated": generated, "releases": releases}
+
+
+def fill_interfaces(releases: list[TableEntry]) -> None:
+    """Libraries of one build have one interface, and only those for Linux show it."""
+    known = {
+        libraries["qnn_sdk"]: (libraries["core_api"], libraries["backend_api"])
+        for release in releases
+        for libraries in release["library_sets"]
+        if libraries["core_api"] is not None
+    }
+    for release in releases:
+        for libraries in release["library_sets"]:
+            libraries["core_api"], libraries["backend_api"] = known.get(libraries["qnn_sdk"], (None, None))
+
+
+def document_text(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+
+
+def by_file(releases: Iterable[TableEntry]) -> dict[str, TableEntry]:
+    """Every wheel by its file name, with what the table says of it."""
+    return {wheel["file"]: {**release, "wheels": [wheel]} for release in releases for wheel in release["wheels"]}
+
+
+def differences(stated: TableEntry, found: TableEntry, where: str = "") -> Iterator[str]:
+    """What the table states otherwise than it was found, one line each."""
+    for key in sorted(stated.keys() | found.keys()):
+        left, right = stated.get(key), found.get(key)
+        if left == right:
+            continue
+        place = f"{where}{key}"
+        if isinstance(left, dict) and isinstance(right, dict):
+            yield from differences(left, right, f"{place}.")
+        elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right) and _are_maps(left):
+            for index, (one, other) in enumerate(zip(left, right, strict=True)):
+                yield from differences(one, other, f"{place}[{index}].")
+        else:
+            yield f"{place}: the table says {json.dumps(left)}, the wheel {json.dumps(right)}"
+
+
+def _are_maps(values: list[Any]) -> bool:
+    return bool(values) and all(isinstance(value, dict) for value in values)
+
+
+def _release_order(release: TableEntry) -> tuple[Any, ...]:
+    return version_key(release["version"]), release["platform"], release["wheels"][0]["python"]
+
+
+def _python_order(wheel: dict[str, Any]) -> tuple[int, ...]:
+    digits = str(wheel["python"])[2:]
+    return int(digits[0]), int(digits[1:])
+
 
 Wanted = tuple[str, index.Target]
 
@@ -45,7 +117,7 @@ def list_index(families: Iterable[str], pythons: Iterable[str]) -> list[Wanted]:
     return sorted(found, key=lambda one: (version_key(one[0]), one[1].family, version_key(one[1].python)))
 
 
-def read_wheels(wanted: Sequence[Wanted], reader: WheelReader) -> Iterator[document.Entry]:
+def read_wheels(wanted: Sequence[Wanted], reader: WheelReader) -> Iterator[TableEntry]:
     """Get each wheel, read it, delete it. Says on stderr which one it is at: all take up to an hour."""
     for number, (version, target) in enumerate(wanted, 1):
         print(f"[{number}/{len(wanted)}] {version} {target.family} {target.python}", file=sys.stderr)
@@ -55,7 +127,7 @@ def read_wheels(wanted: Sequence[Wanted], reader: WheelReader) -> Iterator[docum
 
 def verify(table: dict[str, Any], wanted: list[Wanted], *, is_all: bool) -> Iterator[str]:
     """Lines about what the table states otherwise than the wheels; also wheels that only one of the two has."""
-    stated = document.by_file(table["releases"])
+    stated = by_file(table["releases"])
     unread = set(stated)
     for found in read_wheels(wanted, WheelReader()):
         file = found["wheels"][0]["file"]
@@ -64,13 +136,13 @@ def verify(table: dict[str, Any], wanted: list[Wanted], *, is_all: bool) -> Iter
             yield f"{file}: is not in the table"
             continue
         take_over_interfaces(stated[file], found)
-        for line in document.differences(stated[file], found):
+        for line in differences(stated[file], found):
             yield f"{file}: {line}"
     if is_all:
         yield from (f"{file}: is in the table and not on the index" for file in sorted(unread))
 
 
-def take_over_interfaces(stated: document.Entry, found: document.Entry) -> None:
+def take_over_interfaces(stated: TableEntry, found: TableEntry) -> None:
     """Of Windows libraries the interface is known from Linux libraries of the same build only."""
     for left, right in zip(stated["library_sets"], found["library_sets"], strict=False):
         if right["core_api"] is None and left["qnn_sdk"] == right["qnn_sdk"]:
@@ -98,8 +170,8 @@ def run(
             print("\n".join([*lines, f"{len(wanted)} wheels read, {len(lines)} differences."]))
             raise typer.Exit(1 if lines else 0)
         entries = list(read_wheels(wanted, WheelReader()))
-        made = document.make(entries, datetime.datetime.now(datetime.timezone.utc).date().isoformat())
-        path.write_text(document.to_text(made), "utf-8", newline="\n")
+        made = make_document(entries, datetime.datetime.now(datetime.timezone.utc).date().isoformat())
+        path.write_text(document_text(made), "utf-8", newline="\n")
         print(f"{path}: {len(entries)} wheels, {len(made['releases'])} releases.")
 
 

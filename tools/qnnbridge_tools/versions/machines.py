@@ -13,6 +13,7 @@ from qnnbridge_protocol.errors import OptionError
 
 Platform = Literal["win_arm64", "win_amd64", "win32", "linux_x86_64", "linux_aarch64"]
 
+# What an interpreter of that platform was built for.
 PLATFORM_MACHINES: Final[dict[Platform, str]] = {
     "win_arm64": "ARM64",
     "win_amd64": "x64",
@@ -20,7 +21,6 @@ PLATFORM_MACHINES: Final[dict[Platform, str]] = {
     "linux_x86_64": "x86_64",
     "linux_aarch64": "aarch64",
 }
-"""What an interpreter of that platform was built for."""
 
 _OTHER_NAMES: Final = {
     "arm64": "win_arm64",
@@ -29,8 +29,8 @@ _OTHER_NAMES: Final = {
     "amd64": "win_amd64",
 }
 
+# The Hexagon versions that chips have which QNN is for.
 HEXAGONS: Final = tuple(sorted({chip.arch for chip in CHIPS}))
-"""The Hexagon versions that chips have which QNN is for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,8 +15,13 @@ import typer
 from qnnbridge_host.model.release_table import Release, generated_on, load_releases
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
-from qnnbridge_tools.versions.fitness import platform_of_release, pythons_text, short_sdk
-from qnnbridge_tools.versions.known_faults import KNOWN_FAULTS, NEWEST_ORT_TRIED
+from qnnbridge_tools.versions.fitness import (
+    KNOWN_FAULTS,
+    NEWEST_ORT_TRIED,
+    platform_of_release,
+    pythons_text,
+    short_sdk,
+)
 from qnnbridge_tools.versions.machines import PLATFORM_MACHINES
 from qnnbridge_tools.versions.view import ort_text
 

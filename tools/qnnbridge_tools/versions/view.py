@@ -12,8 +12,17 @@ from typing import Any, Final
 from qnnbridge_host.model.chips import CHIPS
 from qnnbridge_host.model.release_table import Release, generated_on
 from qnnbridge_host.model.release_versions import is_final
-from qnnbridge_tools.versions.fitness import Judgement, best_of, hexagons_text, judge, pythons_text, short_sdk
-from qnnbridge_tools.versions.known_faults import NEWEST_ORT_TRIED, Reason, ort_bounds
+from qnnbridge_tools.versions.fitness import (
+    NEWEST_ORT_TRIED,
+    Judgement,
+    Reason,
+    best_of,
+    hexagons_text,
+    judge,
+    ort_bounds,
+    pythons_text,
+    short_sdk,
+)
 from qnnbridge_tools.versions.machines import HostMachine
 
 SCHEMA_VERSION = 1
@@ -23,6 +32,7 @@ PIPED_COLUMNS: Final = 80
 
 _MARKS = {"works": "works", "doubtful": "maybe", "refused": "no"}
 _HEADERS = ("", "version", "QNN SDK", "NPUs V", "Python", "onnxruntime", "why")
+# A reason in the table; what it means is said once, below the table.
 _LABELS = {
     "other-platform": "other platform",
     "no-wheel-for-python": "no wheel",
@@ -42,7 +52,6 @@ _LABELS = {
     "loader-picks-simulator": "picks simulator",
     "error-1002": "error 1002",
 }
-"""A reason in the table; what it means is said once, below the table."""
 
 
 def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Sequence[Judgement]) -> None:

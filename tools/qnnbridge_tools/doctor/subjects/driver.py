@@ -17,12 +17,12 @@ from qnnbridge_tools.doctor.facts import Driver, Facts
 from qnnbridge_tools.doctor.findings import Check, Finding, Remedy
 from qnnbridge_tools.doctor.machine import Machine
 
+# Newest name first, the order in which QNN looks.
 SERVICES: Final = ("qcnspmcdm", "qcadsprpc")
-"""Newest name first, the order in which QNN looks."""
 
 FASTRPC: Final = "libcdsprpc.dll"
+# The driver's own QNN (HNRD). Its version is the QNN version that the system has.
 RUNTIME: Final = ("HTP", "HtpUsrDrv.dll")
-"""The driver's own QNN (HNRD). Its version is the QNN version that the system has."""
 
 _CONTROL_SET: Final = r"SYSTEM\CurrentControlSet"
 _DISABLED_SERVICE: Final = 4
@@ -100,6 +100,7 @@ _ENABLE_DEVICE: Final = (
     # 0 for $false, which PowerShell itself would replace within double quotes.
     'powershell -Command "Get-PnpDevice -Class ComputeAccelerator | Enable-PnpDevice -Confirm:0"',
 )
+# Numbers of the device manager.
 _PROBLEMS: Final = {
     1: "it is not configured correctly",
     3: "its driver is damaged, or memory is short",
@@ -115,7 +116,6 @@ _PROBLEMS: Final = {
     43: "it reported a fault and was stopped",
     52: "its driver's signature cannot be verified",
 }
-"""Numbers of the device manager."""
 
 
 def find(facts: Facts) -> Iterator[Finding]:

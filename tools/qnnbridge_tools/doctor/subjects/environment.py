@@ -32,6 +32,7 @@ KNOWN_VARIABLES: Final = (
     "QNNBRIDGE_VERBOSE",
 )
 FOR_DEVELOPERS: Final = ("QNNBRIDGE_LAB_", "QNNBRIDGE_REQUIRE_", "QNNBRIDGE_TEST_")
+# The allow-list of what a snapshot holds.
 SHOWN_VARIABLES: Final = (
     *KNOWN_VARIABLES,
     "ADSP_LIBRARY_PATH",
@@ -50,10 +51,9 @@ SHOWN_VARIABLES: Final = (
     "SNPE_ROOT",
     "VIRTUAL_ENV",
 )
-"""The allow-list of what a snapshot holds."""
 
+# What onnxruntime needs on Windows; Python itself brings the last two.
 VC_RUNTIME: Final = ("MSVCP140.dll", "MSVCP140_1.dll", "VCRUNTIME140.dll", "VCRUNTIME140_1.dll")
-"""What onnxruntime needs on Windows; Python itself brings the last two."""
 
 
 def survey_environment(machine: Machine) -> dict[str, str]:
@@ -126,8 +126,8 @@ def survey_vc_runtime(machine: Machine, host: Answer) -> tuple[str, ...]:
 
 
 PREFIX: Final = "QNNBRIDGE_"
+# A letter or two wrong, missing or too many; CACHE_SIZE and CACHE_DIR, at 0.74, are two different things.
 _CLOSE: Final = 0.8
-"""A letter or two wrong, missing or too many; CACHE_SIZE and CACHE_DIR, at 0.74, are two different things."""
 
 
 def find_variables(facts: Facts) -> Iterator[Finding]:
@@ -191,8 +191,8 @@ def healthy_variables(facts: Facts) -> str | None:
 ENVIRONMENT_CHECK = Check("environment", find_variables, healthy_variables)
 
 
+# Characters. The driver's limit for the name of a process lies above it; Windows' own is 260 for a file.
 LONGEST_PROGRAM: Final = 200
-"""Characters. The driver's limit for the name of a process lies above it; Windows' own is 260 for a file."""
 LEAST_FREE_BYTES: Final = 500 << 20
 _FOLDER_VARIABLES: Final = {"cache": "QNNBRIDGE_CACHE_DIR", "state": "QNNBRIDGE_STATE_DIR"}
 

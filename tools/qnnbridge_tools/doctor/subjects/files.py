@@ -94,8 +94,8 @@ _LOADABLE: Final = {
     "linux-aarch64": {"aarch64"},
 }
 _OF_ONE_BUILD: Final = ("backend", "prepare", "system", "stub")
+# Older chips take a skel without a catalog.
 _UNSIGNED_ARCHS: Final = frozenset({68, 69})
-"""Older chips take a skel without a catalog."""
 
 MAX_SEEN: Final = 6
 

@@ -171,10 +171,9 @@ def _version(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text or ""))
 
 
+# Modules; onnxruntime has findings of its own.
 __all__ = ["OLDEST_HOST", "configuration_path", "survey_host"]
 
-
-"""Modules; onnxruntime has findings of its own."""
 
 _PLATFORMS: Final = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
 _NAMED: Final = ("--host-python", "QNNBRIDGE_HOST_PYTHON", "configuration file")

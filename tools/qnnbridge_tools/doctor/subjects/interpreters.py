@@ -16,8 +16,8 @@ from qnnbridge_tools.doctor.machine import Machine, Registered, paths_of, text_o
 
 OLDEST_HOST: Final = (3, 11)
 WINDOWS_MACHINES: Final = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
+# Module to distribution.
 HOST_PACKAGES: Final = {"qnnbridge_host": "qnnbridge", "onnxruntime": "onnxruntime"}
-"""Module to distribution."""
 
 _ON_PATH: Final = {
     "Windows": re.compile(r"^python(?:3(?:\.\d+)?)?(?:-arm64)?\.exe$", re.IGNORECASE),

@@ -18,8 +18,8 @@ from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of
 from qnnbridge_tools.doctor.subjects.files import survey_set
 
 QNN: Final = "onnxruntime-qnn"
+# Distributions that bring the module onnxruntime (or are onnxruntime-qnn).
 RUNTIMES: Final = re.compile(r"^(?:onnxruntime(?:-(?!genai|extensions)[a-z]+)?|ort-nightly(?:-[a-z]+)?)$")
-"""Distributions that bring the module onnxruntime (or are onnxruntime-qnn)."""
 
 _OTHERS: Final = ("numpy", "msgpack", "qnnbridge", "onnx")
 _CHECKED: Final = ("numpy", "msgpack", "qnnbridge")
@@ -154,8 +154,8 @@ def _hex(text: str) -> str:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).hex()
 
 
+# So many missing ones are no single library that a virus scanner took.
 _MANY_FILES: Final = 5
-"""So many missing ones are no single library that a virus scanner took."""
 
 
 def find(facts: Facts) -> Iterator[Finding]:

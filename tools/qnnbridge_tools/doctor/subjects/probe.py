@@ -16,8 +16,8 @@ from qnnbridge_tools.doctor.facts import Facts, ProbeResult
 from qnnbridge_tools.doctor.findings import Check, Finding, Remedy
 from qnnbridge_tools.doctor.machine import ProbeOrder
 
+# Above the probe's own deadline, for its own end.
 GRACE_S: Final = 5.0
-"""Above the probe's own deadline, for its own end."""
 _MAX_SAID: Final = 2000
 
 

@@ -16,8 +16,8 @@ from qnnbridge_tools.doctor.subjects.environment import cache_folder, state_fold
 
 CRASH_WINDOW_S: Final = 24 * 3600.0
 _MAX_CRASHES: Final = 10
+# Reasons for which qnnbridge ends a host that is at fault itself.
 _HUNG: Final = re.compile(r"(?:the host|it) (?:did not|closed its|stopped in|process is stopped)", re.IGNORECASE)
-"""Reasons for which qnnbridge ends a host that is at fault itself."""
 
 
 def survey_state(machine: Machine) -> State:

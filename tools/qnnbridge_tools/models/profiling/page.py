@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools import output, where
+from qnnbridge_tools import output, session_report
 from qnnbridge_tools.models.profiling import report
 from qnnbridge_tools.models.profiling.result import ProfileResult
 
@@ -149,8 +149,8 @@ def page(result: ProfileResult) -> str:
 def _head(result: ProfileResult, name: str) -> str:
     compiled = ", a compiled model" if result.compiled else ""
     pairs = [
-        *where.placement_pairs(result.placement),
-        *where.sides_pairs(result.host)[:2],
+        *session_report.placement_pairs(result.placement),
+        *session_report.sides_pairs(result.host)[:2],
         ("level", f"{result.level}, {report.runs_text(result)}"),
     ]
     return f"<h1>Profile of {text(name)}{compiled}</h1>" + _table([], pairs)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
-from qnnbridge_tools import feeds, free_dimensions
+from qnnbridge_tools import arguments, feeds
 from qnnbridge_tools.arguments import Dimensions, InputFile
 from qnnbridge_tools.models.profiling import files, ort_json, qnn_csv
 
@@ -88,7 +88,7 @@ def record(request: Request, on_progress: OnProgress) -> Recording:
     from qnnbridge_host.model.scan import scan_model
 
     scan = scan_model(request.model, count_nodes=False)
-    free_dimensions.refuse_unknown((scan,), request.dimensions)
+    arguments.refuse_unknown((scan,), request.dimensions)
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
         return _recorded(request, loaded, Path(_for_qnn(folder)), scan.is_compiled, on_progress)
 
@@ -169,7 +169,7 @@ def _timed_runs(
 def _session_options(dimensions: Dimensions, folder: Path) -> SessionOptions:
     from qnnbridge import SessionOptions
 
-    options = free_dimensions.session_options(dimensions) or SessionOptions()
+    options = arguments.session_options(dimensions) or SessionOptions()
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / ORT_PREFIX)
     return options

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from qnnbridge_tools import output, version, where
+from qnnbridge_tools import output, session_report
 from qnnbridge_tools.models.profiling.result import Fact, Load, Partition, Phase, ProfileResult, Series
 
 SCHEMA: Final = 1
@@ -56,8 +56,8 @@ def document(result: ProfileResult) -> dict[str, Any]:
         ],
         "transfers": {"bytes_to_host": result.bytes_to_host, "bytes_from_host": result.bytes_from_host},
         "notes": list(result.notes),
-        "host": version.host_document(result.host),
-        "application": version.application_document(),
+        "host": session_report.host_document(result.host),
+        "application": session_report.application_document(),
     }
 
 
@@ -191,7 +191,7 @@ def _print_head(result: ProfileResult) -> None:
     made_up = ", ".join(name for name, _, source in result.inputs if source.startswith("random"))
     output.print_pairs(
         f"Profile of {output.visible(result.model)}{compiled}: level {result.level}, {runs_text(result)}",
-        [*where.placement_pairs(result.placement), *([("made-up inputs", made_up)] if made_up else [])],
+        [*session_report.placement_pairs(result.placement), *([("made-up inputs", made_up)] if made_up else [])],
     )
 
 

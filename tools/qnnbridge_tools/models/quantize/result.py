@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qnnbridge_tools import output, where
+from qnnbridge_tools import output, session_report
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck
 from qnnbridge_tools.models.quantize.settings import Settings
 from qnnbridge_tools.models.shared.comparing import OutputDifference
@@ -108,7 +108,7 @@ def _print_qnn(qnn: QnnCheck) -> None:
     if qnn.error is not None:
         print("On QNN: not run, see the error.")
     elif qnn.placement is not None:
-        output.print_pairs("On QNN", where.placement_pairs(qnn.placement))
+        output.print_pairs("On QNN", session_report.placement_pairs(qnn.placement))
         print("QNN against float")
         _print_outputs(qnn.against_float)
         print("QNN against the quantised model on the CPU")

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import feeds
-from qnnbridge_tools.arguments import Dimensions, InputFile
-from qnnbridge_tools.free_dimensions import refuse_unknown_of
+from qnnbridge_tools.arguments import Dimensions, InputFile, refuse_unknown_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools import output, where
+from qnnbridge_tools import output, session_report
 from qnnbridge_tools.models.shared.comparing import OutputDifference
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _trap_pairs(trap: TrapFound) -> list[tuple[str, str]]:
 
 
 def _how_pairs(result: Verification) -> list[tuple[str, str]]:
-    pairs = where.placement_pairs(result.placement) if result.placement is not None else []
+    pairs = session_report.placement_pairs(result.placement) if result.placement is not None else []
     computes = "half floats" if result.precision == "fp16" else "quantised steps"
     pairs.append(("allowed", f"{result.tolerance} ({computes})"))
     if result.sizes:

@@ -1,4 +1,6 @@
-"""`qnnbridge --version`: names both sides. Always ends with exit code 0, with or without a host."""
+"""Versions, placement and start-up of a session, as text and as JSON: shared by the commands. Also
+``--version``.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from qnnbridge_protocol import __version__, errors
+from qnnbridge_tools import output
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
+    from qnnbridge_protocol.specs import Placement
 
 
 def show_and_exit(wanted: bool) -> None:
@@ -86,3 +90,59 @@ def host_pairs() -> list[tuple[str, str]]:
     if info.qnnbridge != __version__:
         pairs.append(("qnnbridge", info.qnnbridge))
     return pairs
+
+
+SHOWN_CPU_NODES = 5
+
+
+def placement_text(placement: Placement) -> str:
+    if not placement.known:
+        return "unknown: this onnxruntime does not tell (1.24 and later do)"
+    text = f"{placement.qnn_nodes} {_plural(placement.qnn_nodes, 'node')} on QNN"
+    if placement.partitions > 1:
+        text += f" in {placement.partitions} parts"
+    text += f", {placement.cpu_nodes} on the CPU"
+    if placement.other_nodes:
+        text += f", {placement.other_nodes} elsewhere"
+    return text
+
+
+def device_text(placement: Placement) -> str:
+    """What computed the QNN nodes."""
+    if placement.known and not placement.qnn_nodes:
+        return "CPU of the host"
+    name = "HTP simulator on the CPU, not an NPU" if placement.simulator else "NPU"
+    if placement.soc_model is not None:
+        name += f"; SoC model {placement.soc_model}"
+    if placement.backend:
+        name += f"; backend {placement.backend}"
+    return name
+
+
+def placement_pairs(placement: Placement) -> list[tuple[str, str]]:
+    pairs = [("nodes", placement_text(placement)), ("device", device_text(placement))]
+    if placement.qnn_nodes and placement.cpu_nodes:
+        shown = ", ".join(f"{name or '(unnamed)'} ({op})" for name, op in placement.cpu_list[:SHOWN_CPU_NODES])
+        more = placement.cpu_nodes - min(SHOWN_CPU_NODES, len(placement.cpu_list))
+        pairs.append(("on the CPU", shown + (f" and {more} more" if more else "")))
+    if placement.cause:
+        pairs.append(("because", placement.cause))
+    return pairs
+
+
+def sides_pairs(host: HostInfo) -> list[tuple[str, str]]:
+    application = application_document()
+    return [
+        ("host", f"Python {host.python}, {host.machine}, {host.executable}"),
+        ("", installed_text(host)),
+        ("application", f"Python {application['python']}, {application['platform']}"),
+    ]
+
+
+def startup_text(host: HostInfo, ready_s: float) -> str:
+    hello = output.seconds(host.startup_seconds)
+    return f"{output.seconds(ready_s)} (says hello after {hello}, then loads ONNX Runtime)"
+
+
+def _plural(count: int, noun: str) -> str:
+    return noun if count == 1 else noun + "s"

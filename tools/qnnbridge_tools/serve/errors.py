@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 from qnnbridge_protocol import errors
 
+# For Busy, and for a host that is being started again.
 RETRY_AFTER_S = 1
-"""For Busy, and for a host that is being started again."""
 
+# Names the error of the tree in docs/errors.md, for programs: the body has KServe's one field only.
 CODE_HEADER = "qnnbridge-error"
-"""Names the error of the tree in docs/errors.md, for programs: the body has KServe's one field only."""
 
 
 class Refused(Exception):
@@ -48,11 +48,11 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.NotImplemented, 400),
 )
 
+# The advice of the library is for who calls it: an option of a Python call.
 _TIME_IS_OVER = (
     "Grant more time (the request's parameter timeout, in microseconds; the server's limit is its --timeout), "
     "or ask again when there is less to do."
 )
-"""The advice of the library is for who calls it: an option of a Python call."""
 
 
 def refusal_of(error: BaseException) -> Refused:

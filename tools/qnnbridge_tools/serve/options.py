@@ -1,0 +1,196 @@
+"""What the command line of `qnnbridge serve` names: the address, the token's file, the models. Loads nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hmac
+import ipaddress
+import os
+import re
+import socket
+import stat
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:8000"
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Address:
+    """loopback: whether it can be reached from this machine only."""
+
+    family: socket.AddressFamily
+    host: str
+    port: int
+    loopback: bool
+
+
+def read_address(text: str) -> Address:
+    """`HOST:PORT`, `[IPv6]:PORT`, or a port alone for the loopback. Raises `OptionError`."""
+    host, colon, port_text = text.rpartition(":")
+    if not _PORT.fullmatch(port_text) or int(port_text) > 65535 or (colon and not host):
+        raise OptionError(
+            f'--http "{text}" is no address.',
+            fix=f"Give HOST:PORT, for example {DEFAULT_ADDRESS}, or 0.0.0.0:8000 for all addresses.",
+        )
+    name = host[1:-1] if host.startswith("[") and host.endswith("]") else host or "127.0.0.1"
+    try:
+        found = socket.getaddrinfo(name, int(port_text), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise OptionError(f'--http "{text}": {name} is no address of this machine.', cause=str(error)) from None
+    family, _, _, _, place = found[0]
+    return Address(
+        family, str(place[0]), int(port_text), ipaddress.ip_address(str(place[0]).split("%")[0]).is_loopback
+    )
+
+
+def listen(address: Address) -> socket.socket:
+    """A bound socket. Raises `BridgeError` if that cannot be."""
+    # With the protocol named: only then asyncio switches off Nagle's algorithm, which costs 40 ms for each answer.
+    listener = socket.socket(address.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        if os.name == "posix":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        else:  # there it would let others take the port over
+            listener.setsockopt(socket.SOL_SOCKET, getattr(socket, "SO_EXCLUSIVEADDRUSE", -5), 1)
+        if address.family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((address.host, address.port))
+    except OSError as error:
+        listener.close()
+        taken = error.errno in (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", None))
+        raise BridgeError(
+            f"{shown(address.host, address.port)} cannot be listened on.",
+            cause="Another program listens there." if taken else error.strerror or str(error),
+            fix="Give another address with --http, or end that program."
+            if taken
+            else "Give another --http address.",
+        ) from None
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{shown(host, port)}"
+
+
+def shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+MOST_BYTES: Final = 4096
+_TOKEN: Final = re.compile(rb"[\x21-\x7e]{16,1024}")
+_HOW: Final = (
+    'Make one: (umask 077; python -c "import secrets; print(secrets.token_urlsafe(32))" > FILE), '
+    "and give it with --token-file FILE."
+)
+
+
+def read_token(path: Path) -> bytes:
+    """Raises `OptionError` for a file that others may read, and for a token that could be guessed."""
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            text = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise NoSuchFile(f"There is no token file {path}.", fix=_HOW) from None
+    except OSError as error:
+        raise OptionError(f"The token file {path} cannot be read.", cause=error.strerror) from None
+    _check_owner(path, status)
+    token = text.strip()
+    if not _TOKEN.fullmatch(token):
+        raise OptionError(
+            f"{path} holds no token: one line of 16 to 1024 ASCII characters without spaces is needed.", fix=_HOW
+        )
+    return token
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    if sys.platform == "win32":  # the file's access list decides; a user's own folders are private there
+        return
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise OptionError(
+            f"The token file {path} can be read by others: its mode is {mode:04o}.", fix=f"chmod 600 {path}"
+        )
+    if status.st_uid not in (os.getuid(), 0):
+        raise OptionError(f"The token file {path} belongs to another user.", fix="Use a file of your own.")
+
+
+def shows_token(authorization: bytes | None, token: bytes) -> bool:
+    """Whether an ``Authorization`` header carries the token. Takes the same time however much of it is right."""
+    scheme, _, given = (authorization or b"").partition(b" ")
+    return hmac.compare_digest(given.strip(), token) and scheme.lower() == b"bearer"
+
+
+DEFAULT_VERSION: Final = "1"
+_NAME: Final = re.compile(r"[^/\x00-\x1f\x7f]+")
+_VERSION: Final = re.compile(r"[1-9][0-9]{0,17}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A model that is to be served, as the command line names it."""
+
+    name: str
+    path: Path
+    version: str = DEFAULT_VERSION
+
+
+def find_models(texts: Iterable[str], folders: Iterable[Path]) -> list[ModelFile]:
+    """All of them, in order. Raises `OptionError` and `NoSuchFile`."""
+    found = [_named(text) for text in texts]
+    for folder in folders:
+        found += _in_folder(folder)
+    if not found:
+        raise OptionError("There is no model to serve.", fix="Give --model NAME=FILE.onnx or --models FOLDER.")
+    seen: dict[str, ModelFile] = {}
+    for model in found:
+        if not _NAME.fullmatch(model.name):
+            raise OptionError(f"{model.name!r} cannot be a model's name in a URL.", fix="Use --model NAME=PATH.")
+        other = seen.setdefault(model.name, model)
+        if other is not model:
+            raise OptionError(f'Two models are called "{model.name}": {other.path} and {model.path}.')
+    return found
+
+
+def _named(text: str) -> ModelFile:
+    name, equals, path = text.partition("=")
+    if not equals or not name or not path:
+        raise OptionError(
+            f'--model "{text}" is not of the form NAME=PATH.', fix="For example --model detector=detector.onnx."
+        )
+    if not Path(path).is_file():
+        raise NoSuchFile(f"There is no model file {path}.")
+    return ModelFile(name, Path(path))
+
+
+def _in_folder(folder: Path) -> Sequence[ModelFile]:
+    """`NAME.onnx`, and Triton's `NAME/VERSION/model.onnx`, of which the highest version is taken."""
+    if not folder.is_dir():
+        raise NoSuchFile(f"There is no folder {folder}.")
+    found: list[ModelFile] = []
+    for entry in sorted(folder.iterdir()):
+        if entry.is_file() and entry.suffix.lower() == ".onnx":
+            found.append(ModelFile(entry.stem, entry))
+        elif entry.is_dir():
+            versions = [int(part.name) for part in entry.iterdir() if _is_version(part)]
+            if versions:
+                version = str(max(versions))
+                found.append(ModelFile(entry.name, entry / version / "model.onnx", version))
+    if not found:
+        raise OptionError(
+            f"There is no model in {folder}.",
+            fix="It is to hold NAME.onnx files, or NAME/1/model.onnx as for Triton.",
+        )
+    return found
+
+
+def _is_version(folder: Path) -> bool:
+    return bool(_VERSION.fullmatch(folder.name)) and (folder / "model.onnx").is_file()

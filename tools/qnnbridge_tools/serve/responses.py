@@ -1,0 +1,134 @@
+"""Answers as HTTP responses, and the guard that refuses requests without the token or from other machines.
+
+The event loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_tools.serve.errors import Refused, refusal_of
+from qnnbridge_tools.serve.options import shows_token
+from qnnbridge_tools.serve.transport import ClientGone
+
+_log = logging.getLogger("qnnbridge.serve")
+
+_CLIENT_GONE: Final = 499  # what web servers write in their logs for it; nobody receives it
+
+_PART_BYTES: Final = 1024 * 1024
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class PartedResponse(Response):
+    """A response of which the body is sent in parts.
+
+    The event loop is free between them; before Python 3.12 its transports also move all that is left of a body
+    after each piece that the network takes.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        body = memoryview(self.body)
+        for begin in range(0, max(1, len(body)), _PART_BYTES):
+            part = body[begin : begin + _PART_BYTES]
+            more = begin + _PART_BYTES < len(body)
+            await send({"type": "http.response.body", "body": part, "more_body": more})
+
+
+def json_answer(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(json.dumps(document), status, headers, "application/json")
+
+
+def error_answer(refused: Refused) -> Response:
+    """KServe's form of an error: one object with one text."""
+    return json_answer({"error": refused.text}, refused.status, refused.headers)
+
+
+def answered(endpoint: Endpoint) -> Endpoint:
+    """The endpoint, with an answer for whatever it raises. What nobody expected is logged with its traceback."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ClientGone:
+            return Response(status_code=_CLIENT_GONE)
+        except asyncio.CancelledError:  # by the server, which has waited for it long enough
+            return error_answer(Refused(503, "The server is ending; this request was not finished."))
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+            if not isinstance(error, (Refused, BridgeError)):
+                _log.exception("%s %s", request.method, request.url.path)
+            return error_answer(refusal_of(error))
+
+    return answer
+
+
+# A load balancer asks these without a token. They tell nothing but yes or no, and why not.
+FREE_PATHS: Final = frozenset({"/v2/health/live", "/v2/health/ready"})
+
+
+class Guard:
+    """token: ``None`` where the server can be reached from this machine only."""
+
+    def __init__(self, app: ASGIApp, token: bytes | None) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = self._judge(scope) if scope["type"] == "http" else None
+        app = self._app if refused is None else error_answer(refused)
+        await app(scope, receive, send)
+
+    def _judge(self, scope: Scope) -> Refused | None:
+        headers = dict(scope["headers"])
+        if self._token is not None:
+            if scope["path"] in FREE_PATHS or shows_token(headers.get(b"authorization"), self._token):
+                return None
+            given = b"authorization" in headers
+            return Refused(
+                401,
+                "The token is wrong."
+                if given
+                else "A token is needed: send the header Authorization: Bearer TOKEN.",
+                {"www-authenticate": "Bearer"},
+            )
+        for header in ("host", "origin"):
+            host = _machine_in(headers.get(header.encode()))
+            if host is not None and not _is_local(host):
+                return Refused(
+                    403,
+                    f"Without a token only this machine is served, and the header {header.title()} names another: "
+                    f"{host[:80]!r}. Start the server with --token-file, or let the proxy in front send its own.",
+                )
+        return None
+
+
+def _machine_in(header: bytes | None) -> str | None:
+    """The machine that a Host (``name:port``) or Origin (``scheme://name:port``) header names."""
+    if header is None:
+        return None
+    text = header.decode("latin-1")
+    try:
+        return urlsplit(text if "//" in text else f"//{text}").hostname or text
+    except ValueError:
+        return text
+
+
+def _is_local(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,246 @@
+"""Bodies and threads: worker threads, admission of requests, receiving and (un)packing bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gzip
+import threading
+import time
+import zlib
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from starlette.requests import Request
+
+from qnnbridge._background import Background
+from qnnbridge_protocol.errors import Busy
+from qnnbridge_tools.serve.errors import Refused, bad_request
+from qnnbridge_tools.serve.infer import not_started
+
+Result = TypeVar("Result")
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Workers:
+    """Jobs in the order of their arrival, `threads` at a time."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self._background = Background(f"qnnbridge serve {name}", threads)
+
+    async def do(self, job: Callable[[], Result]) -> Result:
+        """The job's result, or its error."""
+        return await asyncio.wrap_future(self._submit(job))
+
+    async def do_for(
+        self, job: Callable[[], Result], deadline: float | None, gone: Callable[[], Awaitable[Any]]
+    ) -> Result:
+        """`do`, dropped if its turn has not come at the deadline (`time.monotonic`) or when the client is gone.
+
+        A job that has begun is always waited for: it knows its deadline itself. gone: returns when the client is.
+        """
+        future = self._submit(job)
+        result = asyncio.wrap_future(future)
+        watch = asyncio.ensure_future(gone())
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            await asyncio.wait({result, watch}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if not result.done() and future.cancel():
+                raise ClientGone if watch.done() else not_started()
+            return await result
+        finally:
+            watch.cancel()
+
+    def _submit(self, job: Callable[[], Result]) -> concurrent.futures.Future[Result]:
+        future: concurrent.futures.Future[Result] = concurrent.futures.Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = job()
+            except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._background.submit(work)
+        return future
+
+
+class Admission:
+    """most: requests that are worked on or wait for that. most_bytes: of the bodies of all, as received and as
+    unpacked, also of those that are still coming."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._count = 0
+        self._bytes = 0
+
+    def enter(self) -> Ticket:
+        """For a request of which the body is yet to come. Raises `Busy` if it would find no place now."""
+        with self._lock:
+            self._refuse_if_full()
+        return Ticket(self)
+
+    def take_place(self) -> None:
+        with self._lock:
+            self._refuse_if_full()
+            self._count += 1
+
+    def _refuse_if_full(self) -> None:
+        if self._count >= self._most:
+            raise Busy(
+                f"{self._count} requests are being worked on or wait, and no more are taken.",
+                fix="Send it again a little later, or give the server a longer --queue.",
+            )
+
+    def take(self, size: int) -> None:
+        with self._lock:
+            if self._bytes + size > self._most_bytes:
+                raise Busy(
+                    f"The requests that are being worked on have {self._bytes} bytes; {size} more are not taken.",
+                    fix="Send it again a little later, or give the server a larger --max-request.",
+                )
+            self._bytes += size
+
+    def leave(self, places: int, size: int) -> None:
+        with self._lock:
+            self._count -= places
+            self._bytes -= size
+
+
+class Ticket:
+    """What one request holds; given back with the ``with``. One thread at a time."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._places = 0
+        self._bytes = 0
+
+    def take_place(self) -> None:
+        """The whole request is there: it counts from now on. A client that is slow to send keeps nobody out. Raises
+        `Busy`."""
+        self._admission.take_place()
+        self._places += 1
+
+    def take(self, size: int) -> None:
+        """That many bytes more. Raises `Busy`."""
+        self._admission.take(size)
+        self._bytes += size
+
+    def __enter__(self) -> Ticket:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._admission.leave(self._places, self._bytes)
+
+
+# How long a client may pause in the middle of a body.
+SILENCE_TIMEOUT_S: Final = 30.0
+
+
+async def receive_body(request: Request, ticket: Ticket, most: int) -> list[bytes]:
+    """The parts of the body. Raises `Refused`, `Busy` and `ClientGone`."""
+    announced = request.headers.get("content-length")
+    if announced is not None:
+        if not (announced.isascii() and announced.isdecimal()) or len(announced) > 18:
+            raise bad_request("Content-Length is no number.")
+        if int(announced) > most:
+            raise _too_large(most)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        try:
+            message = await asyncio.wait_for(request.receive(), SILENCE_TIMEOUT_S)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise Refused(408, f"Nothing came for {SILENCE_TIMEOUT_S:g} s in the middle of the request.") from None
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part = message.get("body", b"")
+        size += len(part)
+        if size > most:
+            raise _too_large(most)
+        ticket.take(len(part))  # not what was announced: who is slow to send it would keep others out
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(
+        413, f"The request has more than {most} bytes; the server's --max-request says how many it takes."
+    )
+
+
+_STEP_BYTES: Final = 1024**2
+# Of the packed body at a time: what lies behind the end of a member is copied.
+_FEED_BYTES: Final = 64 * 1024
+_FEW_MEMBERS: Final = 16
+# On average a gzip member is to have so much: to begin one takes longer than to unpack that.
+_MEMBER_BYTES: Final = 1024
+_EITHER: Final = 32 + zlib.MAX_WBITS  # a gzip or a zlib header; HTTP's "deflate" is zlib's format
+_LEVEL: Final = 1  # tensors hardly get smaller with more work
+
+
+def check_encoding(encoding: str | None) -> str | None:
+    """``Content-Encoding``, or ``None`` for a body as it is. Raises `Refused`."""
+    found = (encoding or "identity").strip().lower()
+    if found == "identity":
+        return None
+    if found not in ("gzip", "deflate"):
+        raise Refused(415, f"Content-Encoding {found[:40]!r} is not known; gzip and deflate are.")
+    return found
+
+
+def unpack(data: memoryview, most: int, take: Callable[[int], None]) -> bytes:
+    """The body of which `data` is the compressed form. take: called with the size of each part as it is made."""
+    parts: list[bytes] = []
+    total = at = members = 0
+    unpacker = None
+    rest: bytes | memoryview = b""
+    while rest or at < len(data) or unpacker is not None:
+        if not rest:
+            rest = data[at : at + _FEED_BYTES]
+            at += len(rest)
+        if unpacker is None:  # gzip may have several members
+            unpacker = zlib.decompressobj(_EITHER)
+            members += 1
+            if members > _FEW_MEMBERS + len(data) // _MEMBER_BYTES:
+                raise bad_request("The body cannot be unpacked: it is in too many pieces.")
+        try:
+            part = unpacker.decompress(rest, _STEP_BYTES)
+        except zlib.error as error:
+            raise bad_request(f"The body cannot be unpacked: {error}.") from None
+        if not part and not rest and not unpacker.eof:
+            raise bad_request("The body cannot be unpacked: its end is missing.")
+        rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+        total += len(part)
+        if total > most:
+            raise Refused(413, f"The body, unpacked, has more than {most} bytes.")
+        take(len(part))
+        parts.append(part)
+        if unpacker.eof:
+            unpacker = None
+    return b"".join(parts)
+
+
+def wanted_encoding(accept: str | None) -> str | None:
+    """How to send the answer: packed only for a client that asks for one way and for nothing else.
+
+    Libraries accept gzip in every request, and packing floats takes more time than sending them.
+    """
+    found = (accept or "").strip().lower()
+    return found if found in ("gzip", "deflate") else None
+
+
+def pack(data: bytes, encoding: str) -> bytes:
+    return gzip.compress(data, _LEVEL, mtime=0) if encoding == "gzip" else zlib.compress(data, _LEVEL)
