@@ -24,25 +24,19 @@ if TYPE_CHECKING:
     from qnnbridge._daemon.connect import connect
     from qnnbridge._host import Host, HostInfo, HostStats, default_host
     from qnnbridge._io_binding import IOBinding
-    from qnnbridge._lora import LoraAdapter
     from qnnbridge._node import ModelMetadata, NodeArg
-    from qnnbridge._options import (
-        ExecutionMode,
-        ExecutionOrder,
-        GraphOptimizationLevel,
-        OrtAllocatorType,
-        RunOptions,
-        SessionOptions,
-    )
+    from qnnbridge._option_fields import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtAllocatorType
     from qnnbridge._ort_value import OrtValue
+    from qnnbridge._run_options import LoraAdapter, RunOptions
     from qnnbridge._session import CpuFallbackWarning, InferenceSession
+    from qnnbridge._session_options import SessionOptions
     from qnnbridge._sparse_tensor import SparseTensor
     from qnnbridge._supervision.restart_policy import RecycleAfter, RestartPolicy
     from qnnbridge.errors import BridgeError
     from qnnbridge_host.cache.status import CacheStatus, CacheWarning
     from qnnbridge_protocol.limits import Limits
     from qnnbridge_protocol.specs import Placement
-    from qnnbridge_protocol.typed import Typed
+    from qnnbridge_protocol.tensors import Typed
 
 _HOMES = {
     "BridgeError": "qnnbridge.errors",
@@ -51,28 +45,28 @@ _HOMES = {
     "CacheWarning": "qnnbridge_host.cache.status",
     "CompileResult": "qnnbridge._compiling.result",
     "CpuFallbackWarning": "qnnbridge._session",
-    "ExecutionMode": "qnnbridge._options",
-    "ExecutionOrder": "qnnbridge._options",
-    "GraphOptimizationLevel": "qnnbridge._options",
+    "ExecutionMode": "qnnbridge._option_fields",
+    "ExecutionOrder": "qnnbridge._option_fields",
+    "GraphOptimizationLevel": "qnnbridge._option_fields",
     "Host": "qnnbridge._host",
     "HostInfo": "qnnbridge._host",
     "HostStats": "qnnbridge._host",
     "IOBinding": "qnnbridge._io_binding",
     "InferenceSession": "qnnbridge._session",
     "Limits": "qnnbridge_protocol.limits",
-    "LoraAdapter": "qnnbridge._lora",
+    "LoraAdapter": "qnnbridge._run_options",
     "ModelMetadata": "qnnbridge._node",
     "NodeArg": "qnnbridge._node",
-    "OrtAllocatorType": "qnnbridge._options",
+    "OrtAllocatorType": "qnnbridge._option_fields",
     "OrtValue": "qnnbridge._ort_value",
     "PaddingReport": "qnnbridge._buckets.verifying",
     "Placement": "qnnbridge_protocol.specs",
     "RecycleAfter": "qnnbridge._supervision.restart_policy",
     "RestartPolicy": "qnnbridge._supervision.restart_policy",
-    "RunOptions": "qnnbridge._options",
-    "SessionOptions": "qnnbridge._options",
+    "RunOptions": "qnnbridge._run_options",
+    "SessionOptions": "qnnbridge._session_options",
     "SparseTensor": "qnnbridge._sparse_tensor",
-    "Typed": "qnnbridge_protocol.typed",
+    "Typed": "qnnbridge_protocol.tensors",
     "compile": "qnnbridge._compiling.compile",
     "connect": "qnnbridge._daemon.connect",
     "default_host": "qnnbridge._host",

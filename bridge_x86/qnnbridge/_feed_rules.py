@@ -15,8 +15,7 @@ import numpy as np
 
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, element_of, from_ort_type
-from qnnbridge_protocol.sparse import Sparse
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Sparse, Typed
 
 Role = Literal["input", "output"]
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -34,8 +34,7 @@ from qnnbridge._ort_value import OrtValue
 from qnnbridge._sparse_tensor import SparseTensor
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, element_of
-from qnnbridge_protocol.sparse import Sparse
-from qnnbridge_protocol.typed import Typed, ml_dtype
+from qnnbridge_protocol.tensors import Sparse, Typed, ml_dtype
 
 
 def fit(rule: Rule, value: Any) -> Any:

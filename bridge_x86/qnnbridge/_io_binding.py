@@ -22,8 +22,7 @@ from qnnbridge._providers import require_cpu
 from qnnbridge._sparse_tensor import SparseTensor
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType, nbytes
-from qnnbridge_protocol.sparse import Sparse
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Sparse, Typed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -25,8 +25,7 @@ from qnnbridge_protocol.elements import (
     nbytes,
     numpy_dtype,
 )
-from qnnbridge_protocol.sparse import Sparse
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Sparse, Typed
 
 __all__ = ["OrtValue", "SparseCooView", "SparseCsrView", "SparseTensor", "typed_view"]
 

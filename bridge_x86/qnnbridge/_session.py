@@ -19,16 +19,17 @@ from qnnbridge._daemon.connect import DAEMON, chosen_host
 from qnnbridge._fastpath.failure import FastCallFailed
 from qnnbridge._host import Host
 from qnnbridge._node import NodeArg
-from qnnbridge._options import RunOptions, SessionOptions, coerce_run_options, coerce_session_options
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._remote_session import OnDeadline, RemoteSession, SessionRecipe
+from qnnbridge._run_options import RunOptions, coerce_run_options, coerce_session_options
 from qnnbridge._run_variants import RunVariants, check_call, read_only
+from qnnbridge._session_options import SessionOptions
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_host.cache.memo import memo_for
 from qnnbridge_host.model.checks import with_context_folder
 from qnnbridge_host.model.native_path import path_for_qnn
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_protocol.backends import BACKENDS_WITHOUT_RESULTS
+from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
 from qnnbridge_protocol.errors import (
     BridgeError,
     InvalidArgument,

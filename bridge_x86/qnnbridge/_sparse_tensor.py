@@ -1,6 +1,6 @@
 """`SparseTensor`: sparse values with the methods of ``onnxruntime.SparseTensor``, in the COO and CSR formats.
 
-A thin view of `qnnbridge_protocol.sparse.Sparse`, which checks the indices: ONNX Runtime trusts them, so a wrong
+A thin view of `qnnbridge_protocol.tensors.Sparse`, which checks the indices: ONNX Runtime trusts them, so a wrong
 one would be a wild memory access in the host. Immutable, apart from the arrays it was made from; any thread.
 """
 
@@ -16,7 +16,7 @@ from qnnbridge._option_fields import OrtSparseFormat
 from qnnbridge._providers import CPU_DEVICE, OrtDevice, refused_device
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import element_of
-from qnnbridge_protocol.sparse import Format, Sparse
+from qnnbridge_protocol.tensors import Format, Sparse
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

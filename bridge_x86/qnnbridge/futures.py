@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._background import Background
-from qnnbridge._options import coerce_run_options
-from qnnbridge._run_options import RunOptions
+from qnnbridge._run_options import RunOptions, coerce_run_options
 
 if TYPE_CHECKING:
     from qnnbridge._session import InferenceSession

@@ -71,7 +71,7 @@ def _run(session: Any, feed: dict[str, Any], calls: int) -> list[int]:
 
 
 def _check(session: Any, feed: dict[str, Any]) -> int:
-    from qnnbridge_protocol.check_sums import check_sum
+    from qnnbridge_protocol.values import check_sum
 
     return check_sum(session.run(None, feed))
 

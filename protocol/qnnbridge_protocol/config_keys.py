@@ -6,6 +6,7 @@ onnxruntime's options, which ONNX Runtime cannot list. Constant data; any thread
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 # Read from the text of onnxruntime 1.32.0's library and from its public headers since 1.20.
@@ -166,3 +167,9 @@ QNN_RUN_KEYS: Final[frozenset[str]] = frozenset(
         "qnn.rpc_control_latency",
     )
 )
+
+
+BACKENDS_WITHOUT_RESULTS: Final[Mapping[str, str]] = {
+    "saver": "The saver backend only records what it is asked to do: its outputs are not results.",
+    "ir": "The IR backend only writes the graph to a file: it cannot compute.",
+}

@@ -61,31 +61,15 @@ All bits of a tensor arrive unchanged, NaN payloads included. Anything that brea
 from __future__ import annotations
 
 import struct
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from qnnbridge_protocol.decoder import Decoder, decode
+from qnnbridge_protocol.codec import Decoder, Encoder, decode
 from qnnbridge_protocol.elements import ElementType, ValueType, element_of, from_ort_type, nbytes, numpy_dtype
-from qnnbridge_protocol.encoder import Encoder
-from qnnbridge_protocol.sparse import Sparse
-from qnnbridge_protocol.typed import Typed
-
-__all__ = [
-    "Decoder",
-    "ElementType",
-    "Encoder",
-    "Sparse",
-    "Typed",
-    "Value",
-    "ValueType",
-    "decode",
-    "element_of",
-    "equal_bits",
-    "from_ort_type",
-    "nbytes",
-    "numpy_dtype",
-]
+from qnnbridge_protocol.tensors import Sparse, Typed
 
 # What travels. The members of lists and dicts are values again (or scalars, in a dict).
 Value = np.ndarray[Any, np.dtype[Any]] | Typed | Sparse | list[Any] | dict[Any, Any] | None
@@ -114,3 +98,34 @@ def equal_bits(left: Any, right: Any) -> bool:
         return False
     first, second = Encoder(), Encoder()
     return first.add(left) == second.add(right) and all(map(np.array_equal, first.buffers, second.buffers))
+
+
+def check_sum(results: Sequence[Any]) -> int:
+    """Of every bit of the arrays; of all else (text, maps, sequences) by how it is written."""
+    import numpy as np
+
+    number = 0
+    for result in results:
+        if isinstance(result, np.ndarray) and result.dtype != object:
+            data = np.ascontiguousarray(result).tobytes()
+        else:
+            data = repr(result.tolist() if isinstance(result, np.ndarray) else result).encode()
+        number = zlib.crc32(data, number)
+    return number
+
+
+__all__ = [
+    "Decoder",
+    "ElementType",
+    "Encoder",
+    "Sparse",
+    "Typed",
+    "Value",
+    "ValueType",
+    "decode",
+    "element_of",
+    "equal_bits",
+    "from_ort_type",
+    "nbytes",
+    "numpy_dtype",
+]

@@ -6,8 +6,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge_protocol.errors import VersionMismatch
-from qnnbridge_protocol.hello import DAEMON_FEATURE, FEATURES, Hello, negotiate
-from qnnbridge_protocol.version_rule import check_releases
+from qnnbridge_protocol.hello import DAEMON_FEATURE, FEATURES, Hello, check_releases, negotiate
 from tests.daemon.doors import StandIn, open_listener
 
 

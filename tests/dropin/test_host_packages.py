@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge.ort._host_packages import host_package_version
+from qnnbridge.ort._environment import host_package_version
 
 
 def installed(folder: Path, name: str, version: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 ort = pytest.importorskip("onnxruntime")
 
 import qnnbridge.ort as ours  # noqa: E402
-from qnnbridge.ort._missing import NotOffered  # noqa: E402
+from qnnbridge.ort._errors import NotOffered  # noqa: E402
 from tests.dropin import ort_table  # noqa: E402
 
 

@@ -13,8 +13,7 @@ from onnx import TensorProto, helper
 from qnnbridge_host.engine import ort_values
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
-from qnnbridge_protocol.sparse import Sparse
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Sparse, Typed
 
 ONE_BYTE = (
     ElementType.FLOAT8E4M3FN,

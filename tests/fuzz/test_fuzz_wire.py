@@ -12,7 +12,7 @@ from tests.fuzz import fuzz_wire
 from tests.fuzz.mutations import mutated
 
 from qnnbridge_protocol import reader
-from qnnbridge_protocol.decoder import Decoder
+from qnnbridge_protocol.codec import Decoder
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.hex"))
 """Inputs that once led to a finding."""

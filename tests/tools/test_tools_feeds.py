@@ -10,7 +10,7 @@ import pytest
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Typed
 from qnnbridge_tools.arguments import Dimensions, InputFile, read_dimensions
 from qnnbridge_tools.feeds import Feed, complete, load
 

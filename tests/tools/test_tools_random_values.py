@@ -9,7 +9,7 @@ import pytest
 
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Typed
 from qnnbridge_tools.arguments import read_dimensions
 from qnnbridge_tools.feeds import full_shape, random_value
 

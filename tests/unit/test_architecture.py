@@ -119,12 +119,7 @@ CLASS_NAMES_LEFT = {
 }
 PATHS_TO_COME = {"host_arm64/qnnbridge_host/model_service.py", "host_arm64/qnnbridge_host/compile/"}
 FORWARDING_LEFT = {
-    "qnnbridge._options",
-    "qnnbridge._platform.daemon_connection",
-    "qnnbridge._platform.detached",
-    "qnnbridge._platform.sharing",
     "qnnbridge._preload",
-    "qnnbridge.ort._values",
     "qnnbridge_daemon._platform.listener",
     "qnnbridge_daemon._platform.passing",
 }

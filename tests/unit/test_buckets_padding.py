@@ -28,7 +28,7 @@ from qnnbridge.errors import DeadlineExceeded, Fail, HostCrashed, InvalidArgumen
 from qnnbridge_host.model.scan import ModelScan
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Typed
 
 X = NodeInfo("x", "tensor(float)", ("batch", "seq", 2))
 M = NodeInfo("m", "tensor(bool)", ("seq",))

@@ -22,7 +22,7 @@ from qnnbridge_protocol.elements import (
     nbytes,
     numpy_dtype,
 )
-from qnnbridge_protocol.typed import Typed, ml_dtype, pack, unpack
+from qnnbridge_protocol.tensors import Typed, ml_dtype, pack, unpack
 
 E = ElementType
 NUMERIC = [e for e in E if e is not E.STRING]

@@ -18,7 +18,7 @@ from qnnbridge._sparse_tensor import SparseTensor
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Typed
 from qnnbridge_protocol.values import Encoder
 
 

@@ -61,7 +61,7 @@ def test_a_session_is_ready_without_what_only_runs_and_mistakes_need() -> None:
         "qnnbridge_protocol.fastpath",
         "mmap",
     }
-    for_values = {"qnnbridge_protocol.elements", "qnnbridge_protocol.sparse", "qnnbridge_protocol.values"}
+    for_values = {"qnnbridge_protocol.elements", "qnnbridge_protocol.tensors", "qnnbridge_protocol.values"}
     assert not {*for_lines, *for_values, "difflib"} & set(told)
 
 

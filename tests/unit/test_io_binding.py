@@ -17,7 +17,7 @@ from qnnbridge._ort_value import OrtValue
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Typed
 
 
 def f32(*shape: int, value: float = 1.0) -> Any:

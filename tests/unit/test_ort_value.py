@@ -15,7 +15,7 @@ from qnnbridge._ort_value import OrtValue, SparseTensor
 from qnnbridge._providers import OrtDevice
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Typed
 from qnnbridge_protocol.values import equal_bits
 
 NUMERIC = [np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64,

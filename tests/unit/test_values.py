@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import LAYOUTS, MAX_DEPTH, ElementType, nbytes
-from qnnbridge_protocol.typed import ml_dtype
+from qnnbridge_protocol.tensors import ml_dtype
 from qnnbridge_protocol.values import Decoder, Encoder, Sparse, Typed, decode, equal_bits, from_ort_type
 
 E = ElementType

@@ -68,7 +68,7 @@ def test_what_is_not_text_is_refused(array: np.ndarray[Any, Any], word: str) -> 
 
 
 def test_text_that_the_offsets_cannot_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qnnbridge_protocol.string_tensors.MAX_TEXT_BYTES", 5)
+    monkeypatch.setattr("qnnbridge_protocol.tensors.MAX_TEXT_BYTES", 5)
     assert trip(np.array(["abc", "de"], object)).tolist() == ["abc", "de"]
     with pytest.raises(errors.InvalidArgument, match="at most 5"):
         Encoder().add(np.array(["abc", "dé"], object))

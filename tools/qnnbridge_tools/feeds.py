@@ -20,7 +20,7 @@ from qnnbridge_protocol import elements, typed
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import NotImplemented as NotCarried
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Typed
 from qnnbridge_tools.arguments import Dimensions, InputFile
 
 # Codes of positive numbers rise with the number, so a random code below that of 1.0 is a number in 0..1.

@@ -20,7 +20,7 @@ from qnnbridge._option_fields import suggest
 from qnnbridge_protocol.elements import LAYOUTS
 from qnnbridge_protocol.errors import InvalidArgument, ModelError, OptionError
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Typed
 
 
 def sizes_of(plan: Plan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:

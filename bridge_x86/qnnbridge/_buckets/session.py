@@ -47,7 +47,6 @@ from qnnbridge._fastpath.runner import FastCallFailed, deliver
 from qnnbridge._fastpath.user_arrays import Out, check_out
 from qnnbridge._feeds import FeedChecker
 from qnnbridge._node import NodeArg
-from qnnbridge._options import SessionOptions
 from qnnbridge._providers import QNN, ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._run_variants import check_call, read_only
 from qnnbridge._session import (
@@ -56,6 +55,7 @@ from qnnbridge._session import (
     InferenceSession,
     _remake,
 )
+from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, OptionError
@@ -63,8 +63,8 @@ from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._options import RunOptions
     from qnnbridge._remote_session import OnDeadline, SessionRecipe
+    from qnnbridge._run_options import RunOptions
     from qnnbridge_host.model.scan import ModelScan
 
 _log = logging.getLogger("qnnbridge.buckets")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._compiling.job import CompileJob, HostSettings
-from qnnbridge._options import coerce_session_options
 from qnnbridge._providers import QNN, choose_fallback, option_text
+from qnnbridge._run_options import coerce_session_options
 from qnnbridge._session import EXTERNAL_DATA_FOLDER
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import OptionError

@@ -16,7 +16,6 @@ from qnnbridge_protocol.errors import speak_like_onnxruntime as _speak_like_onnx
 _speak_like_onnxruntime()
 
 if TYPE_CHECKING:
-    from qnnbridge._lora import LoraAdapter
     from qnnbridge._node import ModelMetadata, NodeArg
     from qnnbridge._option_fields import (
         ExecutionMode,
@@ -33,42 +32,35 @@ if TYPE_CHECKING:
         OrtMemType,
         OrtSparseFormat,
     )
-    from qnnbridge._run_options import RunOptions
+    from qnnbridge._ort_value import OrtValue
+    from qnnbridge._providers import OrtDevice
+    from qnnbridge._run_options import LoraAdapter, RunOptions
     from qnnbridge._session_options import SessionOptions
+    from qnnbridge._sparse_tensor import SparseTensor
     from qnnbridge.ort._compiler import ModelCompiler
     from qnnbridge.ort._environment import (
+        OrtEpDevice,
+        OrtHardwareDevice,
         disable_telemetry_events,
         enable_telemetry_events,
         get_all_providers,
         get_available_providers,
         get_build_info,
         get_device,
+        get_ep_devices,
         get_version_string,
         has_collective_ops,
         preload_dlls,
         print_debug_info,
+        register_execution_provider_library,
         set_default_logger_callback,
         set_default_logger_severity,
         set_default_logger_verbosity,
         set_global_thread_pool_sizes,
         set_seed,
-    )
-    from qnnbridge.ort._ep_devices import (
-        OrtEpDevice,
-        OrtHardwareDevice,
-        get_ep_devices,
-        register_execution_provider_library,
         unregister_execution_provider_library,
     )
-    from qnnbridge.ort._memory import (
-        OrtArenaCfg,
-        OrtMemoryInfo,
-        copy_tensors,
-        create_and_register_allocator,
-        create_and_register_allocator_v2,
-    )
-    from qnnbridge.ort._placement import OrtEpAssignedNode, OrtEpAssignedSubgraph
-    from qnnbridge.ort._refused import (
+    from qnnbridge.ort._errors import (
         AdapterFormat,
         ModelPackage,
         ModelPackageComponentContext,
@@ -79,82 +71,50 @@ if TYPE_CHECKING:
         OrtExternalInitializerInfo,
         OrtSyncStream,
     )
+    from qnnbridge.ort._memory import (
+        OrtArenaCfg,
+        OrtMemoryInfo,
+        copy_tensors,
+        create_and_register_allocator,
+        create_and_register_allocator_v2,
+    )
+    from qnnbridge.ort._providers import OrtEpAssignedNode, OrtEpAssignedSubgraph
     from qnnbridge.ort._session import InferenceSession, IOBinding, SessionIOBinding
-    from qnnbridge.ort._values import OrtDevice, OrtValue, SparseTensor
 
-_ENUMS = (
-    "ExecutionMode",
-    "ExecutionOrder",
-    "GraphOptimizationLevel",
-    "ModelPackageWriteMode",
-    "OrtAllocatorType",
-    "OrtCompileApiFlags",
-    "OrtDeviceMemoryType",
-    "OrtDeviceVendorId",
-    "OrtExecutionProviderDevicePolicy",
-    "OrtHardwareDeviceType",
-    "OrtMemType",
-    "OrtMemoryInfoDeviceType",
-    "OrtSparseFormat",
-)
-_ENVIRONMENT = (
-    "disable_telemetry_events",
-    "enable_telemetry_events",
-    "get_all_providers",
-    "get_available_providers",
-    "get_build_info",
-    "get_device",
-    "get_version_string",
-    "has_collective_ops",
-    "preload_dlls",
-    "print_debug_info",
-    "set_default_logger_callback",
-    "set_default_logger_severity",
-    "set_default_logger_verbosity",
-    "set_global_thread_pool_sizes",
-    "set_seed",
-)
-_EP_DEVICES = (
-    "OrtEpDevice",
-    "OrtHardwareDevice",
-    "get_ep_devices",
-    "register_execution_provider_library",
-    "unregister_execution_provider_library",
-)
-_MEMORY = (
-    "OrtArenaCfg",
-    "OrtMemoryInfo",
-    "copy_tensors",
-    "create_and_register_allocator",
-    "create_and_register_allocator_v2",
-)
-_REFUSED = (
-    "AdapterFormat",
-    "ModelPackage",
-    "ModelPackageComponentContext",
-    "ModelPackageContext",
-    "ModelPackageOptions",
-    "OrtEpContextData",
-    "OrtEpContextDataBuffer",
-    "OrtExternalInitializerInfo",
-    "OrtSyncStream",
-)
-
+# Where each name is, apart from those of `__all__` that are in here.
 _HOMES: dict[str, str] = {
-    **dict.fromkeys(_ENUMS, "qnnbridge._option_fields"),
-    **dict.fromkeys(_ENVIRONMENT, "qnnbridge.ort._environment"),
-    **dict.fromkeys(_EP_DEVICES, "qnnbridge.ort._ep_devices"),
-    **dict.fromkeys(_MEMORY, "qnnbridge.ort._memory"),
-    **dict.fromkeys(_REFUSED, "qnnbridge.ort._refused"),
-    **dict.fromkeys(("OrtEpAssignedNode", "OrtEpAssignedSubgraph"), "qnnbridge.ort._placement"),
-    **dict.fromkeys(("InferenceSession", "IOBinding", "SessionIOBinding"), "qnnbridge.ort._session"),
-    **dict.fromkeys(("OrtDevice", "OrtValue", "SparseTensor"), "qnnbridge.ort._values"),
-    "LoraAdapter": "qnnbridge._lora",
-    "ModelCompiler": "qnnbridge.ort._compiler",
-    "ModelMetadata": "qnnbridge._node",
-    "NodeArg": "qnnbridge._node",
-    "RunOptions": "qnnbridge._run_options",
-    "SessionOptions": "qnnbridge._session_options",
+    name: home
+    for home, names in {
+        "qnnbridge._option_fields": (
+            "ExecutionMode ExecutionOrder GraphOptimizationLevel ModelPackageWriteMode OrtAllocatorType "
+            "OrtCompileApiFlags OrtDeviceMemoryType OrtDeviceVendorId OrtExecutionProviderDevicePolicy "
+            "OrtHardwareDeviceType OrtMemType OrtMemoryInfoDeviceType OrtSparseFormat"
+        ),
+        "qnnbridge.ort._environment": (
+            "OrtEpDevice OrtHardwareDevice disable_telemetry_events enable_telemetry_events get_all_providers "
+            "get_available_providers get_build_info get_device get_ep_devices get_version_string "
+            "has_collective_ops preload_dlls print_debug_info register_execution_provider_library "
+            "set_default_logger_callback set_default_logger_severity set_default_logger_verbosity "
+            "set_global_thread_pool_sizes set_seed unregister_execution_provider_library"
+        ),
+        "qnnbridge.ort._memory": (
+            "OrtArenaCfg OrtMemoryInfo copy_tensors create_and_register_allocator create_and_register_allocator_v2"
+        ),
+        "qnnbridge.ort._errors": (
+            "AdapterFormat ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions "
+            "OrtEpContextData OrtEpContextDataBuffer OrtExternalInitializerInfo OrtSyncStream"
+        ),
+        "qnnbridge.ort._providers": "OrtEpAssignedNode OrtEpAssignedSubgraph",
+        "qnnbridge.ort._session": "InferenceSession IOBinding SessionIOBinding",
+        "qnnbridge.ort._compiler": "ModelCompiler",
+        "qnnbridge._node": "ModelMetadata NodeArg",
+        "qnnbridge._ort_value": "OrtValue",
+        "qnnbridge._providers": "OrtDevice",
+        "qnnbridge._run_options": "LoraAdapter RunOptions",
+        "qnnbridge._session_options": "SessionOptions",
+        "qnnbridge._sparse_tensor": "SparseTensor",
+    }.items()
+    for name in names.split()
 }
 _SUBMODULES = ("backend", "capi", "datasets")
 
@@ -241,7 +201,7 @@ def __getattr__(name: str) -> Any:
         from qnnbridge.ort._environment import host_version
 
         return host_version()
-    from qnnbridge.ort._missing import missing
+    from qnnbridge.ort._errors import missing
 
     raise missing("onnxruntime", name)
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from qnnbridge._compiling import names
 from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags
-from qnnbridge._options import coerce_session_options
+from qnnbridge._run_options import coerce_session_options
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge_protocol.errors import (

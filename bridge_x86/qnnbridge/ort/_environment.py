@@ -1,21 +1,80 @@
-"""What the module ``onnxruntime`` tells of itself, and its process-wide settings.
+"""What the module ``onnxruntime`` tells of itself, its process-wide settings, its devices and plugin libraries.
 
-Facts come from the host of `qnnbridge.default_host`; the version alone is read from the installed packages of the
-host's Python, without starting it. Settings are kept here and given to every session that is made afterwards; any
-thread.
+Facts come from the host of `qnnbridge.default_host`; the version alone is read from the metadata files of the
+packages of the host's Python, without starting it. Settings are kept here and given to every session that is made
+afterwards. Applications written for onnxruntime-qnn 2.x register the library of the package ``onnxruntime_qnn`` and
+pick its devices: the host has registered its own by then, so registering QNN here only makes its devices visible.
+Any thread.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import threading
 import warnings
+from collections.abc import Iterator, Mapping
+from importlib.metadata import DistributionFinder, MetadataPathFinder
 from typing import Any
 
 from qnnbridge._host import default_host
+from qnnbridge._launch.interpreter import find_host
+from qnnbridge._option_fields import OrtHardwareDeviceType
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge.ort._errors import as_ort_raises
-from qnnbridge_protocol.errors import OptionError, RemoteRuntimeError, RemoteTypeError
+from qnnbridge.ort._memory import OrtMemoryInfo
+from qnnbridge_protocol.errors import BridgeError, Fail, OptionError, RemoteRuntimeError, RemoteTypeError
+
+# Which is ONNX Runtime itself up to 1.x, and a plugin beside it from 2.0 on.
+QNN_1X = "onnxruntime-qnn"
+
+
+def host_package_version(name: str) -> str | None:
+    """``None`` where the files do not tell: no interpreter, or one that keeps its packages in an unusual place."""
+    try:
+        python = find_host(None).path
+    except BridgeError:
+        return None
+    # Files only: another finder may be the drop-in, which asks here.
+    where = DistributionFinder.Context(path=list(_folders(python)))
+    installed = MetadataPathFinder.find_distributions(where)
+    found: dict[str, str] = {}
+    for one in installed:  # the first on the path is the one that is imported
+        found.setdefault(_normal(one.metadata["Name"] or ""), one.version)
+    version = found.get(_normal(name))
+    if version is None and name == "onnxruntime":
+        builtin = found.get(QNN_1X, "")
+        version = builtin if builtin.startswith("1.") else None
+    return version
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def _folders(python: str) -> Iterator[str]:
+    """Where that interpreter has its packages: of the virtual environment it stands in, or its own."""
+    import sys
+
+    if os.path.realpath(python) == os.path.realpath(sys.executable) and _same_folder(python, sys.executable):
+        stand_in = os.environ.get("QNNBRIDGE_DROPIN")
+        yield from (entry for entry in sys.path if entry and entry != stand_in)
+        return
+    for prefix in (os.path.dirname(os.path.dirname(python)), os.path.dirname(python)):
+        yield os.path.join(prefix, "Lib", "site-packages")
+        library = os.path.join(prefix, "lib")
+        if os.path.isdir(library):
+            yield from (
+                os.path.join(library, entry, "site-packages")
+                for entry in sorted(os.listdir(library))
+                if entry.startswith("python3")
+            )
+
+
+def _same_folder(one: str, other: str) -> bool:
+    return os.path.dirname(os.path.abspath(one)) == os.path.dirname(os.path.abspath(other))
+
 
 # Fatal, the highest severity of a log line.
 MOST_SEVERE = 4
@@ -29,8 +88,6 @@ def host_version() -> str:
     """The version of ONNX Runtime in the host."""
     global _version
     if _version is None:
-        from qnnbridge.ort._host_packages import host_package_version
-
         # Where the files do not tell (a host behind a command of its own), the host itself does.
         _version = host_package_version("onnxruntime") or str(default_host().info.versions.get("onnxruntime", ""))
     return _version
@@ -152,3 +209,91 @@ def _check(name: str, value: Any, least: int, most: int) -> int:
             )
         raise RemoteRuntimeError(f"{name} {number} is not valid.", fix=f"Give {least} to {most}.")
     return int(number)
+
+
+_registered: set[str] = set()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OrtHardwareDevice:
+    """A processor, an NPU or a GPU of the host's machine."""
+
+    type: OrtHardwareDeviceType
+    vendor: str
+    vendor_id: int
+    device_id: int
+    metadata: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OrtEpDevice:
+    """An execution provider together with a device it can use."""
+
+    ep_name: str
+    ep_vendor: str
+    ep_metadata: Mapping[str, str]
+    ep_options: Mapping[str, str]
+    device: OrtHardwareDevice
+
+    def memory_info(self, memory_type: Any) -> OrtMemoryInfo | None:
+        """Memory of the device that tensors could live in: none, they travel to the host."""
+        return None
+
+    def create_sync_stream(self, options: Mapping[str, str] | None = None) -> Any:
+        from qnnbridge.ort._errors import OrtSyncStream
+
+        return OrtSyncStream()
+
+
+def get_ep_devices() -> list[OrtEpDevice]:
+    """The host's CPU, and its QNN devices once QNN is registered (or part of the host's ONNX Runtime itself)."""
+    info = default_host().info
+    devices = [_cpu(info.versions.get("onnxruntime", ""))]
+    builtin = QNN in info.providers
+    if builtin or _registered:
+        devices += [_qnn(told) for told in info.devices]
+    return devices
+
+
+@as_ort_raises
+def register_execution_provider_library(registration_name: str, library_path: str, /) -> None:
+    """Make QNN's devices visible in `get_ep_devices`. Other plugin libraries are refused."""
+    name = os.path.basename(os.fsdecode(library_path)).lower()
+    if "providers_qnn" not in name:
+        raise OptionError(
+            f"The execution provider library {os.fsdecode(library_path)} cannot be registered through qnnbridge.",
+            cause="Only the host loads native libraries, and it offers QNN and the CPU.",
+            fix="Register onnxruntime_qnn.get_library_path(), or use onnxruntime itself for other providers.",
+        )
+    _registered.add(str(registration_name))
+    default_host().info  # noqa: B018 - tells now, as registering does, if the host cannot come up
+
+
+@as_ort_raises
+def unregister_execution_provider_library(registration_name: str, /) -> None:
+    if registration_name not in _registered:
+        raise Fail(
+            f"[ONNXRuntimeError] : 1 : FAIL : Execution provider library: {registration_name} was not registered."
+        )
+    _registered.discard(registration_name)
+
+
+def _cpu(version: str) -> OrtEpDevice:
+    hardware = OrtHardwareDevice(OrtHardwareDeviceType.CPU, "", 0, 0, {})
+    return OrtEpDevice(CPU, "Microsoft", {"version": version}, {}, hardware)
+
+
+def _qnn(told: Mapping[str, Any]) -> OrtEpDevice:
+    kind = str(told.get("device_type", "NPU"))
+    known = kind in OrtHardwareDeviceType.__members__
+    hardware = OrtHardwareDevice(
+        OrtHardwareDeviceType[kind] if known else OrtHardwareDeviceType.NPU,
+        str(told.get("device_vendor", "Qualcomm")),
+        int(told.get("device_vendor_id", 0)),
+        int(told.get("device_id", 0)),
+        dict(told.get("device_metadata", {})),
+    )
+    return OrtEpDevice(QNN, str(told.get("ep_vendor", "Qualcomm")), dict(told.get("ep_metadata", {})), {}, hardware)
+
+
+__all__ = ["host_package_version"]

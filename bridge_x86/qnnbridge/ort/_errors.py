@@ -1,18 +1,22 @@
-"""Errors as an application written for onnxruntime meets them.
+"""Errors as an application written for onnxruntime meets them, and the names that are not offered.
 
 ONNX Runtime's errors say one thing; ours add cause and fix, and a program that compares or shows ``str(error)``
-would notice. So once `qnnbridge.ort` is imported, the text of what ONNX Runtime itself would have raised is ONNX
-Runtime's; cause, evidence and fix follow as notes (PEP 678), which tracebacks show. What only the bridge can
-raise (a crash, say) keeps all its words.
+would notice. So once `qnnbridge.ort` is imported, an error that ONNX Runtime itself would have raised has ONNX
+Runtime's text; cause, evidence and fix follow as notes (PEP 678), which tracebacks show. An error that only the
+bridge can raise (a crash, say) keeps all its words.
+
+A name that `qnnbridge.ort` lacks raises an `AttributeError` with the reason, so ``hasattr`` and ``getattr`` with
+a default work. Classes whose objects cannot cross a process can be imported; making one says why, and the
+alternative.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar
 
-from qnnbridge_protocol.errors import OrtError, RemoteError
+from qnnbridge_protocol.errors import OptionError, OrtError, RemoteError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,3 +41,117 @@ def _add_notes(error: OrtError | RemoteError) -> None:
     notes += [f"Fix: {error.fix}"] if error.fix else []
     there = error.__dict__.setdefault("__notes__", [])
     there.extend(note for note in notes if note not in there)
+
+
+_KERNEL_TOOLS = "It is a tool of ONNX Runtime's build, which works on memory of its own process."
+_WHY: Mapping[str, str] = {
+    "quantization": "Quantizing works on files and needs no NPU: use `qnnbridge quantize`, or the package "
+    "onnxruntime itself in an environment without the drop-in.",
+    "tools": "The tools work on files and need no NPU: use them with the package onnxruntime itself.",
+    "transformers": "The transformer tools work on files and need no NPU: use them with onnxruntime itself.",
+    "training": "Training is no part of onnxruntime-qnn.",
+    "get_registered_ep_kernel_defs": _KERNEL_TOOLS,
+    "get_all_opkernel_def": _KERNEL_TOOLS,
+    "get_all_operator_schema": _KERNEL_TOOLS,
+    "get_session_initializer": "It hands out a pointer into ONNX Runtime's memory, which is in another process.",
+    "SessionObjectInitializer": "It is a pointer into ONNX Runtime's memory, which is in another process.",
+}
+
+
+class NotOffered(AttributeError):
+    """A name of ONNX Runtime that this side of the bridge does not have."""
+
+
+def missing(module: str, name: str) -> NotOffered:
+    """The error for one name; not raised here."""
+    if name.startswith("__"):
+        return NotOffered(f"module {module!r} has no attribute {name!r}")
+    why = _WHY.get(name)
+    text = f"{module}.{name} is not offered through qnnbridge."
+    return NotOffered(f"{text} {why}" if why else f"{text} docs/ort-api.md lists what is.")
+
+
+class _Refused:
+    """Importing the name works, so that annotations and ``isinstance`` do."""
+
+    _cause = ""
+    _fix = ""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._refuse()
+
+    @classmethod
+    def _refuse(cls) -> NoReturn:
+        raise OptionError(f"{cls.__name__} cannot be used through qnnbridge.", cause=cls._cause, fix=cls._fix)
+
+
+class OrtSyncStream(_Refused):
+    """A stream of a device."""
+
+    _cause = "A stream is a handle of native code, which is in the host process."
+    _fix = "Leave it out: runs are synchronous, and the NPU provider has no streams."
+
+
+class OrtEpContextData(_Refused):
+    """A context binary in native memory."""
+
+    _cause = "It is a view of ONNX Runtime's memory during a callback, which a Python function cannot get here."
+    _fix = "Compile to a file (ModelCompiler.compile_to_file) and read the .bin beside it."
+
+
+class OrtEpContextDataBuffer(OrtEpContextData):
+    """A buffer for a context binary."""
+
+
+class OrtExternalInitializerInfo(_Refused):
+    """Where ModelCompiler is to put an initializer."""
+
+    _cause = "ONNX Runtime asks a Python function for it, which cannot be called from the host process."
+    _fix = "Give ModelCompiler external_initializers_file_path instead."
+
+
+class ModelPackage(_Refused):
+    """Writing of model packages: folders with several variants of a model."""
+
+    _cause = "Its format is ONNX Runtime's own, which its native library alone reads and writes."
+    _fix = "Write model packages with onnxruntime itself; open a variant's .onnx file with InferenceSession."
+
+    @classmethod
+    def open(cls, package_root: Any, *_: Any, **__: Any) -> NoReturn:
+        cls._refuse()
+
+    @classmethod
+    def compute_directory_hash(cls, source_dir: Any) -> NoReturn:
+        cls._refuse()
+
+
+class ModelPackageContext(_Refused):
+    """A model package from which a variant is to be chosen."""
+
+    _cause = (
+        "ONNX Runtime chooses a variant by the native provider libraries of its own process, and makes the session "
+        "in there."
+    )
+    _fix = (
+        "Open the .onnx file of the variant for QNN with InferenceSession, with the session and provider options "
+        "that the package names for it."
+    )
+
+
+class ModelPackageOptions(ModelPackageContext):
+    """By what a variant is to be chosen."""
+
+
+class ModelPackageComponentContext(ModelPackageContext):
+    """The variant that was chosen."""
+
+
+class AdapterFormat(_Refused):
+    """Reading and writing of LoRA adapter files."""
+
+    _cause = "Its format is ONNX Runtime's own; the host only loads such files."
+    _fix = "Write adapter files with onnxruntime itself; load them with LoraAdapter."
+
+    @classmethod
+    def read_adapter(cls, file_path: Any) -> NoReturn:
+        cls._refuse()

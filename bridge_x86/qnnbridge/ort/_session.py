@@ -16,17 +16,17 @@ from typing import Any
 
 from qnnbridge import _session as bridge
 from qnnbridge._io_binding import IOBinding
-from qnnbridge._options import RunOptions, SessionOptions, coerce_session_options
+from qnnbridge._ort_value import OrtValue
 from qnnbridge._providers import CPU
 from qnnbridge._recipe import SessionRecipe
+from qnnbridge._run_options import RunOptions, coerce_session_options
+from qnnbridge._session_options import SessionOptions
 from qnnbridge.ort import _environment as environment
-from qnnbridge.ort import _provider_choice as provider_choice
+from qnnbridge.ort import _providers as provider_choice
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._journal import journal
 from qnnbridge.ort._memory import OrtMemoryInfo, cpu_memory
-from qnnbridge.ort._placement import OrtEpAssignedNode, OrtEpAssignedSubgraph
-from qnnbridge.ort._provider_choice import Named
-from qnnbridge.ort._values import OrtValue
+from qnnbridge.ort._providers import Named, OrtEpAssignedNode, OrtEpAssignedSubgraph
 from qnnbridge_protocol.errors import (
     BridgeError,
     Fail,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from qnnbridge_host.engine.qnn_options import PROVIDER
-from qnnbridge_protocol.backends import BACKENDS_WITHOUT_RESULTS
+from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
 from qnnbridge_protocol.errors import BridgeError, PlacementRefused
 from qnnbridge_protocol.specs import NodeInfo, Placement
 

@@ -49,7 +49,7 @@ def exec_program(
     """Run a program written for onnxruntime through the bridge, unchanged."""
     arguments = list(program or [])
     with reporting.work():
-        from qnnbridge.ort._provider_choice import POLICIES, policy
+        from qnnbridge.ort._providers import POLICIES, policy
         from qnnbridge_protocol.errors import OptionError
 
         chosen = policy() if provider is None else provider

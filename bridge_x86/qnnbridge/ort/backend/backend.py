@@ -13,8 +13,7 @@ from onnx.checker import check_model
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.ort._environment import get_available_providers, get_device
 from qnnbridge.ort._session import InferenceSession
-from qnnbridge.ort.backend.backend_rep import OnnxRuntimeBackendRep
-from qnnbridge.ort.backend.options import set_allowed
+from qnnbridge.ort.backend.backend_rep import OnnxRuntimeBackendRep, set_allowed
 
 _WRITES_FILES = frozenset({"enable_profiling", "optimized_model_filepath", "profile_file_prefix"})
 # As in ONNX Runtime.

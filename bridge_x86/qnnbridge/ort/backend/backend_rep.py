@@ -1,14 +1,27 @@
-"""``onnxruntime.backend.backend_rep``: a model that is ready to run."""
+"""``onnxruntime.backend.backend_rep``: a model that is ready to run, and the options that the interface allows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from onnx.backend.base import BackendRep
 
 from qnnbridge._run_options import RunOptions
 from qnnbridge.ort._session import InferenceSession
-from qnnbridge.ort.backend.options import set_allowed
+
+
+def set_allowed(options: Any, given: Mapping[str, Any], allowed: frozenset[str], owner: str) -> None:
+    """Set the allowed ones. Raises `RuntimeError` for others that exist; unknown names are ignored."""
+    for name, value in given.items():
+        if name in allowed:
+            setattr(options, name, value)
+        elif hasattr(options, name):
+            raise RuntimeError(
+                f"{owner} attribute '{name}' is not permitted via the backend API. "
+                f"Allowed attributes: {', '.join(sorted(allowed))}"
+            )
+
 
 _SAFE_RUN_OPTIONS = frozenset(
     {"log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches"}

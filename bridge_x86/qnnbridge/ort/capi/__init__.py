@@ -16,6 +16,6 @@ _MODULES = (
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    from qnnbridge.ort._missing import missing
+    from qnnbridge.ort._errors import missing
 
     raise missing("onnxruntime.capi", name)

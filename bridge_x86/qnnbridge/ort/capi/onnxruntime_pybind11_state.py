@@ -46,6 +46,6 @@ def __getattr__(name: str) -> Any:
 
     if name in ort.__all__:
         return getattr(ort, name)
-    from qnnbridge.ort._missing import missing
+    from qnnbridge.ort._errors import missing
 
     raise missing("onnxruntime.capi.onnxruntime_pybind11_state", name)

@@ -1,10 +1,10 @@
-"""Which providers a session of a program written for onnxruntime gets.
+"""Providers of a session of a program written for onnxruntime, and which provider has which nodes.
 
-As requested, unless the person who runs the program says otherwise (`qnnbridge exec --provider`, or the variable
-``QNNBRIDGE_DROPIN_PROVIDER``): "qnn" takes every model to the NPU as far as it goes, "cpu" none. A program that
-asks for QNN gets it with the CPU behind it, as with onnxruntime-qnn itself; what did not go to the NPU is told by
-a warning, the log and the report. The rules on the arguments and their messages are ONNX Runtime's. Pure
-functions.
+Providers are as requested, unless the user who runs the program says otherwise (`qnnbridge exec --provider`, or
+the variable ``QNNBRIDGE_DROPIN_PROVIDER``): "qnn" takes every model to the NPU as far as it goes, "cpu" none. A
+program that asks for QNN gets it with the CPU behind it, as with onnxruntime-qnn itself; a warning, the log and
+the report tell of nodes that did not go to the NPU. The rules on the arguments and their messages are ONNX
+Runtime's. Pure functions.
 """
 
 from __future__ import annotations
@@ -19,6 +19,25 @@ from typing import Any, Literal, get_args
 from qnnbridge._providers import CPU, QNN, option_text
 from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge_protocol.errors import OptionError, RemoteRuntimeError, RemoteTypeError, RemoteValueError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OrtEpAssignedNode:
+    name: str
+    domain: str
+    op_type: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OrtEpAssignedSubgraph:
+    """Nodes that one provider took together."""
+
+    ep_name: str
+    nodes: tuple[OrtEpAssignedNode, ...]
+
+    def get_nodes(self) -> list[OrtEpAssignedNode]:
+        return list(self.nodes)
+
 
 POLICY_VARIABLE = "QNNBRIDGE_DROPIN_PROVIDER"
 Policy = Literal["as-requested", "qnn", "cpu"]

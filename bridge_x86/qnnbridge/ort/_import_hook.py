@@ -1,0 +1,252 @@
+"""How `qnnbridge.ort` comes to be what ``import onnxruntime`` gives: in this process, and in those it starts.
+
+In this process a finder answers ``onnxruntime``. The modules are the same objects under both names, so that a
+class is one class however it was imported. ``importlib.metadata.version("onnxruntime")`` gives the version of
+the host's ONNX Runtime. Installed once; the import lock of Python protects it.
+
+Processes that this one starts get a folder with two one-line packages and their metadata, first on
+``PYTHONPATH``: multiprocessing, subprocess and any shell in between pass that on. The folder is kept in the
+user's cache, one per version, so that a process which outlives its parent still finds it. A child without
+qnnbridge gets an `ImportError` that says so.
+
+``python -m qnnbridge.ort._import_hook [-m] PROGRAM ARGS`` is for an interpreter that ignores ``PYTHONPATH``:
+Windows' embeddable Python (its ``._pth`` file), and any under ``-I`` or ``-E``. The finder is then installed
+from within; processes that the program starts have it only if they import `qnnbridge.dropin` themselves.
+
+A program that `qnnbridge exec` runs may need a host where there is none, or none can be started. It cannot know
+of that: its own lines are shown, down to the one that needed the host, and then the error in words, without the
+frames of qnnbridge (`show_in_words`). Any other exception, and all of them with ``QNNBRIDGE_DEBUG=1``, is shown
+as Python shows it. A hook that the program sets itself comes later and wins. Main thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import runpy
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterable, MutableMapping, Sequence
+from importlib.metadata import Distribution, DistributionFinder
+from types import ModuleType, TracebackType
+from typing import Any, Final
+
+import platformdirs
+
+from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol.errors import BreakerOpen, HostStartFailed
+
+# Set where the drop-in is on; its value is the folder.
+VARIABLE = "QNNBRIDGE_DROPIN"
+
+_MODULE = '''"""Answered by qnnbridge, see `qnnbridge.dropin`."""
+import importlib
+import sys
+del sys.modules[__name__]  # what follows puts another module there
+try:
+    import qnnbridge.dropin
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"{__name__} is answered by qnnbridge here, and this Python ({sys.executable}) lacks it: {error}. "
+        "Install qnnbridge there, or unset PYTHONPATH for that process."
+    ) from None
+importlib.import_module(__name__)
+'''
+
+
+def offer_to_children(environ: MutableMapping[str, str]) -> None:
+    """Put the folder first on the path of processes that are started with this environment."""
+    folder = _made()
+    path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != folder]
+    environ["PYTHONPATH"] = os.pathsep.join((folder, *path))
+    environ[VARIABLE] = folder
+
+
+def metadata_text() -> str:
+    """The METADATA file of the package ``onnxruntime``."""
+    from qnnbridge.ort._environment import host_version
+
+    return f"Metadata-Version: 2.1\nName: onnxruntime\nVersion: {host_version()}\nSummary: Answered by qnnbridge.\n"
+
+
+def _made() -> str:
+    from qnnbridge.ort._environment import host_version
+
+    version = host_version()
+    base = os.environ.get("QNNBRIDGE_CACHE_DIR") or platformdirs.user_cache_dir("qnnbridge", False)
+    folder = os.path.join(base, "dropin", f"{__version__}-{version or 'unknown'}")
+    files = {
+        os.path.join("onnxruntime", "__init__.py"): _MODULE,
+        os.path.join("onnxruntime_qnn", "__init__.py"): _MODULE,
+        os.path.join(f"onnxruntime-{version or '0'}.dist-info", "METADATA"): metadata_text(),
+    }
+    for name, text in files.items():
+        _write(os.path.join(folder, name), text)
+    return folder
+
+
+def _write(path: str, text: str) -> None:
+    """Whole or not at all: another process may be reading it, or writing the same."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            if file.read() == text:
+                return
+    except OSError:
+        pass
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)
+
+
+_NO_HOST: Final = (HostStartFailed, BreakerOpen)
+
+
+def show_in_words() -> None:
+    """From here on, in this process."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, _NO_HOST) or os.environ.get("QNNBRIDGE_DEBUG", "") not in ("", "0"):
+            before(kind, error, trace)
+            return
+        frames = [frame for frame in traceback.extract_tb(trace) if not _is_ours(frame.filename)]
+        if frames:
+            print("Traceback (most recent call last):", file=sys.stderr)
+            traceback.print_list(frames)
+        print(f"Error: {error}", file=sys.stderr)
+
+    sys.excepthook = hook
+
+
+def _is_ours(file: str) -> bool:
+    """Whether a frame is of qnnbridge, or of Python's own import on the way to it."""
+    import qnnbridge
+    import qnnbridge_protocol
+    from qnnbridge.ort import _import_hook
+
+    folders = [os.path.dirname(str(package.__file__)) for package in (qnnbridge, qnnbridge_protocol)]
+    folders.append(os.environ.get(_import_hook.VARIABLE, folders[0]))
+    return file.startswith("<frozen ") or any(file.startswith(folder + os.sep) for folder in folders)
+
+
+# The package, and the one that onnxruntime-qnn 2.x adds to it.
+_NAMES = {"onnxruntime": "qnnbridge.ort", "onnxruntime_qnn": "qnnbridge.ort._qnn_package"}
+
+
+class AlreadyImported(ImportError):
+    """onnxruntime itself was imported first; its classes are in use and cannot be exchanged."""
+
+
+def install() -> None:
+    """Idempotent. Raises `AlreadyImported`."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    real = sys.modules.get("onnxruntime")
+    if real is not None and getattr(real, "__name__", "") != "qnnbridge.ort":
+        raise AlreadyImported(
+            "onnxruntime is imported already, so qnnbridge cannot take its place. "
+            "Import qnnbridge.dropin before it, or start the program with `qnnbridge exec`."
+        )
+    sys.meta_path.insert(0, _Finder())
+    if os.environ.get(VARIABLE):  # a program that `qnnbridge exec` runs, or one that it started
+        show_in_words()
+    offer_to_children(os.environ)
+
+
+def target_of(name: str) -> str | None:
+    """The module that answers for `name`; ``None`` for names that are not ONNX Runtime's."""
+    first, dot, rest = name.partition(".")
+    base = _NAMES.get(first)
+    return None if base is None else base + dot + rest
+
+
+class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
+    is_stand_in = True
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        ours = target_of(fullname)
+        if ours is None:
+            _refuse_submodule(fullname, path)
+            return None
+        try:
+            found = importlib.util.find_spec(ours)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            parent, _, name = fullname.rpartition(".")
+            raise _not_there(parent, name)
+        is_package = found.submodule_search_locations is not None
+        return importlib.machinery.ModuleSpec(fullname, _Loader(ours), origin=found.origin, is_package=is_package)
+
+    def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
+        asked = getattr(context, "name", None)
+        if asked is None or asked.lower().replace("_", "-") == "onnxruntime":
+            yield _Metadata()
+
+
+def _refuse_submodule(fullname: str, path: Sequence[str] | None) -> None:
+    """``from onnxruntime import quantization`` looks for a module under the name that ours has itself."""
+    parent, _, name = fullname.rpartition(".")
+    if parent == "qnnbridge.ort" and importlib.machinery.PathFinder.find_spec(fullname, path) is None:
+        raise _not_there("onnxruntime", name)
+
+
+def _not_there(parent: str, name: str) -> ModuleNotFoundError:
+    from qnnbridge.ort._errors import missing
+
+    return ModuleNotFoundError(str(missing(parent, name)), name=f"{parent}.{name}")
+
+
+class _Loader(importlib.abc.Loader):
+    """Hands out a module that has another name of its own."""
+
+    def __init__(self, ours: str) -> None:
+        self._ours = ours
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self._ours)
+        self._own_spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._own_spec  # the import machinery has put the other one there
+
+
+class _Metadata(Distribution):
+    """Of the package ``onnxruntime``, as the host has it."""
+
+    def read_text(self, filename: str) -> str | None:
+        return metadata_text() if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Any:
+        from pathlib import Path
+
+        import qnnbridge
+
+        return Path(os.path.dirname(os.path.dirname(qnnbridge.__file__))) / path
+
+
+def main() -> None:
+    install()
+    arguments = sys.argv[1:]
+    is_module = arguments[0] == "-m"
+    sys.argv = arguments[1:] if is_module else arguments
+    folder = os.getcwd() if is_module else os.path.dirname(os.path.abspath(arguments[0]))
+    # An isolated interpreter has put no folder of this module first.
+    sys.path[: 0 if getattr(sys.flags, "safe_path", sys.flags.isolated) else 1] = [folder]
+    if is_module:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

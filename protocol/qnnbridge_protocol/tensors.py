@@ -1,0 +1,379 @@
+"""Values that a plain numpy array does not hold: `Typed` and `Sparse` tensors, string tensors, and maps.
+
+Pure functions and immutable classes; any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import operator
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any, Literal
+
+import numpy as np
+
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.elements import LAYOUTS, ElementType, element_of, measure, nbytes
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Typed:
+    """A dense tensor as raw bytes.
+
+    data: ``uint16`` for bfloat16 and ``uint8`` for float8, in the tensor's shape; ``uint8`` of one dimension for
+        types below a byte, packed from the lowest bit up (the first of two int4 is the low nibble).
+    element_type: a type that numpy cannot name; all others are plain arrays.
+    shape: of the tensor, in elements.
+
+    Two of them are compared with `equal_bits`; ``==`` is identity.
+    """
+
+    data: Array
+    element_type: ElementType
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        try:
+            element = ElementType(self.element_type)
+            shape = tuple(operator.index(dim) for dim in self.shape)
+        except (ValueError, TypeError) as error:
+            raise errors.InvalidArgument(
+                "A Typed tensor needs an ONNX element type and a shape.", cause=str(error)
+            ) from None
+        layout = LAYOUTS[element]
+        if layout.named:
+            raise errors.InvalidArgument(
+                f"Typed is for types that numpy cannot name; {element.text} is not one of them.",
+                fix=f"Pass a plain numpy array of dtype {layout.storage}.",
+            )
+        data, size = np.asarray(self.data), nbytes(element, shape)
+        if data.dtype.kind != "u" or data.dtype.itemsize != layout.storage.itemsize or data.nbytes != size:
+            raise errors.InvalidArgument(
+                f"The data of a {element.text} tensor of shape {shape} must be {size} bytes of {layout.storage}.",
+                cause=f"Got {data.nbytes} bytes of {data.dtype}.",
+            )
+        object.__setattr__(self, "data", data.reshape(-1 if layout.packed else shape))
+        object.__setattr__(self, "element_type", element)
+        object.__setattr__(self, "shape", shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return 0 if 0 in self.shape else _product(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+    @classmethod
+    def of(cls, array: Array) -> Typed:
+        """The raw form of an ml_dtypes array."""
+        element = element_of(array.dtype)
+        layout = None if element is None else LAYOUTS[element]
+        if element is None or layout is None or layout.named:
+            raise errors.InvalidArgument(f"{array.dtype} is not a type of ml_dtypes that ONNX knows.")
+        raw = np.asarray(array, order="C").view(layout.storage)
+        return cls(pack(raw, layout.bits) if layout.packed else raw, element, array.shape)
+
+    def numpy(self) -> Array:
+        """An ml_dtypes array with one element per item, or `data` itself where ml_dtypes (or the type in it) is
+        not installed."""
+        layout = LAYOUTS[self.element_type]
+        dtype = ml_dtype(self.element_type)
+        if dtype is None:
+            return self.data
+        if layout.packed:
+            return unpack(self.data, layout.bits, self.size).view(dtype).reshape(self.shape)
+        native = self.data.astype(self.data.dtype.newbyteorder("="), copy=False)
+        return np.ascontiguousarray(native).view(dtype).reshape(self.shape)
+
+
+def ml_dtype(element: ElementType) -> np.dtype[Any] | None:
+    """The ml_dtypes dtype of an element type, or ``None`` without ml_dtypes, or with one that is too old."""
+    name = LAYOUTS[element].ml_name
+    if name is None:
+        return None
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    scalar = getattr(ml_dtypes, name, None)
+    return None if scalar is None else np.dtype(scalar)
+
+
+def pack(codes: Array, bits: int) -> Array:
+    """Pack one code per byte into a stream of `bits` each, lowest bit first; unused bits of the end are zero."""
+    spread = np.unpackbits(codes.reshape(-1, 1), axis=1, bitorder="little")
+    return np.packbits(spread[:, :bits].reshape(-1), bitorder="little")
+
+
+def unpack(data: Array, bits: int, count: int) -> Array:
+    """The inverse of `pack`: `count` codes, one per byte, upper bits zero."""
+    spread = np.unpackbits(data, count=count * bits, bitorder="little").reshape(count, bits)
+    return np.packbits(spread, axis=1, bitorder="little").reshape(-1)
+
+
+def unused_bits(size: int, bits: int, count: int) -> int:
+    """Mask of the bits in the last of `size` bytes that belong to no element."""
+    used = count * bits - 8 * (size - 1) if size else 8
+    return 0xFF & ~((1 << used) - 1)
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    product = 1
+    for dim in shape:
+        product *= dim
+    return product
+
+
+Format = Literal["coo", "csr"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Sparse:
+    """A sparse tensor.
+
+    values: the elements that are stored, one dimension.
+    dense_shape: of the tensor that it stands for.
+    format: ``coo`` with one ``int64`` index array, of shape (n,) (positions in the flattened tensor) or (n, rank);
+        ``csr`` with two, the columns (n,) and the row starts (rows + 1,), or (0,) when nothing is stored.
+
+    Two of them are compared with `equal_bits`; ``==`` is identity.
+    """
+
+    values: Array
+    dense_shape: tuple[int, ...]
+    format: Format
+    indices: tuple[Array, ...]
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "dense_shape", tuple(operator.index(dim) for dim in self.dense_shape))
+            object.__setattr__(self, "values", np.asarray(self.values))
+            object.__setattr__(self, "indices", tuple(np.asarray(part) for part in self.indices))
+            _check_sparse(self)
+        except (ValueError, TypeError) as error:
+            raise errors.InvalidArgument("This is not a valid sparse tensor.", cause=str(error)) from None
+
+
+def _check_sparse(tensor: Sparse) -> None:
+    shape, values, parts = tensor.dense_shape, tensor.values, tensor.indices
+    count, _ = measure(8, shape)
+    if values.ndim != 1:
+        raise ValueError(f"values have {values.ndim} dimensions, not one")
+    for part in parts:
+        if part.dtype.kind != "i" or part.dtype.itemsize != 8:
+            raise ValueError(f"indices are {part.dtype}, not int64")
+    stored = len(values)
+    if tensor.format == "coo" and len(parts) == 1:
+        if parts[0].shape == (stored,):
+            _in_range(parts[0], count)
+        elif parts[0].shape == (stored, len(shape)):
+            for axis, dim in enumerate(shape):
+                _in_range(parts[0][:, axis], dim)
+        else:
+            raise ValueError(f"indices of shape {parts[0].shape} for {stored} values of rank {len(shape)}")
+    elif tensor.format == "csr" and len(parts) == 2:
+        _check_csr(shape, stored, *parts)
+    else:
+        raise ValueError(f"format {tensor.format!r:.40} with {len(parts)} index arrays")
+
+
+def _check_csr(shape: tuple[int, ...], stored: int, columns: Array, starts: Array) -> None:
+    if len(shape) != 2:
+        raise ValueError(f"CSR is for matrices, not for rank {len(shape)}")
+    if columns.shape != (stored,):
+        raise ValueError(f"columns of shape {columns.shape} for {stored} values")
+    _in_range(columns, shape[1])
+    if stored == 0 and starts.shape == (0,):
+        return
+    if starts.shape != (shape[0] + 1,) or starts[0] != 0 or starts[-1] != stored:
+        raise ValueError(f"row starts must be {shape[0] + 1} numbers from 0 to {stored}")
+    if bool((starts[1:] < starts[:-1]).any()):
+        raise ValueError("row starts must not decrease")
+
+
+def _in_range(index: Array, limit: int) -> None:
+    if index.size and (int(index.min()) < 0 or int(index.max()) >= limit):
+        raise ValueError(f"an index is outside 0..{limit - 1}")
+
+
+# All strings of one tensor together, as UTF-8.
+MAX_TEXT_BYTES = 2**32 - 1
+
+_OFFSET = np.dtype("<u4")
+
+
+def encode_strings(array: Array) -> tuple[Array, Array]:
+    """The two buffers of an array of ``str`` (dtype object, U or T) or of UTF-8 bytes (dtype S)."""
+    texts = _texts(array)
+    try:
+        joined = "".join(texts)
+        blob = joined.encode()
+        if len(blob) == len(joined):
+            lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        else:
+            lengths = np.fromiter((len(text.encode()) for text in texts), np.int64, len(texts))
+    except (TypeError, UnicodeEncodeError):
+        raise _refused(texts) from None
+    if len(blob) > MAX_TEXT_BYTES:
+        raise errors.InvalidArgument(
+            f"The strings of one tensor are {len(blob)} bytes; at most {MAX_TEXT_BYTES} can be sent.",
+            fix="Send them in several calls.",
+        )
+    offsets = np.zeros(len(texts) + 1, _OFFSET)
+    offsets[1:] = np.cumsum(lengths)
+    return offsets.view(np.uint8), np.frombuffer(blob, np.uint8)
+
+
+def _texts(array: Array) -> list[Any]:
+    if array.dtype.kind == "S":
+        try:
+            return [item.decode() for item in array.reshape(-1).tolist()]
+        except UnicodeDecodeError as error:
+            raise errors.InvalidArgument(
+                "An array of bytes can stand for strings only if each item is UTF-8.",
+                cause=str(error),
+                fix="Decode the bytes with their real encoding and pass an array of str.",
+            ) from None
+    try:
+        texts: list[Any] = array.reshape(-1).tolist()
+    except (ValueError, SystemError) as error:  # a U array may hold numbers beyond Unicode; numpy's class varies
+        raise errors.InvalidArgument("The array holds text that is not Unicode.", cause=str(error)) from None
+    return texts
+
+
+def _refused(texts: list[Any]) -> errors.InvalidArgument:
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            return errors.InvalidArgument(
+                f"Element {index} of a string tensor is {type(text).__name__}, not str.",
+                cause="An array of dtype object is a tensor of strings to ONNX, and all its elements must be str.",
+                fix="Convert the elements with str(), or give the array a numeric dtype if numbers are meant.",
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return errors.InvalidArgument(
+                f"Element {index} of a string tensor cannot be written as UTF-8.",
+                cause=str(error),
+                fix="Remove lone surrogates; text.encode(errors='surrogateescape') gives the bytes back.",
+            )
+    return errors.InvalidArgument("A string tensor holds text that cannot be written as UTF-8.")
+
+
+def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
+    """The strings; `ValueError` (also as `UnicodeDecodeError`) where the buffers are not what they should be."""
+    if offsets.nbytes != (count + 1) * _OFFSET.itemsize:
+        raise ValueError(f"{offsets.nbytes} bytes of offsets for {count} strings")
+    ends = np.ndarray((count + 1,), _OFFSET, offsets)
+    if ends[0] != 0 or ends[-1] != blob.nbytes or bool((ends[1:] < ends[:-1]).any()):
+        raise ValueError("string offsets do not rise from 0 to the size of the text")
+    raw = bytes(blob)
+    edges = ends.tolist()
+    pairs = itertools.pairwise(edges)
+    if raw.isascii():
+        text = raw.decode("ascii")
+        return [text[start:end] for start, end in pairs]
+    return [raw[start:end].decode() for start, end in pairs]
+
+
+Rows = list[dict[Any, Any]]
+
+SCALAR_ELEMENTS = frozenset({ElementType.INT64, ElementType.FLOAT, ElementType.DOUBLE, ElementType.STRING})
+KEY_ELEMENTS = frozenset({ElementType.INT64, ElementType.STRING})
+
+
+def keys_array(keys: Iterable[Any], declared: ElementType | None) -> Array:
+    """Keys as an ``int64`` or object array of one dimension. `declared` decides only for no keys at all."""
+    listed = list(keys)
+    kinds = {_kind(cls) for cls in set(map(type, listed))}
+    if kinds == {"int"}:
+        return _integers(listed)
+    if kinds == {"str"} or (not kinds and declared is not ElementType.INT64):
+        return np.array(listed, dtype=object)
+    if not kinds:
+        return np.empty(0, np.int64)
+    raise errors.InvalidArgument(
+        f"The keys of a map must be all int or all str, not {_class_names(listed)}.",
+        fix="Use the key type that the model declares: int64 or string.",
+    )
+
+
+def scalars_array(values: Iterable[Any], declared: ElementType | None) -> Array | None:
+    """Scalar values as an array of one dimension; ``None`` if they are not scalars but values of their own.
+
+    `declared` settles what Python's types leave open: ``float`` is `DOUBLE` unless `FLOAT` is declared, and an
+    ``int`` among floats or for a declared float is taken as a float, as ONNX Runtime does.
+    """
+    listed = list(values)
+    kinds = {_kind(cls) for cls in set(map(type, listed))}
+    if "other" in kinds:
+        if len(kinds) == 1:
+            return None
+    elif kinds == {"str"} or (not kinds and declared is ElementType.STRING):
+        return np.array(listed, dtype=object)
+    elif kinds <= {"int", "float"}:
+        floats = declared in (ElementType.FLOAT, ElementType.DOUBLE)
+        if kinds == {"int"} and not floats:
+            return _integers(listed)
+        if floats or kinds == {"float"}:
+            return _floats(listed, np.float32 if declared is ElementType.FLOAT else np.float64)
+        if not kinds:
+            return np.empty(0, np.int64 if declared is ElementType.INT64 else np.float64)
+    raise errors.InvalidArgument(
+        f"The values of a map must be all int, all float or all str, not {_class_names(listed)}.",
+        cause="These are the scalars that ONNX Runtime takes in a map, and a map holds one type.",
+        fix="Convert the values, for example with float().",
+    )
+
+
+def one_key_list(rows: Rows) -> bool:
+    """All maps have the same keys in the same order, and at least one."""
+    first = list(rows[0])
+    return bool(first) and all(list(row) == first for row in rows)
+
+
+def flat_keys(rows: Rows) -> Iterable[Any]:
+    return chain.from_iterable(rows)
+
+
+def flat_values(rows: Rows) -> Iterable[Any]:
+    return chain.from_iterable(row.values() for row in rows)
+
+
+def _kind(cls: type[Any]) -> str:
+    if issubclass(cls, str):
+        return "str"
+    if issubclass(cls, (bool, np.bool_)):
+        return "bool"
+    if issubclass(cls, (int, np.integer)) and not issubclass(cls, np.timedelta64):
+        return "int"
+    if issubclass(cls, float) or (issubclass(cls, np.floating) and np.dtype(cls).itemsize < 8):
+        return "float"  # np.float64 is a float; a long double does not fit in one
+    return "other"
+
+
+def _integers(values: list[Any]) -> Array:
+    try:
+        if set(map(type, values)) != {int}:  # numpy wraps an np.uint64 that does not fit, but refuses such an int
+            values = [int(value) for value in values]
+        return np.array(values, dtype=np.int64)
+    except OverflowError as error:
+        raise errors.InvalidArgument("An integer of a map does not fit int64.", cause=str(error)) from None
+
+
+def _floats(values: list[Any], dtype: type[np.floating[Any]]) -> Array:
+    try:
+        with np.errstate(over="ignore"):  # too large for a float is infinite, as in ONNX Runtime
+            return np.array(values, dtype=np.float64).astype(dtype, copy=False)
+    except OverflowError as error:
+        raise errors.InvalidArgument("An integer of a map does not fit a float.", cause=str(error)) from None
+
+
+def _class_names(values: list[Any]) -> str:
+    return ", ".join(sorted({type(value).__name__ for value in values}))
