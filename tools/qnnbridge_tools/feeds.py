@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from qnnbridge_protocol import elements, typed
+from qnnbridge_protocol import elements, tensors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import NotImplemented as NotCarried
 from qnnbridge_protocol.errors import OptionError
@@ -66,7 +66,7 @@ def full_shape(name: str, declared: Sequence[int | str | None] | None, dimension
 
 def random_value(
     name: str, type_text: str, shape: tuple[int, ...], rng: np.random.Generator
-) -> np.ndarray[Any, Any] | typed.Typed:
+) -> np.ndarray[Any, Any] | tensors.Typed:
     """A tensor of the declared type with values from `rng`."""
     declared = elements.from_ort_type(type_text)
     if declared.kind != "tensor" or declared.element is None:
@@ -83,18 +83,18 @@ def random_value(
 
 def _tensor(
     element: ElementType, shape: tuple[int, ...], rng: np.random.Generator
-) -> np.ndarray[Any, Any] | typed.Typed:
+) -> np.ndarray[Any, Any] | tensors.Typed:
     dtype = elements.numpy_dtype(element)
     if element is ElementType.STRING:
         return np.asarray(rng.choice(_WORDS, size=shape), dtype=object)
     if element is ElementType.BFLOAT16:
         upper_half = rng.random(shape, dtype=np.float32).view(np.uint32) >> 16
-        return typed.Typed(upper_half.astype(dtype), element, shape)
+        return tensors.Typed(upper_half.astype(dtype), element, shape)
     if element in _CODES:
         low, high = _CODES[element]
         codes = rng.integers(low, high, size=shape, dtype=np.uint8)
         layout = elements.LAYOUTS[element]
-        return typed.Typed(typed.pack(codes, layout.bits) if layout.packed else codes, element, shape)
+        return tensors.Typed(tensors.pack(codes, layout.bits) if layout.packed else codes, element, shape)
     if dtype.kind == "c":
         return np.asarray(rng.random(shape) + 1j * rng.random(shape)).astype(dtype)
     if dtype.kind == "f":
