@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-from qnnbridge_protocol.check_sums import check_sum
+from qnnbridge_protocol.values import check_sum
 from qnnbridge_tools.bench import moments, work
 from qnnbridge_tools.bench.hosts import WAYS
 from qnnbridge_tools.bench.measuring import Contender, pinned, race, summary

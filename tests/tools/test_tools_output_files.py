@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests import needs
 
 from qnnbridge_protocol.elements import ElementType
-from qnnbridge_protocol.sparse import Sparse
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Sparse, Typed
 from qnnbridge_tools.run_once import MAX_NAME_LENGTH, safe_names, write
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from qnnbridge_protocol.elements import ElementType
-from qnnbridge_protocol.sparse import Sparse
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Sparse, Typed
 from qnnbridge_tools.run_once import Summary, summarize
 
 

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_protocol.errors import NoSuchFile, OptionError, PlacementRefused
-from qnnbridge_protocol.sparse import Sparse
-from qnnbridge_protocol.typed import Typed, ml_dtype
+from qnnbridge_protocol.tensors import Sparse, Typed, ml_dtype
 from qnnbridge_tools import arguments, feeds, output, session_report
 from qnnbridge_tools.arguments import Dimensions, InputFile
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge_protocol.check_sums import check_sum
 from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.values import check_sum
 from qnnbridge_tools.bench.measuring import Batch, Contender, timed
 
 if TYPE_CHECKING:

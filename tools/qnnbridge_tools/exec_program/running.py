@@ -129,12 +129,12 @@ class Program:
 
 def environment_for(provider: str) -> dict[str, str]:
     """In which the program finds the drop-in. Raises `HostError` where there is no host to ask for its version."""
-    from qnnbridge.ort._import_hook import children
-    from qnnbridge.ort._provider_choice import POLICY_VARIABLE
+    from qnnbridge.ort import _import_hook
+    from qnnbridge.ort._providers import POLICY_VARIABLE
 
     environ = dict(os.environ)
     environ[POLICY_VARIABLE] = provider
-    children.offer_to_children(environ)
+    _import_hook.offer_to_children(environ)
     return environ
 
 

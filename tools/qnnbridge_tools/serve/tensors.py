@@ -17,7 +17,7 @@ import numpy as np
 
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, from_ort_type, measure
-from qnnbridge_protocol.typed import Typed
+from qnnbridge_protocol.tensors import Typed
 from qnnbridge_tools.serve.errors import Refused, bad_request
 
 DATATYPES: Final[Mapping[ElementType, str]] = {
