@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -187,9 +188,15 @@ def test_killed_in_any_step_it_goes_on_there(ready: Path, tmp_path: Path) -> Non
     shutil.copy(ready / "m.onnx", model)
     out = tmp_path / "out"
     command = [sys.executable, "-c", KILLED_SOON_AFTER, "prepare", str(model), "-o", str(out), *BATCH]
+    temporary = tmp_path / "temporary"  # a killed process cannot remove its own
+    temporary.mkdir()
     for step in ("fix ...", "compile ", "verify "):
         process = subprocess.Popen(
-            [*command[:3], step, *command[3:]], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+            [*command[:3], step, *command[3:]],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "TMPDIR": str(temporary)},
         )
         assert process.stderr is not None
         kept = list(process.stderr)

@@ -11,9 +11,9 @@ from qnnbridge._compiling.compare import TOLERANCES
 from qnnbridge_protocol.errors import Fail, HostCrashed, OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import Dimensions
+from qnnbridge_tools.models.shared.sessions import Answer
 from qnnbridge_tools.models.verify import input_sets, traps, trying
 from qnnbridge_tools.models.verify.input_sets import EXTREMES, applied, why_not
-from qnnbridge_tools.models.verify.running import Answer
 from qnnbridge_tools.models.verify.trying import judge
 
 HALF = TOLERANCES["fp16"]

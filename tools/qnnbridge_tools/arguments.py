@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -120,6 +120,21 @@ def _is_size(word: str) -> bool:
     return word.isascii() and word.isdigit() and int(word) > 0
 
 
+def read_chip(text: str) -> int:
+    """`--soc-model`: the number of a chip, from its number or its name."""
+    from qnnbridge_host.model.chips import CHIPS, chip_named
+
+    known = chip_named(text.strip())
+    if known is not None:
+        return known.number
+    if text.strip().isascii() and text.strip().isdecimal() and int(text):
+        return int(text)
+    raise OptionError(
+        f'--soc-model "{text}" is neither a number nor the name of a chip.',
+        fix="Known: " + ", ".join(f"{chip.name}={chip.number}" for chip in CHIPS) + ".",
+    )
+
+
 def read_timeout(seconds: float | None) -> float | None:
     """`--timeout`: none, or more than nothing."""
     if seconds is not None and not seconds > 0:
@@ -193,14 +208,20 @@ def refuse_unknown_of(inputs: Iterable[ModelInput], dimensions: Dimensions) -> N
         for axis, size in enumerate(node.shape or ())
         if not isinstance(size, int) or size < 0
     }
-    names = {f"{name}:{axis}" for name, axis in free} | {size for size in free.values() if size}
-    there = dict.fromkeys(size or f"{name}:{axis}" for (name, axis), size in free.items())
+    refuse_unknown_names(free, dimensions)
+
+
+def refuse_unknown_names(free: Mapping[tuple[str, int], str | None], dimensions: Dimensions) -> None:
+    """`refuse_unknown`, for free dimensions by input and axis, with their names."""
+    # A text like "x:0" is kept by name and by axis: it may also be a name for a dimension.
+    names = {f"{name}:{axis}" for name, axis in free} | {name for name in free.values() if name}
+    there = dict.fromkeys(name or f"{given}:{axis}" for (given, axis), name in free.items())
     for name in dimensions.by_name:
         if name not in names:
             raise OptionError(
                 f'The model has no free dimension "{name}".',
                 cause=f"Its free dimensions: {', '.join(there) or 'none'}.",
-                fix="Name one of these." if free else "Leave --dim away.",
+                fix="Name one of these, or an input and its axis: --dim x:0=1." if free else "Leave --dim away.",
             )
 
 

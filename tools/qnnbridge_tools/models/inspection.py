@@ -11,16 +11,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qnnbridge_host.model.chips import CHIPS, chip_label, chip_named, chip_of
+from qnnbridge_host.model.chips import chip_label, chip_of
 from qnnbridge_host.model.compatibility import Target
 from qnnbridge_host.model.compatibility_check import Examination, examine
 from qnnbridge_host.model.context_files import Blob
 from qnnbridge_host.model.host_traits import HostTraits
 from qnnbridge_host.model.nodes import EpContextNode
 from qnnbridge_host.model.scan import ModelScan, scan_model
-from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import output
+from qnnbridge_tools.arguments import read_chip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Facts:
 
 def gather(model: Path, *, soc_model: str | None = None, host_python: str | None = None) -> Facts:
     """Raises what `scan_model` raises, `OptionError` for an unknown chip, `HostError` for a wrong `host_python`."""
-    options = _options(soc_model)
+    options = {"soc_model": str(read_chip(soc_model))} if soc_model is not None else {}
     path = os.path.abspath(model)
     scan = scan_model(path)
     files = tuple(DataFile(name, _size(os.path.join(os.path.dirname(path), name))) for name in scan.external_files)
@@ -66,18 +67,6 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
         problem = error
     examination = examine(path, scan, host or HostTraits())
     return Facts(path, scan, files, examination, host, python, problem)
-
-
-def _options(soc_model: str | None) -> dict[str, str]:
-    if soc_model is None:
-        return {}
-    chip = chip_named(soc_model)
-    if chip is None and not soc_model.strip().isdigit():
-        known = ", ".join(f"{chip.name}={chip.number}" for chip in CHIPS)
-        raise OptionError(
-            f"--soc-model {soc_model!r} is neither a number nor the name of a chip.", fix=f"Known are {known}."
-        )
-    return {"soc_model": str(chip.number) if chip else soc_model.strip()}
 
 
 def _size(path: str) -> int | None:

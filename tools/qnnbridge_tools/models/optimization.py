@@ -27,8 +27,7 @@ from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 from qnnbridge_tools import output
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.models.shared import cpu, files, graphs, shapes
-from qnnbridge_tools.models.shared.comparing import Check, check_same, difference_text, evidence, tolerance_of
-from qnnbridge_tools.models.shared.cpu import require_models_extra
+from qnnbridge_tools.models.shared.comparing import Check, Reference, check_lines, evidence, tolerance_of
 from qnnbridge_tools.models.shared.files import Output, inside_folder, total_size
 
 if TYPE_CHECKING:
@@ -231,25 +230,23 @@ def optimize_model(
     begun = time.perf_counter()
     if if_compiled not in ("error", "skip"):
         raise OptionError(f'if_compiled is "{if_compiled}".', fix='One of "error", "skip".')
-    from qnnbridge_host.model.guard import refuse_compiled
     from qnnbridge_host.model.scan import scan_model
 
     model_path, target_path = files.existing_model(Path(source)), Path(target)
-    scan = scan_model(model_path, count_nodes=False)
-    if scan.is_compiled and if_compiled == "skip":
-        return pass_through(model_path, target_path, scan, level, overwrite=overwrite)
-    refuse_compiled(model_path, COMMAND)
-    require_models_extra(COMMAND)  # behind the guard: nobody should install it to be refused then
+    if if_compiled == "skip":
+        scan = scan_model(model_path, count_nodes=False)
+        if scan.is_compiled:
+            return pass_through(model_path, target_path, scan, level, overwrite=overwrite)
+    model = files.given_model(model_path, COMMAND)
     graph_level = ort_level(level)
-    weight_files = files.weight_files(model_path, scan.external_files)
-    external = bool(weight_files) or scan.size_bytes > graphs.TOO_LARGE_FOR_ONE_MESSAGE
+    external = model.needs_external_data
     with files.Output(
-        model_path, target_path, overwrite=overwrite, source_files=weight_files, external=external
+        model_path, target_path, overwrite=overwrite, source_files=model.weights, external=external
     ) as output:
         original = graphs.load(model_path)
         given = model_path
         if shapes.fix(original, shapes.as_dimensions(dims)):
-            given = output.resized(original, model_path, scan.external_files)
+            given = output.resized(original, model_path, model.scan.external_files)
         _optimize(given, output, graph_level, external)
         changes = _finish(original, output.model)
         result = graphs.load(output.model)
@@ -264,7 +261,7 @@ def optimize_model(
         written,
         nodes_before=before,
         nodes_after=after,
-        bytes_before=files.total_size([model_path, *weight_files]),
+        bytes_before=files.total_size([model_path, *model.weights]),
         bytes_after=files.total_size(written),
         changes=tuple(changes),
         warnings=(*_level_warnings(level, before, after), *_free_warning(free)),
@@ -304,12 +301,8 @@ def _finish(original: Any, path: Path) -> list[str]:
 
 
 def _checked(given: Path, result: Path, tolerance: float, seed: int) -> Check:
-    check = check_same(
-        lambda: cpu.open_session(given, given.name),
-        lambda: cpu.open_session(result, "the optimised model"),
-        tolerance=tolerance,
-        seed=seed,
-    )
+    reference = Reference(lambda: cpu.open_session(given, given.name), tolerance=tolerance, seed=seed)
+    check = reference.check(lambda: cpu.open_session(result, "the optimised model"))
     if check.compared and not check.agrees:
         raise ModelError(
             f"The optimised {given.name} does not compute what the original computes. Nothing was written.",
@@ -331,27 +324,22 @@ def print_result(result: OptimizeResult) -> None:
     if not result.passed_through:
         output.print_table(["operator", "before", "after"], _op_rows(result))
         print()
-    pairs = [("model", str(result.source)), ("written", str(result.files[0]))]
-    pairs += [("", str(path)) for path in result.files[1:]]
+    pairs = files.written_pairs(result.source, result.files)
     pairs.append(("size", f"{result.bytes_before:,} -> {result.bytes_after:,} bytes"))
     if not result.passed_through:
         pairs += [("level", result.level), ("time", output.seconds(result.seconds))]
-        pairs += [("check", line) for line in _check_lines(result.check)]
+        pairs += [("check", line) for line in check_lines(result.check, _agreement(result.check))]
     pairs += [("note", change) for change in result.changes]
     pairs += [("warning", warning) for warning in result.warnings]
     output.print_pairs("Passed through" if result.passed_through else "Optimised", pairs)
 
 
-def _check_lines(check: Check | None) -> list[str]:
+def _agreement(check: Check | None) -> str:
     if check is None:
-        return ["none: --no-check"]
-    if not check.compared:
-        return [f"nothing could be compared: {check.reason}"]
+        return ""
     sizes = ", ".join(f"{name}={size}" for name, size in check.sizes.items())
-    head = f"agrees with the original on {check.samples} made-up inputs, on the CPU" + (
-        f" ({sizes})" if sizes else ""
-    )
-    return [head, *(difference_text(output) for output in check.outputs)]
+    made_up = f"{check.samples} made-up inputs, on the CPU" + (f" ({sizes})" if sizes else "")
+    return f"agrees with the original on {made_up}"
 
 
 def document(result: OptimizeResult) -> dict[str, Any]:

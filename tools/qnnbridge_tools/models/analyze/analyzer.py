@@ -6,11 +6,10 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from qnnbridge_protocol.errors import BridgeError, HostStartFailed, OptionError, ProviderUnavailable
-from qnnbridge_tools.arguments import Dimensions
+from qnnbridge_protocol.errors import BridgeError, HostStartFailed, ProviderUnavailable
+from qnnbridge_tools.arguments import Dimensions, read_chip
 from qnnbridge_tools.models.analyze import tables
 from qnnbridge_tools.models.analyze.ask_qnn import ask
 from qnnbridge_tools.models.analyze.graph_view import GraphView
@@ -28,7 +27,6 @@ from qnnbridge_tools.models.analyze.result import (
 )
 from qnnbridge_tools.models.shared import files, graphs
 from qnnbridge_tools.models.shared import shapes as model_shapes
-from qnnbridge_tools.models.shared.cpu import require_models_extra
 
 _NAMED = 3
 # Kinds of objections for which the parts are counted again; each takes a walk over the graph.
@@ -39,7 +37,11 @@ _ORDER = {"crash": 0, "fails": 1, "cpu": 2, "model": 3}
 def advise(
     view: GraphView, verdicts: Sequence[Verdict], costs: Sequence[Cost], notes: Sequence[Advice]
 ) -> list[Advice]:
-    """notes: about the model as a whole."""
+    """Things to do, the most valuable first; objections of one kind are one thing. notes: about the whole model.
+
+    The value of a thing is found by trying: its nodes are put on QNN in a copy of the answer, and the parts counted
+    again.
+    """
     kinds: dict[tuple[str, str, str], list[int]] = {}
     for index, verdict in enumerate(verdicts):
         if verdict.place in BAD:
@@ -108,23 +110,17 @@ def analyze_model(
     soc_model: number or name of the chip; default that of this computer, or 60 (Snapdragon X Elite). offline: the
     rules only. Raises `CompiledModelRefused`, `NoSuchFile`, `InvalidProtobuf`, `OptionError`.
     """
-    from qnnbridge_host.model.guard import refuse_scanned
-    from qnnbridge_host.model.scan import scan_model
-
-    path = files.existing_model(Path(source))
     number, label, arch = chip_options(soc_model)
     begun = time.perf_counter()
-    scan = scan_model(path, count_nodes=False)
-    refuse_scanned(scan, COMMAND)
-    require_models_extra(COMMAND)  # behind the guard: nobody should install it to be refused then
-    files.weight_files(path, scan.external_files)
+    given = files.given_model(source, COMMAND)
+    path, scan = given.path, given.scan
     model = graphs.load(path)
     fixed = model_shapes.fix(
         model, model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
     )
     model = _inlined(model)
     if fixed:
-        _forget_shapes(model)
+        model_shapes.forget_inferred(model.graph)
     prediction = predict_model(model, arch, path.parent)
     view = prediction.view
     predicted = _with_parts(view, prediction.verdicts)
@@ -174,27 +170,16 @@ def analyze_model(
 
 def chip_options(soc_model: str | None) -> tuple[str, str, int]:
     """What to tell the host ("" for its own choice), words for people, and the architecture."""
-    from qnnbridge_host.model.chips import (
-        CHIPS,
-        DEFAULT_SIMULATED_CHIP,
-        chip_label,
-        chip_named,
-        chip_of,
-        chip_of_this_computer,
-    )
+    from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_label, chip_of, chip_of_this_computer
 
     if soc_model is None:
         here = chip_of_this_computer()
         chip = here or chip_of(DEFAULT_SIMULATED_CHIP)
         assert chip is not None
         return ("" if here else str(chip.number)), chip.label, chip.arch
-    named = chip_named(soc_model)
-    if named is not None:
-        return str(named.number), named.label, named.arch
-    if soc_model.strip().isdigit():
-        return soc_model.strip(), chip_label(int(soc_model)), tables.FIRST_FLOAT_ARCH
-    known = ", ".join(f"{chip.name}={chip.number}" for chip in CHIPS)
-    raise OptionError(f'"{soc_model}" is neither the number nor the name of a chip.', fix=f"Known are {known}.")
+    number = read_chip(soc_model)
+    named = chip_of(number)
+    return str(number), chip_label(number), named.arch if named is not None else tables.FIRST_FLOAT_ARCH
 
 
 def _inlined(model: Any) -> Any:
@@ -204,15 +189,6 @@ def _inlined(model: Any) -> Any:
     from onnx import inliner
 
     return inliner.inline_local_functions(model)
-
-
-def _forget_shapes(model: Any) -> None:
-    """What is declared for other sizes; everything is inferred again."""
-    del model.graph.value_info[:]
-    for value in model.graph.output:
-        for dimension in value.type.tensor_type.shape.dim:
-            if not dimension.HasField("dim_value"):
-                dimension.Clear()
 
 
 def _with_parts(view: GraphView, verdicts: tuple[Verdict, ...]) -> Placed:

@@ -7,10 +7,8 @@ found again by names that a copy of the model gets for this. The host is a proce
 from __future__ import annotations
 
 import json
-import logging
 import re
 import tempfile
-import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from qnnbridge_tools.models.analyze.graph_view import GraphView
 from qnnbridge_tools.models.analyze.predict import parts_of
 from qnnbridge_tools.models.analyze.result import Placed, Truth, Verdict
 from qnnbridge_tools.models.shared.files import link_files
+from qnnbridge_tools.models.shared.sessions import QNN, Settings, opened
 
 _TRACE_FILE = "qnn_op_trace.json"
 _NAME = re.compile(r"qnnbridge_node_(\d+)(?:_token_\d+)?$")
@@ -74,37 +73,13 @@ def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: P
 def _make(
     host: Any, model: Path, folder: Path, options: Mapping[str, str], timeout_s: float | None
 ) -> tuple[Any, BridgeError | None]:
+    """The placement of a session with tracing, or why there is none."""
     tracing = {"enable_framework_op_trace": "1", "framework_op_trace_dir": str(folder)}
-    # It would warn that nodes are on the CPU, which the report tells node by node.
-    log = logging.getLogger("qnnbridge")
-    before, log.disabled = log.disabled, True
-    try:
-        return _session(host, model, options, tracing, timeout_s)
-    finally:
-        log.disabled = before
-
-
-def _session(
-    host: Any, model: Path, options: Mapping[str, str], tracing: Mapping[str, str], timeout_s: float | None
-) -> tuple[Any, BridgeError | None]:
-    from qnnbridge import CpuFallbackWarning, InferenceSession
-
     whole = {"offload_graph_io_quantization": "0", **options}
     for extra in (tracing, {}):
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", CpuFallbackWarning)  # the report is about nothing else
-                with InferenceSession(
-                    str(model),
-                    providers=["QNNExecutionProvider"],
-                    provider_options=[{**whole, **extra}],
-                    host=host,
-                    fallback="cpu",
-                    timeout=timeout_s,
-                    retry=0,
-                    cache=False,
-                ) as session:
-                    return session.placement, None
+            with opened(host, model, QNN, Settings({**whole, **extra}, {}, timeout_s)) as session:
+                return session.placement, None
         except OptionError as error:
             if not extra:
                 return None, error

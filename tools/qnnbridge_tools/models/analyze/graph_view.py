@@ -11,8 +11,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from qnnbridge_tools.models.shared import graphs
 
 TYPE_NAMES: Mapping[int, str] = {
@@ -192,7 +190,7 @@ def view_of(model: Any, known: Mapping[str, graphs.TensorType] | None = None) ->
             graphs.op_name(node),
             tuple(map(tensor_of, node.input)),
             tuple(map(tensor_of, node.output)),
-            _attributes(node),
+            graphs.attribute_values(node),
             *_inner(node),
         )
         for index, node in enumerate(model.graph.node)
@@ -206,35 +204,13 @@ def view_of(model: Any, known: Mapping[str, graphs.TensorType] | None = None) ->
         graphs.opset_of(model) or 0,
         model.ir_version,
         sizes,
-        frozenset(_captured(model.graph)),
+        frozenset(graphs.captured_names(model.graph)),
     )
 
 
 def _constants(graph: Any) -> Iterator[Any]:
     yield from graph.initializer
-    for node in graph.node:
-        if node.op_type == "Constant" and node.domain in graphs.ONNX_DOMAINS:
-            for attribute in node.attribute:
-                tensor = _constant_tensor(attribute)
-                if tensor is not None:
-                    tensor.name = node.output[0]
-                    yield tensor
-
-
-def _constant_tensor(attribute: Any) -> Any | None:
-    from onnx import TensorProto, numpy_helper
-
-    if attribute.name == "value":
-        tensor = TensorProto()
-        tensor.CopyFrom(attribute.t)
-        return tensor
-    if attribute.name in ("value_int", "value_ints"):
-        whole = attribute.i if attribute.name == "value_int" else list(attribute.ints)
-        return numpy_helper.from_array(np.asarray(whole, np.int64))
-    if attribute.name in ("value_float", "value_floats"):
-        number = attribute.f if attribute.name == "value_float" else list(attribute.floats)
-        return numpy_helper.from_array(np.asarray(number, np.float32))
-    return None
+    yield from filter(None, map(graphs.constant_tensor, graph.node))
 
 
 def _bytes_of(tensor: Any) -> int:
@@ -255,18 +231,6 @@ def _read(tensor: Any, values: dict[str, Any]) -> None:
         return
 
 
-def _attributes(node: Any) -> dict[str, Any]:
-    from onnx import helper
-
-    found: dict[str, Any] = {}
-    for attribute in node.attribute:
-        if attribute.HasField("t") or attribute.HasField("g") or attribute.graphs or attribute.tensors:
-            continue
-        value = helper.get_attribute_value(attribute)
-        found[attribute.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    return found
-
-
 def _inner(node: Any) -> tuple[int, tuple[str, ...]]:
     ops = [
         graphs.op_name(inner)
@@ -276,12 +240,3 @@ def _inner(node: Any) -> tuple[int, tuple[str, ...]]:
         for inner in deep.node
     ]
     return len(ops), tuple(dict.fromkeys(ops))
-
-
-def _captured(graph: Any) -> Iterator[str]:
-    for inner in graphs.subgraphs(graph):
-        if inner is not graph:
-            for node in inner.node:
-                yield from node.input
-            for value in inner.output:
-                yield value.name

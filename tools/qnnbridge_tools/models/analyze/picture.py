@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib.resources
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools import output
 from qnnbridge_tools.models.analyze.graph_view import Tensor
 from qnnbridge_tools.models.analyze.result import Analysis, shares_of
+from qnnbridge_tools.models.shared.files import write_whole
 
 WORDS = {
     "qnn": "on the NPU",
@@ -40,12 +41,7 @@ def refuse(path: Path, model: Path, *, overwrite: bool) -> None:
 def write(analysis: Analysis, path: Path) -> None:
     """Writes the page whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(page(analysis), encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_whole(path, page(analysis))
 
 
 def page(analysis: Analysis) -> str:
@@ -107,5 +103,5 @@ def data(analysis: Analysis) -> dict[str, Any]:
 
 
 def _tensor(tensor: Tensor) -> list[str]:
-    shape = "?" if tensor.shape is None else "x".join("?" if size is None else str(size) for size in tensor.shape)
-    return [tensor.name, tensor.type or "?", shape or "scalar", "constant" if tensor.constant else ""]
+    shape = "?" if tensor.shape is None else output.shape_text(tensor.shape)
+    return [tensor.name, tensor.type or "?", shape, "constant" if tensor.constant else ""]

@@ -147,7 +147,11 @@ def _has_number(node: Node, number: float, view: GraphView) -> bool:
 
 
 def parts_of(view: GraphView, places: Sequence[Place]) -> list[list[int]]:
-    """Indexes of the nodes of each part on QNN, in the order in which they run. Folded nodes are no nodes."""
+    """Indexes of the nodes of each part on QNN, in the order in which they run. Folded nodes are no nodes.
+
+    The same walk as ONNX Runtime's: nodes are taken as soon as all of their inputs are there; a node that QNN does
+    not take and that depends on the part at hand waits until the part is closed.
+    """
     live = [index for index, place in enumerate(places) if place != "folded"]
     alive = set(live)
     before: dict[int, set[int]] = {index: set() for index in live}

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from qnnbridge_tools import output
 from qnnbridge_tools.models.analyze import tables
 from qnnbridge_tools.models.analyze.graph_view import GraphView, Node, Tensor
 from qnnbridge_tools.models.analyze.result import Place, Verdict
@@ -415,6 +416,4 @@ RULES: Final = (
 
 
 def _shape_text(shape: tuple[int | None, ...] | None) -> str:
-    if shape is None:
-        return "unknown"
-    return "x".join("?" if size is None else str(size) for size in shape) or "scalar"
+    return "unknown" if shape is None else output.shape_text(shape)

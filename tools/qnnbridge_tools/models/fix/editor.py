@@ -91,12 +91,7 @@ class Editor:
     def captured(self) -> set[str]:
         """What subgraphs use."""
         if self._captured is None:
-            self._captured = set()
-            for inner in graphs.subgraphs(self.graph):
-                if inner is not self.graph:
-                    for node in inner.node:
-                        self._captured.update(node.input)
-                    self._captured.update(value.name for value in inner.output)
+            self._captured = set(graphs.captured_names(self.graph))
         return self._captured
 
     def tensor(self, name: str) -> Any | None:

@@ -9,18 +9,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
+from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.models.fix.editor import Editor
-from qnnbridge_tools.models.fix.proving import Proof, load_problem
 from qnnbridge_tools.models.fix.result import FixResult, Step
 from qnnbridge_tools.models.fix.rewrites import FIXED_SHAPES, Rewrite, chosen
 from qnnbridge_tools.models.fix.rewrites.constants import fix_inputs, fix_values
-from qnnbridge_tools.models.shared import files, graphs
+from qnnbridge_tools.models.shared import cpu, files, graphs
 from qnnbridge_tools.models.shared import shapes as model_shapes
-from qnnbridge_tools.models.shared.comparing import Check, evidence, tolerance_of
-from qnnbridge_tools.models.shared.cpu import require_models_extra
+from qnnbridge_tools.models.shared.comparing import Check, Reference, evidence, tolerance_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Work:
         self._candidate = candidate
         self._checking = checking
         self._tolerance = tolerance_of(model, graphs.count_ops(model))
-        self._proof: Proof | None = None
+        self._reference: Reference | None = None
         self._broken = ""
         # As it was after the last rewrite that was kept, and as it is being tried.
         self._kept = self._now = model.SerializeToString() if checking.wanted else b""
@@ -119,13 +117,30 @@ class Work:
     def _checked(self) -> Check | None:
         if not self._checking.wanted:
             return None
-        if self._proof is None:
+        if self._reference is None:
             inputs = model_shapes.real_inputs(self.model.graph)
             declared = [NodeInfo(value.name, _type_text(value), dims_of(value)) for value in inputs]
-            self._proof = Proof(self._source, declared, self._values, self._tolerance, self._checking.seed)
+            self._reference = Reference(
+                lambda: cpu.open_session(self._source, "the original", cpu.silent_options()),
+                tolerance=self._tolerance,
+                seed=self._checking.seed,
+                declared=declared,
+                constants=self._values,
+            )
         self._now = self.model.SerializeToString()
         self._candidate.write_bytes(self._now)
-        return self._proof.of(self._candidate)
+        return self._reference.check(
+            lambda: cpu.open_session(self._candidate, "the rewritten model", cpu.silent_options())
+        )
+
+
+def load_problem(model: Path) -> str | None:
+    """Why ONNX Runtime does not load it; None if it does."""
+    try:
+        cpu.open_session(model, "the model", cpu.silent_options())
+    except BridgeError as error:
+        return error.cause or error.message
+    return None
 
 
 def dims_of(value: Any) -> tuple[int | str | None, ...] | None:
@@ -171,24 +186,21 @@ def fix_model(
     """
     begun = time.perf_counter()
     wanted = chosen(only, skip)
-    from qnnbridge_host.model.guard import refuse_scanned
-    from qnnbridge_host.model.scan import scan_model
-
-    model_path, target_path = files.existing_model(Path(source)), Path(target)
-    scan = scan_model(model_path, count_nodes=False)
-    refuse_scanned(scan, COMMAND)
-    require_models_extra(COMMAND)  # behind the guard: nobody should install it to be refused then
-    weights = files.weight_files(model_path, scan.external_files)
-    external = bool(weights) or scan.size_bytes > graphs.TOO_LARGE_FOR_ONE_MESSAGE
+    given = files.given_model(source, COMMAND)
+    model_path, target_path, external = given.path, Path(target), given.needs_external_data
     with files.Output(
-        model_path, target_path, overwrite=overwrite, source_files=weights, external=external
+        model_path, target_path, overwrite=overwrite, source_files=given.weights, external=external
     ) as output:
         model = graphs.load(model_path)
         before = graphs.count_ops(model)
         decided = model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
         _refuse_unwanted_sizes(decided, constants, wanted)
         work = Work(
-            model, model_path, output, output.candidate(model_path, scan.external_files), Checking(check, seed)
+            model,
+            model_path,
+            output,
+            output.candidate(model_path, given.scan.external_files),
+            Checking(check, seed),
         )
         steps = work.do(wanted, decided, constants or {})
         work.write(external=external)

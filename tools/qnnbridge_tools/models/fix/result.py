@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_tools import output
-from qnnbridge_tools.models.shared.comparing import Check, difference_text
+from qnnbridge_tools.models.shared.comparing import Check, check_lines
+from qnnbridge_tools.models.shared.files import written_pairs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,8 +53,7 @@ def print_result(result: FixResult) -> None:
     for step in result.steps:
         output.print_pairs(step.rewrite if step.kept else f"{step.rewrite} (taken back)", _step_pairs(step))
         print()
-    pairs = [("model", str(result.source)), ("written", str(result.files[0]))]
-    pairs += [("", str(path)) for path in result.files[1:]]
+    pairs = written_pairs(result.source, result.files)
     pairs += [("input", f"{name} {output.shape_text(shape)}") for name, shape in result.shapes.items()]
     before, after = sum(result.nodes_before.values()), sum(result.nodes_after.values())
     pairs += [("nodes", f"{before} -> {after}"), ("time", output.seconds(result.seconds))]
@@ -68,18 +68,10 @@ def _step_pairs(step: Step) -> list[tuple[str, str]]:
     if len(step.changes) > _SHOWN_CHANGES:
         shown.append(f"and {len(step.changes) - _SHOWN_CHANGES} more")
     pairs = [("done" if number == 0 else "", text) for number, text in enumerate(shown)]
-    pairs += [("check" if number == 0 else "", text) for number, text in enumerate(_check_lines(step.check))]
+    pairs += [("check" if number == 0 else "", text) for number, text in enumerate(check_lines(step.check))]
     if step.reason:
         pairs.append(("because", step.reason))
     return pairs
-
-
-def _check_lines(check: Check | None) -> list[str]:
-    if check is None:
-        return ["none: --no-check"]
-    if not check.compared:
-        return [f"nothing could be compared: {check.reason}"]
-    return [difference_text(one) for one in check.outputs]
 
 
 def document(result: FixResult) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 from qnnbridge_host.model.manifest import FileRecord
 from qnnbridge_protocol.errors import Busy, OptionError
 from qnnbridge_tools import output
+from qnnbridge_tools.models.shared.files import inside_folder, write_whole
 
 NAME = ".qnnbridge-prepare.json"
 LOCK = ".qnnbridge-prepare.lock"
@@ -74,7 +74,7 @@ class Journal:
                 fix="Give another folder, or remove this one.",
             )
         self._entries = {
-            name: entry for name, entry in entries.items() if all(_is_inside(r.name) for r in entry.files)
+            name: entry for name, entry in entries.items() if all(inside_folder(r.name) for r in entry.files)
         }
 
     def claim(self) -> None:
@@ -169,16 +169,6 @@ def key_of(step: str, **went_in: Any) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def write_whole(path: Path, text: str) -> None:
-    """The file is the old one or the new one, never half of it."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with part.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text if text.endswith("\n") else text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
-
-
 def _sweep(folder: Path) -> None:
     """What a killed process left behind: nobody else is at work here."""
     for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
@@ -189,9 +179,3 @@ def _sweep(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name.startswith((NAME, *SAYS_ALL_IS_THERE)) and path.name.endswith(".part"):
                 path.unlink(missing_ok=True)
-
-
-def _is_inside(name: str) -> bool:
-    from qnnbridge_tools.models.shared.files import inside_folder
-
-    return inside_folder(name)

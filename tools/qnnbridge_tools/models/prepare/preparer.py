@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, OptionError, ProviderUnavailable
-from qnnbridge_tools.arguments import Dimensions
+from qnnbridge_tools.arguments import Dimensions, read_chip
 from qnnbridge_tools.models.prepare.result import HOST_CHIP, Prepared, StepResult, Wish, chip_label
 from qnnbridge_tools.models.shared import files
-from qnnbridge_tools.models.shared.cpu import require_models_extra
+from qnnbridge_tools.models.shared.sessions import one_line
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
@@ -103,7 +103,7 @@ class _Steps:
             if not may_fail:
                 raise
             told, seconds = {"error": error.to_wire()}, time.monotonic() - begun
-            return self._told(StepResult(work.name, "failed", work.chip, (), told, _in_one_line(error), seconds))
+            return self._told(StepResult(work.name, "failed", work.chip, (), told, one_line(error), seconds))
         seconds = time.monotonic() - begun
         root = self.journal.folder.resolve()
         names = tuple(path.resolve().relative_to(root).as_posix() for path in made)
@@ -152,17 +152,12 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, wish: Wish, info: H
 
 def _checked(path: Path, wish: Wish) -> tuple[str, Wish]:
     """The hash of the model with its weights, and the wish with all sizes; refuses what it can without a host."""
-    from qnnbridge_host.model.guard import refuse_scanned
-    from qnnbridge_host.model.scan import scan_model
     from qnnbridge_host.model.source import ModelSource
 
-    scan = scan_model(path, count_nodes=False)
-    refuse_scanned(scan, COMMAND)
-    require_models_extra(COMMAND)
+    scan = files.given_model(path, COMMAND).scan
     from qnnbridge_tools.models.fix.rewrites import chosen
     from qnnbridge_tools.models.verify import input_sets
 
-    files.weight_files(path, scan.external_files)
     chosen((), wish.skip)
     if wish.quantize != bool(wish.calibration):
         missing = "--calibration" if wish.quantize else "--quantize"
@@ -223,7 +218,7 @@ def _chips(wish: Wish, info: HostInfo) -> tuple[list[str], tuple[str, ...]]:
     """
     from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_of_this_computer
 
-    named = list(dict.fromkeys(_number_of(chip) for chip in wish.soc_models))
+    named = list(dict.fromkeys(str(read_chip(chip)) for chip in wish.soc_models))
     if named:
         return named, ()
     if info.simulator:
@@ -233,20 +228,6 @@ def _chips(wish: Wish, info: HostInfo) -> tuple[list[str], tuple[str, ...]]:
     if here is not None:
         return [str(here.number)], (f"No chip was named: prepared for this computer's, {here.label}.",)
     return [HOST_CHIP], ("No chip was named: prepared for the chip of the host; others may refuse it.",)
-
-
-def _number_of(chip: str) -> str:
-    from qnnbridge_host.model.chips import CHIPS, chip_named
-
-    known = chip_named(chip.strip())
-    if known is not None:
-        return str(known.number)
-    if chip.strip().isascii() and chip.strip().isdecimal() and int(chip):
-        return str(int(chip))
-    raise OptionError(
-        f'--soc-model "{chip}" is neither a number nor the name of a chip.',
-        fix="Known: " + ", ".join(f"{one.name}={one.number}" for one in CHIPS) + ".",
-    )
 
 
 def _not_this_chip(chip: str, info: HostInfo) -> str:
@@ -298,7 +279,3 @@ def _host_versions(info: HostInfo) -> dict[str, Any]:
 
 def _shown_versions(versions: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in sorted(versions.items()) if value}
-
-
-def _in_one_line(error: BridgeError) -> str:
-    return f"{error.message} {error.cause}" if error.cause else error.message

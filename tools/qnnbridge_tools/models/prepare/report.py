@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from qnnbridge_tools import output
-from qnnbridge_tools.models.prepare.journal import Journal, write_whole
+from qnnbridge_tools.models.prepare.journal import Journal
 from qnnbridge_tools.models.prepare.result import HOST_CHIP, Prepared, StepResult, chip_label, product_of
+from qnnbridge_tools.models.shared.files import write_whole
 
 _SHOWN_CHANGES = 4
 _SHOWN_ROWS = 6

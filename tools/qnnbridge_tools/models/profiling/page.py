@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output, session_report
 from qnnbridge_tools.models.profiling import report
 from qnnbridge_tools.models.profiling.result import ProfileResult
+from qnnbridge_tools.models.shared.files import write_whole
 
 WIDTH: Final = 960
 LABEL_WIDTH: Final = 340
@@ -123,13 +123,8 @@ def check_place(path: Path) -> None:
 
 
 def write(result: ProfileResult, path: Path) -> None:
-    """Whole or not at all: written beside its place and renamed."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(page(result), encoding="utf-8", newline="\n")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    """Writes the page whole or not at all."""
+    write_whole(path, page(result))
 
 
 def page(result: ProfileResult) -> str:

@@ -11,7 +11,7 @@ import dataclasses
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_tools import arguments, feeds
 from qnnbridge_tools.arguments import Dimensions, InputFile
 from qnnbridge_tools.models.profiling import files, ort_json, qnn_csv
+from qnnbridge_tools.models.shared.progress import OnProgress
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo, InferenceSession, SessionOptions
@@ -35,8 +36,6 @@ _OWN_OPTIONS: Final = (
     "enable_framework_op_trace",
     "framework_op_trace_dir",
 )
-
-OnProgress = Callable[[str, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

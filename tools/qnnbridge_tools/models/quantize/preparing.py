@@ -147,7 +147,7 @@ def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: l
             "computed in float32 instead of float16, which the quantizer cannot read; same inputs and outputs"
         )
     model = _upgraded(model, changes)
-    moved = _constants_out_of_inputs(model)
+    moved = graphs.weights_out_of_inputs(model)
     if moved:
         changes.append(f"{moved} weights that were also inputs are constants now")
     path = _folded(model, work, changes)
@@ -196,16 +196,6 @@ def _upgraded(model: Any, changes: list[str]) -> Any:
         return upgraded
     changes.append(f"opset {old} kept: the converter cannot convert this model")
     return model
-
-
-def _constants_out_of_inputs(model: Any) -> int:
-    defaults = {tensor.name for tensor in model.graph.initializer}
-    kept = [value for value in model.graph.input if value.name not in defaults]
-    moved = len(model.graph.input) - len(kept)
-    if moved:
-        del model.graph.input[:]
-        model.graph.input.extend(kept)
-    return moved
 
 
 def _folded(model: Any, work: Path, changes: list[str]) -> Path:

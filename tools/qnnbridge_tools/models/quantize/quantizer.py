@@ -22,7 +22,6 @@ from qnnbridge_tools.models.quantize.result import QuantizeResult
 from qnnbridge_tools.models.quantize.samples import SampleSets, gather
 from qnnbridge_tools.models.shared import cpu, files, graphs, progress, shapes
 from qnnbridge_tools.models.shared.comparing import compare
-from qnnbridge_tools.models.shared.cpu import require_models_extra
 from qnnbridge_tools.models.shared.progress import OnProgress
 from qnnbridge_tools.models.shared.sampling import Feeds
 
@@ -177,18 +176,12 @@ def quantize_model(
         method=method,
         percentile=percentile,
     )
-    from qnnbridge_host.model.guard import refuse_compiled
-    from qnnbridge_host.model.scan import scan_model
-
-    path = files.existing_model(Path(source))
-    refuse_compiled(path, COMMAND)
-    require_models_extra(COMMAND)  # behind the guard: nobody should install it to be refused then
+    given = files.given_model(source, COMMAND)
+    path, scan, weights = given.path, given.scan, given.weights
     if own_process:
         import onnxruntime
 
         onnxruntime.set_default_logger_severity(3)  # the quantizer's own sessions
-    scan = scan_model(path, count_nodes=False)
-    weights = files.weight_files(path, scan.external_files)
     sources = _paths(calibration)
     with files.Output(
         path, Path(target), overwrite=overwrite, source_files=weights, external=bool(weights)

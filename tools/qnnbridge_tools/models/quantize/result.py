@@ -11,6 +11,7 @@ from qnnbridge_tools import output, session_report
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck
 from qnnbridge_tools.models.quantize.settings import Settings
 from qnnbridge_tools.models.shared.comparing import OutputDifference
+from qnnbridge_tools.models.shared.files import written_pairs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,8 +54,7 @@ def print_result(result: QuantizeResult) -> None:
     if result.qnn is not None:
         _print_qnn(result.qnn)
     settings = result.settings
-    pairs = [("model", str(result.source)), ("written", str(result.files[0]))]
-    pairs += [("", str(path)) for path in result.files[1:]]
+    pairs = written_pairs(result.source, result.files)
     pairs += [
         ("size", f"{result.bytes_before:,} -> {result.bytes_after:,} bytes"),
         ("nodes", f"{sum(result.nodes_before.values())} -> {sum(result.nodes_after.values())}"),

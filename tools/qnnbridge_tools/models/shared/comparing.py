@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_protocol.errors import OrtError
+from qnnbridge_tools.feeds import DeclaredInput
 from qnnbridge_tools.models.shared import cpu, graphs
-from qnnbridge_tools.models.shared.sampling import NotMade, Samples, make_samples
+from qnnbridge_tools.models.shared.sampling import Feeds, NotMade, Samples, make_samples
 
 # 8- and 16-bit integers are mostly quantised values: they may be rounded the other way.
 SMALL_STEPS = 1.0
@@ -213,45 +214,76 @@ def tolerance_of(model: Any, ops: Mapping[str, int]) -> float:
     return LOW_PRECISION_TOLERANCE if rounded or float16 or _computes_float16(model) else FLOAT32_TOLERANCE
 
 
-def check_same(original: OpenSession, changed: OpenSession, *, tolerance: float, seed: int) -> Check:
-    """Runs both, one after the other: a large model need not be in memory twice."""
-    reference = _run_original(original, tolerance, seed)
-    if isinstance(reference, Check):
-        return reference
-    session = changed()
-    found = [cpu.run(session, feeds, "the changed model", reference.names) for feeds in reference.samples.feeds]
-    outputs = compare(reference.names, reference.expected, found)
-    sizes = reference.samples.sizes
-    if not any(output.elements or output.different or output.mismatch for output in outputs):
-        return Check(False, reason="every result is empty, NaN or infinite", sizes=sizes, outputs=outputs)
-    agrees = all(output.within(tolerance) for output in outputs)
-    return Check(True, agrees, None, tolerance, len(found), sizes, outputs)
+class Reference:
+    """What an original gives on the CPU for made-up inputs, to compare changed models with.
+
+    The original runs once, when this is made: a large model need not be in memory twice. `reason` says why nothing
+    can be compared, if so.
+
+    Args:
+        open_original: opens a session of the original.
+        tolerance: of differences, relative to the largest value of an output.
+        seed: of the made-up inputs.
+        declared: the inputs as the changed models have them, for an original with free dimensions.
+        constants: values of inputs that the changed models do not have.
+    """
+
+    def __init__(
+        self,
+        open_original: OpenSession,
+        *,
+        tolerance: float,
+        seed: int,
+        declared: Sequence[DeclaredInput] | None = None,
+        constants: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.reason = ""
+        self._tolerance = tolerance
+        self._names: list[str] = []
+        self._samples = Samples((), {})
+        self._expected: list[list[Any]] = []
+        try:
+            session = open_original()
+            self._names = [output.name for output in session.get_outputs()]
+
+            def run(feeds: Feeds) -> list[Any]:
+                return cpu.run(session, {**feeds, **(constants or {})}, "the original")
+
+            inputs = session.get_inputs() if declared is None else declared
+            self._samples = make_samples(inputs, seed=seed, accepts=run)
+            self._expected = [run(feeds) for feeds in self._samples.feeds]
+            again = [run(self._samples.feeds[0])]
+        except NotMade as error:
+            self.reason = str(error)
+        except OrtError as error:
+            self.reason = f"the CPU provider does not take the original ({error.cause})"
+        else:
+            if not self._within(compare(self._names, self._expected[:1], again)):
+                self.reason = "the model gives another result every time it runs"
+
+    def check(self, open_changed: OpenSession) -> Check:
+        """Raises `OrtError` if the changed model does not load or run."""
+        sizes = self._samples.sizes
+        if self.reason:
+            return Check(False, reason=self.reason, sizes=sizes)
+        session = open_changed()
+        found = [cpu.run(session, feeds, "the changed model", self._names) for feeds in self._samples.feeds]
+        outputs = compare(self._names, self._expected, found)
+        if not any(output.elements or output.different or output.mismatch for output in outputs):
+            return Check(False, reason="every result is empty, NaN or infinite", sizes=sizes, outputs=outputs)
+        return Check(True, self._within(outputs), None, self._tolerance, len(found), sizes, outputs)
+
+    def _within(self, outputs: Sequence[OutputDifference]) -> bool:
+        return all(output.within(self._tolerance) for output in outputs)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Reference:
-    names: list[str]
-    samples: Samples
-    expected: list[list[Any]]
-
-
-def _run_original(open_original: OpenSession, tolerance: float, seed: int) -> _Reference | Check:
-    label = "the original"
-    try:
-        session = open_original()
-        names = [output.name for output in session.get_outputs()]
-        samples = make_samples(
-            session.get_inputs(), seed=seed, accepts=lambda feeds: cpu.run(session, feeds, label)
-        )
-        expected = [cpu.run(session, feeds, label) for feeds in samples.feeds]
-        again = [cpu.run(session, samples.feeds[0], label)]
-    except NotMade as error:
-        return Check(False, reason=str(error))
-    except OrtError as error:
-        return Check(False, reason=f"the CPU provider does not take the original ({error.cause})")
-    if not all(output.within(tolerance) for output in compare(names, expected[:1], again)):
-        return Check(False, reason="the model gives another result every time it runs", sizes=samples.sizes)
-    return _Reference(names, samples, expected)
+def check_lines(check: Check | None, head: str = "") -> list[str]:
+    """A check for a person: a line for each output, below `head`."""
+    if check is None:
+        return ["none: --no-check"]
+    if not check.compared:
+        return [f"nothing could be compared: {check.reason}"]
+    return [*([head] if head else []), *(difference_text(output) for output in check.outputs)]
 
 
 def evidence(check: Check) -> list[str]:

@@ -40,7 +40,7 @@ def require_models_extra(command: str) -> None:
         )
 
 
-_LOG_ERRORS_ONLY = 3
+_LOG_ERRORS_ONLY, _LOG_FATAL_ONLY = 3, 4
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _CPU = ["CPUExecutionProvider"]
 
@@ -53,6 +53,13 @@ def quiet_options(*, optimize: bool = False) -> Any:
     options.log_severity_level = _LOG_ERRORS_ONLY
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_BASIC if optimize else level.ORT_DISABLE_ALL
+    return options
+
+
+def silent_options() -> Any:
+    """For models that may not load or run: the report tells it, and ONNX Runtime would log it as well."""
+    options = quiet_options()
+    options.log_severity_level = _LOG_FATAL_ONLY
     return options
 
 

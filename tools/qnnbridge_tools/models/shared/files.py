@@ -7,18 +7,25 @@ its new weight file comes, and put in place last.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, OrtError
+from qnnbridge_tools.models.shared.cpu import require_models_extra
+
+if TYPE_CHECKING:
+    from qnnbridge_host.model.scan import ModelScan
 
 DATA_SUFFIX = ".data"
+# protobuf refuses messages of 2 GiB; a little is left for names and shapes.
+TOO_LARGE_FOR_ONE_MESSAGE = 2**31 - 2**24
 
 # Wherever they come from: nothing but the result is written.
 _ABOUT_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -163,6 +170,42 @@ def _explained(target: Path, error: BaseException | None) -> BridgeError | None:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class GivenModel:
+    """A float or quantised model that a command works on. weights: its other files."""
+
+    path: Path
+    scan: ModelScan
+    weights: tuple[Path, ...]
+
+    @property
+    def needs_external_data(self) -> bool:
+        """Whether a changed copy needs a weight file beside it."""
+        return bool(self.weights) or self.scan.size_bytes > TOO_LARGE_FOR_ONE_MESSAGE
+
+
+def given_model(source: str | os.PathLike[str], command: str) -> GivenModel:
+    """Checks that there is a model to work on, before anything else is done.
+
+    Args:
+        source: path of the model.
+        command: the words for the user: "qnnbridge fix".
+
+    Raises:
+        NoSuchFile: the model or a file of its weights is not there.
+        CompiledModelRefused: it is compiled.
+        BridgeError: the extra `[models]` is not installed.
+    """
+    from qnnbridge_host.model.guard import refuse_scanned
+    from qnnbridge_host.model.scan import scan_model
+
+    path = existing_model(Path(source))
+    scan = scan_model(path, count_nodes=False)
+    refuse_scanned(scan, command)
+    require_models_extra(command)  # behind the guard: installing it would not help with a compiled model
+    return GivenModel(path, scan, tuple(weight_files(path, scan.external_files)))
+
+
 def existing_model(path: Path) -> Path:
     """The path, or an error that says what is wrong with it."""
     if not path.exists():
@@ -195,6 +238,25 @@ def inside_folder(name: str) -> bool:
     if not name or "\0" in name or posix.is_absolute() or windows.drive or windows.root or ":" in name:
         return False
     return ".." not in posix.parts and ".." not in windows.parts
+
+
+def write_whole(path: Path, text: str) -> None:
+    """The file is the old one or the new one, never half of it."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text if text.endswith("\n") else text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def written_pairs(source: Path, files: Sequence[Path]) -> list[tuple[str, str]]:
+    """The model that was given and the files that were written, for a report."""
+    pairs = [("model", str(source)), ("written", str(files[0]))]
+    return pairs + [("", str(path)) for path in files[1:]]
 
 
 def _same(a: Path, b: Path) -> bool:

@@ -14,17 +14,21 @@ from typing import Any
 import numpy as np
 
 from qnnbridge_protocol.errors import InvalidProtobuf
-from qnnbridge_tools.models.shared.files import inside_folder
+from qnnbridge_tools.models.shared.files import TOO_LARGE_FOR_ONE_MESSAGE, inside_folder
 
 # TensorProto.DataLocation.
 _EXTERNAL = 1
 ONNX_DOMAINS = ("", "ai.onnx")
+_CONSTANT_TYPES = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+}
 # How ONNX Runtime names the casts that it puts around float16 operators which the CPU provider lacks.
 INSERTED_CAST = "InsertedPrecisionFreeCast_"
 # From here on QuantizeLinear itself has 16 and 4 bits; before, they are com.microsoft's.
 NEWEST_QDQ_OPSET = 21
-# protobuf refuses messages of 2 GiB; a little is left for names and shapes.
-TOO_LARGE_FOR_ONE_MESSAGE = 2**31 - 2**24
 
 
 def load(path: Path, *, weights: bool = False) -> Any:
@@ -127,6 +131,61 @@ def trim_opsets(model: Any, wanted: Any = None) -> None:
     model.opset_import.extend(kept)
 
 
+def weights_out_of_inputs(model: Any) -> int:
+    """Weights that are also inputs are plain weights afterwards; gives how many there were."""
+    defaults = {tensor.name for tensor in model.graph.initializer}
+    kept = [value for value in model.graph.input if value.name not in defaults]
+    moved = len(model.graph.input) - len(kept)
+    if moved:
+        del model.graph.input[:]
+        model.graph.input.extend(kept)
+    return moved
+
+
+def constant_tensor(node: Any) -> Any | None:
+    """The tensor of a Constant node, under the name of its result.
+
+    None for other operators, and for values that are no tensor (text, sparse).
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or not node.attribute:
+        return None
+    attribute = node.attribute[0]
+    if attribute.name == "value":
+        tensor = TensorProto()
+        tensor.CopyFrom(attribute.t)
+        tensor.name = node.output[0]
+        return tensor
+    if attribute.name not in _CONSTANT_TYPES:
+        return None
+    value = np.asarray(helper.get_attribute_value(attribute), _CONSTANT_TYPES[attribute.name])
+    return numpy_helper.from_array(value, node.output[0])
+
+
+def attribute_values(node: Any) -> dict[str, Any]:
+    """Attributes by name, text as `str`; without tensors and graphs."""
+    from onnx import helper
+
+    found: dict[str, Any] = {}
+    for attribute in node.attribute:
+        if attribute.HasField("t") or attribute.HasField("g") or attribute.graphs or attribute.tensors:
+            continue
+        value = helper.get_attribute_value(attribute)
+        found[attribute.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return found
+
+
+def captured_names(graph: Any) -> Iterator[str]:
+    """The names that subgraphs use: their own, and those of the graph around them."""
+    for inner in subgraphs(graph):
+        if inner is not graph:
+            for node in inner.node:
+                yield from node.input
+            for value in inner.output:
+                yield value.name
+
+
 def strip_inserted_casts(model: Any) -> int:
     """Takes out the casts that ONNX Runtime put around float16 operators for the CPU; gives how many there were.
 
@@ -170,9 +229,12 @@ _FLOAT32 = 1
 
 
 def shrink_masks(model: Any) -> int:
-    """Shrinks masks among the initializers, in place; gives how many there were.
+    """Makes attention masks among the initializers small enough to be quantised, in place; gives how many there
+    were.
 
-    An initializer is a mask if all that it holds is 0, 1 and huge values.
+    An initializer is a mask if all that it holds is 0, 1 and huge values. A mask is added to scores of some tens.
+    If it is -3.4e38, the range of the sum has no room for the scores: a sentence encoder had a cosine of 0.48
+    against float with it, and 0.98 with -1e4, of which the softmax is 0 just as well.
     """
     from onnx import numpy_helper
 

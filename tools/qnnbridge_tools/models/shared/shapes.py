@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools.arguments import Dimensions, read_dimensions
+from qnnbridge_tools.arguments import Dimensions, read_dimensions, refuse_unknown_names
 from qnnbridge_tools.models.shared.graphs import subgraphs
 
 
@@ -52,6 +52,11 @@ def free_dimensions(graph: Any) -> list[FreeDimension]:
     return found
 
 
+def no_input(name: str, inputs: Iterable[str]) -> OptionError:
+    """The error for a name that no input has."""
+    return OptionError(f'The model has no input "{name}".', fix=f"Its inputs: {', '.join(inputs) or 'none'}.")
+
+
 def has_shape(value: Any) -> bool:
     return bool(value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"))
 
@@ -63,7 +68,7 @@ def fix(model: Any, dimensions: Dimensions) -> bool:
     call two different axes "?"); a size by name counts wherever the name stands.
     """
     free = free_dimensions(model.graph)
-    _refuse_unknown(free, dimensions)
+    refuse_unknown_names({(one.input, one.axis): one.name for one in free}, dimensions)
     if not free:
         return False
     inputs = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
@@ -80,6 +85,22 @@ def fix(model: Any, dimensions: Dimensions) -> bool:
             dimension.dim_value = size_by_name
             fixed = True
     return fixed
+
+
+def forget_inferred(graph: Any) -> list[Any]:
+    """Drops declared shapes that may be those of other sizes; without them all readers infer.
+
+    Gives the outputs of which an axis had no size.
+    """
+    del graph.value_info[:]
+    free = []
+    for value in graph.output:
+        if has_shape(value):
+            open_axes = [dim for dim in value.type.tensor_type.shape.dim if not dim.HasField("dim_value")]
+            for dimension in open_axes:
+                dimension.Clear()
+            free += [value] if open_axes else []
+    return free
 
 
 def options_text(free: Sequence[FreeDimension], sizes: Mapping[tuple[str, int], int] | None = None) -> str:
@@ -113,21 +134,6 @@ def _all_dimensions(graph: Any) -> Iterator[Any]:
                 yield from value.type.tensor_type.shape.dim
 
 
-def _refuse_unknown(free: Sequence[FreeDimension], dimensions: Dimensions) -> None:
-    places = {(dimension.input, dimension.axis) for dimension in free}
-    names = {dimension.name for dimension in free}
-    # A text like "x:0" is kept in both tables: it may also be somebody's name for a dimension.
-    known = names | {f"{name}:{axis}" for name, axis in places}
-    for name in dimensions.by_name:
-        if name not in known:
-            there = ", ".join(dict.fromkeys(dimension.option for dimension in free)) or "none"
-            raise OptionError(
-                f'The model has no free dimension "{name}".',
-                cause=f"Its free dimensions: {there}.",
-                fix="Name one of these, or an input and its axis: --dim x:0=1." if free else "Leave --dim away.",
-            )
-
-
 Shapes = Mapping[str, Sequence[int | None]]
 
 _SYMBOL = re.compile(r"[^\W\d][\w.\-+*/ ()]*")
@@ -144,9 +150,7 @@ def decide(graph: Any, shapes: Shapes, dims: Dimensions) -> Dimensions:
     inputs = {value.name: value for value in real_inputs(graph)}
     for name, sizes in shapes.items():
         if name not in inputs:
-            raise OptionError(
-                f'The model has no input "{name}".', fix=f"Its inputs: {', '.join(inputs) or 'none'}."
-            )
+            raise no_input(name, inputs)
         _refuse_other_rank(inputs[name], sizes)
     free = {(one.input, one.axis): one.name for one in free_dimensions(graph)}
     decided = Dimensions(dict(dims.by_name), dict(dims.by_axis))

@@ -19,9 +19,9 @@ from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.models.shared import graphs
 from qnnbridge_tools.models.shared.comparing import OutputDifference
 from qnnbridge_tools.models.shared.files import link_files
+from qnnbridge_tools.models.shared.sessions import CPU, QNN, Settings, one_line, opened
 from qnnbridge_tools.models.verify import traps
 from qnnbridge_tools.models.verify.result import Alone, Divergence, TrapFound
-from qnnbridge_tools.models.verify.running import CPU, QNN, Settings, opened, short
 from qnnbridge_tools.models.verify.traps import NodeAt
 from qnnbridge_tools.models.verify.trying import judge
 
@@ -89,13 +89,9 @@ class Cutter:
 
     def described(self, place: int, values: Mapping[str, Any]) -> NodeAt:
         """For the rules about nodes. values: the CPU's, as far as known."""
-        from onnx import helper, numpy_helper
+        from onnx import numpy_helper
 
         node = self.nodes[place]
-        attributes: dict[str, Any] = {}
-        for attribute in node.attribute:
-            value = helper.get_attribute_value(attribute)
-            attributes[attribute.name] = value.decode(errors="replace") if isinstance(value, bytes) else value
         constants = {
             tensor.name: numpy_helper.to_array(tensor)
             for tensor in self._model.graph.initializer
@@ -103,7 +99,9 @@ class Cutter:
             if not tensor.external_data
         }
         return NodeAt(
-            graphs.op_name(node), attributes, tuple(values.get(name, constants.get(name)) for name in node.input)
+            graphs.op_name(node),
+            graphs.attribute_values(node),
+            tuple(values.get(name, constants.get(name)) for name in node.input),
         )
 
     def _written(self, nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[str]) -> Path:
@@ -333,10 +331,10 @@ class Search:
                 answer = side.answer(feeds, self._left())
         except BridgeError as error:
             self._drop_host()
-            return None, short(error)
+            return None, one_line(error)
         if answer.error is not None:
             self._drop_host()
-            return None, short(answer.error)
+            return None, one_line(answer.error)
         return answer.values, ""
 
     def _made_host(self) -> Host:

@@ -17,10 +17,10 @@ from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.models.shared.comparing import OutputDifference, compare
 from qnnbridge_tools.models.shared.sampling import NotMade, make_samples
+from qnnbridge_tools.models.shared.sessions import Answer, Side, one_line
 from qnnbridge_tools.models.verify import input_sets, traps
 from qnnbridge_tools.models.verify.input_sets import Given
 from qnnbridge_tools.models.verify.result import JudgedOutput, Kind, Row, TrapFound
-from qnnbridge_tools.models.verify.running import Answer, Side, short
 
 if TYPE_CHECKING:
     from qnnbridge._compiling.compare import Tolerance
@@ -155,7 +155,7 @@ def _expected(cpu: Side, given: Given) -> Answer:
     if answer.error is not None:
         raise OptionError(
             f"The CPU does not run the model on {given.name}.",
-            cause=short(answer.error),
+            cause=one_line(answer.error),
             fix=answer.error.fix or "Give inputs that the model takes.",
         )
     return answer
@@ -248,4 +248,4 @@ def _row(trial: Trial, status: Any, reason: str = "") -> Row:
 
 
 def short_of(answer: Answer) -> str:
-    return short(answer.error) if answer.error is not None else ""
+    return one_line(answer.error) if answer.error is not None else ""

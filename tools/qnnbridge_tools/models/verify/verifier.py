@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from qnnbridge._compiling.compare import Tolerance
     from qnnbridge_host.model.scan import ModelScan
     from qnnbridge_protocol.specs import Placement
+    from qnnbridge_tools.models.shared.sessions import Settings
     from qnnbridge_tools.models.verify.bisection import Found
     from qnnbridge_tools.models.verify.input_sets import Sizes
-    from qnnbridge_tools.models.verify.running import Settings
     from qnnbridge_tools.models.verify.trying import Trial, TrialSet
 
 COMMAND = "qnnbridge verify"
@@ -69,9 +69,9 @@ def verify_model(
     scan = _scanned(path)
     from qnnbridge._compiling.compare import TOLERANCES
     from qnnbridge._compiling.validation import precision_of_operators
+    from qnnbridge_tools.models.shared.sessions import Settings
     from qnnbridge_tools.models.shared.shapes import as_dimensions
     from qnnbridge_tools.models.verify import input_sets
-    from qnnbridge_tools.models.verify.running import Settings
 
     files.weight_files(path, scan.external_files)
     given = input_sets.read_given([Path(one) for one in inputs], scan.inputs)
@@ -159,8 +159,8 @@ def _tried(
     on_progress: OnProgress,
 ) -> _Tried:
     from qnnbridge import Host
+    from qnnbridge_tools.models.shared.sessions import CPU, NO_FINDING, QNN, opened
     from qnnbridge_tools.models.verify import trying
-    from qnnbridge_tools.models.verify.running import CPU, NO_FINDING, QNN, opened
 
     with Host(python=how.host_python) as host:
         on_progress("running on the CPU", 0, 0)

@@ -13,6 +13,8 @@ from qnnbridge_tools.models.shared import graphs
 
 
 def square_by_mul(editor: Editor) -> list[str]:
+    """Pow(x, 2) becomes Mul(x, x): the same number, cheaper, and one constant less to quantise."""
+
     def change(node: Any) -> list[Any] | None:
         if node.op_type != "Pow" or node.domain not in graphs.ONNX_DOMAINS:
             return None
@@ -30,6 +32,8 @@ def square_by_mul(editor: Editor) -> list[str]:
 
 
 def exponent_of_base_type(editor: Editor) -> list[str]:
+    """QNN refuses an integer exponent of a floating point base."""
+
     def change(node: Any) -> list[Any] | None:
         if node.op_type != "Pow" or node.domain not in graphs.ONNX_DOMAINS:
             return None
@@ -51,6 +55,7 @@ def exponent_of_base_type(editor: Editor) -> list[str]:
 
 
 def fold_gemm_scale(editor: Editor) -> list[str]:
+    """QNN takes Gemm with alpha 1, and beta 1 or 0 only; other factors are multiplied into its constants."""
     count = editor.map_nodes(lambda node: _scaled_gemm(editor, node))
     if count:
         editor.drop_dead()
@@ -91,6 +96,8 @@ def _multiply(editor: Editor, node: Any, number: int, factor: float, before: lis
 
 
 def clip_by_min_max(editor: Editor) -> list[str]:
+    """QNN takes constant limits only; Clip with other limits becomes Max and Min."""
+
     def change(node: Any) -> list[Any] | None:
         if node.op_type != "Clip" or node.domain not in graphs.ONNX_DOMAINS:
             return None
@@ -115,6 +122,8 @@ _MASK_LIMIT = 1 << 24
 
 
 def trilu_by_where(editor: Editor) -> list[str]:
+    """QNN has no Trilu; of a tensor of known shape it becomes Where with a constant mask."""
+
     def change(node: Any) -> list[Any] | None:
         if node.op_type != "Trilu" or node.domain not in graphs.ONNX_DOMAINS:
             return None
@@ -142,6 +151,7 @@ _LAYER_NORM_OPSET = 17
 
 
 def split_skip_norm(editor: Editor) -> list[str]:
+    """ONNX Runtime's SkipLayerNormalization becomes Add and LayerNormalization, which QNN has."""
     if editor.opset < _LAYER_NORM_OPSET:
         return []
 
@@ -219,6 +229,7 @@ _AXES_ARE_INPUTS = {"ReduceL1": 18, "ReduceSumSquare": 18, "ReduceLogSum": 18}
 
 
 def define_missing_operators(editor: Editor) -> list[str]:
+    """Each operator that QNN lacks becomes its own definition, so only rounding differs."""
     counted: Counter[str] = Counter()
 
     def change(node: Any) -> list[Any] | None:
@@ -251,6 +262,11 @@ _FLOAT, _FLOAT16 = 1, 10
 
 
 def approximate_erf(editor: Editor) -> list[str]:
+    """Erf becomes the formula 7.1.26 of Abramowitz and Stegun, whose error is below 1.5e-7: QNN has no Erf.
+
+    Left alone inside of a Gelu (x / sqrt(2), Erf, + 1), which QNN takes as a whole.
+    """
+
     def change(node: Any) -> list[Any] | None:
         if node.op_type != "Erf" or node.domain not in graphs.ONNX_DOMAINS or _in_gelu(editor, node):
             return None

@@ -12,6 +12,11 @@ from qnnbridge_tools.models.shared import graphs
 
 
 def inline_known_branches(editor: Editor) -> list[str]:
+    """An If whose condition is known is replaced by the branch that it takes.
+
+    The other branch is often impossible for the sizes at hand (it handles another rank), and then ONNX Runtime
+    refuses the model with fixed sizes: it looks into both.
+    """
     taken = 0
     while node := _decided_if(editor):
         _inline_branch(editor, node)
@@ -85,6 +90,7 @@ _OPTIONAL_AFTER = {"LayerNormalization": 1, "MaxPool": 1, "Dropout": 1, "BatchNo
 
 
 def drop_unused_outputs(editor: Editor) -> list[str]:
+    """QNN refuses some operators because of optional results, also unused ones."""
     dropped: list[str] = []
 
     def change(node: Any) -> list[Any] | None:
@@ -117,6 +123,11 @@ _RESIZE_INPUTS_OPTIONAL = 13
 
 
 def remove_empty_tensors(editor: Editor) -> list[str]:
+    """Takes out tensors without elements: QNN does not refuse them, it divides by zero, and the process ends.
+
+    Such a tensor is a constant, however it is computed. An empty state that is concatenated, an empty half of a
+    split, an optional input that is given as an empty tensor: all of them vanish.
+    """
     names: dict[str, None] = {}
     while found := _empty_results(editor):
         names.update(dict.fromkeys(found))

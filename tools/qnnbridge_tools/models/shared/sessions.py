@@ -58,7 +58,7 @@ class Answer:
         return isinstance(self.error, DEATHS)
 
 
-def short(error: BridgeError) -> str:
+def one_line(error: BridgeError) -> str:
     """An error in one line."""
     return f"{error.message} {error.cause}" if error.cause else error.message
 
