@@ -1,4 +1,4 @@
-"""What a test needs of the machine, said once: ``@needs.posix``."""
+"""Markers for the requirements of a test: ``@needs.posix``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ _LABS = {"windows": r"labs/test_(windows|doctor_labs|labs_quick_calls)", "arm64"
 
 
 def lab_of(file: str) -> str | None:
-    """The lab whose tests this file has, so that all of them run in one process: whoever is the first to be done with
-    Windows ends all that runs there."""
+    """The lab of a test file. All tests of one lab run in one process, since the first process that ends Windows ends
+    everything that runs there."""
     return next((lab for lab, files in _LABS.items() if re.search(files, file)), None)

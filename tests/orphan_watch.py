@@ -1,7 +1,7 @@
-"""Ends what a test run leaves behind that is itself ended in the middle (SIGTERM, SIGKILL, out of memory).
+"""Ends the processes of a test run that is itself killed (SIGTERM, SIGKILL, out of memory).
 
-Daemons are made to outlive whoever started them, and then no fixture is left to stop them. So a small process of its
-own session waits for the end of the run, as the end of a pipe, and ends whatever inherited the run's temporary
+Daemons outlive the process that started them, and no fixture is left to stop them. So a small process in a session of
+its own waits for the end of the run, as the end of a pipe, and ends every process that inherited the run's temporary
 folder.
 """
 
@@ -40,8 +40,11 @@ for _ in range(3):  # one of them may be starting another
 
 @contextlib.contextmanager
 def orphans_end_with_this_process(folder: Path) -> Iterator[None]:
-    """folder: the TMPDIR of all that the run starts; not yet that of this process. Does nothing to what is alive
-    when the block ends by itself."""
+    """Watch over processes whose TMPDIR is `folder`. If the block ends by itself, running processes are left alone.
+
+    Args:
+        folder: the TMPDIR of all processes that the run starts; not yet that of this process.
+    """
     watcher = subprocess.Popen(
         [sys.executable, "-c", _WATCHER, str(folder)],
         stdin=subprocess.PIPE,

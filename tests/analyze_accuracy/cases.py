@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 Models = Mapping[str, Path]
 NEWEST_IR_VERSION = 13
+# What ONNX Runtime 1.31 loads; onnx's tests are of the opset to come.
 NEWEST = {"": 26, "ai.onnx": 26, "ai.onnx.ml": 5}
-"""What ONNX Runtime 1.31 loads; onnx's tests are of the opset to come."""
 REAL = Path(__file__).parents[1] / "models"
 SIZES: dict[str, dict[str, int]] = {
     "ch_ppocr_mobile_v2.0_cls_infer": {"x:0": 1, "x:2": 48, "x:3": 192},
@@ -142,6 +142,7 @@ def _empty_split() -> Any:
     return _model(nodes, [2, 8], [2, 8], ("sizes", np.array([0, 8])))
 
 
+# Which of them end the process is for the simulator to say; the rules must warn of each that does.
 TRAPS: dict[str, Callable[[], Any]] = {
     "matmul_zero": lambda: _model([_node("MatMul", "x w")], [0, 4], [0, 2], ("w", np.ones((4, 2), np.float32))),
     "matmul_zero_k": lambda: _model([_node("MatMul", "x w")], [3, 0], [3, 2], ("w", np.ones((0, 2), np.float32))),
@@ -159,7 +160,6 @@ TRAPS: dict[str, Callable[[], Any]] = {
     "empty_slice": _empty_slice,
     "empty_split": _empty_split,
 }
-"""Which of them end the process is for the simulator to say; the rules must warn of each that does."""
 
 SETS: dict[str, Callable[[Path], Models]] = {
     "traps": trap_set,

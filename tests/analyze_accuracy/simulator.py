@@ -17,11 +17,11 @@ from tests.analyze_accuracy.cases import Models
 TIMEOUT_S = 120.0
 MODELS_PER_WORKER = 300
 _NODE = re.compile(r"n(\d+)(?:_token_\d+)?$")
+# Errors of ONNX Runtime itself: the model cannot be loaded with any provider.
 _NOT_OF_QNN = (
     *("INVALID_GRAPH", "NOT_IMPLEMENTED", "Load model from", "Exception during initialization", "Type Error"),
     *("providers/cpu", "Non-zero status", "ShapeInferenceError"),
 )
-"""Errors of ONNX Runtime itself: the model cannot be loaded with any provider."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,11 +20,11 @@ from qnnbridge_tools.bench.measuring import Contender, Timing, pinned, race, tim
 from tests.bench.peers import open_floors, open_peers
 from tests.fakes.hosts import fake_host, script
 
+# The demo's: all of it runs on QNN.
 QNN_MODEL = next((Path(demo.__file__).parent / "assets").glob("*.onnx"))
-"""The demo's: all of it runs on QNN."""
 PEERS_AT = "600 KB"
+# What the convolution network of the targets takes in one process.
 CONVNET_S = 250e-6
-"""What the convolution network of the targets takes in one process."""
 CONVNET_WIDTHS = range(8, 129, 4)
 STEADY_CALLS = 2000
 

@@ -25,8 +25,8 @@ from tests.bench import children
 
 ROOT = Path(__file__).parents[2]
 PIPE_BYTES = 1024 * 1024
+# F_SETPIPE_SZ; not in every Python's fcntl.
 PIPE_SIZE_COMMAND = 1031
-"""F_SETPIPE_SZ; not in every Python's fcntl."""
 
 
 class Peer(NamedTuple):

@@ -33,6 +33,7 @@ import qnnbridge
 from qnnbridge_protocol.values import ElementType, Typed, equal_bits
 
 CPU = ["CPUExecutionProvider"]
+# Element types that numpy lacks, and what holds their bits.
 WITHOUT_NUMPY = {
     TensorProto.BFLOAT16: np.uint16,
     TensorProto.FLOAT8E4M3FN: np.uint8,
@@ -41,7 +42,6 @@ WITHOUT_NUMPY = {
     TensorProto.FLOAT8E5M2FNUZ: np.uint8,
     TensorProto.FLOAT8E8M0: np.uint8,
 }
-"""Element types that numpy lacks, and what holds their bits."""
 
 BELOW_A_BYTE = (TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2, TensorProto.FLOAT4E2M1)
 REFUSED_FOR_NUMPY = ("can't be converted to MLDataType", "No corresponding Numpy type")

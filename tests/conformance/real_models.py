@@ -15,8 +15,8 @@ FOLDER = Path(__file__).parent.parent / "models"
 
 QNN = "QNNExecutionProvider"
 CPU = "CPUExecutionProvider"
+# Snapdragon X Elite. Without a chip most float models fail on the simulator, or take minutes.
 SOC_MODEL = "60"
-"""Snapdragon X Elite. Without a chip most float models fail on the simulator, or take minutes."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,8 @@ import pytest
 
 import qnnbridge
 
+# So that a comparison of nothing but errors is noticed. With onnx 1.23 and ONNX Runtime 1.31 there are 1720.
 LEAST_EQUAL_VALUES = 1200
-"""So that a comparison of nothing but errors is noticed. With onnx 1.23 and ONNX Runtime 1.31 there are 1720."""
 
 
 @pytest.mark.timeout(600)

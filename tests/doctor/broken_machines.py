@@ -341,7 +341,7 @@ def onnxruntime_1_31_with_2_3() -> SimulatedMachine:
 
 @broken("packages.onnxruntime-too-old", "1.23.2", "2.3.0", "<1.28")
 def onnxruntime_1_23_with_2_3() -> SimulatedMachine:
-    """pip refuses it, and whoever installs with --no-deps gets a provider without a device."""
+    """pip refuses it, and an installation with --no-deps gives a provider without a device."""
     return snapdragon("2.3.0", "1.23.2")[0]
 
 

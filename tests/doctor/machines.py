@@ -26,6 +26,8 @@ CONTROL_SET = r"SYSTEM\CurrentControlSet"
 DRIVER_FOLDER = r"C:\Windows\System32\DriverStore\FileRepository\qcnspmcdm8380.inf_arm64_1e2d3c4b5a697887"
 SITE = r"Lib\site-packages"
 WINDOWS_NAMES = {"ARM64": "win-arm64", "x64": "win-amd64", "x86": "win32"}
+# What the version resources of QnnHtp.dll say (2.4.0: made up but for its first two numbers; 2.9.0: does not
+# exist).
 SDKS = {
     "1.20.0": "2.27.0.240926142112_100894",
     "1.22.0": "2.33.2.250410134701_117956",
@@ -37,7 +39,6 @@ SDKS = {
     "2.7.0": "2.51.0.260929181845",
     "2.9.0": "2.53.0.261110000000",
 }
-"""What the version resources of QnnHtp.dll say (2.4.0: made up but for its first two numbers; 2.9.0: does not exist)."""
 
 
 @dataclasses.dataclass

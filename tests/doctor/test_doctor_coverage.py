@@ -23,8 +23,8 @@ from qnnbridge_tools.doctor.findings import Check, Finding
 from qnnbridge_tools.doctor.survey import Order, survey
 
 HERE = Path(__file__).parent
+# Shown by test_doctor_model and test_doctor_report, with real files.
 ELSEWHERE = ("model.", "doctor.")
-"""Shown by test_doctor_model and test_doctor_report, with real files."""
 
 
 @functools.cache

@@ -77,7 +77,7 @@ def test_an_x64_computer_gets_what_fits_it_and_no_driver_is_asked() -> None:
 
 
 def test_every_version_that_is_asked_for_is_held_against_the_driver() -> None:
-    """Nobody has to think of it: that is the default."""
+    """This is the default."""
     facts = survey(snapdragon(system_qnn="2.40.0.0")[0], Order())
     assert advice.fitting_version(facts) == "1.23.2"
     assert advice.fits(facts, "1.23.2")

@@ -26,8 +26,8 @@ from qnnbridge_tools.doctor.findings import Report, Severity
 from qnnbridge_tools.doctor.survey import Order, survey
 from qnnbridge_tools.versions.fitness import NEWEST_ORT_TRIED, is_untried
 
+# As they may be one day: with the files of the newest ones that there are.
 NEWER = QNN, ORT = "2.9.0", "1.40.0"
-"""As they may be one day: with the files of the newest ones that there are."""
 
 PAIRS = [NEWER, ("2.7.0", ORT), (QNN, NEWEST_ORT_TRIED)]
 NOTHING_KNOWN = "(nothing known of it)"

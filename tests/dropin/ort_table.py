@@ -1,7 +1,7 @@
 """Writes `docs/ort-api.md`: every public name and method of ONNX Runtime's Python and its state in `qnnbridge.ort`.
 
 ``python -m tests.dropin.ort_table`` writes the page; a test holds it against the installed ONNX Runtime. A name that
-is neither offered nor listed below is an error: whoever updates ONNX Runtime decides what becomes of it.
+is neither offered nor listed below is an error: an update of ONNX Runtime includes a decision about it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 PAGE = Path(__file__).parents[2] / "docs" / "ort-api.md"
 
+# Refused with an error that says why and what to do instead.
 NOT_POSSIBLE = {
     "AdapterFormat": "reads and writes ONNX Runtime's own file format; write adapters with onnxruntime itself",
     "AdapterFormat.read_adapter": "reads and writes ONNX Runtime's own file format; load adapters with LoraAdapter",
@@ -41,8 +42,8 @@ NOT_POSSIBLE = {
     "set_global_thread_pool_sizes": "only before ONNX Runtime's first use in a process",
     "InferenceSession.set_tuning_results": "no tunable provider; an empty list is taken",
 }
-"""Refused with an error that says why and what to do instead."""
 
+# Works, and not in every respect as in one process.
 DIFFERS = {
     "InferenceSession": "asks for QNN get QNN, with the CPU behind it; takes timeout=, retry=, host= and more",
     "InferenceSession.run": "takes timeout=, retry= and on_deadline= too",
@@ -74,10 +75,9 @@ DIFFERS = {
     "copy_tensors": "between values in this process",
     "OrtDevice": "names devices; values live on the CPU",
 }
-"""Works, and not in every respect as in one process."""
 
+# Modules that ONNX Runtime's own ``__init__`` imports for itself.
 _NOT_PART = {"contextlib", "onnxruntime_validation"}
-"""Modules that ONNX Runtime's own ``__init__`` imports for itself."""
 
 
 def public_names(ort: Any) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _enum_members(cls: type) -> set[str]:
 
 
 def state_of(ours: Any, name: str) -> tuple[str, str]:
-    """State and remark. Raises `LookupError` for a name that nobody has decided about."""
+    """State and remark. Raises `LookupError` for a name without a decision."""
     if name in NOT_POSSIBLE:
         return "not possible", NOT_POSSIBLE[name]
     value = ours
@@ -126,19 +126,17 @@ def page(ort: Any, ours: Any) -> str:
             continue
         rows.append(f"| `{name}` | {state} | {remark} |")
     if missing:
-        raise LookupError(
-            f"ONNX Runtime {ort.__version__} has names that nobody decided about: {', '.join(missing)}"
-        )
+        raise LookupError(f"ONNX Runtime {ort.__version__} has names without a decision: {', '.join(missing)}")
     counts = {state: sum(f"| {state} |" in row for row in rows) for state in ("same", "differs", "not possible")}
     return "\n".join(
         [
-            "# The interface of `onnxruntime`, and what became of it",
+            "# The interface of `onnxruntime` in `qnnbridge.ort`",
             "",
             f"Every public name of the module `onnxruntime` {ort.__version__} and of its classes, as `qnnbridge.ort` "
             "has it. Written by",
             "`python -m tests.dropin.ort_table`; a test fails when ONNX Runtime gains a name that is not here.",
             "",
-            f"{counts['same']} are the same, {counts['differs']} differ in the way that is said, "
+            f"{counts['same']} are the same, {counts['differs']} differ as described, "
             f"{counts['not possible']} are refused with an error that says why.",
             "",
             "| name | state | remark |",

@@ -18,8 +18,8 @@ import qnnbridge.futures
 from tests.fakes.hosts import fake_host, script
 
 FEED = {"x": np.ones(3, np.float32)}
+# Far longer than a test may take: who waits for its end fails.
 LONG = "stoppable:600"
-"""Far longer than a test may take: who waits for its end fails."""
 
 
 @pytest.fixture

@@ -97,6 +97,7 @@ def test_a_name_without_an_ending_is_the_stem_whatever_dots_its_folder_has(tmp_p
     assert files_in(tmp_path) == ["v1.2/net_qnn.bin"]
 
 
+# In a process of its own: QNN is registered once in a process, and tests of the engine do that in this one.
 THEIRS = """
 import sys
 import onnxruntime as ort
@@ -113,7 +114,6 @@ made.set_ep_context_binary_information(place, name)
 with open(target, "wb") as file:
     file.write(made.compile_to_bytes())
 """
-"""In a process of its own: QNN is registered once in a process, and tests of the engine do that in this one."""
 
 
 def compiled_by_onnxruntime(place: str, name: str, target: Path) -> bytes:

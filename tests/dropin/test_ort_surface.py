@@ -37,6 +37,7 @@ def test_everything_in_all_is_there() -> None:
     assert set(ours.__all__) <= set(dir(ours))
 
 
+# The other classes are made by a session or by factories, never by an application itself.
 PYTHON_METHODS = [
     (cls, name)
     for cls in ("InferenceSession", "IOBinding", "OrtValue", "SparseTensor", "ModelCompiler")
@@ -44,7 +45,6 @@ PYTHON_METHODS = [
     if not inspect.isbuiltin(method)
     and (not name.startswith("_") or (name == "__init__" and cls in ("InferenceSession", "ModelCompiler")))
 ]
-"""The other classes are made by a session or by factories, never by an application itself."""
 
 
 @pytest.mark.parametrize(("cls", "name"), PYTHON_METHODS, ids=lambda value: str(value))

@@ -23,8 +23,8 @@ PROGRAMS = sorted(path.stem for path in (Path(__file__).parent / "programs").glo
 
 pytestmark = pytest.mark.lab
 
+# In a pair of numbers of nodes.
 CPU = 1
-"""In a pair of numbers of nodes."""
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -38,6 +38,8 @@ def test_a_package_gives_the_same_without_onnxruntime(name: str, tmp_path: Path)
     assert _result(ran.stdout) == beside_onnxruntime(name)
 
 
+# Models, and how many of their nodes QNN and the CPU take with `--provider qnn`, with onnxruntime 1.32. Most
+# have inputs of any size, which QNN cannot take.
 ON_THE_NPU = {
     "captcha": {"common_det.onnx": (274, 0), "common_old.onnx": (119, 150)},
     "detector": {"320n.onnx": (27, 289)},
@@ -45,8 +47,6 @@ ON_THE_NPU = {
     "nsfw": {"open-nsfw.onnx": (0, 125)},
     "ocr": {"ch_PP-OCRv4_rec_infer.onnx": (2, 406)},
 }
-"""Models, and how many of their nodes QNN and the CPU take if somebody wants the NPU, with onnxruntime 1.32. Most have
-inputs of any size, which QNN cannot take."""
 
 _RAN_ON = re.compile(
     r"(?P<model>\S+) +(?:QNN, all of (?P<all_qnn>\d+)|CPU, all of (?P<all_cpu>\d+)|QNN (?P<qnn>\d+) nodes?, CPU (?P<cpu>\d+))\b"

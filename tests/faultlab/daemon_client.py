@@ -22,13 +22,13 @@ import numpy as np
 import qnnbridge
 
 CPU = ["CPUExecutionProvider"]
+# Bytes, and how often.
 SIZES = {4: 15, 64: 25, 4096: 30, 65_536: 20, 614_400: 8, 4_194_304: 2}
-"""Bytes, and how often."""
 
 WAYS = ("plain", "out", "borrow", "zero-copy")
 DEADLINE_S = 20.0
+# The host is killed every few seconds; one call may meet several of its ends.
 RETRIES = 6
-"""The host is killed every few seconds; one call may meet several of its ends."""
 
 
 class Application:

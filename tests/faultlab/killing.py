@@ -14,8 +14,8 @@ import qnnbridge
 from tests.faultlab.leaks import holdings, leaked_since
 from tests.faultlab.models import Case, is_right
 
+# At the least. A host that is killed before it can answer anything would rightly use up the one repetition.
 CALLS_BETWEEN_KILLS = 16
-"""At the least. A host that is killed before it can answer anything would rightly use up the one repetition."""
 
 STUCK_AFTER_S = 60.0
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import psutil
 
+# Threads that read a dead host's stderr, and zombies, end a moment after the call that ended the host.
 GRACE_S = 5.0
-"""Threads that read a dead host's stderr, and zombies, end a moment after the call that ended the host."""
 
 OUR_FILES = "*qnnbridge*"
+# One thread that starts all hosts of the process and lives as long as it.
 ALWAYS_THERE = ("qnnbridge-spawner",)
-"""One thread that starts all hosts of the process and lives as long as it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

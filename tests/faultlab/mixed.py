@@ -24,24 +24,24 @@ import numpy as np
 
 import qnnbridge
 
+# Bytes, and how often. The large ones are rare, or the soak would only copy.
 SIZES = {0: 8, 4: 15, 64: 25, 4096: 30, 65_536: 16, 614_400: 5, 4_194_304: 0.9, 33_554_432: 0.1}
-"""Bytes, and how often. The large ones are rare, or the soak would only copy."""
 
 CROWDS = (1, 2, 4, 8)
 WAYS = ("plain", "out", "zero-copy", "borrow")
 LAPS = 8
 CALLS_BETWEEN_KILLS = 32
 RETRIES = 4
+# Lent results that each thread keeps, to look at again.
 HELD = 3
-"""Lent results that each thread keeps, to look at again."""
 
+# Of heaps: what a lap may leave in them. Shared memory is told apart, and may not grow at all.
 GROWTH_BYTES = 16 * 1024 * 1024
-"""Of heaps: what a lap may leave in them. Shared memory is told apart, and may not grow at all."""
 
 GROWTH_FDS = 2
 REST_TIMEOUT_S = 10.0
+# The one slab that both sides have as long as the host lives, and what the system rounds it up to.
 PHASES_BYTES = 128 * 1024
-"""The one slab that both sides have as long as the host lives, and what the system rounds it up to."""
 STUCK_AFTER_S = 300.0
 
 
@@ -192,9 +192,9 @@ def _come_to_rest(host: qnnbridge.Host, usual_fds: int | None) -> tuple[Rest, Re
     return rest
 
 
+# For the host. By itself the C library raises this, and then keeps what is freed in the heap of each thread: that
+# is no leak, but it hides one.
 HEAP_SETTING = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
-"""For the host. By itself the C library raises this, and then keeps what is freed in the heap of each thread: that is
-no leak, but it hides one."""
 
 
 def give_large_arrays_back() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from qnnbridge._platform import wait_readable
 
 STATES = ("idle", "run", "create", "compile", "gil", "slots", "fork", "fork-run")
+# What the README promises.
 END_TIMEOUT_S = 5.0
-"""What the README promises."""
 
 START_TIMEOUT_S = 60.0
 ROOT = Path(__file__).parents[2]

@@ -25,8 +25,8 @@ SCALES = (3, 5, 7, 11)
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 60.0
 LOOK_INTERVAL_S = 1.0
+# Share of the looks that are not counted: the heaps of the first calls.
 WARM_UP = 0.25
-"""Share of the looks that are not counted: the heaps of the first calls."""
 
 GROWTH_BYTES = 48 * 1024 * 1024
 GROWTH_FDS = 8

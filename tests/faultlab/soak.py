@@ -33,8 +33,8 @@ DEADLINE_GRACE_S = 1.0
 STUCK_AFTER_S = 60.0
 LONGEST_EXTRA_S = 60.0
 TRIED_AT_THE_END = "leak"
+# Between two faults from outside.
 OUTSIDE_PAUSE_S = (0.05, 1.0)
-"""Between two faults from outside."""
 
 X = np.arange(6, dtype=np.float32)
 
@@ -44,12 +44,12 @@ class _Outcome:
     seconds: float
     result: Any = None
     error: BaseException | None = None
+    # Of hosts, while the call was under way.
     deaths: int = 0
-    """Of hosts, while the call was under way."""
 
 
 class Soak:
-    """Give it a host that nobody else uses; `run` closes it.
+    """Give it a host of its own; `run` closes it.
 
     least_crashes: on a slow machine it goes on beyond its seconds, until so many hosts have crashed and each promise
     has been put to the test.

@@ -38,11 +38,11 @@ from qnnbridge_protocol.values import Decoder, Encoder, decode, equal_bits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 LIMITS = Limits(max_header=64 * 1024, max_buffers=64, max_body=1024 * 1024)
+# Processor time for one input. They are of a few kilobytes; a good one takes a millisecond.
 MAX_INPUT_S = 2.0
-"""Processor time for one input. They are of a few kilobytes; a good one takes a millisecond."""
 
+# What the host turns into `ProtocolDesync` when a specification has fields of wrong types.
 BAD_SPEC = (TypeError, KeyError, AttributeError)
-"""What the host turns into `ProtocolDesync` when a specification has fields of wrong types."""
 
 
 class Finding(Exception):

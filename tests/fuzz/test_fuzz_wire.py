@@ -14,8 +14,8 @@ from tests.fuzz.mutations import mutated
 from qnnbridge_protocol import reader
 from qnnbridge_protocol.codec import Decoder
 
+# Inputs that once led to a finding.
 FOUND = sorted((Path(__file__).parent / "found").glob("*.hex"))
-"""Inputs that once led to a finding."""
 
 INPUTS_PER_SEED = 600
 

@@ -23,8 +23,8 @@ import numpy as np  # noqa: E402
 import qnnbridge  # noqa: E402
 
 MODEL = CHECKOUT / "tools" / "qnnbridge_tools" / "bench" / "assets" / "add.onnx"
+# Elements of four bytes.
 SIZES = (1, 16, 1000, 150_000, 1_000_000)
-"""Elements of four bytes."""
 
 
 def exercise(host: qnnbridge.Host) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The doctor as somebody in a hurry calls it: on installations where little or nothing works, with wrong arguments."""
+"""The doctor on installations where little or nothing works, and with wrong arguments."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from labs import HERE, WindowsLab
 
+# Some twenty starts of a Python under Wine; an eighth of it where nothing else runs.
 DEATHS_TIMEOUT_S = 600.0
-"""Some twenty starts of a Python under Wine; an eighth of it where nothing else runs."""
 
 pytestmark = pytest.mark.timeout(DEATHS_TIMEOUT_S + 60.0)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
+# What the README promises.
 END_TIMEOUT_S = 5.0
-"""What the README promises."""
 
 application = subprocess.Popen(
     [sys.executable, str(Path(__file__).with_name("holds_a_host.py")), *sys.argv[1:]],

@@ -1,7 +1,7 @@
 """Windows applications in surroundings that trip programs up: prints what came of each, as JSON.
 
 - without any standard stream (pythonw, a service, a program with windows): its own streams are ``None``
-- in a job of somebody else's that ends everything in it and lets nothing out (Windows Terminal, CI runners)
+- in a foreign job that ends everything in it and lets nothing out (Windows Terminal, CI runners)
 
 The host is the real host process with the scripted engine.
 """

@@ -137,7 +137,7 @@ def channel_that_is_refused() -> Any:
         for name, wrong in ways.items():
             given = Given(pid)
             header = {"op": "channel.open", "channel": 1000, "slot": 1, "phases": None}
-            if "write" in wrong:  # what is not named is nobody's: it is taken back
+            if "write" in wrong:  # a handle that is not named has no owner: it is reclaimed
                 taken = {"handle": given.write["handle"]}
                 reclaim(taken, pid)
             said = refusal(

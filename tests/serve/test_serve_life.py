@@ -23,12 +23,12 @@ import serve_models as models
 from serving import PRIVATE, Answer, Server, refused, serving, starting
 from tests import needs
 
+# Processor time of the host after which a count is certainly under way; nothing else there takes as much.
 STARTED_S = 0.2
-"""Processor time of the host after which a count is certainly under way; nothing else there takes as much."""
 
+# Processor time of the host that a count takes which is to be met under way, and to be answered. Where that is over
+# before anybody can see it, it is counted further.
 WORK_S = 1.5
-"""Processor time of the host that a count takes which is to be met under way, and to be answered. Where that is over
-before anybody can see it, it is counted further."""
 
 FOREVER = 2**40
 WAIT_TIMEOUT_S = 60.0
@@ -194,7 +194,7 @@ def test_a_model_that_keeps_killing_the_host_is_refused_with_the_cause(counter: 
     same = models.write_identity(tmp_path / "same.onnx", models.ELEMENTS["INT32"])
     x = {"name": "x", "datatype": "INT32", "shape": [1, 1], "data": [5]}
     with serving(*PRIVATE, "--model", f"counter={counter}", "--model", f"same={same}") as server:
-        for timeout_s in (4, 60):  # it is repeated in the next host, and nobody waits for that forever
+        for timeout_s in (4, 60):  # it is repeated in the next host, and the wait for it ends
             assert server.infer("same", x).status == 200  # the host is up, with all it needs
             with counting_meanwhile(server, FOREVER, parameters={"timeout": timeout_s * 1_000_000}) as (answer, _):
                 server.host().send_signal(signal.SIGSEGV)

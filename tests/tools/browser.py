@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+# Chromium reads its orders from descriptor 3 and answers on 4.
 _ON_3_AND_4 = """
 import os, sys
 commands, answers = os.dup(int(sys.argv[1])), os.dup(int(sys.argv[2]))
@@ -22,7 +23,6 @@ commands, answers = (os.dup2(fd, at) for fd, at in ((commands, 103), (answers, 1
 os.dup2(commands, 3), os.dup2(answers, 4)
 os.execvp(sys.argv[3], sys.argv[3:])
 """
-"""Chromium reads its orders from descriptor 3 and answers on 4."""
 WIDTH, HEIGHT = 1400, 900
 
 

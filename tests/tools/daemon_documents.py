@@ -128,7 +128,7 @@ def busy_daemon() -> dict[str, Any]:
 
 
 def idle_daemon() -> dict[str, Any]:
-    """Nobody has connected yet: no NPU host, no latency."""
+    """No client has connected yet: no NPU host, no latency."""
     document = busy_daemon()
     document["host"] = {
         "running": False,

@@ -224,6 +224,7 @@ def branch_by_rank() -> Any:
     )
 
 
+# What it is -> the rewrite that is about it, and the model.
 ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "weights that are inputs": ("weights-as-inputs", models.weights_as_inputs),
     "constant nodes": ("constants", models.conv_net_of_constant_nodes),
@@ -257,4 +258,3 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "empty state": ("zero-size", empty_state),
     "mask": ("masks", lambda: models.attention(-3.4e38)),
 }
-"""What it is -> the rewrite that is about it, and the model."""

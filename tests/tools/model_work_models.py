@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 FLOAT, FLOAT16, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
 MODELS = Path(__file__).parents[1] / "models"
 COMPILED = MODELS / "compiled" / "good.onnx"
+# The real float models in tests/models, and the sizes that they work with.
 FIXED_SIZES: dict[str, dict[str, int]] = {
     "ch_ppocr_mobile_v2.0_cls_infer": {"x:0": 1, "x:2": 48, "x:3": 192},
     "model_v8": {"N": 1},
@@ -22,7 +23,6 @@ FIXED_SIZES: dict[str, dict[str, int]] = {
     "sigmoid": {},
     "silero_vad_openvino_16k": {},
 }
-"""The real float models in tests/models, and the sizes that they work with."""
 
 
 def value(name: str, shape: list[int | str | None], element: int = FLOAT) -> Any:

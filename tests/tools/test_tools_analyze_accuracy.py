@@ -13,8 +13,8 @@ pytest.importorskip("onnxruntime")
 from tests.analyze_accuracy import cases, compare, recorded, simulator
 
 LEAST_SHARE = 0.97
+# Every third test is judged here; `python -m tests.analyze_accuracy` judges all.
 EVERY = 3
-"""Every third test is judged here; `python -m tests.analyze_accuracy` judges all."""
 
 
 def test_the_rules_are_right_for_nearly_all_nodes_of_the_node_tests() -> None:

@@ -22,6 +22,7 @@ pytest.importorskip("onnxruntime")
 from onnx import helper
 from tests.unit import epcontext_models as models
 
+# What each command needs besides the model.
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "compile": ("-o", "OUT"),
     "optimize": ("-o", "OUT"),
@@ -31,19 +32,18 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "verify": (),
     "prepare": ("-o", "OUT"),
 }
-"""What each command needs besides the model."""
 
+# Compiled models are what these are for, too.
 TAKE_COMPILED_MODELS = {"run", "inspect", "profile", "bench", "serve"}
-"""Compiled models are what these are for, too."""
 
+# What a command says of a model that is one Relu. To the others it is a model like any other.
 NOTHING_TO_DO = {"quantize": "There is nothing in this model that can be quantised."}
-"""What a command says of a model that is one Relu. To the others it is a model like any other."""
 
+# One that onnxruntime has loaded for years, whatever the installed onnx writes.
 IR_VERSION = 10
-"""One that onnxruntime has loaded for years, whatever the installed onnx writes."""
 
+# They take a model, but do not work on it.
 LEAVE_THE_MODEL_ALONE = {"doctor"}
-"""They take a model, but do not work on it."""
 
 
 def commands_with_a_model() -> list[str]:

@@ -161,6 +161,7 @@ def test_a_journal_that_cannot_be_read_is_no_obstacle(copy: Path) -> None:
     assert set(states(again(copy)).values()) == {"done"}
 
 
+# It kills itself, so that it is in that step for certain.
 KILLED_SOON_AFTER = """
 import os, signal, sys, threading
 
@@ -179,7 +180,6 @@ step = sys.argv.pop(1)
 sys.stderr = Stderr()
 main()
 """
-"""By itself, so that it is in that step for certain, however late anybody else would come."""
 
 
 @needs.posix

@@ -42,8 +42,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE_ROOTS = [ROOT / name for name in ("protocol", "host_arm64", "bridge_x86", "daemon", "tools")]
 TIMEOUT_S = 180.0
 
+# An environment takes eight seconds on an idle machine, and a minute on one with much else to do.
 pytestmark = pytest.mark.timeout(2 * TIMEOUT_S)
-"""An environment takes eight seconds on an idle machine, and a minute on one with much else to do."""
 
 
 def make_wheel(folder: Path, name: str, version: str, files: dict[str, str], extras: dict[str, str]) -> Path:
@@ -396,7 +396,7 @@ def test_one_that_is_interrupted_leaves_nothing_that_is_used(setup: Setup, numbe
         assert process.returncode == 130
         setup.assert_nothing_was_made()
         return
-    # Nobody could clear up; the next one takes what is there for what it is.
+    # No process could clean up; the next call recognizes the leftovers.
     for child in started:
         with contextlib.suppress(psutil.NoSuchProcess):
             os.killpg(child.pid, signal.SIGKILL)

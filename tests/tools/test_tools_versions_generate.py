@@ -26,8 +26,8 @@ HEADERS = Path(__file__).parents[1] / "unit" / "data" / "executables"
 BUILD = "2.51.0.260929181845"
 METADATA = "Metadata-Version: 2.1\nName: onnxruntime-qnn\nVersion: 9.0.0\nRequires-Dist: onnxruntime>=1.24.2\nRequires-Dist: numpy\n\n"
 
+# The smallest ones on the index, 85 MB in all: without libraries, a 1.x with them, a 2.x.
 VERIFIED_WHEELS = (("1.17.3", "win_arm64", "3.11"), ("1.18.1", "win_arm64", "3.11"), ("2.0.0", "win_arm64", "3.14"))
-"""The smallest ones on the index, 85 MB in all: without libraries, a 1.x with them, a 2.x."""
 
 
 def resource(version: str) -> bytes:

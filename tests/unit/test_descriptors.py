@@ -268,7 +268,7 @@ def test_an_interrupt_while_waiting_for_bytes_loses_nothing(
 def test_an_interrupt_right_after_the_read_keeps_the_count_for_the_next_call(
     pipe: tuple[int, int], interrupt: Callable[..., None]
 ) -> None:
-    """The kernel has given the bytes, and the interrupt strikes before anybody could look at how many."""
+    """The kernel has delivered the bytes, and the interrupt strikes before their number is read."""
     interrupt()
     sink = Sink(pipe[0])
     waits_in_read = f"0 {pipe[0]:#x} "

@@ -55,7 +55,7 @@ def data_of(made: Any, functions: tuple[Any, ...] = ()) -> bytes:
 
 def context_node(embed_mode: int | None, context: bytes, domain: str = "com.microsoft") -> Any:
     node = helper.make_node("EPContext", ["x"], ["y"], domain=domain, main_context=1, source="QNNExecutionProvider")
-    # Before and behind: the order of attributes is nobody's promise.
+    # Before and behind: the order of attributes is not guaranteed.
     node.attribute.append(helper.make_attribute("ep_cache_context", context))
     if embed_mode is not None:
         node.attribute.append(helper.make_attribute("embed_mode", embed_mode))

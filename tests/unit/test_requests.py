@@ -45,7 +45,7 @@ class Table:
         """Whether the client takes what is written."""
         self.has_room.set()
         self.waits = threading.Event()
-        """Somebody wants to tell something."""
+        """A thread wants to send a notice."""
         self.stream = threading.Lock()
 
     def tell(self, what: Declaration) -> None:
@@ -93,7 +93,7 @@ def test_the_next_request_may_be_ahead_of_the_end_of_one_that_has_been_answered(
     assert table.in_flight.add(second)
     assert not table.in_flight.add(Request(3, {}, ()))
     table.in_flight.about_to_answer(second)
-    assert not table.in_flight.add(Request(4, {}, ())), "answers that nobody reads have a limit, too"
+    assert not table.in_flight.add(Request(4, {}, ())), "unread answers have a limit too"
     table.in_flight.finish(first, failed=False)
     assert table.in_flight.add(Request(5, {}, ()))
 
@@ -110,7 +110,7 @@ def test_nothing_is_declared_about_a_request_that_is_being_answered() -> None:
 
 @pytest.mark.parametrize("op", RELEASING_OPERATIONS)
 def test_what_gives_something_back_is_taken_beyond_the_limit(op: str) -> None:
-    """Refused, it would leave in the host what nobody has any more use for, and nobody would know."""
+    """Refused, it would leave unused memory in the host, unnoticed."""
     table = Table(limit=1)
     table.request(1)
     giving_back = Request(2, {"op": op}, ())
@@ -500,7 +500,7 @@ def test_a_withdrawn_request_is_handed_out_once_to_be_answered() -> None:
     table.in_flight.finish(running, failed=False)
 
 
-# --- tensors that nobody needs any more ------------------------------------------------------------------
+# --- tensors that are not needed any more ----------------------------------------------------------------
 
 
 class Tensor:

@@ -164,7 +164,7 @@ def test_a_request_in_a_stuck_lane_keeps_nobody_waiting_who_has_another(peer: Pe
 
 
 def test_the_count_of_threads_that_wait_is_right_after_many_requests(peer: Peer) -> None:
-    """Too high, and nobody would read while the leader is busy; too low, and threads would be started for ever."""
+    """Too high, and no thread would read while the leader is busy; too low, and threads would be started for ever."""
     for _ in range(300):
         peer.send("free")
     assert eventually(lambda: len(peer.handlers.served) == 300)
@@ -247,7 +247,7 @@ def test_a_thread_that_has_nothing_to_do_does_not_keep_what_it_served_last(peer:
 
 
 def test_memory_is_given_back_in_a_house_that_is_full(peer: Peer) -> None:
-    """The client releases it without waiting for an answer, so nobody would repeat one that was refused."""
+    """The client releases it without waiting for an answer, so a refused release would not be repeated."""
     slabs = peer.server._transport.slabs
     slabs._slabs[7] = Slab(np.zeros(1, np.uint8), host_writes=True)
     for _ in range(Hello().limits.max_in_flight):
@@ -266,7 +266,7 @@ SLAB = {"slab": 7, "size": 4096, "host_writes": False, "where": {"handle": 13}}
 
 @pytest.fixture
 def dropped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Handles that were closed because nobody had taken them, in the place of what only Windows has."""
+    """Handles that were closed because no request had taken them, in place of the Windows API."""
     numbers: list[int] = []
 
     def drop(where: dict[str, Any]) -> None:
