@@ -10,9 +10,9 @@ import pytest
 from tests import needs
 
 from qnnbridge._diagnosis.exit_codes import POSIX, SIGNALS, WINDOWS, ExitStatus, git_bash_status
-from qnnbridge._diagnosis.explain_code import explain_code
 from qnnbridge._diagnosis.qnn_codes import QNN_CODES, by_number, find
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.known_codes import explain_code
 
 # What each observer shows for one death; rows of the project's notes on Windows exit codes.
 SEEN = [

@@ -193,8 +193,8 @@ def explain(
 ) -> None:
     """Say in words what an exit code means."""
     with reporting.work(as_json=as_json):
-        from qnnbridge._diagnosis.explain_code import explain_code
         from qnnbridge_tools import output
+        from qnnbridge_tools.known_codes import explain_code
 
         explanations = [explain_code(code) for code in codes]
         if as_json:

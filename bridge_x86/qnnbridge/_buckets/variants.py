@@ -163,10 +163,6 @@ class Variants:
     def made(self) -> list[InferenceSession]:
         return [variant.session for variant in self._variants.values() if variant.session is not None]
 
-    @property
-    def free_variant(self) -> Variant:
-        return self._variants[FREE]
-
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """In all variants that are made, and in those that will be."""
         self._dynamic |= options

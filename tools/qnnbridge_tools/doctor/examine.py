@@ -216,7 +216,7 @@ def explained(text: str) -> list[dict[str, Any]]:
         return [
             {"title": text.strip().strip("[]"), "cause": entry.why, "fix": fix, "seen": "a finding of this doctor"}
         ]
-    from qnnbridge._diagnosis.messages import explain_text
+    from qnnbridge_tools.known_texts import explain_text
 
     return [meaning.to_json() for meaning in explain_text(text)]
 

@@ -14,12 +14,11 @@ from typing import Any, Final
 
 from qnnbridge._diagnosis import qnn_codes
 from qnnbridge._diagnosis.death_rules import DEATH_RULES
-from qnnbridge._diagnosis.exit_codes import LOAD_ERRORS
-from qnnbridge._diagnosis.explain_code import Explanation, explain_code
 from qnnbridge._diagnosis.log_rules import HINT, MODEL_RULES, SETUP_RULES, STRONG, SYMPTOM, Rule, rule
 from qnnbridge._diagnosis.ort_log import occurs, search
 from qnnbridge._diagnosis.stderr_text import shorten
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.known_codes import LOAD_ERRORS, Explanation, explain_code
 
 _REINSTALL = (
     "Reinstall onnxruntime and onnxruntime-qnn with the host's own interpreter: qnnbridge doctor names the command."
