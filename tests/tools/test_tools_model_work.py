@@ -20,7 +20,7 @@ import model_work_models as models
 from qnnbridge_protocol.errors import BridgeError, InvalidProtobuf, OptionError
 from qnnbridge_tools.models.quantize.ort_quantizer import Quiet
 from qnnbridge_tools.models.shared import cpu, graphs, shapes
-from qnnbridge_tools.models.shared.comparing import OutputDifference, compare, cosine
+from qnnbridge_tools.models.shared.comparing import OutputComparison, compare, cosine
 from qnnbridge_tools.models.shared.files import Output, inside_folder
 from qnnbridge_tools.models.shared.progress import ShownProgress
 
@@ -28,7 +28,7 @@ MODELS = Path(__file__).parent.parent / "models"
 MUL, RNET = MODELS / "mul_1.onnx", MODELS / "rnet.onnx"
 
 
-def difference(expected: object, found: object) -> OutputDifference:
+def difference(expected: object, found: object) -> OutputComparison:
     return compare(["y"], [[expected]], [[found]])[0]
 
 

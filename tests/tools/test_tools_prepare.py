@@ -27,9 +27,9 @@ from qnnbridge_host.model.manifest import read_manifest
 from qnnbridge_protocol.errors import Busy
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.models.prepare import Wish, prepare_model
+from qnnbridge_tools.models.prepare import PrepareOptions, prepare_model
 from qnnbridge_tools.models.prepare import journal as journals
-from qnnbridge_tools.models.prepare.journal import Journal, key_of
+from qnnbridge_tools.models.prepare.journal import PrepareJournal, key_of
 
 pytestmark = pytest.mark.simulator
 
@@ -92,7 +92,7 @@ def test_the_folder_has_all_that_is_shipped_and_says_so(ready: Path) -> None:
     shipped = json.loads((out / "manifest.json").read_text())
     compiled = {f"compiled/soc60/m_ctx{suffix}" for suffix in (".onnx", "_qnn.bin", ".qnnbridge.json")}
     assert {one["name"] for one in shipped["files"]} == {"models/m.onnx", *compiled}
-    assert files_of(out) == {"models/m.onnx", *compiled, "manifest.json", "report.md", journals.NAME}
+    assert files_of(out) == {"models/m.onnx", *compiled, "manifest.json", "report.md", journals.JOURNAL_NAME}
     for one in shipped["files"]:
         content = (out / one["name"]).read_bytes()
         assert (one["size"], one["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
@@ -157,7 +157,7 @@ def test_a_file_that_is_not_whole_is_made_again(damage: str, copy: Path) -> None
 
 
 def test_a_journal_that_cannot_be_read_is_no_obstacle(copy: Path) -> None:
-    (copy / "out" / journals.NAME).write_text('{"schema": 1, "steps": ')
+    (copy / "out" / journals.JOURNAL_NAME).write_text('{"schema": 1, "steps": ')
     assert set(states(again(copy)).values()) == {"done"}
 
 
@@ -215,7 +215,7 @@ def test_killed_in_any_step_it_goes_on_there(ready: Path, tmp_path: Path) -> Non
 
 def test_two_at_a_time_do_not_share_a_folder(copy: Path) -> None:
     with journals.opened(copy / "out", "m.onnx"), pytest.raises(Busy, match="at work"):
-        prepare_model(copy / "m.onnx", copy / "out", Wish(dims=Dimensions({"batch": 2})))
+        prepare_model(copy / "m.onnx", copy / "out", PrepareOptions(dims=Dimensions({"batch": 2})))
     assert (copy / "out/manifest.json").exists()
 
 
@@ -339,8 +339,8 @@ def test_a_journal_cannot_name_files_outside_of_its_folder(tmp_path: Path) -> No
     folder.mkdir()
     entry = {"key": "k", "files": [{"name": "../precious", "size": 1, "sha256": ""}], "told": {}, "seconds": 0}
     written = {"schema": journals.SCHEMA, "source": "m.onnx", "steps": {"fix": entry}}
-    (folder / journals.NAME).write_text(json.dumps(written))
-    journal = Journal(folder, "m.onnx")
+    (folder / journals.JOURNAL_NAME).write_text(json.dumps(written))
+    journal = PrepareJournal(folder, "m.onnx")
     journal.read()
     journal.keep_only([])
     assert (tmp_path / "precious").exists()

@@ -264,7 +264,7 @@ def test_runs_end_early_when_the_profile_grows_too_large_to_be_read(
         if stage == "Running" and done == 2:
             monkeypatch.setattr(files, "MAX_PROFILE_BYTES", 10)
 
-    request = recording.Request(parts, "basic", 1000, (), None, Dimensions(), {}, None, None)
+    request = recording.ProfileRequest(parts, "basic", 1000, (), None, Dimensions(), {}, None, None)
     with pytest.raises(BridgeError, match="The profile of QNN is too large"):
         recording.record(request, watch)
     assert seen[-1] == 2

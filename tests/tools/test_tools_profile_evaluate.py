@@ -19,7 +19,7 @@ from qnnbridge_tools import output
 from qnnbridge_tools.models.profiling import files, ort_json, page, qnn_csv, report
 from qnnbridge_tools.models.profiling.evaluate import evaluate
 from qnnbridge_tools.models.profiling.page import Bar, bars, shortened, stacked
-from qnnbridge_tools.models.profiling.qnn_csv import Call, Kind, Row
+from qnnbridge_tools.models.profiling.qnn_csv import CallKind, QnnCall, QnnRow
 from qnnbridge_tools.models.profiling.recording import Recording
 from qnnbridge_tools.models.profiling.report import document
 from qnnbridge_tools.models.profiling.result import ProfileResult, Series
@@ -140,16 +140,18 @@ def test_inputs_and_outputs_are_told_as_transfers_of_their_part(detailed: Profil
 def test_what_was_made_from_one_node_is_one_operator(host: HostInfo) -> None:
     """QNN makes reshapes around a convolution, and one operator of a convolution between its quantisations."""
     rows = (
-        Row("conv_token_7", 60, "CYCLES", "dq;w_dq;conv_token_7;q", True),
-        Row("convReshape", 20, "CYCLES", "dq;w_dq;conv_token_7;q", True),
-        Row("relu", 20, "CYCLES", "relu", True),
+        QnnRow("conv_token_7", 60, "CYCLES", "dq;w_dq;conv_token_7;q", True),
+        QnnRow("convReshape", 20, "CYCLES", "dq;w_dq;conv_token_7;q", True),
+        QnnRow("relu", 20, "CYCLES", "relu", True),
     )
-    facts = (Row("Accelerator (execute) time", 1000, "US"),)
+    facts = (QnnRow("Accelerator (execute) time", 1000, "US"),)
     trace = files.OpTrace(
-        {"g": (files.Operator("conv_token_7", "Conv2d"), files.Operator("convReshape", "Reshape"))}
+        {"g": (files.CompiledOperator("conv_token_7", "Conv2d"), files.CompiledOperator("convReshape", "Reshape"))}
     )
     recording = recorded("compiled", host)
-    calls = tuple(Call(Kind.EXECUTE, 1200.0, facts, rows) for call in recording.calls if call.kind is Kind.EXECUTE)
+    calls = tuple(
+        QnnCall(CallKind.EXECUTE, 1200.0, facts, rows) for call in recording.calls if call.kind is CallKind.EXECUTE
+    )
     result = evaluate(dataclasses.replace(recording, calls=calls, trace=trace))
     first = [time for time in result.operators if time.partition == "part 1"]
     assert [(time.name, time.type, time.cycles.median) for time in first] == [
@@ -191,9 +193,9 @@ def test_a_part_within_a_node_of_the_cpu_counts_once(host: HostInfo) -> None:
     """As in the body of a Loop that runs on the CPU: the Loop's time contains that of the part."""
     recording = recorded("detailed", host)
 
-    def wrapped(run: ort_json.Run) -> ort_json.Run:
+    def wrapped(run: ort_json.OrtRun) -> ort_json.OrtRun:
         loop = ort_json.NodeRun("loop", "Loop", "CPUExecutionProvider", 0.0, run.time_us - 5, 0, 0)
-        return ort_json.Run(run.time_us, (loop, *(dataclasses.replace(node, nested=True) for node in run.nodes)))
+        return ort_json.OrtRun(run.time_us, (loop, *(dataclasses.replace(node, nested=True) for node in run.nodes)))
 
     session = dataclasses.replace(recording.session, runs=tuple(map(wrapped, recording.session.runs)))
     plain, result = evaluate(recording), evaluate(dataclasses.replace(recording, session=session))

@@ -10,14 +10,14 @@ import pytest
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.models.profiling import files, ort_json, qnn_csv
-from qnnbridge_tools.models.profiling.qnn_csv import Kind
+from qnnbridge_tools.models.profiling.qnn_csv import CallKind
 
 PROFILES = Path(__file__).parent / "profiles"
 HEADER = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier\n"
 ODD_NAME = 'soft0, "the\nfirst"'
 
 
-def of_kind(name: str, kind: Kind) -> list[qnn_csv.Call]:
+def of_kind(name: str, kind: CallKind) -> list[qnn_csv.QnnCall]:
     return [call for call in qnn_csv.read(PROFILES / name / "qnn.csv") if call.kind is kind]
 
 
@@ -31,13 +31,13 @@ def written(folder: Path, text: str) -> Path:
 def test_every_graph_is_compiled_once_though_the_file_tells_most_of_them_twice(name: str) -> None:
     text = (PROFILES / name / "qnn.csv").read_text(encoding="utf-8")
     assert text.count(",FINALIZE,") == 5
-    times = [call.time_us for call in of_kind(name, Kind.COMPILE)]
+    times = [call.time_us for call in of_kind(name, CallKind.COMPILE)]
     assert len(times) == len(set(times)) == 3
     assert all(f"FINALIZE,{time:.0f},US" in text for time in times)
 
 
 def test_a_compilation_has_its_phases() -> None:
-    first, second, third = of_kind("detailed", Kind.COMPILE)
+    first, second, third = of_kind("detailed", CallKind.COMPILE)
     assert [call.time_us for call in (first, second, third)] == [48553, 48061, 67182]
     assert [row.name for row in first.parts][:3] == [
         "Graph Preparation Initializing",
@@ -55,7 +55,7 @@ def test_two_graphs_that_took_equally_long_to_compile_stay_two(tmp_path: Path) -
 
 
 def test_an_execution_has_its_operators_and_the_figures_of_the_backend() -> None:
-    executed = of_kind("detailed", Kind.EXECUTE)
+    executed = of_kind("detailed", CallKind.EXECUTE)
     assert len(executed) == 9
     assert [call.time_us for call in executed[:3]] == [69040, 60238, 51969]
     second = executed[1]
@@ -72,24 +72,24 @@ def test_an_execution_has_its_operators_and_the_figures_of_the_backend() -> None
 
 
 def test_the_level_basic_has_times_and_no_operators() -> None:
-    executed = of_kind("basic", Kind.EXECUTE)
+    executed = of_kind("basic", CallKind.EXECUTE)
     assert len(executed) == 9
     assert all(call.fact("Accelerator (execute) time") and not call.parts for call in executed)
 
 
 @pytest.mark.parametrize("name", ["detailed", "compiled"])
 def test_a_name_with_comma_quote_and_line_break_is_read_whole(name: str) -> None:
-    first = of_kind(name, Kind.EXECUTE)[0].parts[1]
+    first = of_kind(name, CallKind.EXECUTE)[0].parts[1]
     assert first.name == ODD_NAME
     assert first.is_operator
     assert first.sources == (ODD_NAME if name == "detailed" else "")
 
 
 def test_loading_a_compiled_model_is_a_call_with_the_accelerators_time() -> None:
-    [loaded] = of_kind("compiled", Kind.LOAD)
+    [loaded] = of_kind("compiled", CallKind.LOAD)
     assert loaded.time_us > 0
     assert [fact.name for fact in loaded.facts] == ["Accelerator (load binary) time"] * 3
-    assert not of_kind("compiled", Kind.COMPILE)
+    assert not of_kind("compiled", CallKind.COMPILE)
 
 
 def test_figures_that_only_a_device_gives_belong_to_their_call(tmp_path: Path) -> None:
@@ -102,8 +102,12 @@ def test_figures_that_only_a_device_gives_belong_to_their_call(tmp_path: Path) -
     )
     for end in ("\n", "\r\n"):
         executed, closed = qnn_csv.read(written(tmp_path, HEADER + "".join(row + end for row in rows)))
-        assert (executed.kind, executed.time_us, executed.fact("RPC (execute) time")) == (Kind.EXECUTE, 400, 300)
-        assert (closed.kind, closed.facts) == (Kind.CLOSE, ())
+        assert (executed.kind, executed.time_us, executed.fact("RPC (execute) time")) == (
+            CallKind.EXECUTE,
+            400,
+            300,
+        )
+        assert (closed.kind, closed.facts) == (CallKind.CLOSE, ())
 
 
 def test_a_node_of_the_model_that_is_called_input_is_no_transfer(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ pytest.importorskip("onnxruntime_qnn")
 
 import model_work_models as models
 
-from qnnbridge_tools.models.quantize import HostSettings, QuantizeResult, quantize_model
+from qnnbridge_tools.models.quantize import QnnHostOptions, QuantizeResult, quantize_model
 
 pytestmark = pytest.mark.simulator
-X_ELITE = HostSettings({"soc_model": "60"}, timeout_s=100)
+X_ELITE = QnnHostOptions({"soc_model": "60"}, timeout_s=100)
 
 
 def assert_on_qnn(result: QuantizeResult, agrees: float = 0.99) -> None:

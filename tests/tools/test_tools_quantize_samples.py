@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools.models.quantize.samples import Declared, load, shapes_in
+from qnnbridge_tools.models.quantize.samples import CalibrationInput, load, shapes_in
 
-IMAGE = Declared("x", "tensor(float)", (1, 3, 4))
-STATE = Declared("state", "tensor(int64)", (2,))
-SCALAR = Declared("on", "tensor(bool)", ())
+IMAGE = CalibrationInput("x", "tensor(float)", (1, 3, 4))
+STATE = CalibrationInput("state", "tensor(int64)", (2,))
+SCALAR = CalibrationInput("on", "tensor(bool)", ())
 
 
 def array(*shape: int, dtype: Any = np.float32) -> Any:

@@ -20,18 +20,18 @@ import verify_models
 
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.models.verify import Verification, verify_model
-from qnnbridge_tools.models.verify.verifier import How
+from qnnbridge_tools.models.verify.verifier import VerifyOptions
 
 pytestmark = pytest.mark.simulator
 
-ORDINARY = How(extreme=False)
+ORDINARY = VerifyOptions(extreme=False)
 
 
 def verify(*arguments: str | Path) -> Any:
     return CliRunner().invoke(app, ["verify", *map(str, arguments)])
 
 
-def verified(made: Any, folder: Path, how: How | None = None, **kwargs: Any) -> Verification:
+def verified(made: Any, folder: Path, how: VerifyOptions | None = None, **kwargs: Any) -> Verification:
     return verify_model(models.saved(made, folder / "m.onnx"), soc_model="60", how=how, **kwargs)
 
 
@@ -55,8 +55,8 @@ def test_a_real_model_agrees_and_every_row_has_its_numbers() -> None:
 
 def test_nan_is_told_and_counts_only_if_asked_for(tmp_path: Path) -> None:
     model = models.saved(models.conv_net(), tmp_path / "m.onnx")
-    lenient = verify_model(model, soc_model="60", how=How(bisect=False))
-    strict = verify_model(model, soc_model="60", how=How(bisect=False, strict=True))
+    lenient = verify_model(model, soc_model="60", how=VerifyOptions(bisect=False))
+    strict = verify_model(model, soc_model="60", how=VerifyOptions(bisect=False, strict=True))
     for result in (lenient, strict):
         rows = {row.name: row for row in result.rows}
         assert rows["NaN"].status == "differs"

@@ -11,7 +11,7 @@ from qnnbridge._compiling.compare import TOLERANCES
 from qnnbridge_protocol.errors import Fail, HostCrashed, OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import Dimensions
-from qnnbridge_tools.models.shared.sessions import Answer
+from qnnbridge_tools.models.shared.sessions import RunAnswer
 from qnnbridge_tools.models.verify import input_sets, traps, trying
 from qnnbridge_tools.models.verify.input_sets import EXTREMES, applied, why_not
 from qnnbridge_tools.models.verify.trying import judge
@@ -164,33 +164,33 @@ def test_a_name_that_stands_for_two_sizes_cannot_be_told_to_a_session() -> None:
 
 
 def trial(values: list[Any] | None, error: Any = None) -> trying.Trial:
-    return trying.Trial("some", "extreme", True, {"x": np.zeros(1)}, Answer(values, error))
+    return trying.Trial("some", "extreme", True, {"x": np.zeros(1)}, RunAnswer(values, error))
 
 
 class Answering:
     """A side of which nothing but the answer is used."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: RunAnswer) -> None:
         self.given = answer
 
-    def answer(self, feeds: Any, timeout_s: float | None = None) -> Answer:
+    def answer(self, feeds: Any, timeout_s: float | None = None) -> RunAnswer:
         return self.given
 
 
 @pytest.mark.parametrize(
     ("cpu", "qnn", "status"),
     [
-        (Answer([np.ones(3)]), Answer([np.ones(3)]), "agrees"),
-        (Answer([np.ones(3)]), Answer([np.zeros(3)]), "differs"),
-        (Answer([np.ones(3)]), Answer(None, Fail("no")), "failed"),
-        (Answer([np.ones(3)]), Answer(None, HostCrashed("gone")), "failed"),
-        (Answer(None, Fail("no")), Answer([np.ones(3)]), "unchecked"),
-        (Answer(None, Fail("no")), Answer(None, Fail("no")), "refused"),
-        (Answer(None, Fail("no")), Answer(None, HostCrashed("gone")), "failed"),
-        (Answer(None, HostCrashed("gone")), Answer([np.ones(3)]), "skipped"),
+        (RunAnswer([np.ones(3)]), RunAnswer([np.ones(3)]), "agrees"),
+        (RunAnswer([np.ones(3)]), RunAnswer([np.zeros(3)]), "differs"),
+        (RunAnswer([np.ones(3)]), RunAnswer(None, Fail("no")), "failed"),
+        (RunAnswer([np.ones(3)]), RunAnswer(None, HostCrashed("gone")), "failed"),
+        (RunAnswer(None, Fail("no")), RunAnswer([np.ones(3)]), "unchecked"),
+        (RunAnswer(None, Fail("no")), RunAnswer(None, Fail("no")), "refused"),
+        (RunAnswer(None, Fail("no")), RunAnswer(None, HostCrashed("gone")), "failed"),
+        (RunAnswer(None, HostCrashed("gone")), RunAnswer([np.ones(3)]), "skipped"),
     ],
 )
-def test_what_both_sides_answer_makes_the_row(cpu: Answer, qnn: Answer, status: str) -> None:
+def test_what_both_sides_answer_makes_the_row(cpu: RunAnswer, qnn: RunAnswer, status: str) -> None:
     prepared = trying.TrialSet((), True, ("y",), {"y": 1.0})
     side: Any = Answering(qnn)
     row = trying.try_on_qnn(side, trial(cpu.values, cpu.error), prepared, HALF)

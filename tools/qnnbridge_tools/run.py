@@ -52,9 +52,9 @@ def run(
     """Run an ONNX model: outputs, placement, times."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments, output, run_once
-        from qnnbridge_tools.run_once import Request, perform
+        from qnnbridge_tools.run_once import RunRequest, perform
 
-        request = Request(
+        request = RunRequest(
             model=model,
             files=arguments.read_inputs(inputs or ()),
             archive=archive,

@@ -157,7 +157,7 @@ def _tree(value: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Request:
+class RunRequest:
     """The command line, read. ``seed`` is None if no values are to be made up."""
 
     model: Path
@@ -181,7 +181,7 @@ class NamedInput:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Result:
+class RunResult:
     """What came out. Durations in seconds.
 
     ready_s: from nothing to a host that has ONNX Runtime loaded. runs_s: of all runs, the first one first.
@@ -209,7 +209,7 @@ class Result:
         return later[math.ceil(0.95 * len(later)) - 1] if later else None
 
 
-def perform(request: Request) -> Result:
+def perform(request: RunRequest) -> RunResult:
     """Does what is asked. All that can be refused without a host is refused before one is started."""
     if not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
@@ -228,7 +228,7 @@ def perform(request: Request) -> Result:
         raise
 
 
-def _performed(request: Request, loaded: Sequence[feeds.Feed]) -> Result:
+def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
     from qnnbridge import CacheWarning, CpuFallbackWarning, Host, InferenceSession
 
     begun = time.perf_counter()
@@ -261,7 +261,7 @@ def _performed(request: Request, loaded: Sequence[feeds.Feed]) -> Result:
                 runs_s.append(time.perf_counter() - begun)
                 first = results if first is None else first
             outputs = dict(zip((node.name for node in output_nodes), first or [], strict=True))
-            return Result(
+            return RunResult(
                 inputs=[NamedInput(feed, types.get(feed.name, "")) for feed in given],
                 outputs=outputs,
                 output_types={node.name: node.type for node in output_nodes},
@@ -285,7 +285,7 @@ def _make_folder(folder: Path) -> None:
         ) from None
 
 
-def print_result(request: Request, result: Result) -> None:
+def print_result(request: RunRequest, result: RunResult) -> None:
     print("Inputs")
     output.print_table(
         ["name", "type", "shape", "source"],
@@ -315,7 +315,7 @@ def print_result(request: Request, result: Result) -> None:
     output.print_pairs("How long it took", _time_pairs(result))
 
 
-def document(request: Request, result: Result) -> dict[str, Any]:
+def document(request: RunRequest, result: RunResult) -> dict[str, Any]:
     return {
         "model": str(request.model),
         "inputs": [
@@ -367,7 +367,7 @@ def _summary_document(told: Summary) -> dict[str, Any]:
     }
 
 
-def _time_pairs(result: Result) -> list[tuple[str, str]]:
+def _time_pairs(result: RunResult) -> list[tuple[str, str]]:
     pairs = [
         ("host start-up", session_report.startup_text(result.host, result.ready_s)),
         ("create", output.seconds(result.create_s)),

@@ -1,1 +1,7 @@
-"""The tools that work on a model: analyze, fix, quantize, optimize, verify, prepare, profiling, inspection."""
+"""The tools that work on a model: analyze, fix, inspect, optimize, prepare, profile, quantize, verify.
+
+`commands` holds their command lines; `cli` registers them. Each tool is a package, or one module, with a function
+for programs (`fix_model`), the result as data, and its report as text and as JSON. `shared` holds what several use:
+reading, running, comparing and writing models. Tools may import the bridge, the protocol, and of the host only
+`model/` and `cache/`; onnx and onnxruntime (the extra `[models]`) are imported inside functions.
+"""

@@ -237,9 +237,9 @@ def prepare(
         from qnnbridge_tools import arguments
         from qnnbridge_tools.models.prepare import report
         from qnnbridge_tools.models.prepare.preparer import prepare_model
-        from qnnbridge_tools.models.prepare.result import Wish
+        from qnnbridge_tools.models.prepare.result import PrepareOptions
 
-        wish = Wish(
+        options = PrepareOptions(
             shapes=arguments.read_shapes(shapes or ()),
             dims=arguments.read_dimensions(dims or ()),
             constants=arguments.read_constants(constants or ()),
@@ -254,7 +254,7 @@ def prepare(
             timeout_s=timeout,
             host_python=host_python,
         )
-        prepared = prepare_model(model, folder, wish, report.on_step)
+        prepared = prepare_model(model, folder, options, report.on_step)
         _tell(prepared, report.document, report.print_result, as_json=as_json)
         if not prepared.ready:
             raise typer.Exit(reporting.EXIT_FAILED)
@@ -296,7 +296,7 @@ def profile(
         if soc_model is not None:
             options["soc_model"] = soc_model
         files, archive = _files_and_archive(inputs or ())
-        request = recording.Request(
+        request = recording.ProfileRequest(
             model=model,
             level=level.value,
             runs=runs,
@@ -404,12 +404,12 @@ def quantize(
     """Quantise a float model for QNN, and compare it with the original."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments
-        from qnnbridge_tools.models.quantize.qnn_check import HostSettings
+        from qnnbridge_tools.models.quantize.qnn_check import QnnHostOptions
         from qnnbridge_tools.models.quantize.quantizer import quantize_model
         from qnnbridge_tools.models.quantize.result import document, print_result
         from qnnbridge_tools.models.shared.progress import ShownProgress
 
-        host = HostSettings(arguments.read_provider_options(provider_options or ()), host_python, timeout)
+        host = QnnHostOptions(arguments.read_provider_options(provider_options or ()), host_python, timeout)
         with ShownProgress() as progress:
             result = quantize_model(
                 model,
@@ -465,7 +465,7 @@ def verify(
         from qnnbridge_tools import arguments
         from qnnbridge_tools.models.shared.progress import ShownProgress
         from qnnbridge_tools.models.verify.result import document, print_result
-        from qnnbridge_tools.models.verify.verifier import How, verify_model
+        from qnnbridge_tools.models.verify.verifier import VerifyOptions, verify_model
 
         with ShownProgress() as progress:
             result = verify_model(
@@ -474,7 +474,7 @@ def verify(
                 inputs=inputs or (),
                 dims=arguments.read_dimensions(dims or ()),
                 provider_options=arguments.read_provider_options(provider_options or ()),
-                how=How(seed, extreme, strict, bisect, bisect_timeout, timeout, host_python),
+                how=VerifyOptions(seed, extreme, strict, bisect, bisect_timeout, timeout, host_python),
                 on_progress=progress,
             )
         _tell(result, document, print_result, as_json=as_json)

@@ -33,7 +33,7 @@ class DataFile:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Facts:
+class ModelFacts:
     """examination, host: of a compiled model only. no_host: why there is none to hold the model against."""
 
     path: str
@@ -45,14 +45,14 @@ class Facts:
     no_host: BridgeError | None = None
 
 
-def gather(model: Path, *, soc_model: str | None = None, host_python: str | None = None) -> Facts:
+def gather(model: Path, *, soc_model: str | None = None, host_python: str | None = None) -> ModelFacts:
     """Raises what `scan_model` raises, `OptionError` for an unknown chip, `HostError` for a wrong `host_python`."""
     options = {"soc_model": str(read_chip(soc_model))} if soc_model is not None else {}
     path = os.path.abspath(model)
     scan = scan_model(path)
     files = tuple(DataFile(name, _size(os.path.join(os.path.dirname(path), name))) for name in scan.external_files)
     if not scan.is_compiled:
-        return Facts(path, scan, files)
+        return ModelFacts(path, scan, files)
     host: HostTraits | None = None
     python: str | None = None
     problem: BridgeError | None = None
@@ -66,7 +66,7 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
             raise
         problem = error
     examination = examine(path, scan, host or HostTraits())
-    return Facts(path, scan, files, examination, host, python, problem)
+    return ModelFacts(path, scan, files, examination, host, python, problem)
 
 
 def _size(path: str) -> int | None:
@@ -79,7 +79,7 @@ def _size(path: str) -> int | None:
 SCHEMA_VERSION = 1
 
 
-def document(facts: Facts) -> dict[str, Any]:
+def document(facts: ModelFacts) -> dict[str, Any]:
     """``compiled`` is null for a model that is not."""
     scan = facts.scan
     return {
@@ -106,7 +106,7 @@ def document(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _compiled_document(facts: Facts) -> dict[str, Any] | None:
+def _compiled_document(facts: ModelFacts) -> dict[str, Any] | None:
     examination = facts.examination
     if examination is None:
         return None
@@ -135,13 +135,13 @@ def _compiled_document(facts: Facts) -> dict[str, Any] | None:
     }
 
 
-def _host_document(facts: Facts) -> dict[str, Any] | None:
+def _host_document(facts: ModelFacts) -> dict[str, Any] | None:
     if facts.host is None:
         return None
     return {"python": facts.host_python, **dataclasses.asdict(facts.host)}
 
 
-def _verdict_document(facts: Facts) -> dict[str, Any] | None:
+def _verdict_document(facts: ModelFacts) -> dict[str, Any] | None:
     if facts.examination is None:
         return None
     if facts.host is None and facts.examination.broken is None:
@@ -213,7 +213,7 @@ _SHOWN_TEXT = 60
 NO_MANIFEST = "none, so a damaged context binary is not noticed"
 
 
-def print_facts(facts: Facts) -> None:
+def print_facts(facts: ModelFacts) -> None:
     scan = facts.scan
     output.print_pairs(os.path.basename(facts.path), model_pairs(facts))
     if scan.format == "ort":
@@ -232,7 +232,7 @@ def print_facts(facts: Facts) -> None:
         output.print_pairs("On this host", host_pairs(facts))
 
 
-def model_pairs(facts: Facts) -> list[tuple[str, str]]:
+def model_pairs(facts: ModelFacts) -> list[tuple[str, str]]:
     scan = facts.scan
     if scan.format == "ort":
         return [
@@ -265,7 +265,7 @@ def model_pairs(facts: Facts) -> list[tuple[str, str]]:
     return pairs
 
 
-def compiled_pairs(facts: Facts) -> list[tuple[str, str]]:
+def compiled_pairs(facts: ModelFacts) -> list[tuple[str, str]]:
     assert facts.examination is not None
     scan, examination = facts.scan, facts.examination
     made = examination.made
@@ -290,7 +290,7 @@ def compiled_pairs(facts: Facts) -> list[tuple[str, str]]:
     return pairs
 
 
-def host_pairs(facts: Facts) -> list[tuple[str, str]]:
+def host_pairs(facts: ModelFacts) -> list[tuple[str, str]]:
     assert facts.examination is not None
     if facts.host is None and facts.examination.broken is None:
         problem = facts.no_host
@@ -319,7 +319,7 @@ def host_text(host: HostTraits) -> str:
     return f"{text} on {chip}" if chip else f"{text}, chip not known"
 
 
-def _opsets(facts: Facts) -> str:
+def _opsets(facts: ModelFacts) -> str:
     """ONNX's own, and of the other domains those that a node is of: ONNX Runtime lists all it knows."""
     scan = facts.scan
     own = scan.opsets.get("", scan.opsets.get("ai.onnx"))
@@ -337,7 +337,7 @@ def _operators(ops: Mapping[str, int], total: int) -> str:
     return f"{total}: {shown}" + (f" and {more} more kinds" if more > 0 else "")
 
 
-def _targets(facts: Facts) -> str:
+def _targets(facts: ModelFacts) -> str:
     assert facts.examination is not None
     made = facts.examination.made
     words = [

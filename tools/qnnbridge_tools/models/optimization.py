@@ -27,7 +27,7 @@ from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 from qnnbridge_tools import output
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.models.shared import cpu, files, graphs, shapes
-from qnnbridge_tools.models.shared.comparing import Check, Reference, check_lines, evidence, tolerance_of
+from qnnbridge_tools.models.shared.comparing import ModelCheck, Reference, check_lines, evidence, tolerance_of
 from qnnbridge_tools.models.shared.files import Output, inside_folder, total_size
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class OptimizeResult:
     bytes_after: int = 0
     changes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    check: Check | None = None
+    check: ModelCheck | None = None
     seconds: float = 0.0
 
 
@@ -109,7 +109,7 @@ def foreign_ops(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str
 
 
 def _level_warnings(level: str, before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
-    """What a person who wants to run the result on QNN should know."""
+    """What the user has to know to run the result on QNN."""
     told: list[str] = []
     foreign = foreign_ops(before, after)
     if foreign:
@@ -300,7 +300,7 @@ def _finish(original: Any, path: Path) -> list[str]:
     return [f"{casts} casts to float32 left out that ONNX Runtime inserts for the CPU: QNN computes float16 itself"]
 
 
-def _checked(given: Path, result: Path, tolerance: float, seed: int) -> Check:
+def _checked(given: Path, result: Path, tolerance: float, seed: int) -> ModelCheck:
     reference = Reference(lambda: cpu.open_session(given, given.name), tolerance=tolerance, seed=seed)
     check = reference.check(lambda: cpu.open_session(result, "the optimised model"))
     if check.compared and not check.agrees:
@@ -314,7 +314,7 @@ def _checked(given: Path, result: Path, tolerance: float, seed: int) -> Check:
     return check
 
 
-def _free_warning(free: list[shapes.FreeDimension]) -> list[str]:
+def _free_warning(free: list[shapes.FreeAxis]) -> list[str]:
     if not free:
         return []
     return [f"Inputs have free dimensions, and QNN needs fixed ones: {shapes.options_text(free)}"]
@@ -334,7 +334,7 @@ def print_result(result: OptimizeResult) -> None:
     output.print_pairs("Passed through" if result.passed_through else "Optimised", pairs)
 
 
-def _agreement(check: Check | None) -> str:
+def _agreement(check: ModelCheck | None) -> str:
     if check is None:
         return ""
     sizes = ", ".join(f"{name}={size}" for name, size in check.sizes.items())

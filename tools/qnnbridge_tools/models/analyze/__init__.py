@@ -7,6 +7,6 @@
 from __future__ import annotations
 
 from qnnbridge_tools.models.analyze.analyzer import analyze_model
-from qnnbridge_tools.models.analyze.result import Advice, Analysis, Placed, Truth, Verdict
+from qnnbridge_tools.models.analyze.result import Advice, Analysis, GraphPlacement, NodeVerdict, QnnAnswer
 
-__all__ = ["Advice", "Analysis", "Placed", "Truth", "Verdict", "analyze_model"]
+__all__ = ["Advice", "Analysis", "GraphPlacement", "NodeVerdict", "QnnAnswer", "analyze_model"]

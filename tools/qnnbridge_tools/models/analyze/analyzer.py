@@ -19,10 +19,10 @@ from qnnbridge_tools.models.analyze.result import (
     Advice,
     Analysis,
     Cost,
-    Place,
-    Placed,
-    Truth,
-    Verdict,
+    GraphPlacement,
+    NodePlace,
+    NodeVerdict,
+    QnnAnswer,
     costs_of,
 )
 from qnnbridge_tools.models.shared import files, graphs
@@ -35,7 +35,7 @@ _ORDER = {"crash": 0, "fails": 1, "cpu": 2, "model": 3}
 
 
 def advise(
-    view: GraphView, verdicts: Sequence[Verdict], costs: Sequence[Cost], notes: Sequence[Advice]
+    view: GraphView, verdicts: Sequence[NodeVerdict], costs: Sequence[Cost], notes: Sequence[Advice]
 ) -> list[Advice]:
     """Things to do, the most valuable first; objections of one kind are one thing. notes: about the whole model.
 
@@ -46,7 +46,7 @@ def advise(
     for index, verdict in enumerate(verdicts):
         if verdict.place in BAD:
             kinds.setdefault(_kind(view, index, verdict), []).append(index)
-    places: list[Place] = [verdict.place for verdict in verdicts]
+    places: list[NodePlace] = [verdict.place for verdict in verdicts]
     now = len(parts_of(view, places))
     found = list(notes)
     largest = sorted(kinds.items(), key=lambda item: -len(item[1]))
@@ -56,13 +56,13 @@ def advise(
     return sorted(found, key=lambda one: (_ORDER[one.severity], -one.macs, -one.parts, -len(one.nodes)))
 
 
-def _kind(view: GraphView, index: int, verdict: Verdict) -> tuple[str, str, str]:
+def _kind(view: GraphView, index: int, verdict: NodeVerdict) -> tuple[str, str, str]:
     if verdict.rule == "free-shape":
         return verdict.rule, "", ""
     return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix
 
 
-def _would_join(view: GraphView, places: Sequence[Place], nodes: Sequence[int], now: int) -> int:
+def _would_join(view: GraphView, places: Sequence[NodePlace], nodes: Sequence[int], now: int) -> int:
     moved = list(places)
     for index in nodes:
         moved[index] = "qnn"
@@ -70,7 +70,7 @@ def _would_join(view: GraphView, places: Sequence[Place], nodes: Sequence[int], 
 
 
 def _advice(
-    view: GraphView, verdicts: Sequence[Verdict], costs: Sequence[Cost], nodes: Sequence[int], parts: int
+    view: GraphView, verdicts: Sequence[NodeVerdict], costs: Sequence[Cost], nodes: Sequence[int], parts: int
 ) -> Advice:
     first = verdicts[nodes[0]]
     ops = list(dict.fromkeys(view.nodes[index].op for index in nodes))
@@ -126,7 +126,7 @@ def analyze_model(
     predicted = _with_parts(view, prediction.verdicts)
     costs = costs_of(view)
     offline_s = time.perf_counter() - begun
-    truth: Truth | None = None
+    truth: QnnAnswer | None = None
     reason = "only the rules were asked"
     begun = time.perf_counter()
     if not offline:
@@ -191,12 +191,12 @@ def _inlined(model: Any) -> Any:
     return inliner.inline_local_functions(model)
 
 
-def _with_parts(view: GraphView, verdicts: tuple[Verdict, ...]) -> Placed:
+def _with_parts(view: GraphView, verdicts: tuple[NodeVerdict, ...]) -> GraphPlacement:
     parts = parts_of(view, [verdict.place for verdict in verdicts])
-    return Placed(verdicts, tuple(map(tuple, parts)))
+    return GraphPlacement(verdicts, tuple(map(tuple, parts)))
 
 
-def _disagreements(predicted: Placed, truth: Truth) -> tuple[int, ...]:
+def _disagreements(predicted: GraphPlacement, truth: QnnAnswer) -> tuple[int, ...]:
     if truth.placed is None:
         return ()
     pairs = zip(predicted.verdicts, truth.placed.verdicts, strict=True)
@@ -205,7 +205,7 @@ def _disagreements(predicted: Placed, truth: Truth) -> tuple[int, ...]:
     )
 
 
-def _explained(predicted: Placed, truth: Truth | None, sizes: str) -> list[Verdict]:
+def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, sizes: str) -> list[NodeVerdict]:
     """The true places; where the rules agree, with what they know to do about it. sizes: options that fix them."""
     what = f"qnnbridge fix MODEL -o OUT {sizes}" if sizes else _NO_SHAPE
     rules = [dataclasses.replace(v, fix=what) if v.rule == "free-shape" else v for v in predicted.verdicts]
@@ -216,13 +216,13 @@ def _explained(predicted: Placed, truth: Truth | None, sizes: str) -> list[Verdi
     for rule, true in zip(predicted.verdicts, truth.placed.verdicts, strict=True):
         if rule.place == "cpu" and true.place == "cpu":
             reason = rule.reason if true.reason.startswith(("QNN gives no", "Failed to add node")) else true.reason
-            explained.append(Verdict("cpu", rule.rule, reason, rule.fix))
+            explained.append(NodeVerdict("cpu", rule.rule, reason, rule.fix))
         else:
             explained.append(true)
     return explained
 
 
-def _notes(prediction: Prediction, model: Any, truth: Truth | None) -> list[Advice]:
+def _notes(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> list[Advice]:
     notes: list[Advice] = []
     view = prediction.view
     if prediction.no_input:

@@ -16,9 +16,9 @@ from typing import Any
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_tools.models.analyze.graph_view import GraphView
 from qnnbridge_tools.models.analyze.predict import parts_of
-from qnnbridge_tools.models.analyze.result import Placed, Truth, Verdict
+from qnnbridge_tools.models.analyze.result import GraphPlacement, NodeVerdict, QnnAnswer
 from qnnbridge_tools.models.shared.files import link_files
-from qnnbridge_tools.models.shared.sessions import QNN, Settings, opened
+from qnnbridge_tools.models.shared.sessions import QNN, SessionSettings, opened
 
 _TRACE_FILE = "qnn_op_trace.json"
 _NAME = re.compile(r"qnnbridge_node_(\d+)(?:_token_\d+)?$")
@@ -31,12 +31,12 @@ def ask(
     path: Path,
     external_files: Iterable[str],
     view: GraphView,
-    predicted: Placed,
+    predicted: GraphPlacement,
     *,
     options: Mapping[str, str],
     host_python: str | None,
     timeout_s: float | None,
-) -> Truth:
+) -> QnnAnswer:
     """model: the `ModelProto` of `path`, which is not changed. Raises `BridgeError` if there is no host at all.
 
     predicted: where there is no trace, QNN's nodes are not told one by one; then what the rules hold for computed
@@ -56,7 +56,7 @@ def ask(
         placed = _placed(view, trace, placement)
     elif placement is not None and placement.known:
         placed = _without_trace(view, predicted, placement)
-    return Truth(placed, error, versions=versions, simulator=simulator)
+    return QnnAnswer(placed, error, versions=versions, simulator=simulator)
 
 
 def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: Path) -> Path:
@@ -78,7 +78,7 @@ def _make(
     whole = {"offload_graph_io_quantization": "0", **options}
     for extra in (tracing, {}):
         try:
-            with opened(host, model, QNN, Settings({**whole, **extra}, {}, timeout_s)) as session:
+            with opened(host, model, QNN, SessionSettings({**whole, **extra}, {}, timeout_s)) as session:
                 return session.placement, None
         except OptionError as error:
             if not extra:
@@ -97,17 +97,17 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _placed(view: GraphView, trace: Mapping[str, Any], placement: Any) -> Placed:
-    verdicts: dict[int, Verdict] = {}
+def _placed(view: GraphView, trace: Mapping[str, Any], placement: Any) -> GraphPlacement:
+    verdicts: dict[int, NodeVerdict] = {}
     parts: list[tuple[int, ...]] = []
     for node in trace.get("unsupported_nodes", ()):
         index = _index(node.get("node_name", ""))
         if index is not None:
-            verdicts[index] = Verdict("cpu", "qnn", _reason(view, str(node.get("reason", ""))))
+            verdicts[index] = NodeVerdict("cpu", "qnn", _reason(view, str(node.get("reason", ""))))
     for name, _ in placement.cpu_list if placement is not None else ():
         index = _index(name)
         if index is not None:
-            verdicts.setdefault(index, Verdict("cpu", "qnn", "QNN gives no reason"))
+            verdicts.setdefault(index, NodeVerdict("cpu", "qnn", "QNN gives no reason"))
     for subgraph in trace.get("subgraph_traces", ()):
         names = (
             source.get("name", "")
@@ -118,22 +118,22 @@ def _placed(view: GraphView, trace: Mapping[str, Any], placement: Any) -> Placed
         part = tuple(sorted({index for index in map(_index, names) if index is not None}))
         if part:
             parts.append(part)
-        verdicts.update((index, Verdict("qnn", "qnn")) for index in part)
-    gone = Verdict("folded", "qnn", "taken out, computed or merged before anything was placed")
-    return Placed(tuple(verdicts.get(node.index, gone) for node in view.nodes), tuple(parts))
+        verdicts.update((index, NodeVerdict("qnn", "qnn")) for index in part)
+    gone = NodeVerdict("folded", "qnn", "taken out, computed or merged before anything was placed")
+    return GraphPlacement(tuple(verdicts.get(node.index, gone) for node in view.nodes), tuple(parts))
 
 
-def _without_trace(view: GraphView, predicted: Placed, placement: Any) -> Placed:
+def _without_trace(view: GraphView, predicted: GraphPlacement, placement: Any) -> GraphPlacement:
     on_cpu = {_index(name) for name, _ in placement.cpu_list}
     verdicts = tuple(
-        Verdict("cpu", "qnn", "QNN gives no reason")
+        NodeVerdict("cpu", "qnn", "QNN gives no reason")
         if node.index in on_cpu
         else rule
         if rule.place == "folded" or not placement.qnn_nodes
-        else Verdict("qnn", "qnn")
+        else NodeVerdict("qnn", "qnn")
         for node, rule in zip(view.nodes, predicted.verdicts, strict=True)
     )
-    return Placed(verdicts, tuple(map(tuple, parts_of(view, [verdict.place for verdict in verdicts]))))
+    return GraphPlacement(verdicts, tuple(map(tuple, parts_of(view, [verdict.place for verdict in verdicts]))))
 
 
 def _index(name: str) -> int | None:

@@ -1,4 +1,5 @@
-"""A model as the rules see it: nodes with types, shapes and attributes, and who makes what. No weights are read.
+"""A model as the rules see it: nodes with types, shapes and attributes, and the maker of each tensor. No weights
+are read.
 
 Immutable after `view_of`. Nodes inside of If, Loop and Scan are counted with their node, not one by one.
 """
@@ -63,7 +64,7 @@ _SMALL_BYTES = 1 << 12
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tensor:
+class GraphTensor:
     """type: "" if it is not known. shape: None if the rank is not known; None for an axis without a fixed size."""
 
     name: str
@@ -93,14 +94,14 @@ class Tensor:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class GraphNode:
     """op: `Conv`, or with its domain if that is not ONNX's own. inputs: None where one is left out."""
 
     index: int
     name: str
     op: str
-    inputs: tuple[Tensor | None, ...]
-    outputs: tuple[Tensor | None, ...]
+    inputs: tuple[GraphTensor | None, ...]
+    outputs: tuple[GraphTensor | None, ...]
     attributes: Mapping[str, Any]
     # Nodes of its subgraphs.
     inner: int = 0
@@ -111,14 +112,14 @@ class Node:
         return self.name or (self.made[0].name if self.made else f"#{self.index}")
 
     @property
-    def given(self) -> tuple[Tensor, ...]:
+    def given(self) -> tuple[GraphTensor, ...]:
         return tuple(tensor for tensor in self.inputs if tensor is not None)
 
     @property
-    def made(self) -> tuple[Tensor, ...]:
+    def made(self) -> tuple[GraphTensor, ...]:
         return tuple(tensor for tensor in self.outputs if tensor is not None)
 
-    def input(self, number: int) -> Tensor | None:
+    def input(self, number: int) -> GraphTensor | None:
         return self.inputs[number] if number < len(self.inputs) else None
 
     def get(self, name: str, default: Any) -> Any:
@@ -129,9 +130,9 @@ class Node:
 class GraphView:
     """nodes: in the order of the file. inputs, outputs: of the model; weights are no inputs."""
 
-    nodes: tuple[Node, ...]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    nodes: tuple[GraphNode, ...]
+    inputs: tuple[GraphTensor, ...]
+    outputs: tuple[GraphTensor, ...]
     # Small constants by name, as numpy arrays.
     values: Mapping[str, Any]
     opset: int
@@ -142,12 +143,12 @@ class GraphView:
     captured: frozenset[str]
 
     @functools.cached_property
-    def maker(self) -> Mapping[str, Node]:
+    def maker(self) -> Mapping[str, GraphNode]:
         return {tensor.name: node for node in self.nodes for tensor in node.made}
 
     @functools.cached_property
-    def users(self) -> Mapping[str, tuple[Node, ...]]:
-        found: dict[str, list[Node]] = {}
+    def users(self) -> Mapping[str, tuple[GraphNode, ...]]:
+        found: dict[str, list[GraphNode]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(tensor.name for tensor in node.given):
                 found.setdefault(name, []).append(node)
@@ -157,7 +158,7 @@ class GraphView:
     def output_names(self) -> frozenset[str]:
         return frozenset(tensor.name for tensor in self.outputs)
 
-    def value(self, tensor: Tensor | None) -> Any | None:
+    def value(self, tensor: GraphTensor | None) -> Any | None:
         """A small constant's value."""
         return None if tensor is None else self.values.get(tensor.name)
 
@@ -173,18 +174,18 @@ def view_of(model: Any, known: Mapping[str, graphs.TensorType] | None = None) ->
             _read(tensor, values)
     overridable = {value.name for value in model.graph.input}
     constants = {name for name in sizes if model.ir_version < 4 or name not in overridable}
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, GraphTensor] = {}
 
-    def tensor_of(name: str) -> Tensor | None:
+    def tensor_of(name: str) -> GraphTensor | None:
         if not name:
             return None
         if name not in tensors:
             element, shape = known.get(name, (0, None))
-            tensors[name] = Tensor(name, TYPE_NAMES.get(element, ""), shape, name in constants)
+            tensors[name] = GraphTensor(name, TYPE_NAMES.get(element, ""), shape, name in constants)
         return tensors[name]
 
     nodes = tuple(
-        Node(
+        GraphNode(
             index,
             node.name,
             graphs.op_name(node),

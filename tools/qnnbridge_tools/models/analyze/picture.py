@@ -13,7 +13,7 @@ from typing import Any
 
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output
-from qnnbridge_tools.models.analyze.graph_view import Tensor
+from qnnbridge_tools.models.analyze.graph_view import GraphTensor
 from qnnbridge_tools.models.analyze.result import Analysis, shares_of
 from qnnbridge_tools.models.shared.files import write_whole
 
@@ -102,6 +102,6 @@ def data(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def _tensor(tensor: Tensor) -> list[str]:
+def _tensor(tensor: GraphTensor) -> list[str]:
     shape = "?" if tensor.shape is None else output.shape_text(tensor.shape)
     return [tensor.name, tensor.type or "?", shape, "constant" if tensor.constant else ""]

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_tools.models.analyze import quantized, rules
-from qnnbridge_tools.models.analyze.graph_view import GraphView, Node, view_of
-from qnnbridge_tools.models.analyze.result import ON_QNN, Place, Verdict
-from qnnbridge_tools.models.analyze.rules import RULES, Context
+from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphView, view_of
+from qnnbridge_tools.models.analyze.result import ON_QNN, NodePlace, NodeVerdict
+from qnnbridge_tools.models.analyze.rules import RULES, RuleContext
 
 _NEVER_COMPUTED = frozenset(
     {
@@ -36,7 +36,7 @@ _NEVER_COMPUTED = frozenset(
 _COMPUTED_AHEAD, _PASSED, _UNUSED = (
     "computed once when the model is loaded",
     "does nothing, and is taken out",
-    "nobody uses what it makes",
+    "nothing uses its results",
 )
 
 
@@ -54,7 +54,7 @@ def folded(view: GraphView) -> Mapping[int, str]:
     return found
 
 
-def _is_computed(node: Node, known: set[str]) -> bool:
+def _is_computed(node: GraphNode, known: set[str]) -> bool:
     if node.op == "Shape":
         return bool(node.given) and node.given[0].fixed is not None
     if node.op in _NEVER_COMPUTED:
@@ -64,7 +64,7 @@ def _is_computed(node: Node, known: set[str]) -> bool:
     return all(tensor.name in known for tensor in node.given) and not node.inner
 
 
-def _does_nothing(node: Node, view: GraphView) -> bool:
+def _does_nothing(node: GraphNode, view: GraphView) -> bool:
     if not node.given or not node.made:
         return False
     source, result = node.given[0], node.made[0]
@@ -109,7 +109,7 @@ def fusions_of(view: GraphView) -> dict[int, str]:
     return found
 
 
-def _depth_to_space(turn: Node, view: GraphView) -> tuple[int, ...] | None:
+def _depth_to_space(turn: GraphNode, view: GraphView) -> tuple[int, ...] | None:
     """Reshape to six dimensions, Transpose, Reshape to four: how exporters write a pixel shuffle."""
     before, behind = view.maker.get(turn.given[0].name), _only_user(turn, view)
     if before is None or behind is None or before.op != "Reshape" or behind.op != "Reshape":
@@ -119,7 +119,7 @@ def _depth_to_space(turn: Node, view: GraphView) -> tuple[int, ...] | None:
     return before.index, turn.index, behind.index
 
 
-def _is_gelu(erf: Node, view: GraphView) -> bool:
+def _is_gelu(erf: GraphNode, view: GraphView) -> bool:
     """x / sqrt(2), Erf, + 1, * x, * 0.5, the last two in either order."""
     if not erf.given or not erf.made:
         return False
@@ -133,12 +133,12 @@ def _is_gelu(erf: Node, view: GraphView) -> bool:
     return first is not None and first.op == "Mul"
 
 
-def _only_user(node: Node, view: GraphView) -> Node | None:
+def _only_user(node: GraphNode, view: GraphView) -> GraphNode | None:
     users = view.users.get(node.made[0].name, ())
     return users[0] if len(users) == 1 and node.made[0].name not in view.output_names else None
 
 
-def _has_number(node: Node, number: float, view: GraphView) -> bool:
+def _has_number(node: GraphNode, number: float, view: GraphView) -> bool:
     for tensor in node.given:
         value = view.value(tensor)
         if value is not None and value.size == 1 and abs(float(value.reshape(-1)[0]) - number) < _CLOSE:
@@ -146,7 +146,7 @@ def _has_number(node: Node, number: float, view: GraphView) -> bool:
     return False
 
 
-def parts_of(view: GraphView, places: Sequence[Place]) -> list[list[int]]:
+def parts_of(view: GraphView, places: Sequence[NodePlace]) -> list[list[int]]:
     """Indexes of the nodes of each part on QNN, in the order in which they run. Folded nodes are no nodes.
 
     The same walk as ONNX Runtime's: nodes are taken as soon as all of their inputs are there; a node that QNN does
@@ -194,7 +194,7 @@ def parts_of(view: GraphView, places: Sequence[Place]) -> list[list[int]]:
     return parts
 
 
-_COMPUTED = Verdict("folded", reason="computed once when the model is loaded")
+_COMPUTED = NodeVerdict("folded", reason="computed once when the model is loaded")
 # What ONNX Runtime does not compute ahead.
 _NOT_COMPUTED = frozenset({"CastLike", "Size"})
 
@@ -206,7 +206,7 @@ class Prediction:
     empty: tensors without elements, of nodes wherever they would run. Each of them may end the process.
     """
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[NodeVerdict, ...]
     view: GraphView
     empty: tuple[str, ...]
     no_input: bool
@@ -238,14 +238,14 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
     )
 
 
-def predict(view: GraphView, arch: int) -> list[Verdict]:
+def predict(view: GraphView, arch: int) -> list[NodeVerdict]:
     """One verdict for each node, in order, of a graph in which everything that can be computed is a constant."""
-    context = Context(view, arch)
+    context = RuleContext(view, arch)
     gone = folded(view)
     units = quantized.units_of(view)
     fusions = fusions_of(view)
     verdicts = [
-        Verdict("folded", reason=gone[node.index])
+        NodeVerdict("folded", reason=gone[node.index])
         if node.index in gone
         else _verdict_on(node, context, units, fusions)
         for node in _with_constants(view, gone)
@@ -253,7 +253,9 @@ def predict(view: GraphView, arch: int) -> list[Verdict]:
     return quantized.spread(view, verdicts, units)
 
 
-def _verdict_on(node: Node, context: Context, units: quantized.Units, fusions: dict[int, str]) -> Verdict:
+def _verdict_on(
+    node: GraphNode, context: RuleContext, units: quantized.QdqUnits, fusions: dict[int, str]
+) -> NodeVerdict:
     if node.index in fusions:
         return ON_QNN
     quantized_unit = units.get(node.index)
@@ -268,7 +270,7 @@ def _verdict_on(node: Node, context: Context, units: quantized.Units, fusions: d
     return ON_QNN
 
 
-def _with_constants(view: GraphView, gone: Mapping[int, str]) -> list[Node]:
+def _with_constants(view: GraphView, gone: Mapping[int, str]) -> list[GraphNode]:
     """The nodes; what ONNX Runtime computes ahead is a constant to those that take it."""
     computed = {
         tensor.name

@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from qnnbridge_tools.models.analyze.graph_view import GraphView, Node, Tensor
-from qnnbridge_tools.models.analyze.result import ON_QNN, Verdict
+from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphTensor, GraphView
+from qnnbridge_tools.models.analyze.result import ON_QNN, NodeVerdict
 
 QUANTIZE: Final = frozenset({"QuantizeLinear", "com.microsoft.QuantizeLinear"})
 DEQUANTIZE: Final = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})
@@ -21,7 +21,7 @@ _SHORT: Final = {"uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16", "
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Unit:
+class QdqUnit:
     """edges: the Quantize and Dequantize nodes around it. Types are short: u8, s16. weight: of the second input."""
 
     edges: tuple[int, ...]
@@ -31,7 +31,7 @@ class Unit:
     weight_is_constant: bool
 
 
-Units = Mapping[int, Unit]
+QdqUnits = Mapping[int, QdqUnit]
 
 # Activation -> second operands that are taken; those behind the bar need V73.
 _CONV: Final = {"u8": "u8 s8 s4", "s8": "u8 s8 s4 u16 s16", "u16": "u8 s8 s4 | u16 s16", "s16": "s8 s4"}
@@ -44,9 +44,9 @@ _RMS_NORM: Final = {"u8": "u8", "s8": "", "u16": "u8 u16 s16", "s16": "u8 s16"}
 _NOT_INT16: Final = frozenset({"HardSwish", "Exp", "Round", "Sin", "GlobalAveragePool"})
 
 
-def units_of(view: GraphView) -> dict[int, Unit]:
+def units_of(view: GraphView) -> dict[int, QdqUnit]:
     """By the index of the operator in the middle."""
-    found: dict[int, Unit] = {}
+    found: dict[int, QdqUnit] = {}
     for node in view.nodes:
         if node.op in EDGES or not node.made:
             continue
@@ -61,11 +61,11 @@ def units_of(view: GraphView) -> dict[int, Unit]:
     return found
 
 
-def verdict(node: Node, unit: Unit, arch: int) -> Verdict:
+def verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
     """Of a unit whose operator has passed all other rules."""
     table = _table(node, unit)
     if node.op in _NOT_INT16 and unit.activation == "s16":
-        return Verdict(
+        return NodeVerdict(
             "cpu",
             "quantised-types",
             f"{node.op} is not there for int16 activations",
@@ -81,14 +81,18 @@ def verdict(node: Node, unit: Unit, arch: int) -> Verdict:
     if unit.weight in newer.split():
         if arch >= _V73:
             return ON_QNN
-        return Verdict("cpu", "quantised-types", f"{pair} needs a V{_V73} or newer", "quantise with int8 weights")
-    return Verdict("cpu", "quantised-types", f"{pair} is not there", "qnnbridge quantize chooses types that are")
+        return NodeVerdict(
+            "cpu", "quantised-types", f"{pair} needs a V{_V73} or newer", "quantise with int8 weights"
+        )
+    return NodeVerdict(
+        "cpu", "quantised-types", f"{pair} is not there", "qnnbridge quantize chooses types that are"
+    )
 
 
-def spread(view: GraphView, verdicts: list[Verdict], units: Units) -> list[Verdict]:
+def spread(view: GraphView, verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeVerdict]:
     """Quantize and Dequantize nodes run with their operators; where those stay on the CPU, they stand alone."""
     result = list(verdicts)
-    places: dict[int, list[Verdict]] = {}
+    places: dict[int, list[NodeVerdict]] = {}
     for index, unit in units.items():
         for edge in unit.edges:
             places.setdefault(edge, []).append(verdicts[index])
@@ -98,23 +102,23 @@ def spread(view: GraphView, verdicts: list[Verdict], units: Units) -> list[Verdi
     return result
 
 
-def _unit(node: Node, view: GraphView, edges: tuple[int, ...]) -> Unit:
+def _unit(node: GraphNode, view: GraphView, edges: tuple[int, ...]) -> QdqUnit:
     first, second = (_quantised(node.input(number), view) for number in (0, 1))
     weight = node.input(1)
     maker = view.maker.get(weight.name) if weight is not None else None
     scale = maker.input(1) if maker is not None and maker.op in DEQUANTIZE else None
     constant = bool(maker and maker.op in DEQUANTIZE and maker.given[0].constant)
-    return Unit(edges, first, second, bool(scale and (scale.elements or 1) > 1), constant)
+    return QdqUnit(edges, first, second, bool(scale and (scale.elements or 1) > 1), constant)
 
 
-def _quantised(tensor: Tensor | None, view: GraphView) -> str:
+def _quantised(tensor: GraphTensor | None, view: GraphView) -> str:
     maker = view.maker.get(tensor.name) if tensor is not None else None
     if maker is None or maker.op not in DEQUANTIZE:
         return ""
     return _SHORT.get(maker.given[0].type, maker.given[0].type)
 
 
-def _table(node: Node, unit: Unit) -> Mapping[str, str] | None:
+def _table(node: GraphNode, unit: QdqUnit) -> Mapping[str, str] | None:
     if node.op in ("Conv", "ConvTranspose"):
         return _CONV_PER_CHANNEL if unit.per_channel else _CONV
     if node.op in ("MatMul", "Gemm"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_tools import output
-from qnnbridge_tools.models.analyze.result import Analysis, Placed, shares_of, size_text, times
+from qnnbridge_tools.models.analyze.result import Analysis, GraphPlacement, shares_of, times, weight_text
 
 SCHEMA_VERSION = 1
 
@@ -52,7 +52,7 @@ def document(analysis: Analysis, html: Path | None = None) -> dict[str, Any]:
     }
 
 
-def _shares_document(analysis: Analysis, placed: Placed | None) -> dict[str, Any] | None:
+def _shares_document(analysis: Analysis, placed: GraphPlacement | None) -> dict[str, Any] | None:
     return None if placed is None else dataclasses.asdict(shares_of(analysis, placed))
 
 
@@ -88,7 +88,7 @@ def print_analysis(analysis: Analysis, html: Path | None) -> None:
     output.print_pairs("Where this is from", _sources(analysis, html))
 
 
-def _pairs(analysis: Analysis, placed: Placed) -> list[tuple[str, str]]:
+def _pairs(analysis: Analysis, placed: GraphPlacement) -> list[tuple[str, str]]:
     shares = shares_of(analysis, placed)
     pairs = [("chip", analysis.chip)]
     error = analysis.truth.error if analysis.truth is not None else None
@@ -112,7 +112,7 @@ def _pairs(analysis: Analysis, placed: Placed) -> list[tuple[str, str]]:
     work = f"{output.percent(shares.mac_share)} of {times(shares.macs)} multiplications"
     pairs.append(("work", work if shares.work_known else "not known before the sizes are fixed"))
     if shares.bytes:
-        on_npu = f"{size_text(shares.bytes_on_qnn)} of {size_text(shares.bytes)}"
+        on_npu = f"{weight_text(shares.bytes_on_qnn)} of {weight_text(shares.bytes)}"
         pairs.append(("weights", f"{on_npu} belong to nodes on the NPU"))
     return pairs
 

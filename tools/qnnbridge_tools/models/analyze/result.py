@@ -12,26 +12,26 @@ from pathlib import Path
 from typing import Final, Literal
 
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.models.analyze.graph_view import GraphView, Node, Tensor
+from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphTensor, GraphView
 
 # folded: ONNX Runtime computes it, or takes it away, before anything is placed. fails: no session can be made.
 # crash: QNN ends the process.
-Place = Literal["qnn", "cpu", "folded", "fails", "crash"]
+NodePlace = Literal["qnn", "cpu", "folded", "fails", "crash"]
 
 BAD: Final = ("cpu", "fails", "crash")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
+class NodeVerdict:
     """rule: which one decided, "" if none had an objection. reason: in words. fix: what to do about it."""
 
-    place: Place
+    place: NodePlace
     rule: str = ""
     reason: str = ""
     fix: str = ""
 
 
-ON_QNN: Final = Verdict("qnn")
+ON_QNN: Final = NodeVerdict("qnn")
 
 
 _BYTES: Final[Mapping[str, float]] = {
@@ -51,7 +51,7 @@ class Cost:
     results: int = 0
 
 
-def cost_of(node: Node, view: GraphView, weights: int) -> Cost:
+def cost_of(node: GraphNode, view: GraphView, weights: int) -> Cost:
     """weights: bytes of the constants that count as this node's."""
     formula = _FORMULAS.get(node.op.rpartition(".")[2])
     macs = formula(node) if formula else None
@@ -70,39 +70,39 @@ def costs_of(view: GraphView) -> list[Cost]:
     return costs
 
 
-def _bytes(tensor: Tensor) -> int:
+def _bytes(tensor: GraphTensor) -> int:
     return int((tensor.elements or 0) * _BYTES.get(tensor.type, 1))
 
 
-def _convolution(node: Node) -> int | None:
+def _convolution(node: GraphNode) -> int | None:
     weight, made = node.input(1), node.made[0]
     if weight is None or weight.fixed is None or made.elements is None:
         return None
     return made.elements * math.prod(weight.fixed[1:])
 
 
-def _transposed(node: Node) -> int | None:
+def _transposed(node: GraphNode) -> int | None:
     data, weight = node.input(0), node.input(1)
     if data is None or weight is None or data.elements is None or weight.fixed is None:
         return None
     return data.elements * math.prod(weight.fixed[1:])
 
 
-def _matmul(node: Node) -> int | None:
+def _matmul(node: GraphNode) -> int | None:
     data, made = node.input(0), node.made[0]
     if data is None or not data.fixed or made.elements is None:
         return None
     return made.elements * data.fixed[-1]
 
 
-def _gemm(node: Node) -> int | None:
+def _gemm(node: GraphNode) -> int | None:
     data, made = node.input(0), node.made[0]
     if data is None or not data.fixed or len(data.fixed) != 2 or made.elements is None:
         return None
     return made.elements * data.fixed[0 if node.get("transA", 0) else 1]
 
 
-def _recurrent(node: Node) -> int | None:
+def _recurrent(node: GraphNode) -> int | None:
     data, weight, again = node.input(0), node.input(1), node.input(2)
     if data is None or weight is None or again is None:
         return None
@@ -111,14 +111,14 @@ def _recurrent(node: Node) -> int | None:
     return data.fixed[0] * data.fixed[1] * (weight.elements + again.elements)
 
 
-def _attention(node: Node) -> int | None:
+def _attention(node: GraphNode) -> int | None:
     query, key = node.input(0), node.input(1)
     if query is None or key is None or query.elements is None or not key.fixed or len(key.fixed) < 2:
         return None
     return 2 * query.elements * key.fixed[-2]
 
 
-_FORMULAS: Final[Mapping[str, Callable[[Node], int | None]]] = {
+_FORMULAS: Final[Mapping[str, Callable[[GraphNode], int | None]]] = {
     "Conv": _convolution,
     "ConvInteger": _convolution,
     "ConvTranspose": _transposed,
@@ -134,27 +134,27 @@ _FORMULAS: Final[Mapping[str, Callable[[Node], int | None]]] = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Placed:
+class GraphPlacement:
     """One source's answer: rules, or QNN itself.
 
     verdicts: for each node in order. parts: indexes of the nodes of each part on QNN.
     """
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[NodeVerdict, ...]
     parts: tuple[tuple[int, ...], ...]
 
-    def indexes(self, *places: Place) -> list[int]:
+    def indexes(self, *places: NodePlace) -> list[int]:
         return [index for index, verdict in enumerate(self.verdicts) if verdict.place in places]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Truth:
+class QnnAnswer:
     """What QNN did. error: why there is no session. placed: None if not even a part of it is known.
 
     disagreements: nodes that the rules had elsewhere. versions: of the packages on the host.
     """
 
-    placed: Placed | None
+    placed: GraphPlacement | None
     error: BridgeError | None = None
     disagreements: tuple[int, ...] = ()
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -181,16 +181,16 @@ class Analysis:
     chip: str
     view: GraphView
     costs: Sequence[Cost]
-    predicted: Placed
+    predicted: GraphPlacement
     advice: tuple[Advice, ...]
     empty: tuple[str, ...] = ()
-    truth: Truth | None = None
+    truth: QnnAnswer | None = None
     no_truth: str = ""
     seconds_offline: float = 0.0
     seconds_truth: float = 0.0
 
     @property
-    def best(self) -> Placed:
+    def best(self) -> GraphPlacement:
         return self.truth.placed if self.truth is not None and self.truth.placed is not None else self.predicted
 
     @property
@@ -212,7 +212,7 @@ class Shares:
     bytes_on_qnn: int
     parts: int
     fails: bool
-    # False if most of the work has no fixed shape, so that nobody knows how much it is.
+    # False if most of the work has no fixed shape, so that its amount is unknown.
     work_known: bool
 
     @property
@@ -224,7 +224,7 @@ class Shares:
         return self.macs_on_qnn / self.macs if self.macs else 0.0
 
 
-def shares_of(analysis: Analysis, placed: Placed) -> Shares:
+def shares_of(analysis: Analysis, placed: GraphPlacement) -> Shares:
     qnn, cpu = placed.indexes("qnn"), placed.indexes("cpu")
     broken, folded = placed.indexes("fails", "crash"), placed.indexes("folded")
     costs = analysis.costs
@@ -256,7 +256,7 @@ def times(number: int) -> str:
     return str(number)
 
 
-def size_text(number: int) -> str:
+def weight_text(number: int) -> str:
     for limit, unit in ((2**30, "GB"), (2**20, "MB"), (2**10, "KB")):
         if number >= limit:
             return f"{number / limit:.3g} {unit}"

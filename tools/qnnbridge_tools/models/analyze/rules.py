@@ -12,11 +12,11 @@ from typing import Final
 
 from qnnbridge_tools import output
 from qnnbridge_tools.models.analyze import tables
-from qnnbridge_tools.models.analyze.graph_view import GraphView, Node, Tensor
-from qnnbridge_tools.models.analyze.result import Place, Verdict
+from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphTensor, GraphView
+from qnnbridge_tools.models.analyze.result import NodePlace, NodeVerdict
 
 Objection = str | tuple[str, str] | None
-Check = Callable[[Node, GraphView], Objection]
+NodeCheck = Callable[[GraphNode, GraphView], Objection]
 
 _FLOATS = ("float", "float16")
 
@@ -47,13 +47,13 @@ _INSTEAD: Final[Mapping[str, str]] = {
 }
 
 
-def instead_of(node: Node) -> str:
+def instead_of(node: GraphNode) -> str:
     """What to do about an operator that QNN does not have."""
     known = _INSTEAD.get(node.op)
     return known or f"replace {node.op}, or let the application compute it before or after the model"
 
 
-def type_objection(node: Node) -> Objection:
+def type_objection(node: GraphNode) -> Objection:
     """Types that QNN does not have at all, and those that this operator is not made for."""
     if node.op in ("Cast", "CastLike"):
         return _cast(node)
@@ -80,7 +80,7 @@ def _type_fix(element: str) -> str:
     return "compute this part outside of the model"
 
 
-def _cast(node: Node) -> Objection:
+def _cast(node: GraphNode) -> Objection:
     source, made = node.input(0), node.made[0] if node.made else None
     if source is None or made is None or not source.type or not made.type:
         return None
@@ -90,7 +90,7 @@ def _cast(node: Node) -> Objection:
     return f"QNN does not convert {source.type} to {made.type}", fix
 
 
-def _layer_normalization(node: Node, view: GraphView) -> Objection:
+def _layer_normalization(node: GraphNode, view: GraphView) -> Objection:
     data = node.input(0)
     axis = node.get("axis", -1)
     if data is None or data.rank is None or axis in (-1, data.rank - 1):
@@ -98,7 +98,7 @@ def _layer_normalization(node: Node, view: GraphView) -> Objection:
     return f"axis is {axis}: it normalises along the last axis only", "reshape so that one axis is left"
 
 
-def _reduce(node: Node, view: GraphView) -> Objection:
+def _reduce(node: GraphNode, view: GraphView) -> Objection:
     axes = node.get("axes", None)
     given = node.input(1)
     if given is not None and given.elements == 0:
@@ -109,7 +109,7 @@ def _reduce(node: Node, view: GraphView) -> Objection:
     return None
 
 
-def _resize(node: Node, view: GraphView) -> Objection:
+def _resize(node: GraphNode, view: GraphView) -> Objection:
     scales, data = node.input(2), node.input(0)
     if node.get("mode", "nearest") != "cubic" or scales is None or data is None:
         return None
@@ -123,13 +123,13 @@ def _resize(node: Node, view: GraphView) -> Objection:
     return None
 
 
-def _einsum(node: Node, view: GraphView) -> Objection:
+def _einsum(node: GraphNode, view: GraphView) -> Objection:
     if str(node.get("equation", "")).replace(" ", "") in ("i,i", "i,i->"):
         return "this equation is not there", "use MatMul or ReduceSum"
     return None
 
 
-def _attention_mask(node: Node, view: GraphView) -> Objection:
+def _attention_mask(node: GraphNode, view: GraphView) -> Objection:
     mask = node.input(3)
     if mask is not None and mask.type == "bool":
         return "a mask of truth values is not taken", "give a mask of floats that is added: 0 and -1e4"
@@ -140,34 +140,34 @@ def _attention_mask(node: Node, view: GraphView) -> Objection:
     return None
 
 
-def _pad(node: Node, view: GraphView) -> Objection:
+def _pad(node: GraphNode, view: GraphView) -> Objection:
     if node.input(3) is not None:
         return "axes are not taken", "give paddings for all axes"
     return None
 
 
-def _max_pool(node: Node, view: GraphView) -> Objection:
+def _max_pool(node: GraphNode, view: GraphView) -> Objection:
     data = node.input(0)
     if data is not None and data.rank == 5:
         return "there is no pooling over three dimensions"
     return None
 
 
-def _lp_pool(node: Node, view: GraphView) -> Objection:
+def _lp_pool(node: GraphNode, view: GraphView) -> Objection:
     data = node.input(0)
     if data is not None and data.rank == 5:
         return "there is no pooling over three dimensions of floats"
     return None
 
 
-def _if(node: Node, view: GraphView) -> Objection:
+def _if(node: GraphNode, view: GraphView) -> Objection:
     for op in node.inner_ops:
         if op not in tables.REGISTERED and op not in tables.REPLACED and op != "Constant":
             return f"one of its branches has {op}, which QNN does not have"
     return None
 
 
-def _rotary(node: Node, view: GraphView) -> Objection:
+def _rotary(node: GraphNode, view: GraphView) -> Objection:
     cache = node.input(1)
     if cache is not None and cache.constant:
         return (
@@ -177,7 +177,7 @@ def _rotary(node: Node, view: GraphView) -> Objection:
     return None
 
 
-def _standalone(node: Node, view: GraphView) -> Objection:
+def _standalone(node: GraphNode, view: GraphView) -> Objection:
     """Of a Quantize or Dequantize; those around an operator are judged with it."""
     scale = node.input(1)
     if scale is not None and (scale.elements or 1) > 1:
@@ -192,7 +192,7 @@ def _standalone(node: Node, view: GraphView) -> Objection:
     return None
 
 
-def _pow(node: Node, view: GraphView) -> Objection:
+def _pow(node: GraphNode, view: GraphView) -> Objection:
     exponent = node.input(1)
     if exponent is not None and exponent.type and exponent.type not in _FLOATS:
         return f"the exponent is {exponent.type}", "qnnbridge fix (integer-exponent)"
@@ -200,7 +200,7 @@ def _pow(node: Node, view: GraphView) -> Objection:
 
 
 # Why a node stays on the CPU.
-CHECKS: Final[Mapping[str, Check]] = {
+CHECKS: Final[Mapping[str, NodeCheck]] = {
     "LayerNormalization": _layer_normalization,
     "RMSNormalization": _layer_normalization,
     **dict.fromkeys(
@@ -220,7 +220,7 @@ CHECKS: Final[Mapping[str, Check]] = {
 }
 
 
-def _wide_type(node: Node, view: GraphView) -> Objection:
+def _wide_type(node: GraphNode, view: GraphView) -> Objection:
     for tensor in (*node.given, *node.made):
         if tensor.type in ("double", "uint64"):
             return f"{tensor.name} is {tensor.type}; QNN takes {node.op} and fails when it builds the graph"
@@ -228,13 +228,13 @@ def _wide_type(node: Node, view: GraphView) -> Objection:
 
 
 # Why no session can be made at all: QNN accepts the node first and refuses it when it is too late.
-FAILURES: Final[Mapping[str, Check]] = dict.fromkeys(
+FAILURES: Final[Mapping[str, NodeCheck]] = dict.fromkeys(
     ("Bernoulli", "Mod", "RandomNormalLike", "RandomUniformLike"), _wide_type
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Context:
+class RuleContext:
     """What a rule may look at besides its node. arch: of the chip's HTP, 73 for V73."""
 
     view: GraphView
@@ -242,82 +242,82 @@ class Context:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rule:
+class PlacementRule:
     """check: gives the reason, or (reason, fix), or None. place: what becomes of the node."""
 
     name: str
-    place: Place
-    check: Callable[[Node, Context], str | tuple[str, str] | None]
+    place: NodePlace
+    check: Callable[[GraphNode, RuleContext], str | tuple[str, str] | None]
     fix: str = ""
 
-    def verdict(self, node: Node, context: Context) -> Verdict | None:
+    def verdict(self, node: GraphNode, context: RuleContext) -> NodeVerdict | None:
         found = self.check(node, context)
         if found is None:
             return None
         reason, fix = found if isinstance(found, tuple) else (found, "")
-        return Verdict(self.place, self.name, reason, fix or self.fix)
+        return NodeVerdict(self.place, self.name, reason, fix or self.fix)
 
 
-def empty_tensors(node: Node) -> list[Tensor]:
+def empty_tensors(node: GraphNode) -> list[GraphTensor]:
     """Tensors without elements that QNN would divide by zero over. As a constant one is harmless, or left out."""
     if node.op in ("Constant", "CastLike", "Shape", "Size"):
         return []
     return [tensor for tensor in (*node.given, *node.made) if tensor.is_empty and not tensor.constant]
 
 
-def _zero_size(node: Node, context: Context) -> str | None:
+def _zero_size(node: GraphNode, context: RuleContext) -> str | None:
     for tensor in empty_tensors(node):
         if tensor.name not in _parameters(node):
             return f"{tensor.name} has no elements (shape {_shape_text(tensor.shape)}); QNN divides by zero"
     return None
 
 
-def _parameters(node: Node) -> set[str]:
+def _parameters(node: GraphNode) -> set[str]:
     """Inputs that are no data: axes, sizes, paddings."""
     numbers = tables.CONSTANT_INPUTS.get(node.op, ())
     return {tensor.name for number in numbers if (tensor := node.input(number)) is not None}
 
 
-def _crashes(node: Node, context: Context) -> str | None:
+def _crashes(node: GraphNode, context: RuleContext) -> str | None:
     return f"{node.op} ends the process when QNN compiles it" if node.op in tables.CRASHES else None
 
 
-def _not_registered(node: Node, context: Context) -> str | tuple[str, str] | None:
+def _not_registered(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
     if node.op in tables.REGISTERED or node.op in tables.REFUSED_BY_HTP or node.op in tables.REPLACED:
         return None
     return f"QNN has no operator {node.op}", instead_of(node)
 
 
-def _refused(node: Node, context: Context) -> str | tuple[str, str] | None:
+def _refused(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
     instead = tables.REFUSED_BY_HTP.get(node.op)
     return None if instead is None else (f"the NPU has no {node.op}", instead)
 
 
-def _not_a_tensor(node: Node, context: Context) -> str | None:
+def _not_a_tensor(node: GraphNode, context: RuleContext) -> str | None:
     for tensor in node.made:
         if not tensor.type and tensor.shape is None and node.op in ("If", "Identity"):
             return f"{tensor.name} is no plain tensor, or its shape is not known"
     return None
 
 
-def _free_shape(node: Node, context: Context) -> str | None:
+def _free_shape(node: GraphNode, context: RuleContext) -> str | None:
     for tensor in (*node.given, *node.made):
         if tensor.fixed is None:
             return f"{tensor.name} has no fixed shape ({_shape_text(tensor.shape)})"
     return None
 
 
-def _type(node: Node, context: Context) -> str | tuple[str, str] | None:
+def _type(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
     if node.op in tables.FAILS_UNLESS_FLOAT:
         return None  # worse: `_rearranged`
     return type_objection(node)
 
 
-def _rearranged(node: Node, context: Context) -> str | tuple[str, str] | None:
+def _rearranged(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
     return type_objection(node) if node.op in tables.FAILS_UNLESS_FLOAT else None
 
 
-def _rank(node: Node, context: Context) -> str | None:
+def _rank(node: GraphNode, context: RuleContext) -> str | None:
     if node.op in tables.FAILS_BEYOND or node.op in ("Einsum", "Gemm"):
         return None
     most = tables.MOST_DIMENSIONS_OF.get(node.op, tables.MOST_DIMENSIONS)
@@ -331,7 +331,7 @@ def _rank(node: Node, context: Context) -> str | None:
     return None
 
 
-def _constant_inputs(node: Node, context: Context) -> str | None:
+def _constant_inputs(node: GraphNode, context: RuleContext) -> str | None:
     for number in tables.CONSTANT_INPUTS.get(node.op, ()):
         tensor = node.input(number)
         if tensor is not None and not tensor.constant and tensor.elements != 0:
@@ -339,7 +339,7 @@ def _constant_inputs(node: Node, context: Context) -> str | None:
     return None
 
 
-def _counts(node: Node, context: Context) -> str | tuple[str, str] | None:
+def _counts(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
     least, most = tables.LEAST_INPUTS.get(node.op, 0), tables.MOST_OUTPUTS.get(node.op, 99)
     if len(node.given) < least:
         return f"{node.op} needs at least {least} inputs"
@@ -350,7 +350,7 @@ def _counts(node: Node, context: Context) -> str | tuple[str, str] | None:
     return None
 
 
-def _attributes(node: Node, context: Context) -> str | tuple[str, str] | None:
+def _attributes(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
     for one in tables.ATTRIBUTES:
         if one.op != node.op:
             continue
@@ -362,19 +362,19 @@ def _attributes(node: Node, context: Context) -> str | tuple[str, str] | None:
     return None
 
 
-def _special(node: Node, context: Context) -> str | tuple[str, str] | None:
+def _special(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
     check = CHECKS.get(node.op)
     return check(node, context.view) if check else None
 
 
-def _wide_integers(node: Node, context: Context) -> str | None:
+def _wide_integers(node: GraphNode, context: RuleContext) -> str | None:
     for tensor in node.made:
         if tensor.type == "int64" and tensor.rank == tables.MOST_DIMENSIONS and node.op in ("Expand", "Unsqueeze"):
             return f"{tensor.name} is int64 with {tables.MOST_DIMENSIONS} dimensions; QNN ends the process over it"
     return None
 
 
-def _fails(node: Node, context: Context) -> str | tuple[str, str] | None:
+def _fails(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
     most = tables.FAILS_BEYOND.get(node.op)
     data = node.input(0)
     if data is not None and most is not None and (data.rank or 0) > most:
@@ -383,7 +383,7 @@ def _fails(node: Node, context: Context) -> str | tuple[str, str] | None:
     return check(node, context.view) if check else None
 
 
-def _chip(node: Node, context: Context) -> str | None:
+def _chip(node: GraphNode, context: RuleContext) -> str | None:
     if context.arch >= tables.FIRST_FLOAT_ARCH or node.op not in tables.NEEDS_V73:
         return None
     if all(tensor.type not in ("float", "float16") for tensor in node.given):
@@ -394,24 +394,24 @@ def _chip(node: Node, context: Context) -> str | None:
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
 
 RULES: Final = (
-    Rule("crashing-operator", "crash", _crashes, "compute it outside of the model, or with Conv"),
-    Rule("not-registered", "cpu", _not_registered),
-    Rule("refused-operator", "cpu", _refused),
-    Rule("not-a-tensor", "cpu", _not_a_tensor),
-    Rule("free-shape", "cpu", _free_shape, _SHAPES_FIX),
-    Rule(
+    PlacementRule("crashing-operator", "crash", _crashes, "compute it outside of the model, or with Conv"),
+    PlacementRule("not-registered", "cpu", _not_registered),
+    PlacementRule("refused-operator", "cpu", _refused),
+    PlacementRule("not-a-tensor", "cpu", _not_a_tensor),
+    PlacementRule("free-shape", "cpu", _free_shape, _SHAPES_FIX),
+    PlacementRule(
         "constant-inputs", "cpu", _constant_inputs, "qnnbridge fix (shape-computations), or export it as a constant"
     ),
-    Rule("type", "cpu", _type),
-    Rule("rank", "cpu", _rank, "qnnbridge fix (rank) folds dimensions together"),
-    Rule("counts", "cpu", _counts),
-    Rule("attributes", "cpu", _attributes),
-    Rule("special", "cpu", _special),
-    Rule("rearranged", "fails", _rearranged),
-    Rule("wide-integers", "crash", _wide_integers, "compute it in int32, or with fewer dimensions"),
-    Rule("zero-size", "crash", _zero_size, "qnnbridge fix (zero-size) takes it out"),
-    Rule("fails", "fails", _fails),
-    Rule("chip", "fails", _chip, "quantise the model, or choose a newer chip with --soc-model"),
+    PlacementRule("type", "cpu", _type),
+    PlacementRule("rank", "cpu", _rank, "qnnbridge fix (rank) folds dimensions together"),
+    PlacementRule("counts", "cpu", _counts),
+    PlacementRule("attributes", "cpu", _attributes),
+    PlacementRule("special", "cpu", _special),
+    PlacementRule("rearranged", "fails", _rearranged),
+    PlacementRule("wide-integers", "crash", _wide_integers, "compute it in int32, or with fewer dimensions"),
+    PlacementRule("zero-size", "crash", _zero_size, "qnnbridge fix (zero-size) takes it out"),
+    PlacementRule("fails", "fails", _fails),
+    PlacementRule("chip", "fails", _chip, "quantise the model, or choose a newer chip with --soc-model"),
 )
 
 

@@ -163,7 +163,7 @@ MOST_OUTPUTS: Final[Mapping[str, int]] = {"LayerNormalization": 1, "MaxPool": 1,
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Attribute:
+class AttributeRule:
     """An attribute that may only have certain values. allowed: of a list, every element."""
 
     op: str
@@ -175,21 +175,21 @@ class Attribute:
 
 
 ATTRIBUTES: Final = (
-    Attribute("ArgMax", "select_last_index", 0, (0,), "of equal values QNN finds the first, not the last"),
-    Attribute("ArgMin", "select_last_index", 0, (0,), "of equal values QNN finds the first, not the last"),
-    Attribute("AveragePool", "dilations", 1, (1,), "pooling is not dilated on QNN"),
-    Attribute("MaxPool", "dilations", 1, (1,), "pooling is not dilated on QNN"),
-    Attribute("LpPool", "dilations", 1, (1,), "pooling is not dilated on QNN"),
-    Attribute("LpPool", "p", 2, (1, 2), "only p of 1 and 2 are there"),
-    Attribute("LpNormalization", "p", 2, (2,), "only p of 2 is there"),
-    Attribute("ConvTranspose", "dilations", 1, (1,), "transposed convolutions are not dilated on QNN"),
-    Attribute("RoiAlign", "mode", "avg", ("avg",), "only the mode avg is there"),
-    Attribute("GridSample", "mode", "linear", ("linear", "bilinear", "nearest"), "the mode cubic is not there"),
-    Attribute("Mod", "fmod", 0, (0,), "only fmod of 0 is there"),
-    Attribute(
+    AttributeRule("ArgMax", "select_last_index", 0, (0,), "of equal values QNN finds the first, not the last"),
+    AttributeRule("ArgMin", "select_last_index", 0, (0,), "of equal values QNN finds the first, not the last"),
+    AttributeRule("AveragePool", "dilations", 1, (1,), "pooling is not dilated on QNN"),
+    AttributeRule("MaxPool", "dilations", 1, (1,), "pooling is not dilated on QNN"),
+    AttributeRule("LpPool", "dilations", 1, (1,), "pooling is not dilated on QNN"),
+    AttributeRule("LpPool", "p", 2, (1, 2), "only p of 1 and 2 are there"),
+    AttributeRule("LpNormalization", "p", 2, (2,), "only p of 2 is there"),
+    AttributeRule("ConvTranspose", "dilations", 1, (1,), "transposed convolutions are not dilated on QNN"),
+    AttributeRule("RoiAlign", "mode", "avg", ("avg",), "only the mode avg is there"),
+    AttributeRule("GridSample", "mode", "linear", ("linear", "bilinear", "nearest"), "the mode cubic is not there"),
+    AttributeRule("Mod", "fmod", 0, (0,), "only fmod of 0 is there"),
+    AttributeRule(
         "Gemm", "alpha", 1.0, (1.0,), "alpha must be 1", "qnnbridge fix (gemm-scale) moves it into the constants"
     ),
-    Attribute(
+    AttributeRule(
         "Gemm",
         "beta",
         1.0,
@@ -197,10 +197,12 @@ ATTRIBUTES: Final = (
         "beta must be 1 or 0",
         "qnnbridge fix (gemm-scale) moves it into the constants",
     ),
-    Attribute("ScatterND", "reduction", "none", ("none", "add", "mul"), "of reductions only add and mul are there"),
-    Attribute("ScatterElements", "reduction", "none", ("none", "mul"), "this reduction is not there"),
-    Attribute("Resize", "antialias", 0, (0,), "it does not smooth (antialias)"),
-    Attribute(
+    AttributeRule(
+        "ScatterND", "reduction", "none", ("none", "add", "mul"), "of reductions only add and mul are there"
+    ),
+    AttributeRule("ScatterElements", "reduction", "none", ("none", "mul"), "this reduction is not there"),
+    AttributeRule("Resize", "antialias", 0, (0,), "it does not smooth (antialias)"),
+    AttributeRule(
         "Resize",
         "coordinate_transformation_mode",
         "half_pixel",
@@ -208,6 +210,6 @@ ATTRIBUTES: Final = (
         "this coordinate_transformation_mode is not there",
         "export with half_pixel, asymmetric or align_corners",
     ),
-    Attribute("GRU", "layout", 0, (0,), "only layout 0 is there"),
-    Attribute("LSTM", "layout", 0, (0,), "only layout 0 is there"),
+    AttributeRule("GRU", "layout", 0, (0,), "only layout 0 is there"),
+    AttributeRule("LSTM", "layout", 0, (0,), "only layout 0 is there"),
 )

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from qnnbridge_tools.models.fix.fixer import fix_model
-from qnnbridge_tools.models.fix.result import FixResult, Step
+from qnnbridge_tools.models.fix.result import FixResult, RewriteStep
 from qnnbridge_tools.models.fix.rewrites import REWRITES
 
-__all__ = ["REWRITES", "FixResult", "Step", "fix_model"]
+__all__ = ["REWRITES", "FixResult", "RewriteStep", "fix_model"]

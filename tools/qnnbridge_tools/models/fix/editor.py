@@ -1,4 +1,5 @@
-"""The main graph of a model while it is being rewritten: who makes and who uses each tensor, its shape, its value.
+"""The main graph of a model while it is being rewritten: the maker and the users of each tensor, its shape, its
+value.
 
 Indexes are made on demand and dropped by `changed`. Names that a subgraph takes from the main graph count as uses.
 One rewrite works on one `Editor`; no threads.
@@ -172,7 +173,7 @@ class Editor:
     def map_nodes(self, change: Callable[[Any], Sequence[Any] | None]) -> int:
         """Puts what `change` gives in the place of each node, None keeps it; gives how many were changed.
 
-        Whoever reads the outputs of a node that goes must find them among the new. Indexes stay those of before.
+        The new nodes must make the outputs of the node that goes. Indexes stay those of before.
         """
         kept: list[Any] = []
         count = 0
@@ -205,7 +206,7 @@ class Editor:
         self.changed()
 
     def drop_dead(self) -> int:
-        """Takes out nodes whose results nobody uses, and constants that nobody reads; gives how many nodes."""
+        """Takes out nodes and constants that nothing uses; gives the number of nodes."""
         dropped = 0
         while True:
             used = self.outputs | self.captured | {name for node in self.graph.node for name in node.input}

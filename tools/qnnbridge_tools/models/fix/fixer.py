@@ -13,26 +13,28 @@ from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtE
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.models.fix.editor import Editor
-from qnnbridge_tools.models.fix.result import FixResult, Step
+from qnnbridge_tools.models.fix.result import FixResult, RewriteStep
 from qnnbridge_tools.models.fix.rewrites import FIXED_SHAPES, Rewrite, chosen
 from qnnbridge_tools.models.fix.rewrites.constants import fix_inputs, fix_values
 from qnnbridge_tools.models.shared import cpu, files, graphs
 from qnnbridge_tools.models.shared import shapes as model_shapes
-from qnnbridge_tools.models.shared.comparing import Check, Reference, evidence, tolerance_of
+from qnnbridge_tools.models.shared.comparing import ModelCheck, Reference, evidence, tolerance_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Checking:
+class CheckOptions:
     """Whether each step is compared with the original, and the seed of the made-up inputs."""
 
     wanted: bool
     seed: int
 
 
-class Work:
+class RewriteRun:
     """candidate: where the changed model can be written to be loaded, with its weight files beside it."""
 
-    def __init__(self, model: Any, source: Path, output: files.Output, candidate: Path, checking: Checking) -> None:
+    def __init__(
+        self, model: Any, source: Path, output: files.Output, candidate: Path, checking: CheckOptions
+    ) -> None:
         self.model = model
         self._source = source
         self._output = output
@@ -47,7 +49,9 @@ class Work:
         self._constants: Mapping[str, float] = {}
         self._values: dict[str, Any] = {}
 
-    def do(self, wanted: Iterable[Rewrite], decided: Dimensions, constants: Mapping[str, float]) -> list[Step]:
+    def do(
+        self, wanted: Iterable[Rewrite], decided: Dimensions, constants: Mapping[str, float]
+    ) -> list[RewriteStep]:
         """The steps that found something. constants: inputs that become one."""
         self._decided, self._constants = decided, constants
         return [step for rewrite in wanted if (step := self._one(rewrite)) is not None]
@@ -75,7 +79,7 @@ class Work:
                 fix="Check the sizes; leave rewrites out with --skip to find the one that does it.",
             )
 
-    def _one(self, rewrite: Rewrite) -> Step | None:
+    def _one(self, rewrite: Rewrite) -> RewriteStep | None:
         editor = Editor(self.model, self._source.parent)
         sizing = rewrite.name == FIXED_SHAPES
         changes = tuple(self._sized(editor) if sizing else rewrite.apply(editor))
@@ -88,12 +92,14 @@ class Work:
                 # Fixed sizes may make a branch impossible that is never taken; a later rewrite removes it.
                 self._broken = error.cause or error.message
                 self._kept = self._now
-                return Step(rewrite.name, changes, Check(False, reason=f"it does not load yet ({self._broken})"))
-            return self._taken_back(Step(rewrite.name, changes, reason=error.cause or error.message))
+                return RewriteStep(
+                    rewrite.name, changes, ModelCheck(False, reason=f"it does not load yet ({self._broken})")
+                )
+            return self._taken_back(RewriteStep(rewrite.name, changes, reason=error.cause or error.message))
         self._broken = ""
         if checked is None or checked.agrees:
             self._kept = self._now
-            return Step(rewrite.name, changes, checked)
+            return RewriteStep(rewrite.name, changes, checked)
         if sizing:
             raise ModelError(
                 f"{self._source.name} computes something else with these sizes fixed.",
@@ -101,20 +107,20 @@ class Work:
                 evidence=evidence(checked),
                 fix="Give the sizes that it is used with.",
             )
-        return self._taken_back(Step(rewrite.name, changes, checked, reason="it computed something else"))
+        return self._taken_back(RewriteStep(rewrite.name, changes, checked, reason="it computed something else"))
 
     def _sized(self, editor: Editor) -> list[str]:
         changes = fix_inputs(editor, self._decided)
         more, self._values = fix_values(editor, self._constants)
         return changes + more
 
-    def _taken_back(self, step: Step) -> Step:
+    def _taken_back(self, step: RewriteStep) -> RewriteStep:
         restored = type(self.model)()
         restored.ParseFromString(self._kept)
         self.model = restored
         return dataclasses.replace(step, kept=False)
 
-    def _checked(self) -> Check | None:
+    def _checked(self) -> ModelCheck | None:
         if not self._checking.wanted:
             return None
         if self._reference is None:
@@ -195,12 +201,12 @@ def fix_model(
         before = graphs.count_ops(model)
         decided = model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
         _refuse_unwanted_sizes(decided, constants, wanted)
-        work = Work(
+        work = RewriteRun(
             model,
             model_path,
             output,
             output.candidate(model_path, given.scan.external_files),
-            Checking(check, seed),
+            CheckOptions(check, seed),
         )
         steps = work.do(wanted, decided, constants or {})
         work.write(external=external)
@@ -229,7 +235,7 @@ def _refuse_unwanted_sizes(
         )
 
 
-def _warnings_about(model: Any, steps: list[Step]) -> list[str]:
+def _warnings_about(model: Any, steps: list[RewriteStep]) -> list[str]:
     told = [f'Rewrite "{step.rewrite}" was taken back: {step.reason}.' for step in steps if not step.kept]
     free = model_shapes.free_dimensions(model.graph)
     if free:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_tools import output
-from qnnbridge_tools.models.shared.comparing import Check, check_lines
+from qnnbridge_tools.models.shared.comparing import ModelCheck, check_lines
 from qnnbridge_tools.models.shared.files import written_pairs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class RewriteStep:
     """One rewrite that found something.
 
     changes: what it did, in words. check: against the original, None with --no-check. kept: False if the model did
@@ -22,7 +22,7 @@ class Step:
 
     rewrite: str
     changes: tuple[str, ...]
-    check: Check | None = None
+    check: ModelCheck | None = None
     kept: bool = True
     reason: str = ""
 
@@ -35,14 +35,14 @@ class FixResult:
     target: Path
     files: tuple[Path, ...]
     shapes: Mapping[str, tuple[int | str | None, ...] | None]
-    steps: tuple[Step, ...]
+    steps: tuple[RewriteStep, ...]
     nodes_before: Mapping[str, int]
     nodes_after: Mapping[str, int]
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
 
     @property
-    def kept(self) -> tuple[Step, ...]:
+    def kept(self) -> tuple[RewriteStep, ...]:
         return tuple(step for step in self.steps if step.kept)
 
 
@@ -63,7 +63,7 @@ def print_result(result: FixResult) -> None:
     output.print_pairs("Fixed", pairs)
 
 
-def _step_pairs(step: Step) -> list[tuple[str, str]]:
+def _step_pairs(step: RewriteStep) -> list[tuple[str, str]]:
     shown = list(step.changes[:_SHOWN_CHANGES])
     if len(step.changes) > _SHOWN_CHANGES:
         shown.append(f"and {len(step.changes) - _SHOWN_CHANGES} more")

@@ -7,6 +7,6 @@
 from __future__ import annotations
 
 from qnnbridge_tools.models.prepare.preparer import prepare_model
-from qnnbridge_tools.models.prepare.result import Prepared, Wish
+from qnnbridge_tools.models.prepare.result import PreparedFolder, PrepareOptions
 
-__all__ = ["Prepared", "Wish", "prepare_model"]
+__all__ = ["PrepareOptions", "PreparedFolder", "prepare_model"]

@@ -22,8 +22,8 @@ from qnnbridge_protocol.errors import Busy, OptionError
 from qnnbridge_tools import output
 from qnnbridge_tools.models.shared.files import inside_folder, write_whole
 
-NAME = ".qnnbridge-prepare.json"
-LOCK = ".qnnbridge-prepare.lock"
+JOURNAL_NAME = ".qnnbridge-prepare.json"
+LOCK_NAME = ".qnnbridge-prepare.lock"
 SCHEMA = 1
 # Gone while a step is being done.
 SAYS_ALL_IS_THERE = ("manifest.json", "report.md")
@@ -32,7 +32,7 @@ _LEFT_BEHIND = ".qnnbridge-"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One finished step."""
 
     key: str
@@ -41,23 +41,23 @@ class Entry:
     seconds: float
 
 
-class Journal:
+class PrepareJournal:
     """Of one folder; made by `opened`. Names of files are relative to it, with forward slashes."""
 
     def __init__(self, folder: Path, source_name: str) -> None:
         self.folder = folder
         self._source_name = source_name
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, JournalEntry] = {}
 
     def read(self) -> None:
         """A journal that cannot be understood counts as none: everything is made anew. Raises `OptionError`."""
         try:
-            found = json.loads((self.folder / NAME).read_text(encoding="utf-8"))
+            found = json.loads((self.folder / JOURNAL_NAME).read_text(encoding="utf-8"))
             if found["schema"] != SCHEMA:
                 return
             source_name = str(found["source"])
             entries = {
-                str(name): Entry(
+                str(name): JournalEntry(
                     str(entry["key"]),
                     tuple(FileRecord(**record) for record in entry["files"]),
                     dict(entry["told"]),
@@ -81,7 +81,7 @@ class Journal:
         """From now on the folder is known as ours."""
         self._write()
 
-    def finished(self, step: str, key: str) -> Entry | None:
+    def finished(self, step: str, key: str) -> JournalEntry | None:
         """The entry if it still holds."""
         entry = self._entries.get(step)
         if entry is None or entry.key != key or not all(self._is_there(record) for record in entry.files):
@@ -95,9 +95,11 @@ class Journal:
         self._forget(step)
         self._write()
 
-    def finish(self, step: str, key: str, files: Sequence[str], told: Mapping[str, Any], seconds: float) -> Entry:
+    def finish(
+        self, step: str, key: str, files: Sequence[str], told: Mapping[str, Any], seconds: float
+    ) -> JournalEntry:
         records = tuple(FileRecord.of(self.folder, name) for name in files)
-        self._entries[step] = Entry(key, records, output.jsonable(told), seconds)
+        self._entries[step] = JournalEntry(key, records, output.jsonable(told), seconds)
         self._write()
         return self._entries[step]
 
@@ -133,28 +135,32 @@ class Journal:
             "source": self._source_name,
             "steps": {name: dataclasses.asdict(entry) for name, entry in self._entries.items()},
         }
-        write_whole(self.folder / NAME, json.dumps(document, indent=1, ensure_ascii=True))
+        write_whole(self.folder / JOURNAL_NAME, json.dumps(document, indent=1, ensure_ascii=True))
 
 
 @contextlib.contextmanager
-def opened(folder: Path, source_name: str) -> Iterator[Journal]:
+def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
     """The journal of a folder, alone with it. Raises `OptionError` for a folder of something else, and `Busy`."""
     from qnnbridge_host.cache.locks import try_hold
 
     if folder.exists() and not folder.is_dir():
         raise OptionError(f"{folder} is a file.", fix="Give a folder for the result: -o FOLDER.")
-    if folder.is_dir() and not (folder / NAME).exists() and any(p.name != LOCK for p in folder.iterdir()):
+    if (
+        folder.is_dir()
+        and not (folder / JOURNAL_NAME).exists()
+        and any(p.name != LOCK_NAME for p in folder.iterdir())
+    ):
         raise OptionError(
             f"{folder} is not empty, and was not made by qnnbridge prepare.",
             cause="Its files could get mixed up with those that are shipped.",
             fix="Give a new or empty folder.",
         )
     folder.mkdir(parents=True, exist_ok=True)
-    held = try_hold(folder / LOCK)
+    held = try_hold(folder / LOCK_NAME)
     if held is None:
         raise Busy(f"Another qnnbridge prepare is at work in {folder}.", fix="Wait for it, or give another folder.")
     try:
-        journal = Journal(folder, source_name)
+        journal = PrepareJournal(folder, source_name)
         journal.read()
         _sweep(folder)
         journal.claim()
@@ -170,12 +176,12 @@ def key_of(step: str, **went_in: Any) -> str:
 
 
 def _sweep(folder: Path) -> None:
-    """What a killed process left behind: nobody else is at work here."""
+    """Removes what a killed process left behind; the lock keeps other processes out."""
     for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         if not place.is_dir():
             continue  # was inside of one that is gone now
         for path in place.iterdir():
             if path.is_dir() and path.name.startswith(_LEFT_BEHIND):
                 shutil.rmtree(path, ignore_errors=True)
-            elif path.name.startswith((NAME, *SAYS_ALL_IS_THERE)) and path.name.endswith(".part"):
+            elif path.name.startswith((JOURNAL_NAME, *SAYS_ALL_IS_THERE)) and path.name.endswith(".part"):
                 path.unlink(missing_ok=True)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, OptionError, ProviderUnavailable
 from qnnbridge_tools.arguments import Dimensions, read_chip
-from qnnbridge_tools.models.prepare.result import HOST_CHIP, Prepared, StepResult, Wish, chip_label
+from qnnbridge_tools.models.prepare.result import HOST_CHIP, PreparedFolder, PrepareOptions, StepResult, chip_label
 from qnnbridge_tools.models.shared import files
 from qnnbridge_tools.models.shared.sessions import one_line
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
     from qnnbridge_protocol.specs import NodeInfo
-    from qnnbridge_tools.models.prepare.journal import Journal
-    from qnnbridge_tools.models.prepare.steps import Work
+    from qnnbridge_tools.models.prepare.journal import PrepareJournal
+    from qnnbridge_tools.models.prepare.steps import StepWork
 
 COMMAND = "qnnbridge prepare"
 
@@ -32,9 +32,9 @@ _NOT_ABOUT_THE_MODEL = (HostStartFailed, OptionError, ProviderUnavailable)
 def prepare_model(
     source: str | os.PathLike[str],
     folder: str | os.PathLike[str],
-    wish: Wish | None = None,
+    options: PrepareOptions | None = None,
     on_step: OnStep = lambda result, title: None,
-) -> Prepared:
+) -> PreparedFolder:
     """Makes a folder to ship: the model rewritten for QNN, perhaps quantised, compiled for chips, verified.
 
     What is finished stays so: called again after it was killed it goes on, and with other options it does again
@@ -42,22 +42,22 @@ def prepare_model(
     `CompiledModelRefused`, `OptionError`, `Busy`, what `fix_model` and `quantize_model` raise, `HostStartFailed`.
     """
     begun = time.monotonic()
-    wish = wish or Wish()
+    options = options or PrepareOptions()
     path = files.existing_model(Path(source))
     _refuse_inside(path, Path(folder))
-    fingerprint, wish = _checked(path, wish)
+    fingerprint, options = _checked(path, options)
     from qnnbridge_tools.models.prepare import journal as journals
     from qnnbridge_tools.models.prepare import report
 
-    info = _host_info(wish)
-    chips, notes = _chips(wish, info)
+    info = _host_info(options)
+    chips, notes = _chips(options, info)
     with journals.opened(Path(folder), path.name) as journal:
         steps = _Steps(journal, on_step)
-        model = _made(steps, path, fingerprint, wish, dict(info.versions))
-        _for_chips(steps, chips, model, wish, info)
+        model = _made(steps, path, fingerprint, options, dict(info.versions))
+        _for_chips(steps, chips, model, options, info)
         journal.keep_only(steps.ids)
         verdict, ready = _verdict(steps.results)
-        prepared = Prepared(
+        prepared = PreparedFolder(
             source=path,
             source_sha256=fingerprint,
             folder=Path(folder),
@@ -76,13 +76,13 @@ def prepare_model(
 class _Steps:
     """Does steps, or finds them done, and keeps what came of them."""
 
-    def __init__(self, journal: Journal, on_step: OnStep) -> None:
+    def __init__(self, journal: PrepareJournal, on_step: OnStep) -> None:
         self.journal = journal
         self.results: list[StepResult] = []
         self.ids: list[str] = []
         self._on_step = on_step
 
-    def do(self, work: Work, *, may_fail: bool = False) -> StepResult:
+    def do(self, work: StepWork, *, may_fail: bool = False) -> StepResult:
         """may_fail: an error about the model is the result of this step and not the end of all of them."""
         from qnnbridge_tools.models.prepare.journal import key_of
 
@@ -119,63 +119,65 @@ class _Steps:
         return result
 
 
-def _made(steps: _Steps, path: Path, fingerprint: str, wish: Wish, versions: Mapping[str, str]) -> Path:
+def _made(
+    steps: _Steps, path: Path, fingerprint: str, options: PrepareOptions, versions: Mapping[str, str]
+) -> Path:
     """The model to compile: rewritten, and quantised if that is wished."""
     from qnnbridge_tools.models.prepare import steps as works
 
     folder = steps.journal.folder
     own = _own_versions()
-    fixed = steps.do(works.fix(path, fingerprint, folder, wish, own))
+    fixed = steps.do(works.fix(path, fingerprint, folder, options, own))
     model = folder / fixed.files[0]
-    if wish.quantize:
+    if options.quantize:
         hashed = _hash_of(folder, fixed)
-        quantized = steps.do(works.quantize(model, hashed, folder, wish, own))
+        quantized = steps.do(works.quantize(model, hashed, folder, options, own))
         model = folder / quantized.files[0]
     return model
 
 
-def _for_chips(steps: _Steps, chips: list[str], model: Path, wish: Wish, info: HostInfo) -> None:
+def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOptions, info: HostInfo) -> None:
     from qnnbridge_tools.models.prepare import steps as works
 
     folder = steps.journal.folder
     hashed = _hash_of(folder, steps.results[-1])
     versions = _host_versions(info)
     for chip in chips:
-        steps.do(works.compile_for(chip, model, hashed, folder, wish, versions), may_fail=True)
+        steps.do(works.compile_for(chip, model, hashed, folder, options, versions), may_fail=True)
     for chip in chips:
         problem = _not_this_chip(chip, info)
         if problem:
             steps.skip("verify", chip, problem)
         else:
-            steps.do(works.verify_on(chip, model, hashed, folder, wish, versions), may_fail=True)
+            steps.do(works.verify_on(chip, model, hashed, folder, options, versions), may_fail=True)
 
 
-def _checked(path: Path, wish: Wish) -> tuple[str, Wish]:
-    """The hash of the model with its weights, and the wish with all sizes; refuses what it can without a host."""
+def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
+    """The hash of the model with its weights, and the options with all sizes; refuses all it can without a host."""
     from qnnbridge_host.model.source import ModelSource
 
     scan = files.given_model(path, COMMAND).scan
     from qnnbridge_tools.models.fix.rewrites import chosen
     from qnnbridge_tools.models.verify import input_sets
 
-    chosen((), wish.skip)
-    if wish.quantize != bool(wish.calibration):
-        missing = "--calibration" if wish.quantize else "--quantize"
+    chosen((), options.skip)
+    if options.quantize != bool(options.calibration):
+        missing = "--calibration" if options.quantize else "--quantize"
         raise OptionError(
-            f"{'--quantize' if wish.quantize else '--calibration'} needs {missing}.",
+            f"{'--quantize' if options.quantize else '--calibration'} needs {missing}.",
             cause="A model is quantised by what it computes of real samples.",
             fix="Give both: --quantize --calibration FOLDER, with an .npz file for each sample.",
         )
-    for one in wish.calibration:
+    for one in options.calibration:
         if not one.exists():
             raise OptionError(f"There is no {one} to calibrate with.")
-    inputs = [node for node in scan.inputs if node.name not in wish.constants]
-    sizes = input_sets.sizes_of(inputs, _said(wish, inputs), input_sets.read_given(wish.inputs, inputs))
+    inputs = [node for node in scan.inputs if node.name not in options.constants]
+    sizes = input_sets.sizes_of(inputs, _said(options, inputs), input_sets.read_given(options.inputs, inputs))
     dims = Dimensions(
-        {**(sizes.by_name if sizes.all_named else {}), **wish.dims.by_name},
-        {**({} if sizes.all_named else sizes.by_axis), **wish.dims.by_axis},
+        {**(sizes.by_name if sizes.all_named else {}), **options.dims.by_name},
+        {**({} if sizes.all_named else sizes.by_axis), **options.dims.by_axis},
     )
-    return ModelSource.open(path).fingerprint, dataclasses.replace(wish, dims=dims)
+    return ModelSource.open(path).fingerprint, dataclasses.replace(options, dims=dims)
 
 
 def _refuse_inside(path: Path, folder: Path) -> None:
@@ -187,13 +189,13 @@ def _refuse_inside(path: Path, folder: Path) -> None:
         )
 
 
-def _said(wish: Wish, inputs: list[NodeInfo]) -> Dimensions:
+def _said(options: PrepareOptions, inputs: list[NodeInfo]) -> Dimensions:
     """What --dim and --shape say together. `fix` holds both against each other and against the model."""
     from qnnbridge_tools.models.shared.shapes import is_symbol
 
-    by_name, by_axis = dict(wish.dims.by_name), dict(wish.dims.by_axis)
+    by_name, by_axis = dict(options.dims.by_name), dict(options.dims.by_axis)
     declared = {node.name: node.shape or () for node in inputs}
-    for name, sizes in wish.shapes.items():
+    for name, sizes in options.shapes.items():
         for axis, size in enumerate(sizes):
             if size is None or axis >= len(declared.get(name, ())):
                 continue
@@ -204,21 +206,21 @@ def _said(wish: Wish, inputs: list[NodeInfo]) -> Dimensions:
     return Dimensions(by_name, by_axis)
 
 
-def _host_info(wish: Wish) -> HostInfo:
+def _host_info(options: PrepareOptions) -> HostInfo:
     from qnnbridge import Host
 
-    with Host(python=wish.host_python) as host:
+    with Host(python=options.host_python) as host:
         return host.info
 
 
-def _chips(wish: Wish, info: HostInfo) -> tuple[list[str], tuple[str, ...]]:
+def _chips(options: PrepareOptions, info: HostInfo) -> tuple[list[str], tuple[str, ...]]:
     """The chips by their numbers, and what is to be said about them.
 
     Without a chip QNN computes float models in full precision on the simulator, and compiles some for minutes.
     """
     from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_of_this_computer
 
-    named = list(dict.fromkeys(str(read_chip(chip)) for chip in wish.soc_models))
+    named = list(dict.fromkeys(str(read_chip(chip)) for chip in options.soc_models))
     if named:
         return named, ()
     if info.simulator:

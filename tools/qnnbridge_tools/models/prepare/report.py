@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from qnnbridge_tools import output
-from qnnbridge_tools.models.prepare.journal import Journal
-from qnnbridge_tools.models.prepare.result import HOST_CHIP, Prepared, StepResult, chip_label, product_of
+from qnnbridge_tools.models.prepare.journal import PrepareJournal
+from qnnbridge_tools.models.prepare.result import HOST_CHIP, PreparedFolder, StepResult, chip_label, product_of
 from qnnbridge_tools.models.shared.files import write_whole
 
 _SHOWN_CHANGES = 4
@@ -20,7 +20,7 @@ _MIB = 1024 * 1024
 _OF_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#])")
 
 
-def markdown_page(prepared: Prepared, sizes: Mapping[str, int]) -> str:
+def markdown_page(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
     """sizes: bytes of each file."""
     parts = [
         f"# {escaped(prepared.source.name)} for the NPU",
@@ -48,7 +48,7 @@ def _size_text(size: int) -> str:
     return f"{size / _MIB:.1f} MiB" if size >= _MIB else f"{size / 1024:.0f} KiB"
 
 
-def _chips(prepared: Prepared, sizes: Mapping[str, int]) -> str:
+def _chips(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
     rows = []
     for chip in prepared.chips:
         compiled, verified = prepared.step("compile", chip), prepared.step("verify", chip)
@@ -86,7 +86,7 @@ def _cosine(value: Any) -> str:
     return f"{value:.5f}" if isinstance(value, float) else "-"
 
 
-def _how_to_use(prepared: Prepared) -> str:
+def _how_to_use(prepared: PreparedFolder) -> str:
     compiled = [step for step in prepared.steps_of("compile") if step.files]
     if not compiled or not prepared.ready:
         return ""
@@ -98,14 +98,14 @@ def _how_to_use(prepared: Prepared) -> str:
     return "\n".join(lines)
 
 
-def _without_a_chip(prepared: Prepared) -> str:
+def _without_a_chip(prepared: PreparedFolder) -> str:
     option = ""
     if any(chip not in (None, HOST_CHIP) for chip in prepared.chips):
         option = " (it is compiled when the session opens)"
     return f"For a chip that is not here, open `{prepared.model}`{option}."
 
 
-def _fixed(prepared: Prepared) -> str:
+def _fixed(prepared: PreparedFolder) -> str:
     lines = []
     for step in prepared.steps_of("fix"):
         for one in step.told.get("steps", ()):
@@ -122,7 +122,7 @@ def _fixed(prepared: Prepared) -> str:
     return "## What was changed\n\n" + "\n".join(lines)
 
 
-def _quantized(prepared: Prepared) -> str:
+def _quantized(prepared: PreparedFolder) -> str:
     for step in prepared.steps_of("quantize"):
         told = step.told
         of = "samples that were kept for it" if told.get("held_out") else "the calibration samples themselves"
@@ -134,7 +134,7 @@ def _quantized(prepared: Prepared) -> str:
     return ""
 
 
-def _differences(prepared: Prepared) -> str:
+def _differences(prepared: PreparedFolder) -> str:
     lines = []
     for step in prepared.steps_of("verify"):
         bad = [row for row in step.told.get("rows", ()) if row["counts"] and row["status"] in ("differs", "failed")]
@@ -151,7 +151,7 @@ def _differences(prepared: Prepared) -> str:
     return "## Where QNN differs\n\n" + "\n".join(lines) if lines else ""
 
 
-def _traps(prepared: Prepared) -> str:
+def _traps(prepared: PreparedFolder) -> str:
     found: dict[str, dict[str, Any]] = {}
     for step in prepared.steps_of("verify"):
         for trap in step.told.get("traps", ()):
@@ -163,7 +163,7 @@ def _traps(prepared: Prepared) -> str:
     return "## What to know\n\n" + "\n".join(lines) if lines else ""
 
 
-def _problems(prepared: Prepared) -> str:
+def _problems(prepared: PreparedFolder) -> str:
     lines = []
     for step in prepared.steps:
         if step.problem:
@@ -175,12 +175,12 @@ def _problems(prepared: Prepared) -> str:
     return "## Problems and warnings\n\n" + "\n".join(lines) if lines else ""
 
 
-def _files(prepared: Prepared, sizes: Mapping[str, int]) -> str:
+def _files(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
     rows = [[name, _size_text(sizes.get(name, 0)), step.title] for step in prepared.steps for name in step.files]
     return "## Files\n\n" + _table(["file", "size", "from"], rows) + "\n\nTheir hashes are in manifest.json."
 
 
-def _made_with(prepared: Prepared) -> str:
+def _made_with(prepared: PreparedFolder) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in prepared.versions.items())
     return f"Made with {escaped(versions)}. The original's SHA-256: {prepared.source_sha256}."
 
@@ -195,7 +195,7 @@ REPORT = "report.md"
 MANIFEST_SCHEMA = 1
 
 
-def write_reports(prepared: Prepared, journal: Journal) -> None:
+def write_reports(prepared: PreparedFolder, journal: PrepareJournal) -> None:
     """The report first: the manifest says that all is there."""
     sizes = {name: record.size for name, record in journal.records().items()}
     write_whole(journal.folder / REPORT, markdown_page(prepared, sizes))
@@ -204,7 +204,7 @@ def write_reports(prepared: Prepared, journal: Journal) -> None:
     write_whole(journal.folder / MANIFEST, json.dumps(output.jsonable(told), indent=2, ensure_ascii=True))
 
 
-def _manifest_document(prepared: Prepared, journal: Journal) -> dict[str, Any]:
+def _manifest_document(prepared: PreparedFolder, journal: PrepareJournal) -> dict[str, Any]:
     records = journal.records()
     return {
         **summary(prepared),
@@ -216,7 +216,7 @@ def _manifest_document(prepared: Prepared, journal: Journal) -> dict[str, Any]:
     }
 
 
-def summary(prepared: Prepared) -> dict[str, Any]:
+def summary(prepared: PreparedFolder) -> dict[str, Any]:
     """Without the files and the documents of each step."""
     return {
         "source": prepared.source.name,
@@ -230,7 +230,7 @@ def summary(prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def _chip_document(prepared: Prepared, chip: str | None) -> dict[str, Any]:
+def _chip_document(prepared: PreparedFolder, chip: str | None) -> dict[str, Any]:
     compiled, verified = prepared.step("compile", chip), prepared.step("verify", chip)
     placement = (compiled.told.get("placement") if compiled is not None else None) or {}
     return {
@@ -271,7 +271,7 @@ def _state(step: StepResult) -> str:
     return f"{words}: {output.visible(step.problem)}" if step.problem else words
 
 
-def print_result(prepared: Prepared) -> None:
+def print_result(prepared: PreparedFolder) -> None:
     print(output.visible(prepared.verdict))
     print()
     told = summary(prepared)
@@ -295,7 +295,7 @@ def print_result(prepared: Prepared) -> None:
     output.print_pairs("Prepared", pairs)
 
 
-def document(prepared: Prepared) -> dict[str, Any]:
+def document(prepared: PreparedFolder) -> dict[str, Any]:
     return {
         **summary(prepared),
         "folder": str(prepared.folder),

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from qnnbridge_tools.arguments import Dimensions
 
-State = Literal["done", "kept", "failed", "skipped"]
+StepState = Literal["done", "kept", "failed", "skipped"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wish:
+class PrepareOptions:
     """The command line, read. inputs: real inputs for the verification. timeout_s: for each call of the host."""
 
     shapes: Mapping[str, Sequence[int | None]] = dataclasses.field(default_factory=dict)
@@ -40,7 +40,7 @@ class StepResult:
     """
 
     name: str
-    state: State
+    state: StepState
     chip: str | None = None
     files: tuple[str, ...] = ()
     told: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -53,7 +53,7 @@ class StepResult:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedFolder:
     """A prepared folder. model: the one to open sessions of where nothing compiled fits, relative to the folder.
 
     notes: what was decided for the user. verdict: ready, or what keeps it from being so, in one sentence.

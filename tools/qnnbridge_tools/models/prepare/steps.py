@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qnnbridge_tools.models.prepare.result import HOST_CHIP, Wish
+from qnnbridge_tools.models.prepare.result import HOST_CHIP, PrepareOptions
 
 MODELS = "models"
 COMPILED = "compiled"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Work:
+class StepWork:
     """One step. went_in: all that it depends on. do: does it, gives the files (absolute) and the document."""
 
     name: str
@@ -30,7 +30,9 @@ class Work:
         return self.name if self.chip is None else f"{self.name} {self.chip}"
 
 
-def fix(source: Path, fingerprint: str, folder: Path, wish: Wish, versions: Mapping[str, str]) -> Work:
+def fix(
+    source: Path, fingerprint: str, folder: Path, options: PrepareOptions, versions: Mapping[str, str]
+) -> StepWork:
     from qnnbridge._compiling.names import safe_stem
 
     target = folder / MODELS / f"{safe_stem(source.stem)}.onnx"  # QNN does not find a binary with ".." in its name
@@ -42,63 +44,67 @@ def fix(source: Path, fingerprint: str, folder: Path, wish: Wish, versions: Mapp
         result = fix_model(
             source,
             target,
-            shapes=wish.shapes,
-            dims=wish.dims,
-            constants=wish.constants,
-            skip=wish.skip,
-            seed=wish.seed,
+            shapes=options.shapes,
+            dims=options.dims,
+            constants=options.constants,
+            skip=options.skip,
+            seed=options.seed,
             overwrite=True,
         )
         return list(result.files), document(result)
 
     went_in = {
         "model": fingerprint,
-        "shapes": {name: list(sizes) for name, sizes in wish.shapes.items()},
-        "dims": sorted(wish.dims.by_name.items()),
-        "axes": sorted((name, axis, size) for (name, axis), size in wish.dims.by_axis.items()),
-        "constants": dict(wish.constants),
-        "skip": sorted(wish.skip),
-        "seed": wish.seed,
+        "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
+        "dims": sorted(options.dims.by_name.items()),
+        "axes": sorted((name, axis, size) for (name, axis), size in options.dims.by_axis.items()),
+        "constants": dict(options.constants),
+        "skip": sorted(options.skip),
+        "seed": options.seed,
         "versions": dict(versions),
     }
-    return Work("fix", None, went_in, do)
+    return StepWork("fix", None, went_in, do)
 
 
-def quantize(model: Path, model_hash: str, folder: Path, wish: Wish, versions: Mapping[str, str]) -> Work:
+def quantize(
+    model: Path, model_hash: str, folder: Path, options: PrepareOptions, versions: Mapping[str, str]
+) -> StepWork:
     target = folder / MODELS / f"{model.stem}_quantized.onnx"
 
     def do() -> tuple[list[Path], dict[str, Any]]:
         from qnnbridge_tools.models.quantize.quantizer import quantize_model
         from qnnbridge_tools.models.quantize.result import document
 
-        result = quantize_model(model, target, wish.calibration, seed=wish.seed, overwrite=True, own_process=True)
+        result = quantize_model(
+            model, target, options.calibration, seed=options.seed, overwrite=True, own_process=True
+        )
         return list(result.files), document(result)
 
     went_in = {
         "model": model_hash,
-        "calibration": hashes_of(_files_in(wish.calibration)),
-        "seed": wish.seed,
+        "calibration": hashes_of(_files_in(options.calibration)),
+        "seed": options.seed,
         "versions": dict(versions),
     }
-    return Work("quantize", None, went_in, do)
+    return StepWork("quantize", None, went_in, do)
 
 
 def compile_for(
-    chip: str, model: Path, model_hash: str, folder: Path, wish: Wish, versions: Mapping[str, str]
-) -> Work:
+    chip: str, model: Path, model_hash: str, folder: Path, options: PrepareOptions, versions: Mapping[str, str]
+) -> StepWork:
     target = folder / COMPILED / folder_of(chip)
 
     def do() -> tuple[list[Path], dict[str, Any]]:
         import qnnbridge
 
         target.mkdir(parents=True, exist_ok=True)
-        host = qnnbridge.Host(python=wish.host_python) if wish.host_python is not None else None
+        host = qnnbridge.Host(python=options.host_python) if options.host_python is not None else None
         result = qnnbridge.compile(
             model,
             target / f"{model.stem}_ctx.onnx",
             soc_model=soc_of(chip),
-            provider_options=wish.provider_options,
-            timeout=wish.timeout_s,
+            provider_options=options.provider_options,
+            timeout=options.timeout_s,
             overwrite=True,
             host=host,
         )
@@ -108,38 +114,43 @@ def compile_for(
     went_in = {
         "model": model_hash,
         "chip": chip,
-        "options": dict(wish.provider_options),
+        "options": dict(options.provider_options),
         "versions": dict(versions),
     }
-    return Work("compile", chip, went_in, do)
+    return StepWork("compile", chip, went_in, do)
 
 
 def verify_on(
-    chip: str, model: Path, model_hash: str, folder: Path, wish: Wish, versions: Mapping[str, str]
-) -> Work:
+    chip: str, model: Path, model_hash: str, folder: Path, options: PrepareOptions, versions: Mapping[str, str]
+) -> StepWork:
     def do() -> tuple[list[Path], dict[str, Any]]:
         from qnnbridge_tools.models.verify.result import document
-        from qnnbridge_tools.models.verify.verifier import How, verify_model
+        from qnnbridge_tools.models.verify.verifier import VerifyOptions, verify_model
 
         result = verify_model(
             model,
             soc_model=soc_of(chip),
-            inputs=wish.inputs,
-            provider_options=wish.provider_options,
-            how=How(seed=wish.seed, extreme=wish.extreme, timeout_s=wish.timeout_s, host_python=wish.host_python),
+            inputs=options.inputs,
+            provider_options=options.provider_options,
+            how=VerifyOptions(
+                seed=options.seed,
+                extreme=options.extreme,
+                timeout_s=options.timeout_s,
+                host_python=options.host_python,
+            ),
         )
         return [], document(result)
 
     went_in = {
         "model": model_hash,
         "chip": chip,
-        "options": dict(wish.provider_options),
-        "inputs": hashes_of(wish.inputs),
-        "extreme": wish.extreme,
-        "seed": wish.seed,
+        "options": dict(options.provider_options),
+        "inputs": hashes_of(options.inputs),
+        "extreme": options.extreme,
+        "seed": options.seed,
         "versions": dict(versions),
     }
-    return Work("verify", chip, went_in, do)
+    return StepWork("verify", chip, went_in, do)
 
 
 def soc_of(chip: str) -> str | None:

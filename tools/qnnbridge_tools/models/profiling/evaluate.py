@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Final
 
 from qnnbridge_tools.models.profiling import operators
 from qnnbridge_tools.models.profiling.files import OpTrace
-from qnnbridge_tools.models.profiling.ort_json import NodeRun, Run
-from qnnbridge_tools.models.profiling.qnn_csv import Call, Kind
+from qnnbridge_tools.models.profiling.ort_json import NodeRun, OrtRun
+from qnnbridge_tools.models.profiling.qnn_csv import CallKind, QnnCall
 from qnnbridge_tools.models.profiling.recording import QNN_PROVIDER, Recording
 from qnnbridge_tools.models.profiling.result import (
-    Component,
     CpuNode,
-    Fact,
-    Load,
+    LoadPhase,
+    LoadTimes,
     Partition,
-    Phase,
     ProfileResult,
+    QnnFigure,
+    RunComponent,
     Series,
 )
 
@@ -36,23 +36,23 @@ ACCELERATOR: Final = "Accelerator (execute) time"
 US_PER_S: Final = 1e6
 
 
-def load_of(recorded: Recording, labels: Mapping[str, str]) -> Load:
+def load_of(recorded: Recording, labels: Mapping[str, str]) -> LoadTimes:
     """``labels``: of the partitions, by the name of their node."""
     session = recorded.session
     parse_s, initialize_s = session.parse_us / US_PER_S, session.initialize_us / US_PER_S
     qnn = [*_compile_phases(recorded, labels), *_load_phases(recorded.calls)]
     rest_s = initialize_s - sum(phase.time_s for phase in qnn)
     phases = (
-        Phase("read the model file", parse_s),
-        Phase("ONNX Runtime: optimize, divide, place, set QNN up", max(0.0, rest_s)),
+        LoadPhase("read the model file", parse_s),
+        LoadPhase("ONNX Runtime: optimize, divide, place, set QNN up", max(0.0, rest_s)),
         *qnn,
-        Phase("bridge and host: check, send, answer", max(0.0, recorded.create_s - parse_s - initialize_s)),
+        LoadPhase("bridge and host: check, send, answer", max(0.0, recorded.create_s - parse_s - initialize_s)),
     )
-    return Load(recorded.ready_s, recorded.create_s, phases)
+    return LoadTimes(recorded.ready_s, recorded.create_s, phases)
 
 
-def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[Phase]:
-    calls = [call for call in recorded.calls if call.kind is Kind.COMPILE]
+def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[LoadPhase]:
+    calls = [call for call in recorded.calls if call.kind is CallKind.COMPILE]
     if len(calls) == 1 and len(labels) == 1:
         names = list(labels.values())
     elif len(calls) == len(recorded.trace.graphs):
@@ -60,26 +60,28 @@ def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[Phas
     else:
         names = [f"graph {number}" for number in range(1, len(calls) + 1)]
     return [
-        Phase(
+        LoadPhase(
             f"QNN compiles {name}",
             call.time_us / US_PER_S,
             tuple(
-                Phase(part.name, part.value / US_PER_S) for part in (*call.facts, *call.parts) if part.unit == "US"
+                LoadPhase(part.name, part.value / US_PER_S)
+                for part in (*call.facts, *call.parts)
+                if part.unit == "US"
             ),
         )
         for call, name in zip(calls, names, strict=True)
     ]
 
 
-def _load_phases(calls: tuple[Call, ...]) -> list[Phase]:
+def _load_phases(calls: tuple[QnnCall, ...]) -> list[LoadPhase]:
     return [
-        Phase(
+        LoadPhase(
             "QNN loads the context binary",
             call.time_us / US_PER_S,
-            tuple(Phase(fact.name, fact.value / US_PER_S) for fact in call.facts if fact.unit == "US"),
+            tuple(LoadPhase(fact.name, fact.value / US_PER_S) for fact in call.facts if fact.unit == "US"),
         )
         for call in calls
-        if call.kind is Kind.LOAD
+        if call.kind is CallKind.LOAD
     ]
 
 
@@ -135,12 +137,12 @@ class PartitionRun:
     """One execution of one partition: ONNX Runtime's view and QNN's, if it could be attributed."""
 
     node: NodeRun
-    call: Call | None
+    call: QnnCall | None
 
 
 def evaluate(recorded: Recording) -> ProfileResult:
     runs = recorded.session.runs
-    executed = [call for call in recorded.calls if call.kind is Kind.EXECUTE]
+    executed = [call for call in recorded.calls if call.kind is CallKind.EXECUTE]
     by_run, attributed = _matched(runs, executed)
     names = list(dict.fromkeys(one.node.name for run in by_run for one in run))
     labels = {name: f"part {number}" for number, name in enumerate(names, 1)}
@@ -180,7 +182,7 @@ def is_qnn(node: NodeRun) -> bool:
     return node.provider == QNN_PROVIDER
 
 
-def _matched(runs: Sequence[Run], executed: Sequence[Call]) -> tuple[list[list[PartitionRun]], bool]:
+def _matched(runs: Sequence[OrtRun], executed: Sequence[QnnCall]) -> tuple[list[list[PartitionRun]], bool]:
     """The executions of partitions in each run, and whether QNN's calls could be attributed to them."""
     nodes = [[node for node in run.nodes if is_qnn(node)] for run in runs]
     attributed = sum(map(len, nodes)) == len(executed)
@@ -213,12 +215,12 @@ def accelerator_us(one: PartitionRun) -> float:
     return (one.call.fact(ACCELERATOR) if one.call else None) or 0.0
 
 
-def _facts(runs: Sequence[Sequence[PartitionRun]]) -> tuple[Fact, ...]:
+def _facts(runs: Sequence[Sequence[PartitionRun]]) -> tuple[QnnFigure, ...]:
     """Every figure that QNN gave in each run but the one that has a column of its own; summed within a run."""
     rows = [[row for one in run if one.call for row in one.call.facts] for run in runs]
     units = {row.name: row.unit for run in rows for row in run if row.name != ACCELERATOR}
     return tuple(
-        Fact(name, unit, Series.of(sum(row.value for row in run if row.name == name) for run in rows))
+        QnnFigure(name, unit, Series.of(sum(row.value for row in run if row.name == name) for run in rows))
         for name, unit in units.items()
     )
 
@@ -233,8 +235,8 @@ def _operator_names(trace: OpTrace, name: str, runs: Sequence[Sequence[Partition
 
 
 def _components(
-    calls_s: Sequence[float], runs: Sequence[Run], by_run: Sequence[Sequence[PartitionRun]]
-) -> tuple[Component, ...]:
+    calls_s: Sequence[float], runs: Sequence[OrtRun], by_run: Sequence[Sequence[PartitionRun]]
+) -> tuple[RunComponent, ...]:
     """What each call consists of, from the application to the accelerator. Never below zero: the clocks differ."""
     outside = [[node for node in run.nodes if not node.nested] for run in runs]
     on_cpu = [sum(node.time_us for node in nodes if not is_qnn(node)) for nodes in outside]
@@ -261,7 +263,7 @@ def _components(
         ("accelerator", "accelerator", working),
     )
     return tuple(
-        Component(key, name, Series.of(max(0.0, value) / US_PER_S for value in values))
+        RunComponent(key, name, Series.of(max(0.0, value) / US_PER_S for value in values))
         for key, name, values in table
         if any(value > 0 for value in values)
     )
@@ -271,7 +273,7 @@ def _less(whole: Sequence[float], part: Sequence[float]) -> list[float]:
     return [a - b for a, b in zip(whole, part, strict=True)]
 
 
-def _cpu_nodes(runs: Sequence[Run]) -> tuple[CpuNode, ...]:
+def _cpu_nodes(runs: Sequence[OrtRun]) -> tuple[CpuNode, ...]:
     """Slowest first. A node is known by its name and operator: names may be missing."""
     found: dict[tuple[str, str], list[list[NodeRun]]] = {}
     for number, run in enumerate(runs):

@@ -54,7 +54,7 @@ MAX_TRACE_BYTES: Final = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Operator:
+class CompiledOperator:
     name: str
     type: str
 
@@ -63,7 +63,7 @@ class Operator:
 class OpTrace:
     """graphs: QNN's operators of each graph, both in the order in which they were compiled."""
 
-    graphs: dict[str, tuple[Operator, ...]] = dataclasses.field(default_factory=dict)
+    graphs: dict[str, tuple[CompiledOperator, ...]] = dataclasses.field(default_factory=dict)
 
     def types(self) -> dict[str, str]:
         """QNN's type of each operator."""
@@ -80,8 +80,8 @@ def read_op_trace(path: Path) -> OpTrace:
         return OpTrace()
 
 
-def _operators(graph: dict[str, Any]) -> tuple[Operator, ...]:
+def _operators(graph: dict[str, Any]) -> tuple[CompiledOperator, ...]:
     return tuple(
-        Operator(str(mapping["dst_name"]), str(mapping.get("dst_qnn_op_type", "")))
+        CompiledOperator(str(mapping["dst_name"]), str(mapping.get("dst_qnn_op_type", "")))
         for mapping in graph["op_mappings"]
     )

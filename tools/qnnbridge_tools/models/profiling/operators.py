@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from qnnbridge_tools.models.profiling.files import OpTrace
-from qnnbridge_tools.models.profiling.qnn_csv import Call, Row
+from qnnbridge_tools.models.profiling.qnn_csv import QnnCall, QnnRow
 from qnnbridge_tools.models.profiling.result import OperatorTime, Series
 
 _ACCELERATOR: Final = "Accelerator (execute) time"
@@ -30,7 +30,7 @@ def plain_name(name: str) -> str:
     return _COPY_OF.sub("", name)
 
 
-def names_in(call: Call) -> list[str]:
+def names_in(call: QnnCall) -> list[str]:
     """The operators of an executed graph in its order, without its inputs and outputs."""
     return [row.name for row in call.parts if row.is_operator and not row.is_transfer]
 
@@ -57,7 +57,7 @@ class _Group:
         return next((types[name] for name in (self.name(types), *slowest) if name in types), "")
 
 
-def times(runs_of: Mapping[str, Sequence[Sequence[Call]]], trace: OpTrace) -> tuple[OperatorTime, ...]:
+def times(runs_of: Mapping[str, Sequence[Sequence[QnnCall]]], trace: OpTrace) -> tuple[OperatorTime, ...]:
     """Most cycles first; empty if QNN was not asked for operators. ``runs_of``: calls of each run, by partition."""
     groups: dict[_Key, _Group] = {}
     for partition, runs in runs_of.items():
@@ -78,7 +78,7 @@ def times(runs_of: Mapping[str, Sequence[Sequence[Call]]], trace: OpTrace) -> tu
     return tuple(sorted(found, key=lambda time: -time.cycles.median))
 
 
-def _add(groups: dict[_Key, _Group], partition: str, row: Row, number: int, runs: int) -> None:
+def _add(groups: dict[_Key, _Group], partition: str, row: QnnRow, number: int, runs: int) -> None:
     sources = tuple(source for source in row.sources.split(SOURCE_SEPARATOR) if source)
     key = (partition, row.is_transfer, row.sources or row.name)
     group = groups.setdefault(key, _Group(partition, sources, [0.0] * runs, row.is_transfer))
@@ -110,7 +110,7 @@ def _time(
     )
 
 
-def _accelerator_s(runs: Sequence[Sequence[Call]]) -> Series | None:
+def _accelerator_s(runs: Sequence[Sequence[QnnCall]]) -> Series | None:
     told = [[call.fact(_ACCELERATOR) for call in run] for run in runs]
     if any(time is None for run in told for time in run):
         return None

@@ -34,7 +34,7 @@ class NodeRun:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Run:
+class OrtRun:
     """nodes: in the order in which they began."""
 
     time_us: float
@@ -42,17 +42,17 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SessionProfile:
+class OrtProfile:
     parse_us: float
     initialize_us: float
-    runs: tuple[Run, ...]
+    runs: tuple[OrtRun, ...]
 
 
-def read(path: Path) -> SessionProfile:
+def read(path: Path) -> OrtProfile:
     """Raises `BridgeError` for a file that is missing, cut off or something else."""
     files.check(path, _WHOSE)
     parse_us = initialize_us = 0.0
-    runs: list[Run] = []
+    runs: list[OrtRun] = []
     nodes: list[NodeRun] = []
     for event in _events(path):
         category, name = event.get("cat"), str(event.get("name", ""))
@@ -65,9 +65,9 @@ def read(path: Path) -> SessionProfile:
         elif name == "session_initialization":
             initialize_us += float(event["dur"])
         elif name == "model_run":
-            runs.append(Run(float(event["dur"]), _nested(nodes)))
+            runs.append(OrtRun(float(event["dur"]), _nested(nodes)))
             nodes = []
-    return SessionProfile(parse_us, initialize_us, tuple(runs))
+    return OrtProfile(parse_us, initialize_us, tuple(runs))
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:

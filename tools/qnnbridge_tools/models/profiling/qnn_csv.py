@@ -31,18 +31,18 @@ _OPERATOR: Final = re.compile(
 )
 
 
-class Kind(enum.Enum):
+class CallKind(enum.Enum):
     COMPILE = "FINALIZE"
     LOAD = "INIT"
     EXECUTE = "EXECUTE"
     CLOSE = "DEINIT"
 
 
-_KINDS: Final = {kind.value: kind for kind in Kind}
+_KINDS: Final = {kind.value: kind for kind in CallKind}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class QnnRow:
     """One figure. sources: of an operator, the nodes of the model that it was made from, if QNN was asked.
 
     is_transfer: not an operator of the model, but all inputs or all outputs of a graph on their way.
@@ -57,19 +57,19 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Call:
+class QnnCall:
     """One call of QNN. facts: what the backend tells of it. parts: its phases, or the operators of a graph."""
 
-    kind: Kind
+    kind: CallKind
     time_us: float
-    facts: tuple[Row, ...]
-    parts: tuple[Row, ...]
+    facts: tuple[QnnRow, ...]
+    parts: tuple[QnnRow, ...]
 
     def fact(self, name: str) -> float | None:
         return next((row.value for row in self.facts if row.name == name), None)
 
 
-def read(path: Path) -> tuple[Call, ...]:
+def read(path: Path) -> tuple[QnnCall, ...]:
     """All calls, in order. Raises `BridgeError` for a file that is missing, cut off or something else."""
     files.check(path, _WHOSE)
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
@@ -90,7 +90,7 @@ def read(path: Path) -> tuple[Call, ...]:
     return _without_repeats(calls)
 
 
-def _rows(lines: Iterable[str], *, with_sources: bool) -> Iterator[tuple[str, str, Row]]:
+def _rows(lines: Iterable[str], *, with_sources: bool) -> Iterator[tuple[str, str, QnnRow]]:
     """Message, level and figure of each row."""
     record = ""
     for line in lines:
@@ -103,10 +103,10 @@ def _rows(lines: Iterable[str], *, with_sources: bool) -> Iterator[tuple[str, st
         yield _row(record, with_sources=with_sources)
 
 
-def _row(record: str, *, with_sources: bool) -> tuple[str, str, Row]:
+def _row(record: str, *, with_sources: bool) -> tuple[str, str, QnnRow]:
     found = _ROW.fullmatch(record.rstrip("\r\n"))
     if found is None:  # the first line of all is no row, or half a one
-        return "", "", Row(record, 0, "")
+        return "", "", QnnRow(record, 0, "")
     name, sources, operator = found["name"], "", None
     if found["message"] == "NODE":
         operator = _OPERATOR.fullmatch(name)
@@ -117,21 +117,21 @@ def _row(record: str, *, with_sources: bool) -> tuple[str, str, Row]:
     is_transfer = (
         operator is not None and operator["between"] == " "
     )  # an operator has its name, a colon, its number
-    row = Row(name, float(found["value"]), found["unit"], sources, operator is not None, is_transfer)
+    row = QnnRow(name, float(found["value"]), found["unit"], sources, operator is not None, is_transfer)
     return found["message"], found["level"], row
 
 
-def _calls(rows: Iterable[tuple[str, str, Row]]) -> tuple[list[Call], bool]:
+def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool]:
     """The calls, and whether rows are left over that no call ends."""
-    calls: list[Call] = []
-    facts: list[Row] = []
-    parts: list[Row] = []
+    calls: list[QnnCall] = []
+    facts: list[QnnRow] = []
+    parts: list[QnnRow] = []
     for message, level, row in rows:
         if not level:
             return calls, True
         kind = _KINDS.get(message) if level == "ROOT" else None
         if kind is not None:
-            calls.append(Call(kind, row.value, tuple(facts), tuple(parts)))
+            calls.append(QnnCall(kind, row.value, tuple(facts), tuple(parts)))
             facts, parts = [], []
         elif level == "ROOT":
             facts.append(row)
@@ -142,9 +142,9 @@ def _calls(rows: Iterable[tuple[str, str, Row]]) -> tuple[list[Call], bool]:
     return calls, bool(facts or parts)
 
 
-def _without_repeats(calls: Sequence[Call]) -> tuple[Call, ...]:
+def _without_repeats(calls: Sequence[QnnCall]) -> tuple[QnnCall, ...]:
     """Of graphs compiled one after the other QNN writes A, A B, B C, C D: each is kept once."""
-    compiled = [call for call in calls if call.kind is Kind.COMPILE]
+    compiled = [call for call in calls if call.kind is CallKind.COMPILE]
     if len(compiled) % 2 == 0 or any(a != b for a, b in zip(compiled[:-1:2], compiled[1::2], strict=True)):
         return tuple(calls)
     repeats = {id(call) for call in compiled[1::2]}

@@ -1,8 +1,8 @@
 """Runs a model with both profiles switched on, and reads what they wrote.
 
 The files lie in a temporary folder that is gone afterwards, whatever happens. QNN writes its file while it works
-and ONNX Runtime when told to end, so they are read when the host is gone: then nobody writes to them. One call at a
-time; a host of its own, so that no other session disturbs it.
+and ONNX Runtime when told to end, so they are read when the host has ended and nothing writes to them any more. One
+call at a time; a host of its own, so that no other session disturbs it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OWN_OPTIONS: Final = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Request:
+class ProfileRequest:
     """The command line, read."""
 
     model: Path
@@ -68,12 +68,12 @@ class Recording:
     ready_s: float
     create_s: float
     calls_s: tuple[float, ...]
-    session: ort_json.SessionProfile
-    calls: tuple[qnn_csv.Call, ...]
+    session: ort_json.OrtProfile
+    calls: tuple[qnn_csv.QnnCall, ...]
     trace: files.OpTrace
 
 
-def record(request: Request, on_progress: OnProgress) -> Recording:
+def record(request: ProfileRequest, on_progress: OnProgress) -> Recording:
     """All that can be refused without a host is refused before one is started."""
     if not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
@@ -93,7 +93,7 @@ def record(request: Request, on_progress: OnProgress) -> Recording:
 
 
 def _recorded(
-    request: Request, loaded: list[feeds.Feed], folder: Path, compiled: bool, on_progress: OnProgress
+    request: ProfileRequest, loaded: list[feeds.Feed], folder: Path, compiled: bool, on_progress: OnProgress
 ) -> Recording:
     from qnnbridge import CacheWarning, CpuFallbackWarning, Host, InferenceSession
 
@@ -174,7 +174,7 @@ def _session_options(dimensions: Dimensions, folder: Path) -> SessionOptions:
     return options
 
 
-def _provider_options(request: Request, folder: Path) -> dict[str, str]:
+def _provider_options(request: ProfileRequest, folder: Path) -> dict[str, str]:
     return {
         **request.provider_options,
         "profiling_level": request.level,

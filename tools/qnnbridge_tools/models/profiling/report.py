@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from qnnbridge_tools import output, session_report
-from qnnbridge_tools.models.profiling.result import Fact, Load, Partition, Phase, ProfileResult, Series
+from qnnbridge_tools.models.profiling.result import (
+    LoadPhase,
+    LoadTimes,
+    Partition,
+    ProfileResult,
+    QnnFigure,
+    Series,
+)
 
 SCHEMA: Final = 1
 
@@ -61,7 +68,7 @@ def document(result: ProfileResult) -> dict[str, Any]:
     }
 
 
-def _phase_document(phase: Phase) -> dict[str, Any]:
+def _phase_document(phase: LoadPhase) -> dict[str, Any]:
     return {"name": phase.name, "seconds": phase.time_s, "parts": [_phase_document(part) for part in phase.parts]}
 
 
@@ -157,7 +164,7 @@ def bytes_text(count: float) -> str:
     return f"{count:.3g} GiB"
 
 
-def worth_telling(phase: Phase, load: Load) -> list[Phase]:
+def worth_telling(phase: LoadPhase, load: LoadTimes) -> list[LoadPhase]:
     """The parts of at least a hundredth of all loading, longest first."""
     told = [part for part in phase.parts if part.time_s >= load.create_s / 100]
     return sorted(told, key=lambda part: -part.time_s)
@@ -167,7 +174,7 @@ def optional_text(series: Series | None) -> str:
     return "-" if series is None else output.seconds(series.median)
 
 
-def shown_facts(partitions: Sequence[Partition]) -> list[tuple[str, list[Fact | None]]]:
+def shown_facts(partitions: Sequence[Partition]) -> list[tuple[str, list[QnnFigure | None]]]:
     """Each figure that QNN gave, and its values for the partitions."""
     names = dict.fromkeys(fact.name for partition in partitions for fact in partition.facts)
     return [
@@ -176,7 +183,7 @@ def shown_facts(partitions: Sequence[Partition]) -> list[tuple[str, list[Fact | 
     ]
 
 
-def fact_text(fact: Fact | None) -> str:
+def fact_text(fact: QnnFigure | None) -> str:
     if fact is None:
         return "-"
     if fact.unit == "US":

@@ -45,25 +45,25 @@ class Series:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Phase:
+class LoadPhase:
     """One stretch of loading, and what it consists of."""
 
     name: str
     time_s: float
-    parts: tuple[Phase, ...] = ()
+    parts: tuple[LoadPhase, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Load:
+class LoadTimes:
     """create_s: what the application waited for its session. phases: what that consists of, one after the other."""
 
     host_ready_s: float
     create_s: float
-    phases: tuple[Phase, ...]
+    phases: tuple[LoadPhase, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Component:
+class RunComponent:
     """One part of a run; all of them together are the call as the application sees it."""
 
     key: str
@@ -72,7 +72,7 @@ class Component:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Fact:
+class QnnFigure:
     """Another figure that QNN tells of each execution of a partition."""
 
     name: str
@@ -96,7 +96,7 @@ class Partition:
     accelerator_s: Series | None
     bytes_in: int
     bytes_out: int
-    facts: tuple[Fact, ...] = ()
+    facts: tuple[QnnFigure, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,9 +140,9 @@ class ProfileResult:
     bytes_from_host: int
     placement: Placement
     host: HostInfo
-    load: Load
+    load: LoadTimes
     call_s: Series
-    components: tuple[Component, ...]
+    components: tuple[RunComponent, ...]
     partitions: tuple[Partition, ...]
     operators: tuple[OperatorTime, ...]
     cpu_nodes: tuple[CpuNode, ...]

@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from qnnbridge_tools.models.quantize.qnn_check import HostSettings, QnnCheck
+from qnnbridge_tools.models.quantize.qnn_check import QnnCheck, QnnHostOptions
 from qnnbridge_tools.models.quantize.quantizer import quantize_model
 from qnnbridge_tools.models.quantize.result import QuantizeResult
-from qnnbridge_tools.models.quantize.settings import Settings
+from qnnbridge_tools.models.quantize.settings import QuantizeSettings
 
-__all__ = ["HostSettings", "QnnCheck", "QuantizeResult", "Settings", "quantize_model"]
+__all__ = ["QnnCheck", "QnnHostOptions", "QuantizeResult", "QuantizeSettings", "quantize_model"]

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from qnnbridge_protocol.errors import BridgeError, ModelError
-from qnnbridge_tools.models.quantize.settings import Settings
+from qnnbridge_tools.models.quantize.settings import QuantizeSettings
 from qnnbridge_tools.models.shared import graphs
 from qnnbridge_tools.models.shared.progress import OnProgress
 from qnnbridge_tools.models.shared.sampling import Feeds
@@ -76,7 +76,7 @@ _HISTOGRAM_METHODS = ("entropy", "percentile")
 Overrides = dict[str, list[dict[str, Any]]]
 
 
-class Reader:
+class CalibrationReader:
     """The quantizer's `CalibrationDataReader`: samples one after the other, and how many are done."""
 
     def __init__(self, samples: Sequence[Feeds], on_progress: OnProgress) -> None:
@@ -99,7 +99,7 @@ class Reader:
 
 
 def quantize(
-    model: Path, target: Path, samples: Sequence[Feeds], settings: Settings, on_progress: OnProgress
+    model: Path, target: Path, samples: Sequence[Feeds], settings: QuantizeSettings, on_progress: OnProgress
 ) -> None:
     """Calibrates and writes the quantised model at `target` (its weights beside it if they are large)."""
     import numpy as np
@@ -107,7 +107,7 @@ def quantize(
 
     with Quiet(), np.errstate(all="ignore"):
         try:
-            config = _config(model, Reader(samples, on_progress), settings)
+            config = _config(model, CalibrationReader(samples, on_progress), settings)
             if settings.method == "percentile":
                 config.extra_options["CalibPercentile"] = settings.percentile
             ort_quantize(model, target, config)
@@ -119,7 +119,7 @@ def quantize(
             raise _failed(error) from error
 
 
-def _config(model: Path, reader: Reader, settings: Settings) -> Any:
+def _config(model: Path, reader: CalibrationReader, settings: QuantizeSettings) -> Any:
     from onnxruntime.quantization.execution_providers import qnn
 
     loaded = graphs.load(model)
@@ -160,7 +160,7 @@ def _failed(error: Exception) -> ModelError:
     return ModelError("onnxruntime's quantizer failed on this model.", cause=cause, fix=fix)
 
 
-def _norm_overrides(model: Any, settings: Settings) -> Overrides:
+def _norm_overrides(model: Any, settings: QuantizeSettings) -> Overrides:
     """LayerNormalization wants its scale in uint8 where activations are unsigned: QNN takes no other type."""
     if not settings.activation_type.startswith("u"):
         return {}
@@ -170,7 +170,7 @@ def _norm_overrides(model: Any, settings: Settings) -> Overrides:
     }
 
 
-def _conv_overrides(model: Any, settings: Settings) -> Overrides:
+def _conv_overrides(model: Any, settings: QuantizeSettings) -> Overrides:
     """What per channel means, tensor by tensor: output channels are axis 0 of Conv's weights, 1 of the other's."""
     kind = settings.ort_type(settings.weight_type)
     return {

@@ -19,7 +19,7 @@ from typing import Any
 from qnnbridge_protocol.errors import ModelError, OrtError
 from qnnbridge_tools.models.quantize.ort_quantizer import Quiet
 from qnnbridge_tools.models.shared import cpu, graphs
-from qnnbridge_tools.models.shared.comparing import OutputDifference, compare
+from qnnbridge_tools.models.shared.comparing import OutputComparison, compare
 from qnnbridge_tools.models.shared.sampling import Feeds
 
 FLOAT, FLOAT16 = 1, 10
@@ -123,14 +123,14 @@ ALLOWED_DIFFERENCE = 5e-3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedModel:
     """path: the float model to quantise. changes: what was done, for the report."""
 
     path: Path
     changes: tuple[str, ...]
 
 
-def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: list[str]) -> Prepared:
+def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: list[str]) -> PreparedModel:
     """Prepares `model` (with its weights; it is changed) in the folder `work`; checks that it computes the same.
 
     sample, expected, names: one sample, and what the original model gives for it.
@@ -161,7 +161,7 @@ def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: l
         )
     path = _preprocessed(path, work)
     _refuse_changed(_differences(path, sample, expected, names))
-    return Prepared(path, tuple(changes))
+    return PreparedModel(path, tuple(changes))
 
 
 def save(model: Any, path: Path) -> Path:
@@ -219,7 +219,7 @@ def _folded(model: Any, work: Path, changes: list[str]) -> Path:
 
 
 def _masks_shrunk(
-    path: Path, work: Path, differences: Callable[[Path], tuple[OutputDifference, ...]]
+    path: Path, work: Path, differences: Callable[[Path], tuple[OutputComparison, ...]]
 ) -> Path | None:
     """The model with small masks; None if it has no large ones, or if that would change what it computes."""
     model = graphs.load(path, weights=True)
@@ -251,7 +251,7 @@ def _preprocessed(path: Path, work: Path) -> Path:
     return result if modified else path
 
 
-def _differences(path: Path, sample: Feeds, expected: list[Any], names: list[str]) -> tuple[OutputDifference, ...]:
+def _differences(path: Path, sample: Feeds, expected: list[Any], names: list[str]) -> tuple[OutputComparison, ...]:
     try:
         session = cpu.open_session(path, "the prepared model")
         return compare(names, [expected], [cpu.run(session, sample, "the prepared model", names)])
@@ -263,7 +263,7 @@ def _differences(path: Path, sample: Feeds, expected: list[Any], names: list[str
         ) from None
 
 
-def _refuse_changed(differences: tuple[OutputDifference, ...]) -> None:
+def _refuse_changed(differences: tuple[OutputComparison, ...]) -> None:
     wrong = [difference for difference in differences if not difference.within(ALLOWED_DIFFERENCE)]
     if wrong:
         from qnnbridge_tools.models.shared.comparing import difference_text

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_protocol.errors import BridgeError, PlacementRefused
-from qnnbridge_tools.models.shared.comparing import OutputDifference, compare
+from qnnbridge_tools.models.shared.comparing import OutputComparison, compare
 from qnnbridge_tools.models.shared.sampling import Feeds
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class HostSettings:
+class QnnHostOptions:
     """How to reach QNN: options of the provider, interpreter of the host, seconds for each call."""
 
     provider_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -35,8 +35,8 @@ class QnnCheck:
 
     placement: Placement | None = None
     all_on_qnn: bool = False
-    against_float: tuple[OutputDifference, ...] = ()
-    against_cpu: tuple[OutputDifference, ...] = ()
+    against_float: tuple[OutputComparison, ...] = ()
+    against_cpu: tuple[OutputComparison, ...] = ()
     error: BridgeError | None = None
 
     def document(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def check_on_qnn(
     names: Sequence[str],
     expected: Sequence[Sequence[Any]],
     on_cpu: Sequence[Sequence[Any]],
-    settings: HostSettings,
+    settings: QnnHostOptions,
 ) -> QnnCheck:
     """expected, on_cpu: outputs of the float model and of the quantised one on the CPU, for each sample."""
     from qnnbridge import CpuFallbackWarning, Host
@@ -78,7 +78,13 @@ def check_on_qnn(
 
 
 def _run(
-    model: Path, samples: Sequence[Feeds], names: Sequence[str], settings: HostSettings, host: Host, *, strict: bool
+    model: Path,
+    samples: Sequence[Feeds],
+    names: Sequence[str],
+    settings: QnnHostOptions,
+    host: Host,
+    *,
+    strict: bool,
 ) -> tuple[Placement, list[list[Any]]]:
     from qnnbridge import InferenceSession
 

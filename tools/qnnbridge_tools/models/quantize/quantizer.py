@@ -17,7 +17,7 @@ from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.models.quantize import ort_quantizer
 from qnnbridge_tools.models.quantize import settings as settings_module
 from qnnbridge_tools.models.quantize.preparing import prepare
-from qnnbridge_tools.models.quantize.qnn_check import HostSettings, QnnCheck, check_on_qnn
+from qnnbridge_tools.models.quantize.qnn_check import QnnCheck, QnnHostOptions, check_on_qnn
 from qnnbridge_tools.models.quantize.result import QuantizeResult
 from qnnbridge_tools.models.quantize.samples import SampleSets, gather
 from qnnbridge_tools.models.shared import cpu, files, graphs, progress, shapes
@@ -153,7 +153,7 @@ def quantize_model(
     symmetric_weights: bool | None = None,
     method: str = "minmax",
     percentile: float = 99.999,
-    check_qnn: HostSettings | None = None,
+    check_qnn: QnnHostOptions | None = None,
     overwrite: bool = False,
     on_progress: OnProgress = progress.ignore,
     own_process: bool = False,
@@ -163,7 +163,7 @@ def quantize_model(
     calibration: folders and files of samples, see `calibration`; random: make up so many instead, which is for
     trying things out only. held_out: so many samples are kept for the comparison (default: a fifth, at most 10).
     dims: sizes for free dimensions. Types, per_channel, symmetric: `settings.resolve`. check_qnn: also run it on
-    the host; its result never undoes the written model. own_process: nobody else uses onnxruntime in this process,
+    the host; its result never undoes the written model. own_process: nothing else uses onnxruntime in this process,
     so its log may be turned down. Raises `CompiledModelRefused`, `OptionError`, `ModelError`.
     """
     begun = time.perf_counter()

@@ -9,8 +9,8 @@ from typing import Any
 
 from qnnbridge_tools import output, session_report
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck
-from qnnbridge_tools.models.quantize.settings import Settings
-from qnnbridge_tools.models.shared.comparing import OutputDifference
+from qnnbridge_tools.models.quantize.settings import QuantizeSettings
+from qnnbridge_tools.models.shared.comparing import OutputComparison
 from qnnbridge_tools.models.shared.files import written_pairs
 
 
@@ -26,11 +26,11 @@ class QuantizeResult:
     source: Path
     target: Path
     files: tuple[Path, ...]
-    settings: Settings
+    settings: QuantizeSettings
     calibration_samples: int
     compared_samples: int
     held_out: bool
-    outputs: tuple[OutputDifference, ...]
+    outputs: tuple[OutputComparison, ...]
     nodes_before: Mapping[str, int]
     nodes_after: Mapping[str, int]
     bytes_before: int
@@ -89,7 +89,7 @@ def document(result: QuantizeResult) -> dict[str, Any]:
     }
 
 
-def _print_outputs(outputs: Sequence[OutputDifference]) -> None:
+def _print_outputs(outputs: Sequence[OutputComparison]) -> None:
     output.print_table(
         ["output", "cosine", "largest difference", "of the values"],
         [

@@ -28,7 +28,7 @@ MAX_NAMES_SHOWN = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Declared:
+class CalibrationInput:
     """An input of the model. shape: None for a free dimension."""
 
     name: str
@@ -53,7 +53,7 @@ class SampleLocation:
 class FileSamples:
     """A sequence of samples, read when they are used; the last file is kept. One thread at a time."""
 
-    def __init__(self, places: Sequence[SampleLocation], declared: Sequence[Declared]) -> None:
+    def __init__(self, places: Sequence[SampleLocation], declared: Sequence[CalibrationInput]) -> None:
         self._places = list(places)
         self._declared = list(declared)
         self._read: tuple[Path, list[Feeds]] | None = None
@@ -71,7 +71,7 @@ class FileSamples:
         return self._read[1][place.number]
 
 
-def load(sources: Iterable[Path], declared: Sequence[Declared]) -> tuple[FileSamples, list[str]]:
+def load(sources: Iterable[Path], declared: Sequence[CalibrationInput]) -> tuple[FileSamples, list[str]]:
     """All samples of files and folders, in the order of their names; and what is worth a warning."""
     places: list[SampleLocation] = []
     ignored: set[str] = set()
@@ -140,7 +140,7 @@ def _arrays_of(file: Path, names: Sequence[str], ignored: set[str]) -> dict[str,
     return {name: arrays[name] for name in names}
 
 
-def _samples_of(file: Path, declared: Sequence[Declared], ignored: set[str] | None = None) -> list[Feeds]:
+def _samples_of(file: Path, declared: Sequence[CalibrationInput], ignored: set[str] | None = None) -> list[Feeds]:
     arrays = _arrays_of(file, [node.name for node in declared], set() if ignored is None else ignored)
     stacks = {node.name: _stacked(arrays[node.name], node, file) for node in declared}
     counts = {name: len(stack) for name, stack in stacks.items()}
@@ -155,7 +155,7 @@ def _samples_of(file: Path, declared: Sequence[Declared], ignored: set[str] | No
     ]
 
 
-def _stacked(array: npt.NDArray[Any], node: Declared, file: Path) -> Sequence[npt.NDArray[Any]]:
+def _stacked(array: npt.NDArray[Any], node: CalibrationInput, file: Path) -> Sequence[npt.NDArray[Any]]:
     """The samples in one array, each with the model's own shape."""
     if array.dtype.newbyteorder("=") != node.dtype:
         raise OptionError(
@@ -202,7 +202,7 @@ LEAST_TO_HOLD_OUT = 3
 FEW_SAMPLES = 10
 
 
-class Chosen(Sequence[Feeds]):
+class SampleSubset(Sequence[Feeds]):
     """Some samples of a larger set, read when they are used."""
 
     def __init__(self, samples: Any, numbers: Sequence[int]) -> None:
@@ -222,7 +222,7 @@ class Chosen(Sequence[Feeds]):
 class RandomSamples:
     """Made up anew each time they are read: the same seed gives the same values."""
 
-    def __init__(self, declared: Sequence[Declared], count: int, seed: int) -> None:
+    def __init__(self, declared: Sequence[CalibrationInput], count: int, seed: int) -> None:
         self._declared = declared
         self._count = count
         self._seed = seed
@@ -275,17 +275,19 @@ def gather(model: Any, sources: Sequence[Path], *, random: int, seed: int, held_
             f"{kept} samples held out of {count} leave none to calibrate with.", fix="Give more, or --held-out 0."
         )
     numbers = [int(number) for number in np.linspace(0, count - 1, kept + 2)[1:-1].round()]
-    calibrating = Chosen(samples, [number for number in range(count) if number not in numbers])
-    compared = Chosen(samples, numbers) if numbers else Chosen(samples, range(min(count, MOST_HELD_OUT)))
+    calibrating = SampleSubset(samples, [number for number in range(count) if number not in numbers])
+    compared = (
+        SampleSubset(samples, numbers) if numbers else SampleSubset(samples, range(min(count, MOST_HELD_OUT)))
+    )
     return SampleSets(calibrating, compared, bool(numbers), tuple(warnings))
 
 
-def declared_inputs(model: Any) -> list[Declared]:
+def declared_inputs(model: Any) -> list[CalibrationInput]:
     """Of a model whose inputs are tensors of fixed sizes."""
     from qnnbridge_protocol.elements import ElementType
 
     return [
-        Declared(
+        CalibrationInput(
             value.name,
             f"tensor({ElementType(value.type.tensor_type.elem_type).text})",
             tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim),

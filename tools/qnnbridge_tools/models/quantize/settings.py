@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.models.shared import graphs
-from qnnbridge_tools.models.shared.comparing import OutputDifference
+from qnnbridge_tools.models.shared.comparing import OutputComparison
 
 if TYPE_CHECKING:
     from qnnbridge_tools.models.quantize.qnn_check import QnnCheck
@@ -42,7 +42,7 @@ _ORT_METHODS: Final[Mapping[str, str]] = {"minmax": "MinMax", "entropy": "Entrop
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
+class QuantizeSettings:
     """All defaults are resolved; make it with `resolve`, which refuses what QNN cannot run.
 
     per_channel: a scale for each output channel of Conv and ConvTranspose weights. symmetric: zero in the middle.
@@ -90,7 +90,7 @@ def resolve(
     symmetric_weights: bool | None = None,
     method: str = "minmax",
     percentile: float = 99.999,
-) -> Settings:
+) -> QuantizeSettings:
     """Fills in what is not said: per channel wherever the weight type can be."""
     _one_of("activation type", activation_type, ACTIVATION_TYPES)
     _one_of("method", method, METHODS)
@@ -124,7 +124,7 @@ def resolve(
         raise OptionError(
             f"{percentile} is no sensible percentile.", fix="Between 50 and 100, mostly 99.9 to 99.999."
         )
-    return Settings(
+    return QuantizeSettings(
         activation_type,
         weight_type,
         signed if per_channel is None else per_channel,
@@ -135,7 +135,7 @@ def resolve(
     )
 
 
-def type_warnings(settings: Settings) -> list[str]:
+def type_warnings(settings: QuantizeSettings) -> list[str]:
     told: list[str] = []
     if settings.activation_type in ("int8", "int16"):
         told.append(
@@ -158,7 +158,11 @@ QNN_DIFFERS = 0.99
 
 
 def result_warnings(
-    settings: Settings, outputs: Sequence[OutputDifference], model: Any, samples: SampleSets, qnn: QnnCheck | None
+    settings: QuantizeSettings,
+    outputs: Sequence[OutputComparison],
+    model: Any,
+    samples: SampleSets,
+    qnn: QnnCheck | None,
 ) -> list[str]:
     told: list[str] = []
     for output in outputs:
@@ -180,7 +184,7 @@ def result_warnings(
     return told
 
 
-def to_try(settings: Settings, samples: int) -> list[str]:
+def to_try(settings: QuantizeSettings, samples: int) -> list[str]:
     """Options that may help, the most promising first."""
     tries: list[str] = []
     if settings.activation_type in ("uint8", "int8", "int16"):

@@ -27,7 +27,7 @@ _TINY = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OutputDifference:
+class OutputComparison:
     """One output over all samples.
 
     elements: how many were compared. max_abs: largest difference. max_relative: the same, relative to the largest
@@ -57,7 +57,7 @@ class OutputDifference:
 
 def compare(
     names: Sequence[str], expected: Sequence[Sequence[Any]], found: Sequence[Sequence[Any]]
-) -> tuple[OutputDifference, ...]:
+) -> tuple[OutputComparison, ...]:
     """Differences of every output; `expected` and `found` hold the outputs of each sample."""
     return tuple(
         _of_samples(name, [(sample[number], other[number]) for sample, other in zip(expected, found, strict=True)])
@@ -65,8 +65,8 @@ def compare(
     )
 
 
-def _of_samples(name: str, pairs: Iterable[tuple[Any, Any]]) -> OutputDifference:
-    total = OutputDifference(name, "float")
+def _of_samples(name: str, pairs: Iterable[tuple[Any, Any]]) -> OutputComparison:
+    total = OutputComparison(name, "float")
     first = True
     for expected, found in pairs:
         one = _of_values(name, expected, found)
@@ -75,9 +75,9 @@ def _of_samples(name: str, pairs: Iterable[tuple[Any, Any]]) -> OutputDifference
     return total
 
 
-def _joined(a: OutputDifference, b: OutputDifference) -> OutputDifference:
+def _joined(a: OutputComparison, b: OutputComparison) -> OutputComparison:
     cosines = [cosine for cosine in (a.cosine, b.cosine) if cosine is not None]
-    return OutputDifference(
+    return OutputComparison(
         a.name,
         a.kind,
         a.elements + b.elements,
@@ -89,10 +89,10 @@ def _joined(a: OutputDifference, b: OutputDifference) -> OutputDifference:
     )
 
 
-def _of_values(name: str, expected: Any, found: Any) -> OutputDifference:
+def _of_values(name: str, expected: Any, found: Any) -> OutputComparison:
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         if list(expected) != list(found):
-            return OutputDifference(
+            return OutputComparison(
                 name, "map", mismatch=f"keys {list(found)!r:.80} instead of {list(expected)!r:.80}"
             )
         return _of_parts(name, "map", list(expected.values()), list(found.values()))
@@ -100,54 +100,54 @@ def _of_values(name: str, expected: Any, found: Any) -> OutputDifference:
         return _of_parts(name, "sequence", expected, found)
     if expected is None or found is None:
         gone = None if expected is found else "empty on one side only"
-        return OutputDifference(name, "optional", mismatch=gone)
+        return OutputComparison(name, "optional", mismatch=gone)
     if hasattr(expected, "dense_shape") or hasattr(found, "dense_shape"):
-        return OutputDifference(name, "sparse", mismatch="sparse tensors are not compared")
+        return OutputComparison(name, "sparse", mismatch="sparse tensors are not compared")
     return _of_arrays(name, np.asarray(expected), np.asarray(found))
 
 
-def _of_parts(name: str, kind: str, expected: Sequence[Any], found: Sequence[Any]) -> OutputDifference:
+def _of_parts(name: str, kind: str, expected: Sequence[Any], found: Sequence[Any]) -> OutputComparison:
     if len(expected) != len(found):
-        return OutputDifference(name, kind, mismatch=f"length {len(found)} instead of {len(expected)}")
+        return OutputComparison(name, kind, mismatch=f"length {len(found)} instead of {len(expected)}")
     pairs = list(zip(expected, found, strict=True))
     if all(isinstance(value, (int, float, str, np.generic)) for pair in pairs for value in pair):
         return _of_arrays(name, np.asarray(expected), np.asarray(found))
     return _of_samples(name, pairs)
 
 
-def _of_arrays(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> OutputDifference:
+def _of_arrays(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> OutputComparison:
     kind = "float" if expected.dtype.kind in "fcV" else "integer" if expected.dtype.kind in "biu" else "text"
     if expected.shape != found.shape:
-        return OutputDifference(name, kind, mismatch=f"shape {found.shape} instead of {expected.shape}")
+        return OutputComparison(name, kind, mismatch=f"shape {found.shape} instead of {expected.shape}")
     if expected.dtype != found.dtype:
-        return OutputDifference(name, kind, mismatch=f"type {found.dtype} instead of {expected.dtype}")
+        return OutputComparison(name, kind, mismatch=f"type {found.dtype} instead of {expected.dtype}")
     if kind == "float":
         return _of_floats(name, expected, found)
     different = int(np.count_nonzero(expected != found))
     if kind == "text" or not different:
-        return OutputDifference(name, kind, expected.size, different=different)
+        return OutputComparison(name, kind, expected.size, different=different)
     gap = np.abs(expected.astype(np.float64) - found.astype(np.float64))
     if expected.dtype.kind in "iu" and expected.dtype.itemsize <= 2:
         different = int(np.count_nonzero(gap > SMALL_STEPS))
-    return OutputDifference(name, kind, expected.size, float(gap.max()), different=different)
+    return OutputComparison(name, kind, expected.size, float(gap.max()), different=different)
 
 
-def _of_floats(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> OutputDifference:
+def _of_floats(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> OutputComparison:
     if expected.dtype.kind == "c":
         expected = np.stack([expected.real, expected.imag])
         found = np.stack([found.real, found.imag])
     a, b = expected.astype(np.float64).ravel(), found.astype(np.float64).ravel()
     if not a.size:
-        return OutputDifference(name, "float")
+        return OutputComparison(name, "float")
     finite = np.isfinite(a) & np.isfinite(b)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     different = int(np.count_nonzero(~finite & ~same))
     a, b = a[finite], b[finite]
     if not a.size:
-        return OutputDifference(name, "float", different=different)
+        return OutputComparison(name, "float", different=different)
     largest = float(np.abs(a).max())
     max_abs = float(np.abs(a - b).max())
-    return OutputDifference(
+    return OutputComparison(
         name, "float", int(a.size), max_abs, max_abs / max(largest, _TINY), cosine(a, b), different
     )
 
@@ -173,7 +173,7 @@ OpenSession = Callable[[], Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Check:
+class ModelCheck:
     """compared: False if nothing could be compared; `reason` says why. agrees: within the tolerance.
 
     sizes: what free dimensions were given for the check.
@@ -185,7 +185,7 @@ class Check:
     tolerance: float = 0.0
     samples: int = 0
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    outputs: tuple[OutputDifference, ...] = ()
+    outputs: tuple[OutputComparison, ...] = ()
 
     @property
     def max_abs(self) -> float:
@@ -261,23 +261,23 @@ class Reference:
             if not self._within(compare(self._names, self._expected[:1], again)):
                 self.reason = "the model gives another result every time it runs"
 
-    def check(self, open_changed: OpenSession) -> Check:
+    def check(self, open_changed: OpenSession) -> ModelCheck:
         """Raises `OrtError` if the changed model does not load or run."""
         sizes = self._samples.sizes
         if self.reason:
-            return Check(False, reason=self.reason, sizes=sizes)
+            return ModelCheck(False, reason=self.reason, sizes=sizes)
         session = open_changed()
         found = [cpu.run(session, feeds, "the changed model", self._names) for feeds in self._samples.feeds]
         outputs = compare(self._names, self._expected, found)
         if not any(output.elements or output.different or output.mismatch for output in outputs):
-            return Check(False, reason="every result is empty, NaN or infinite", sizes=sizes, outputs=outputs)
-        return Check(True, self._within(outputs), None, self._tolerance, len(found), sizes, outputs)
+            return ModelCheck(False, reason="every result is empty, NaN or infinite", sizes=sizes, outputs=outputs)
+        return ModelCheck(True, self._within(outputs), None, self._tolerance, len(found), sizes, outputs)
 
-    def _within(self, outputs: Sequence[OutputDifference]) -> bool:
+    def _within(self, outputs: Sequence[OutputComparison]) -> bool:
         return all(output.within(self._tolerance) for output in outputs)
 
 
-def check_lines(check: Check | None, head: str = "") -> list[str]:
+def check_lines(check: ModelCheck | None, head: str = "") -> list[str]:
     """A check for a person: a line for each output, below `head`."""
     if check is None:
         return ["none: --no-check"]
@@ -286,12 +286,12 @@ def check_lines(check: Check | None, head: str = "") -> list[str]:
     return [*([head] if head else []), *(difference_text(output) for output in check.outputs)]
 
 
-def evidence(check: Check) -> list[str]:
+def evidence(check: ModelCheck) -> list[str]:
     """A line for each output that differs too much."""
     return [difference_text(output) for output in check.outputs if not output.within(check.tolerance)]
 
 
-def difference_text(output: OutputDifference) -> str:
+def difference_text(output: OutputComparison) -> str:
     if output.mismatch:
         return f"output {output.name}: {output.mismatch}"
     text = (

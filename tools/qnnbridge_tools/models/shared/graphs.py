@@ -320,7 +320,7 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
         if len(tensor.raw_data) <= SMALL_BYTES and math.prod(tensor.dims) <= SMALL_BYTES:
             stub.CopyFrom(tensor)
         else:
-            # Marked as being elsewhere, so that nobody takes it for a tensor of zeros.
+            # Marked as external: without data it would read as a tensor of zeros.
             stub.name, stub.data_type, stub.data_location = tensor.name, tensor.data_type, _ELSEWHERE
             stub.dims.extend(tensor.dims)
     return light

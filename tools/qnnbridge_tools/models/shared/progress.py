@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-# Called with the stage in words, and how much of how many is done (0 of 0: nobody knows).
+# Called with the stage in words, and how much of how many is done (0 of 0: unknown).
 OnProgress = Callable[[str, int, int], None]
 
 LINES_PER_STAGE = 10
 
 
 def ignore(stage: str, done: int, total: int) -> None:
-    """For callers who do not want to know."""
+    """An `OnProgress` that shows nothing."""
 
 
 class ShownProgress:

@@ -38,7 +38,7 @@ DEATHS = (HostCrashed, HostHung, DeadlineExceeded, ModelQuarantined)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
+class SessionSettings:
     """How sessions are made: QNN's options, sizes of named dimensions, seconds for each call."""
 
     provider_options: Mapping[str, str]
@@ -47,7 +47,7 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class RunAnswer:
     """values: None if there are none; `error` says why. died: the host was lost, or had to be ended."""
 
     values: list[Any] | None
@@ -63,7 +63,7 @@ def one_line(error: BridgeError) -> str:
     return f"{error.message} {error.cause}" if error.cause else error.message
 
 
-class Side:
+class ProviderSession:
     """A session that answers. Made by `opened`."""
 
     def __init__(self, session: InferenceSession, timeout_s: float | None) -> None:
@@ -79,7 +79,7 @@ class Side:
     def inputs(self) -> Sequence[Any]:
         return list(self._session.get_inputs())
 
-    def answer(self, feeds: Mapping[str, Any], timeout_s: float | None = None) -> Answer:
+    def answer(self, feeds: Mapping[str, Any], timeout_s: float | None = None) -> RunAnswer:
         """timeout_s: less than the usual one."""
         limits = [limit for limit in (timeout_s, self._timeout_s) if limit is not None]
         try:
@@ -89,8 +89,8 @@ class Side:
         except NO_FINDING:
             raise
         except BridgeError as error:
-            return Answer(None, error)
-        return Answer(list(values))
+            return RunAnswer(None, error)
+        return RunAnswer(list(values))
 
     def values(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Raises the error of the run."""
@@ -102,8 +102,8 @@ class Side:
 
 @contextlib.contextmanager
 def opened(
-    host: Host, model: Path, provider: str, settings: Settings, timeout_s: float | None = None
-) -> Iterator[Side]:
+    host: Host, model: Path, provider: str, settings: SessionSettings, timeout_s: float | None = None
+) -> Iterator[ProviderSession]:
     """Raises what making the session raises. timeout_s: less than the usual one."""
     from qnnbridge import CpuFallbackWarning, InferenceSession, SessionOptions
 
@@ -125,7 +125,7 @@ def opened(
             on_deadline="kill",
             cache=False,
         ) as session:
-            yield Side(session, settings.timeout_s)
+            yield ProviderSession(session, settings.timeout_s)
 
 
 @contextlib.contextmanager

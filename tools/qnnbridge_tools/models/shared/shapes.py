@@ -17,7 +17,7 @@ from qnnbridge_tools.models.shared.graphs import subgraphs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FreeDimension:
+class FreeAxis:
     """A dimension of an input without a size. name: None if it has none."""
 
     input: str
@@ -43,12 +43,12 @@ def real_inputs(graph: Any) -> list[Any]:
     return [value for value in graph.input if value.name not in defaults]
 
 
-def free_dimensions(graph: Any) -> list[FreeDimension]:
-    found: list[FreeDimension] = []
+def free_dimensions(graph: Any) -> list[FreeAxis]:
+    found: list[FreeAxis] = []
     for value in real_inputs(graph):
         for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
             if not _is_fixed(dimension):
-                found.append(FreeDimension(value.name, axis, dimension.dim_param or None))
+                found.append(FreeAxis(value.name, axis, dimension.dim_param or None))
     return found
 
 
@@ -103,7 +103,7 @@ def forget_inferred(graph: Any) -> list[Any]:
     return free
 
 
-def options_text(free: Sequence[FreeDimension], sizes: Mapping[tuple[str, int], int] | None = None) -> str:
+def options_text(free: Sequence[FreeAxis], sizes: Mapping[tuple[str, int], int] | None = None) -> str:
     """The `--dim` options that would fix these, with the sizes where `sizes` knows them.
 
     A name that would need two different sizes is given by input and axis instead.

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from qnnbridge_tools.models.verify.result import Row, Verification
+from qnnbridge_tools.models.verify.result import InputSetResult, Verification
 from qnnbridge_tools.models.verify.verifier import verify_model
 
-__all__ = ["Row", "Verification", "verify_model"]
+__all__ = ["InputSetResult", "Verification", "verify_model"]

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.models.shared import graphs
-from qnnbridge_tools.models.shared.comparing import OutputDifference
+from qnnbridge_tools.models.shared.comparing import OutputComparison
 from qnnbridge_tools.models.shared.files import link_files
-from qnnbridge_tools.models.shared.sessions import CPU, QNN, Settings, one_line, opened
+from qnnbridge_tools.models.shared.sessions import CPU, QNN, SessionSettings, one_line, opened
 from qnnbridge_tools.models.verify import traps
-from qnnbridge_tools.models.verify.result import Alone, Divergence, TrapFound
+from qnnbridge_tools.models.verify.result import Divergence, NodeAlone, TrapFound
 from qnnbridge_tools.models.verify.traps import NodeAt
 from qnnbridge_tools.models.verify.trying import judge
 
@@ -163,7 +163,7 @@ _LEAST_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class BisectionResult:
     divergence: Divergence
     traps: tuple[TrapFound, ...] = ()
 
@@ -172,15 +172,15 @@ class Found:
 class _Seen:
     """A tensor that differs, and the traps that its values show."""
 
-    difference: OutputDifference
+    difference: OutputComparison
     traps: tuple[TrapFound, ...]
 
 
-class NotFound(Exception):
+class DivergenceNotFound(Exception):
     """Nothing can be said; the text says why."""
 
 
-class Search:
+class DivergenceSearch:
     """Of one model and one set of inputs. host_python: of the hosts, which are made anew after each death."""
 
     def __init__(
@@ -188,7 +188,7 @@ class Search:
         cutter: Cutter,
         row: str,
         feeds: Mapping[str, Any],
-        settings: Settings,
+        settings: SessionSettings,
         tolerance: Tolerance,
         host_python: str | None,
         deadline: float,
@@ -205,8 +205,8 @@ class Search:
         self._seen: dict[str, _Seen] = {}
         self._error = ""
 
-    def run(self, *, dies: bool) -> Found:
-        """dies: QNN raises or ends on the whole model. Raises `NotFound`."""
+    def run(self, *, dies: bool) -> BisectionResult:
+        """dies: QNN raises or ends on the whole model. Raises `DivergenceNotFound`."""
         begun = time.monotonic()
         try:
             low, high = self._narrowed(dies)
@@ -220,7 +220,7 @@ class Search:
         places = self._cutter.places
         low, high = -1, len(places) - 1
         if high < 0:
-            raise NotFound("no node computes anything from the inputs")
+            raise DivergenceNotFound("no node computes anything from the inputs")
         for _ in range(MOST_ROUNDS):
             if high - low <= 1 or self._left() < _LEAST_S:
                 break
@@ -257,19 +257,19 @@ class Search:
                 self._seen[name] = _Seen(one.difference, traps.of_values(name, wanted, got))
         return [any(name in differing for name in alive[place]) for place in places]
 
-    def _told(self, low: int, high: int, begun: float) -> Found:
+    def _told(self, low: int, high: int, begun: float) -> BisectionResult:
         places = self._cutter.places
         place = places[high]
         node = self._cutter.nodes[place]
         exact = high - low == 1
         seen = next((self._seen[name] for name in node.output if name in self._seen), None)
         found = seen.traps if seen is not None else ()
-        alone: Alone | None = None
+        alone: NodeAlone | None = None
         if exact and self._left() >= _LEAST_S:
             values, alone = self._by_itself(place)
             if alone.agrees is not True:  # by itself it is right: then the trap is not its own
                 found += traps.of_node(label_of(node, place), self._cutter.described(place, values))
-        return Found(
+        return BisectionResult(
             Divergence(
                 row=self._row,
                 node=label_of(node, place),
@@ -288,22 +288,22 @@ class Search:
             found,
         )
 
-    def _by_itself(self, place: int) -> tuple[dict[str, Any], Alone]:
+    def _by_itself(self, place: int) -> tuple[dict[str, Any], NodeAlone]:
         """Its inputs' values on the CPU, and what comes of it with them."""
         try:
             values = self._values_on_cpu(place)
             model = self._cutter.alone(place, values)
             expected = self._on_cpu(model, values)
-        except (NotFound, BridgeError, ValueError, KeyError) as error:
-            return {}, Alone(None, f"could not be tried by itself: {str(error).splitlines()[0]}")
+        except (DivergenceNotFound, BridgeError, ValueError, KeyError) as error:
+            return {}, NodeAlone(None, f"could not be tried by itself: {str(error).splitlines()[0]}")
         answer, error_text = self._on_qnn(model, values)
         if answer is None:
-            return values, Alone(False, f"by itself, on the CPU's values, QNN fails, too: {error_text}")
+            return values, NodeAlone(False, f"by itself, on the CPU's values, QNN fails, too: {error_text}")
         names = [name for name in self._cutter.nodes[place].output if name]
         remarks = [one.remark for one in judge(names, expected, answer, {}, self._tolerance) if one.differs]
         if remarks:
-            return values, Alone(False, f"by itself, on the CPU's values, it is wrong, too: {remarks[0]}")
-        return values, Alone(
+            return values, NodeAlone(False, f"by itself, on the CPU's values, it is wrong, too: {remarks[0]}")
+        return values, NodeAlone(
             True, "by itself, on the CPU's values, it is right: it adds to what came before, or is fused with it"
         )
 
@@ -321,7 +321,9 @@ class Search:
             with opened(self._made_host(), model, CPU, self._settings, self._left()) as side:
                 return side.values(self._feeds if feeds is None else feeds)
         except BridgeError as error:
-            raise NotFound(f"the CPU does not run a part of the model ({error.cause or error.message})") from None
+            raise DivergenceNotFound(
+                f"the CPU does not run a part of the model ({error.cause or error.message})"
+            ) from None
 
     def _on_qnn(self, model: Path, feeds: Mapping[str, Any]) -> tuple[list[Any] | None, str]:
         """The values, or why there are none."""

@@ -21,7 +21,7 @@ from qnnbridge_tools.arguments import Dimensions, InputFile, refuse_unknown_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Given:
+class GivenInputs:
     """One file of `--input`."""
 
     name: str
@@ -29,7 +29,7 @@ class Given:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sizes:
+class FixedSizes:
     """Of all free dimensions. by_name: those that a session can be told. all_named: these are all there are."""
 
     by_axis: Mapping[tuple[str, int], int]
@@ -58,12 +58,12 @@ class Sizes:
         return named if self.all_named else {f"{name}:{axis}": size for (name, axis), size in self.by_axis.items()}
 
 
-def read_given(paths: Sequence[Path], inputs: Sequence[NodeInfo]) -> list[Given]:
+def read_given(paths: Sequence[Path], inputs: Sequence[NodeInfo]) -> list[GivenInputs]:
     """Each file has all inputs: an .npz by their names, an .npy for a model with one. Raises `OptionError`."""
     return [_read_one(path, inputs) for path in paths]
 
 
-def _read_one(path: Path, inputs: Sequence[NodeInfo]) -> Given:
+def _read_one(path: Path, inputs: Sequence[NodeInfo]) -> GivenInputs:
     names = [node.name for node in inputs]
     if path.suffix.lower() == ".npy":
         if len(names) != 1:
@@ -83,10 +83,10 @@ def _read_one(path: Path, inputs: Sequence[NodeInfo]) -> Given:
             cause=f"The model's inputs: {', '.join(names) or 'none'}. The arrays: {', '.join(found) or 'none'}.",
             fix="Save them under the names of the inputs: numpy.savez(FILE, name=array, ...).",
         )
-    return Given(path.name, {name: found[name] for name in names})
+    return GivenInputs(path.name, {name: found[name] for name in names})
 
 
-def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Given]) -> Sizes:
+def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[GivenInputs]) -> FixedSizes:
     """What `--dim` says, and for the rest what the given inputs have. Raises `OptionError` for what is missing."""
     by_axis: dict[tuple[str, int], int] = {}
     by_name: dict[str, int] = {}
@@ -109,10 +109,10 @@ def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Given
             cause="QNN takes fixed shapes only.",
             fix="Give the sizes that it is used with: " + " ".join(f'--dim "{name}=SIZE"' for name in missing),
         )
-    return Sizes(by_axis, by_name, all_named)
+    return FixedSizes(by_axis, by_name, all_named)
 
 
-def _size_in(given: Sequence[Given], name: str, axis: int) -> int | None:
+def _size_in(given: Sequence[GivenInputs], name: str, axis: int) -> int | None:
     for one in given:
         shape = one.feeds[name].shape
         if axis < len(shape):
@@ -154,7 +154,7 @@ SIZE_MAKERS = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Extreme:
+class ExtremeInput:
     """takes: whether an array can hold it. put: the array with it, made from an ordinary one."""
 
     name: str
@@ -194,18 +194,18 @@ def _full_of(number: int) -> Callable[[Array], Array]:
 
 
 EXTREMES = (
-    Extreme("NaN", True, _is_float, _scattered((float("nan"),))),
-    Extreme("infinity", True, _is_float, _scattered((float("inf"), float("-inf")))),
-    Extreme("large: up to 1e4", True, _holds(LARGE), _spread(LARGE)),
-    Extreme("beyond half floats: up to 1e5", True, _holds(HUGE), _spread(HUGE)),
-    Extreme("tiny: up to 1e-5", True, _is_float, _spread(TINY)),
-    Extreme(
+    ExtremeInput("NaN", True, _is_float, _scattered((float("nan"),))),
+    ExtremeInput("infinity", True, _is_float, _scattered((float("inf"), float("-inf")))),
+    ExtremeInput("large: up to 1e4", True, _holds(LARGE), _spread(LARGE)),
+    ExtremeInput("beyond half floats: up to 1e5", True, _holds(HUGE), _spread(HUGE)),
+    ExtremeInput("tiny: up to 1e-5", True, _is_float, _spread(TINY)),
+    ExtremeInput(
         "negative numbers (-1)",
         False,
         lambda value: value.dtype.kind == "i" and value.dtype.itemsize >= _WIDE_BYTES,
         _full_of(-1),
     ),
-    Extreme(
+    ExtremeInput(
         "integers beyond 32 bits",
         False,
         lambda value: value.dtype.kind in "iu" and value.dtype.itemsize > _WIDE_BYTES,
@@ -215,7 +215,7 @@ EXTREMES = (
 )
 
 
-def applied(extreme: Extreme, feeds: Mapping[str, Any]) -> dict[str, Any] | None:
+def applied(extreme: ExtremeInput, feeds: Mapping[str, Any]) -> dict[str, Any] | None:
     """The feeds with the extreme in every input that takes it; None if none does."""
     taking = [name for name, value in feeds.items() if isinstance(value, np.ndarray) and extreme.takes(value)]
     if not any(feeds[name].size for name in taking):
@@ -223,7 +223,7 @@ def applied(extreme: Extreme, feeds: Mapping[str, Any]) -> dict[str, Any] | None
     return {name: extreme.put(value) if name in taking else value for name, value in feeds.items()}
 
 
-def why_not(extreme: Extreme, operators: Mapping[str, int]) -> str:
+def why_not(extreme: ExtremeInput, operators: Mapping[str, int]) -> str:
     """Why it must not be tried on a model with these operators; empty if it may."""
     makers = sorted(SIZE_MAKERS & set(operators))
     if not extreme.as_sizes or not makers:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools import output, session_report
-from qnnbridge_tools.models.shared.comparing import OutputDifference
+from qnnbridge_tools.models.shared.comparing import OutputComparison
 
 if TYPE_CHECKING:
     from qnnbridge_protocol.specs import Placement
 
 
-Kind = Literal["given", "made up", "extreme"]
-Status = Literal["agrees", "differs", "failed", "unchecked", "refused", "skipped"]
-Verdict = Literal["agrees", "differs", "failed", "not compared"]
+InputKind = Literal["given", "made up", "extreme"]
+InputStatus = Literal["agrees", "differs", "failed", "unchecked", "refused", "skipped"]
+VerificationVerdict = Literal["agrees", "differs", "failed", "not compared"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class TrapFound:
 class JudgedOutput:
     """One output for one set of inputs. differs: more than rounding; `remark` says why."""
 
-    difference: OutputDifference
+    difference: OutputComparison
     differs: bool
     remark: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class InputSetResult:
     """One set of inputs.
 
     counts: whether a difference makes the model differ (NaN, infinities and sizes beyond half floats do not,
@@ -49,9 +49,9 @@ class Row:
     """
 
     name: str
-    kind: Kind
+    kind: InputKind
     counts: bool
-    status: Status
+    status: InputStatus
     outputs: tuple[JudgedOutput, ...] = ()
     reason: str = ""
     traps: tuple[TrapFound, ...] = ()
@@ -63,7 +63,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Alone:
+class NodeAlone:
     """One node by itself on the CPU's own values. agrees: None if that could not be tried; `words` says more."""
 
     agrees: bool | None
@@ -86,9 +86,9 @@ class Divergence:
     exact: bool
     window: int
     tensor: str = ""
-    difference: OutputDifference | None = None
+    difference: OutputComparison | None = None
     error: str = ""
-    alone: Alone | None = None
+    alone: NodeAlone | None = None
     sessions: int = 0
     seconds: float = 0.0
 
@@ -102,12 +102,12 @@ class Verification:
     """
 
     source: Path
-    verdict: Verdict
+    verdict: VerificationVerdict
     reason: str
     precision: str
     tolerance: str
     sizes: Mapping[str, int]
-    rows: tuple[Row, ...]
+    rows: tuple[InputSetResult, ...]
     placement: Placement | None
     versions: Mapping[str, str]
     divergence: Divergence | None = None
@@ -159,7 +159,7 @@ def print_result(result: Verification) -> None:
     output.print_pairs("Compared", _how_pairs(result))
 
 
-def _table(rows: tuple[Row, ...]) -> list[list[str]]:
+def _table(rows: tuple[InputSetResult, ...]) -> list[list[str]]:
     lines: list[list[str]] = []
     for row in rows:
         if not row.outputs:
@@ -180,11 +180,11 @@ def _table(rows: tuple[Row, ...]) -> list[list[str]]:
     return lines
 
 
-def _status(row: Row) -> str:
+def _status(row: InputSetResult) -> str:
     return {"unchecked": "not checked", "refused": "refused by both"}.get(row.status, row.status)
 
 
-def _print_reasons(rows: tuple[Row, ...]) -> None:
+def _print_reasons(rows: tuple[InputSetResult, ...]) -> None:
     pairs: list[tuple[str, str]] = []
     for row in rows:
         pairs += [(row.name, row.reason)] if row.reason else []
@@ -270,7 +270,7 @@ def document(result: Verification) -> dict[str, Any]:
     }
 
 
-def _row_document(row: Row) -> dict[str, Any]:
+def _row_document(row: InputSetResult) -> dict[str, Any]:
     return {
         "inputs": row.name,
         "kind": row.kind,

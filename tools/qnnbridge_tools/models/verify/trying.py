@@ -15,12 +15,12 @@ import numpy as np
 from qnnbridge._compiling import inputs as plain
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_tools.models.shared.comparing import OutputDifference, compare
+from qnnbridge_tools.models.shared.comparing import OutputComparison, compare
 from qnnbridge_tools.models.shared.sampling import NotMade, make_samples
-from qnnbridge_tools.models.shared.sessions import Answer, Side, one_line
+from qnnbridge_tools.models.shared.sessions import ProviderSession, RunAnswer, one_line
 from qnnbridge_tools.models.verify import input_sets, traps
-from qnnbridge_tools.models.verify.input_sets import Given
-from qnnbridge_tools.models.verify.result import JudgedOutput, Kind, Row, TrapFound
+from qnnbridge_tools.models.verify.input_sets import GivenInputs
+from qnnbridge_tools.models.verify.result import InputKind, InputSetResult, JudgedOutput, TrapFound
 
 if TYPE_CHECKING:
     from qnnbridge._compiling.compare import Tolerance
@@ -55,7 +55,7 @@ def largest(value: Any) -> float:
     return float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
 
 
-def _judged(one: OutputDifference, expected: Any, scale: float, tolerance: Tolerance) -> JudgedOutput:
+def _judged(one: OutputComparison, expected: Any, scale: float, tolerance: Tolerance) -> JudgedOutput:
     remark = (
         one.mismatch or _float_remark(one, max(scale, largest(expected)), tolerance)
         if one.kind == "float"
@@ -64,7 +64,7 @@ def _judged(one: OutputDifference, expected: Any, scale: float, tolerance: Toler
     return JudgedOutput(one, bool(remark), remark)
 
 
-def _float_remark(one: OutputDifference, scale: float, tolerance: Tolerance) -> str:
+def _float_remark(one: OutputComparison, scale: float, tolerance: Tolerance) -> str:
     if one.different:
         return f"{one.different} values are NaN or infinite on one side only"
     if one.max_abs <= tolerance.absolute:
@@ -76,7 +76,7 @@ def _float_remark(one: OutputDifference, scale: float, tolerance: Tolerance) -> 
     return ""
 
 
-def _other_remark(one: OutputDifference, expected: Any, tolerance: Tolerance) -> str:
+def _other_remark(one: OutputComparison, expected: Any, tolerance: Tolerance) -> str:
     if not one.different:
         return ""
     dtype = getattr(expected, "dtype", None)
@@ -97,10 +97,10 @@ class Trial:
     """One set of inputs with the CPU's answer. reason: why it is not tried, then `feeds` is empty."""
 
     name: str
-    kind: Kind
+    kind: InputKind
     counts: bool
     feeds: dict[str, Any]
-    expected: Answer
+    expected: RunAnswer
     reason: str = ""
 
 
@@ -115,8 +115,8 @@ class TrialSet:
 
 
 def prepare_trials(
-    cpu: Side,
-    given: Sequence[Given],
+    cpu: ProviderSession,
+    given: Sequence[GivenInputs],
     operators: Mapping[str, int],
     *,
     seed: int,
@@ -150,7 +150,7 @@ def prepare_trials(
     return TrialSet(tuple(trials), stable, tuple(cpu.outputs), scales)
 
 
-def _expected(cpu: Side, given: Given) -> Answer:
+def _expected(cpu: ProviderSession, given: GivenInputs) -> RunAnswer:
     answer = cpu.answer(given.feeds)
     if answer.error is not None:
         raise OptionError(
@@ -161,7 +161,7 @@ def _expected(cpu: Side, given: Given) -> Answer:
     return answer
 
 
-def _plain(cpu: Side, seed: int) -> list[Trial]:
+def _plain(cpu: ProviderSession, seed: int) -> list[Trial]:
     """Ones, and random numbers although the CPU refuses such: a model that divides integers takes no zeros."""
     nodes = [NodeInfo(node.name, node.type, tuple(node.shape)) for node in cpu.inputs if node.shape is not None]
     if len(nodes) != len(cpu.inputs):
@@ -180,13 +180,13 @@ def _names(feeds: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"made up: set {number}" for number in range(1, len(feeds) + 1)]
 
 
-def _same(cpu: Side, trial: Trial) -> bool:
+def _same(cpu: ProviderSession, trial: Trial) -> bool:
     again = cpu.values(trial.feeds)
     return all(one.within(_AGAIN_WITHIN) for one in compare(cpu.outputs, [trial.expected.values or []], [again]))
 
 
 def _extreme_trials(
-    cpu: Side, ordinary: Mapping[str, Any], operators: Mapping[str, int], strict: bool
+    cpu: ProviderSession, ordinary: Mapping[str, Any], operators: Mapping[str, int], strict: bool
 ) -> list[Trial]:
     found: list[Trial] = []
     for extreme in input_sets.EXTREMES:
@@ -195,12 +195,12 @@ def _extreme_trials(
             continue
         counts = strict or not extreme.limit
         reason = input_sets.why_not(extreme, operators)
-        answer = Answer(None) if reason else cpu.answer(feeds)
+        answer = RunAnswer(None) if reason else cpu.answer(feeds)
         found.append(Trial(extreme.name, "extreme", counts, {} if reason else feeds, answer, reason))
     return found
 
 
-def try_on_qnn(qnn: Side, trial: Trial, prepared: TrialSet, tolerance: Tolerance) -> Row:
+def try_on_qnn(qnn: ProviderSession, trial: Trial, prepared: TrialSet, tolerance: Tolerance) -> InputSetResult:
     """QNN's answer to one set of inputs, judged."""
     if trial.reason:
         return _row(trial, "skipped", reason=trial.reason)
@@ -217,7 +217,7 @@ def try_on_qnn(qnn: Side, trial: Trial, prepared: TrialSet, tolerance: Tolerance
     return dataclasses.replace(_row(trial, "differs" if differs else "agrees"), outputs=judged, traps=found)
 
 
-def _without_reference(trial: Trial, answer: Answer) -> Row:
+def _without_reference(trial: Trial, answer: RunAnswer) -> InputSetResult:
     refusal = short_of(trial.expected)
     if answer.values is None:
         return dataclasses.replace(
@@ -243,9 +243,9 @@ def _value_traps(names: Sequence[str], trial: Trial, found: Sequence[Any]) -> tu
     return tuple(seen)
 
 
-def _row(trial: Trial, status: Any, reason: str = "") -> Row:
-    return Row(trial.name, trial.kind, trial.counts, status, reason=reason)
+def _row(trial: Trial, status: Any, reason: str = "") -> InputSetResult:
+    return InputSetResult(trial.name, trial.kind, trial.counts, status, reason=reason)
 
 
-def short_of(answer: Answer) -> str:
+def short_of(answer: RunAnswer) -> str:
     return one_line(answer.error) if answer.error is not None else ""

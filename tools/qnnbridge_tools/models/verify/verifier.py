@@ -14,15 +14,15 @@ from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.models.shared import files, progress
 from qnnbridge_tools.models.shared.progress import OnProgress
-from qnnbridge_tools.models.verify.result import Row, TrapFound, Verdict, Verification
+from qnnbridge_tools.models.verify.result import InputSetResult, TrapFound, Verification, VerificationVerdict
 
 if TYPE_CHECKING:
     from qnnbridge._compiling.compare import Tolerance
     from qnnbridge_host.model.scan import ModelScan
     from qnnbridge_protocol.specs import Placement
-    from qnnbridge_tools.models.shared.sessions import Settings
-    from qnnbridge_tools.models.verify.bisection import Found
-    from qnnbridge_tools.models.verify.input_sets import Sizes
+    from qnnbridge_tools.models.shared.sessions import SessionSettings
+    from qnnbridge_tools.models.verify.bisection import BisectionResult
+    from qnnbridge_tools.models.verify.input_sets import FixedSizes
     from qnnbridge_tools.models.verify.trying import Trial, TrialSet
 
 COMMAND = "qnnbridge verify"
@@ -34,7 +34,7 @@ _WORTH_BISECTING = ("large: up to 1e4",)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class How:
+class VerifyOptions:
     """extreme, bisect: whether to. strict: extreme inputs count as others do. bisect_s: for the search; timeout_s:
     for each call."""
 
@@ -54,7 +54,7 @@ def verify_model(
     inputs: Iterable[str | os.PathLike[str]] = (),
     dims: Mapping[str, int] | Dimensions | None = None,
     provider_options: Mapping[str, str] | None = None,
-    how: How | None = None,
+    how: VerifyOptions | None = None,
     on_progress: OnProgress = progress.ignore,
 ) -> Verification:
     """Runs a model on QNN and on the CPU of the host and says where they differ, and why.
@@ -64,12 +64,12 @@ def verify_model(
     `InvalidProtobuf`, what the CPU raises for the model or for given inputs, and `HostStartFailed`.
     """
     begun = time.monotonic()
-    how = how or How()
+    how = how or VerifyOptions()
     path = files.existing_model(Path(source))
     scan = _scanned(path)
     from qnnbridge._compiling.compare import TOLERANCES
     from qnnbridge._compiling.validation import precision_of_operators
-    from qnnbridge_tools.models.shared.sessions import Settings
+    from qnnbridge_tools.models.shared.sessions import SessionSettings
     from qnnbridge_tools.models.shared.shapes import as_dimensions
     from qnnbridge_tools.models.verify import input_sets
 
@@ -80,7 +80,7 @@ def verify_model(
     options = {**(provider_options or {}), **({"soc_model": soc_model} if soc_model else {})}
     with tempfile.TemporaryDirectory(prefix="qnnbridge-verify-") as folder:
         model = path if sizes.all_named else _with_sizes(path, scan, sizes, Path(folder) / "sized")
-        settings = Settings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
+        settings = SessionSettings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
         tried = _tried(model, scan, given, settings, tolerance, how, on_progress)
         if how.bisect and tried.worst() is not None:
             on_progress("looking for the first node that differs", 0, 0)
@@ -109,7 +109,7 @@ class _Tried:
     """What both sides gave. error: why QNN made no session."""
 
     prepared: TrialSet
-    rows: tuple[Row, ...]
+    rows: tuple[InputSetResult, ...]
     placement: Placement | None
     versions: Mapping[str, str]
     error: BridgeError | None = None
@@ -134,7 +134,7 @@ def _scanned(path: Path) -> ModelScan:
     return scan_model(path)
 
 
-def _with_sizes(path: Path, scan: ModelScan, sizes: Sizes, folder: Path) -> Path:
+def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) -> Path:
     """A copy with fixed sizes, for dimensions that a session cannot be told: they have no name, or one for two."""
     from qnnbridge_tools.models.shared import graphs, shapes
     from qnnbridge_tools.models.shared.cpu import require_models_extra
@@ -153,9 +153,9 @@ def _tried(
     model: Path,
     scan: ModelScan,
     given: Sequence[Any],
-    settings: Settings,
+    settings: SessionSettings,
     tolerance: Tolerance,
-    how: How,
+    how: VerifyOptions,
     on_progress: OnProgress,
 ) -> _Tried:
     from qnnbridge import Host
@@ -184,16 +184,18 @@ def _tried(
             return _Tried(prepared, (), None, versions, error)
 
 
-def _rows(side: Any, prepared: TrialSet, tolerance: Tolerance, on_progress: OnProgress) -> tuple[Row, ...]:
+def _rows(
+    side: Any, prepared: TrialSet, tolerance: Tolerance, on_progress: OnProgress
+) -> tuple[InputSetResult, ...]:
     """Ordinary inputs first. After a death nothing more is tried: a second would put the model in quarantine."""
     from qnnbridge_tools.models.verify.trying import try_on_qnn
 
-    rows: list[Row] = []
+    rows: list[InputSetResult] = []
     for number, trial in enumerate(prepared.trials):
         on_progress("running on QNN", number, len(prepared.trials))
         if any(row.died for row in rows):
             reason = "not tried any more"
-            rows.append(Row(trial.name, trial.kind, trial.counts, "skipped", reason=reason))
+            rows.append(InputSetResult(trial.name, trial.kind, trial.counts, "skipped", reason=reason))
         else:
             rows.append(try_on_qnn(side, trial, prepared, tolerance))
     return tuple(rows)
@@ -202,13 +204,13 @@ def _rows(side: Any, prepared: TrialSet, tolerance: Tolerance, on_progress: OnPr
 def _bisected(
     path: Path,
     scan: ModelScan,
-    sizes: Sizes,
+    sizes: FixedSizes,
     tried: _Tried,
-    settings: Settings,
+    settings: SessionSettings,
     tolerance: Tolerance,
-    how: How,
+    how: VerifyOptions,
     folder: Path,
-) -> tuple[Found | None, str]:
+) -> tuple[BisectionResult | None, str]:
     """The first node that differs; or why it is not known, empty if nothing had to be looked for."""
     trial = tried.worst()
     if trial is None:
@@ -220,7 +222,7 @@ def _bisected(
     except ImportError:
         return None, 'the application\'s Python lacks the package onnx: pip install "qnnbridge[models]"'
     from qnnbridge_tools.models.shared import graphs, shapes
-    from qnnbridge_tools.models.verify.bisection import Cutter, NotFound, Search
+    from qnnbridge_tools.models.verify.bisection import Cutter, DivergenceNotFound, DivergenceSearch
 
     deadline = time.monotonic() + how.bisect_s
     cuts = folder / "cuts"
@@ -229,14 +231,14 @@ def _bisected(
         model = graphs.load(path)
         shapes.fix(model, sizes.dimensions)
         cutter = Cutter(model, path, scan.external_files, cuts)
-        search = Search(cutter, trial.name, trial.feeds, settings, tolerance, how.host_python, deadline)
+        search = DivergenceSearch(cutter, trial.name, trial.feeds, settings, tolerance, how.host_python, deadline)
         row = next((row for row in tried.rows if row.name == trial.name), None)
         return search.run(dies=row is None or row.status == "failed"), ""
-    except (NotFound, BridgeError) as error:
+    except (DivergenceNotFound, BridgeError) as error:
         return None, str(error).splitlines()[0]
 
 
-def _verdict(tried: _Tried) -> tuple[Verdict, str]:
+def _verdict(tried: _Tried) -> tuple[VerificationVerdict, str]:
     if tried.error is not None:
         return "failed", f"QNN makes no session of it: {tried.error.message}"
     if not tried.prepared.stable:
@@ -254,13 +256,13 @@ def _verdict(tried: _Tried) -> tuple[Verdict, str]:
     return "agrees", "QNN computes what the CPU does."
 
 
-def _of_extremes(scan: ModelScan, rows: Sequence[Row]) -> tuple[TrapFound, ...]:
+def _of_extremes(scan: ModelScan, rows: Sequence[InputSetResult]) -> tuple[TrapFound, ...]:
     from qnnbridge_tools.models.verify import traps
 
     differing = [row.name for row in rows if row.kind == "extreme" and row.status == "differs"]
     return traps.of_operators(scan.ops, differing[0]) if differing else ()
 
 
-def _once(found: Sequence[TrapFound], rows: Sequence[Row]) -> tuple[TrapFound, ...]:
+def _once(found: Sequence[TrapFound], rows: Sequence[InputSetResult]) -> tuple[TrapFound, ...]:
     named = {trap.name for row in rows for trap in row.traps}
     return tuple(trap for trap in found if trap.name not in named)

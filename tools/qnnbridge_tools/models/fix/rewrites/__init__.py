@@ -60,7 +60,9 @@ REWRITES: Final = (
     Rewrite("gemm-scale", "alpha and beta of Gemm move into its constants", operators.fold_gemm_scale),
     Rewrite("clip-limits", "Clip with limits that are computed becomes Min and Max", operators.clip_by_min_max),
     Rewrite(
-        "unused-outputs", "optional results that nobody reads are no longer asked for", removals.drop_unused_outputs
+        "unused-outputs",
+        "optional results that nothing reads are no longer asked for",
+        removals.drop_unused_outputs,
     ),
     Rewrite("trilu", "Trilu becomes a constant mask", operators.trilu_by_where),
     Rewrite("skip-norm", "SkipLayerNormalization becomes Add and LayerNormalization", operators.split_skip_norm),

@@ -156,7 +156,7 @@ def _is_empty(editor: Editor, name: str) -> bool:
 
 
 def _empty_results(editor: Editor) -> list[str]:
-    """Tensors of a known shape without elements that nodes make, and that somebody uses."""
+    """Tensors of a known shape without elements that nodes make and that are used."""
     return [
         name
         for node in editor.graph.node
