@@ -21,17 +21,16 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
+from qnnbridge_host.model.manifest import manifest_path
+from qnnbridge_host.model.scan import ModelScan, scan_model
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 from qnnbridge_tools import output
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.models.shared import cpu, files, graphs, shapes
 from qnnbridge_tools.models.shared.comparing import ModelCheck, Reference, check_lines, evidence, tolerance_of
 from qnnbridge_tools.models.shared.files import Output, inside_folder, total_size
-
-if TYPE_CHECKING:
-    from qnnbridge_host.model.scan import ModelScan
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -171,8 +170,6 @@ def _beside(source: Path, names: Iterable[str], warnings: list[str]) -> Iterable
 
 
 def _manifest(source: Path, target: Path, warnings: list[str]) -> list[tuple[Path, Path]]:
-    from qnnbridge_host.model.manifest import manifest_path
-
     manifest = Path(manifest_path(source))
     if not manifest.is_file():
         return []
@@ -222,16 +219,25 @@ def optimize_model(
 ) -> OptimizeResult:
     """Writes the model at `target` as ONNX Runtime's graph optimisation leaves it. The original is never changed.
 
-    level: one of `LEVELS`; only "basic" is for QNN. dims: sizes for free dimensions, ``{"batch": 1, "x:2": 48}``.
-    check: compare with the original on the CPU; if they disagree, `ModelError` and nothing is written.
-    if_compiled: "skip" copies a compiled model unchanged, with its context binary. Raises `CompiledModelRefused`,
-    `OptionError`, `OrtError` classes and `ModelError`.
+    Args:
+        source: path of the model.
+        target: where to write the result.
+        level: one of `LEVELS`; only "basic" is for QNN.
+        dims: sizes of free dimensions, `{"batch": 1, "x:2": 48}`.
+        if_compiled: "skip" copies a compiled model unchanged, with its context binary.
+        check: compare with the original on the CPU; if they disagree nothing is written.
+        seed: of the made-up inputs.
+        overwrite: replace an existing target.
+
+    Raises:
+        CompiledModelRefused: the model is compiled, and `if_compiled` is "error".
+        OptionError: an option or the target is wrong.
+        OrtError: ONNX Runtime does not load the model.
+        ModelError: the result does not compute the same.
     """
     begun = time.perf_counter()
     if if_compiled not in ("error", "skip"):
         raise OptionError(f'if_compiled is "{if_compiled}".', fix='One of "error", "skip".')
-    from qnnbridge_host.model.scan import scan_model
-
     model_path, target_path = files.existing_model(Path(source)), Path(target)
     if if_compiled == "skip":
         scan = scan_model(model_path, count_nodes=False)

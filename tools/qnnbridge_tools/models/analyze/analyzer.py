@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_label, chip_of, chip_of_this_computer
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, ProviderUnavailable
 from qnnbridge_tools.arguments import Dimensions, read_chip
 from qnnbridge_tools.models.analyze import tables
@@ -104,11 +105,23 @@ def analyze_model(
     provider_options: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> Analysis:
-    """Where a model would run, by the rules, and by QNN itself if there is a host. Nothing is written.
+    """Tells where a model would run, by the rules, and by QNN itself if there is a host. Nothing is written.
 
-    shapes, dims: sizes that free dimensions are taken to have, as for `fix_model`; the file is not changed.
-    soc_model: number or name of the chip; default that of this computer, or 60 (Snapdragon X Elite). offline: the
-    rules only. Raises `CompiledModelRefused`, `NoSuchFile`, `InvalidProtobuf`, `OptionError`.
+    Args:
+        source: path of the model.
+        shapes: all sizes of an input, by name; for the answer only, the file is not changed.
+        dims: sizes of free dimensions, by name or by `"x:2"`.
+        soc_model: number or name of the chip; default that of this computer, or 60 (Snapdragon X Elite).
+        offline: ask the rules only.
+        host_python: interpreter of the host; default the one that is set up.
+        provider_options: options of QNN.
+        timeout_s: seconds for QNN's answer; default no limit.
+
+    Raises:
+        CompiledModelRefused: the model is compiled.
+        NoSuchFile: the model or its weights are not there.
+        InvalidProtobuf: the file is no model.
+        OptionError: a size or the chip is wrong.
     """
     number, label, arch = chip_options(soc_model)
     begun = time.perf_counter()
@@ -170,8 +183,6 @@ def analyze_model(
 
 def chip_options(soc_model: str | None) -> tuple[str, str, int]:
     """What to tell the host ("" for its own choice), words for people, and the architecture."""
-    from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_label, chip_of, chip_of_this_computer
-
     if soc_model is None:
         here = chip_of_this_computer()
         chip = here or chip_of(DEFAULT_SIMULATED_CHIP)

@@ -16,6 +16,9 @@ from qnnbridge_tools.models.analyze import quantized, rules
 from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphView, view_of
 from qnnbridge_tools.models.analyze.result import ON_QNN, NodePlace, NodeVerdict
 from qnnbridge_tools.models.analyze.rules import RULES, RuleContext
+from qnnbridge_tools.models.fix.editor import Editor
+from qnnbridge_tools.models.fix.folding import fold
+from qnnbridge_tools.models.shared import graphs
 
 _NEVER_COMPUTED = frozenset(
     {
@@ -217,10 +220,6 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
 
     folder: where the model's external tensors lie, of which small ones are read.
     """
-    from qnnbridge_tools.models.fix.editor import Editor
-    from qnnbridge_tools.models.fix.folding import fold
-    from qnnbridge_tools.models.shared import graphs
-
     light = graphs.without_weights(model)
     for index, node in enumerate(light.graph.node):
         node.name = str(index)

@@ -227,8 +227,6 @@ class Editor:
 
     def _known(self, name: str) -> tuple[int, tuple[int | None, ...] | None]:
         if self._types is None:
-            from qnnbridge_tools.models.shared import graphs
-
             self._types = graphs.types_of(self.model)
         if name not in self._types:
             tensor = self.tensor(name)

@@ -185,10 +185,25 @@ def fix_model(
 ) -> FixResult:
     """Writes a model at `target` that QNN takes, as far as rewriting can help. The original is never changed.
 
-    shapes: all sizes of an input, ``{"x": [1, 3, 48, 192]}``. dims: sizes by name or by ``"x:2"``. constants:
-    inputs that are a number from now on, ``{"sr": 16000}``. only, skip: names of rewrites. A rewrite after which
-    the model does not compute the same is taken back and told as such. Raises `CompiledModelRefused`,
-    `OptionError`, `InvalidProtobuf`, and `ModelError` if the result does not load.
+    A rewrite after which the model does not compute the same is undone, and the result says so.
+
+    Args:
+        source: path of the model.
+        target: where to write the result.
+        shapes: all sizes of an input, `{"x": [1, 3, 48, 192]}`.
+        dims: sizes by name or by `"x:2"`.
+        constants: inputs that become a number, `{"sr": 16000}`.
+        only: names of the rewrites to do; default all.
+        skip: names of rewrites to leave out.
+        check: compare with the original after each rewrite.
+        seed: of the made-up inputs.
+        overwrite: replace an existing target.
+
+    Raises:
+        CompiledModelRefused: the model is compiled.
+        OptionError: a size, a name or the target is wrong.
+        InvalidProtobuf: the file is no model.
+        ModelError: the result does not load.
     """
     begun = time.perf_counter()
     wanted = chosen(only, skip)

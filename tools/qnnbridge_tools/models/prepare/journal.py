@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.cache.locks import try_hold
 from qnnbridge_host.model.manifest import FileRecord
 from qnnbridge_protocol.errors import Busy, OptionError
 from qnnbridge_tools import output
@@ -141,8 +142,6 @@ class PrepareJournal:
 @contextlib.contextmanager
 def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
     """The journal of a folder, alone with it. Raises `OptionError` for a folder of something else, and `Busy`."""
-    from qnnbridge_host.cache.locks import try_hold
-
     if folder.exists() and not folder.is_dir():
         raise OptionError(f"{folder} is a file.", fix="Give a folder for the result: -o FOLDER.")
     if (

@@ -9,17 +9,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_of_this_computer
+from qnnbridge_host.model.source import ModelSource
+from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, OptionError, ProviderUnavailable
+from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import Dimensions, read_chip
+from qnnbridge_tools.models.fix.rewrites import chosen
+from qnnbridge_tools.models.prepare import journal as journals
+from qnnbridge_tools.models.prepare import report
+from qnnbridge_tools.models.prepare import steps as works
+from qnnbridge_tools.models.prepare.journal import PrepareJournal, key_of
 from qnnbridge_tools.models.prepare.result import HOST_CHIP, PreparedFolder, PrepareOptions, StepResult, chip_label
+from qnnbridge_tools.models.prepare.steps import StepWork, hashes_of
 from qnnbridge_tools.models.shared import files
 from qnnbridge_tools.models.shared.sessions import one_line
+from qnnbridge_tools.models.shared.shapes import is_symbol
+from qnnbridge_tools.models.verify import input_sets
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
-    from qnnbridge_protocol.specs import NodeInfo
-    from qnnbridge_tools.models.prepare.journal import PrepareJournal
-    from qnnbridge_tools.models.prepare.steps import StepWork
 
 COMMAND = "qnnbridge prepare"
 
@@ -37,18 +46,27 @@ def prepare_model(
 ) -> PreparedFolder:
     """Makes a folder to ship: the model rewritten for QNN, perhaps quantised, compiled for chips, verified.
 
-    What is finished stays so: called again after it was killed it goes on, and with other options it does again
-    what depends on them. A chip for which it cannot be compiled does not stop the others. Raises
-    `CompiledModelRefused`, `OptionError`, `Busy`, what `fix_model` and `quantize_model` raise, `HostStartFailed`.
+    Finished steps are kept: a call after a killed one goes on, and with other options it does again the steps that
+    depend on them. A chip for which the model cannot be compiled does not stop the others.
+
+    Args:
+        source: path of the model.
+        folder: the folder to make; new, empty, or the result of an earlier call with this model.
+        options: sizes, chips, samples and inputs.
+        on_step: called at the beginning and the end of each step.
+
+    Raises:
+        CompiledModelRefused: the model is compiled.
+        OptionError: an option or the folder is wrong.
+        Busy: another process works in the folder.
+        HostStartFailed: there is no host.
+        ModelError: a rewrite or the quantisation failed.
     """
     begun = time.monotonic()
     options = options or PrepareOptions()
     path = files.existing_model(Path(source))
     _refuse_inside(path, Path(folder))
     fingerprint, options = _checked(path, options)
-    from qnnbridge_tools.models.prepare import journal as journals
-    from qnnbridge_tools.models.prepare import report
-
     info = _host_info(options)
     chips, notes = _chips(options, info)
     with journals.opened(Path(folder), path.name) as journal:
@@ -84,8 +102,6 @@ class _Steps:
 
     def do(self, work: StepWork, *, may_fail: bool = False) -> StepResult:
         """may_fail: an error about the model is the result of this step and not the end of all of them."""
-        from qnnbridge_tools.models.prepare.journal import key_of
-
         self.ids.append(work.id)
         key = key_of(work.name, **work.went_in)
         entry = self.journal.finished(work.id, key)
@@ -123,8 +139,6 @@ def _made(
     steps: _Steps, path: Path, fingerprint: str, options: PrepareOptions, versions: Mapping[str, str]
 ) -> Path:
     """The model to compile: rewritten, and quantised if that is wished."""
-    from qnnbridge_tools.models.prepare import steps as works
-
     folder = steps.journal.folder
     own = _own_versions()
     fixed = steps.do(works.fix(path, fingerprint, folder, options, own))
@@ -137,8 +151,6 @@ def _made(
 
 
 def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOptions, info: HostInfo) -> None:
-    from qnnbridge_tools.models.prepare import steps as works
-
     folder = steps.journal.folder
     hashed = _hash_of(folder, steps.results[-1])
     versions = _host_versions(info)
@@ -154,12 +166,7 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOpt
 
 def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
     """The hash of the model with its weights, and the options with all sizes; refuses all it can without a host."""
-    from qnnbridge_host.model.source import ModelSource
-
     scan = files.given_model(path, COMMAND).scan
-    from qnnbridge_tools.models.fix.rewrites import chosen
-    from qnnbridge_tools.models.verify import input_sets
-
     chosen((), options.skip)
     if options.quantize != bool(options.calibration):
         missing = "--calibration" if options.quantize else "--quantize"
@@ -191,8 +198,6 @@ def _refuse_inside(path: Path, folder: Path) -> None:
 
 def _said(options: PrepareOptions, inputs: list[NodeInfo]) -> Dimensions:
     """What --dim and --shape say together. `fix` holds both against each other and against the model."""
-    from qnnbridge_tools.models.shared.shapes import is_symbol
-
     by_name, by_axis = dict(options.dims.by_name), dict(options.dims.by_axis)
     declared = {node.name: node.shape or () for node in inputs}
     for name, sizes in options.shapes.items():
@@ -218,8 +223,6 @@ def _chips(options: PrepareOptions, info: HostInfo) -> tuple[list[str], tuple[st
 
     Without a chip QNN computes float models in full precision on the simulator, and compiles some for minutes.
     """
-    from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_of_this_computer
-
     named = list(dict.fromkeys(str(read_chip(chip)) for chip in options.soc_models))
     if named:
         return named, ()
@@ -234,8 +237,6 @@ def _chips(options: PrepareOptions, info: HostInfo) -> tuple[list[str], tuple[st
 
 def _not_this_chip(chip: str, info: HostInfo) -> str:
     """Why nothing can be run for it here; empty if it can."""
-    from qnnbridge_host.model.chips import chip_of_this_computer
-
     here = chip_of_this_computer()
     if info.simulator or here is None or chip in (HOST_CHIP, str(here.number)):
         return ""
@@ -259,9 +260,6 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
 
 
 def _hash_of(folder: Path, step: StepResult) -> str:
-    from qnnbridge_tools.models.prepare.journal import key_of
-    from qnnbridge_tools.models.prepare.steps import hashes_of
-
     return key_of("files", files=hashes_of(folder / name for name in step.files))
 
 
@@ -269,8 +267,6 @@ def _own_versions() -> dict[str, str]:
     """Of what rewrites and quantises, in this process."""
     import onnx
     import onnxruntime
-
-    from qnnbridge_protocol import __version__
 
     return {"qnnbridge": __version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__}
 

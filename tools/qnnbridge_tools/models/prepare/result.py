@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from qnnbridge_host.model.chips import chip_of
 from qnnbridge_tools.arguments import Dimensions
 
 StepState = Literal["done", "kept", "failed", "skipped"]
@@ -90,8 +91,6 @@ def chip_label(chip: str | None) -> str:
 
 def product_of(chip: str | None) -> str:
     """Its name in shops; empty if it is not known."""
-    from qnnbridge_host.model.chips import chip_of
-
     known = chip_of(int(chip)) if chip is not None and chip.isdecimal() else None
     return known.product if known is not None else ""
 

@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_tools.models.fix import result as fix_result
+from qnnbridge_tools.models.fix.fixer import fix_model
 from qnnbridge_tools.models.prepare.result import HOST_CHIP, PrepareOptions
+from qnnbridge_tools.models.quantize import result as quantize_result
+from qnnbridge_tools.models.quantize.quantizer import quantize_model
+from qnnbridge_tools.models.verify import result as verify_result
+from qnnbridge_tools.models.verify.verifier import VerifyOptions, verify_model
 
 MODELS = "models"
 COMPILED = "compiled"
@@ -38,9 +44,6 @@ def fix(
     target = folder / MODELS / f"{safe_stem(source.stem)}.onnx"  # QNN does not find a binary with ".." in its name
 
     def do() -> tuple[list[Path], dict[str, Any]]:
-        from qnnbridge_tools.models.fix.fixer import fix_model
-        from qnnbridge_tools.models.fix.result import document
-
         result = fix_model(
             source,
             target,
@@ -51,7 +54,7 @@ def fix(
             seed=options.seed,
             overwrite=True,
         )
-        return list(result.files), document(result)
+        return list(result.files), fix_result.document(result)
 
     went_in = {
         "model": fingerprint,
@@ -72,13 +75,10 @@ def quantize(
     target = folder / MODELS / f"{model.stem}_quantized.onnx"
 
     def do() -> tuple[list[Path], dict[str, Any]]:
-        from qnnbridge_tools.models.quantize.quantizer import quantize_model
-        from qnnbridge_tools.models.quantize.result import document
-
         result = quantize_model(
             model, target, options.calibration, seed=options.seed, overwrite=True, own_process=True
         )
-        return list(result.files), document(result)
+        return list(result.files), quantize_result.document(result)
 
     went_in = {
         "model": model_hash,
@@ -124,9 +124,6 @@ def verify_on(
     chip: str, model: Path, model_hash: str, folder: Path, options: PrepareOptions, versions: Mapping[str, str]
 ) -> StepWork:
     def do() -> tuple[list[Path], dict[str, Any]]:
-        from qnnbridge_tools.models.verify.result import document
-        from qnnbridge_tools.models.verify.verifier import VerifyOptions, verify_model
-
         result = verify_model(
             model,
             soc_model=soc_of(chip),
@@ -139,7 +136,7 @@ def verify_on(
                 host_python=options.host_python,
             ),
         )
-        return [], document(result)
+        return [], verify_result.document(result)
 
     went_in = {
         "model": model_hash,

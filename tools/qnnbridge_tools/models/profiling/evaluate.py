@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qnnbridge_tools.models.profiling import operators
 from qnnbridge_tools.models.profiling.files import OpTrace
@@ -26,11 +26,6 @@ from qnnbridge_tools.models.profiling.result import (
     RunComponent,
     Series,
 )
-
-if TYPE_CHECKING:
-    from qnnbridge_tools.models.profiling.recording import Recording
-    from qnnbridge_tools.models.profiling.result import ProfileResult
-
 
 ACCELERATOR: Final = "Accelerator (execute) time"
 US_PER_S: Final = 1e6

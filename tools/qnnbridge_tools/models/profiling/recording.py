@@ -15,7 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge_host.model.native_path import native_path
+from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
+from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools import arguments, feeds
 from qnnbridge_tools.arguments import Dimensions, InputFile
 from qnnbridge_tools.models.profiling import files, ort_json, qnn_csv
@@ -23,7 +26,6 @@ from qnnbridge_tools.models.shared.progress import OnProgress
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo, InferenceSession, SessionOptions
-    from qnnbridge_protocol.specs import Placement
 
 FOLDER_PREFIX: Final = "qnnbridge-profile-"
 QNN_PROVIDER: Final = "QNNExecutionProvider"
@@ -83,8 +85,6 @@ def record(request: ProfileRequest, on_progress: OnProgress) -> Recording:
             fix="Leave it out; --level chooses the profiling level.",
         )
     loaded = feeds.load(request.files, request.archive)
-
-    from qnnbridge_host.model.scan import scan_model
 
     scan = scan_model(request.model, count_nodes=False)
     arguments.refuse_unknown((scan,), request.dimensions)
@@ -186,8 +186,6 @@ def _provider_options(request: ProfileRequest, folder: Path) -> dict[str, str]:
 
 def _for_qnn(folder: str) -> str:
     """The folder by a name with which QNN can open files in it."""
-    from qnnbridge_host.model.native_path import native_path
-
     try:
         return native_path(folder)
     except OSError as error:

@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from qnnbridge_protocol.specs import Placement
+
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
-    from qnnbridge_protocol.specs import Placement
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

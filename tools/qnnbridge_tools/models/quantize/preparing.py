@@ -19,7 +19,7 @@ from typing import Any
 from qnnbridge_protocol.errors import ModelError, OrtError
 from qnnbridge_tools.models.quantize.ort_quantizer import Quiet
 from qnnbridge_tools.models.shared import cpu, graphs
-from qnnbridge_tools.models.shared.comparing import OutputComparison, compare
+from qnnbridge_tools.models.shared.comparing import OutputComparison, compare, difference_text
 from qnnbridge_tools.models.shared.sampling import Feeds
 
 FLOAT, FLOAT16 = 1, 10
@@ -266,8 +266,6 @@ def _differences(path: Path, sample: Feeds, expected: list[Any], names: list[str
 def _refuse_changed(differences: tuple[OutputComparison, ...]) -> None:
     wrong = [difference for difference in differences if not difference.within(ALLOWED_DIFFERENCE)]
     if wrong:
-        from qnnbridge_tools.models.shared.comparing import difference_text
-
         raise ModelError(
             "The model computes something else after it was prepared for quantising.",
             cause="Converting its opset, or folding its constants, went wrong.",

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_protocol.errors import BridgeError, PlacementRefused
+from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools.models.shared.comparing import OutputComparison, compare
 from qnnbridge_tools.models.shared.sampling import Feeds
 
 if TYPE_CHECKING:
     from qnnbridge import Host
-    from qnnbridge_protocol.specs import Placement
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

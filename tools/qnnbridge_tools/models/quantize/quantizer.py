@@ -19,7 +19,7 @@ from qnnbridge_tools.models.quantize import settings as settings_module
 from qnnbridge_tools.models.quantize.preparing import prepare
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck, QnnHostOptions, check_on_qnn
 from qnnbridge_tools.models.quantize.result import QuantizeResult
-from qnnbridge_tools.models.quantize.samples import SampleSets, gather
+from qnnbridge_tools.models.quantize.samples import SampleSets, gather, shapes_in
 from qnnbridge_tools.models.shared import cpu, files, graphs, progress, shapes
 from qnnbridge_tools.models.shared.comparing import compare
 from qnnbridge_tools.models.shared.progress import OnProgress
@@ -160,11 +160,30 @@ def quantize_model(
 ) -> QuantizeResult:
     """Writes a quantised model (QDQ, for QNN) at `target` and compares it with the float model on the CPU.
 
-    calibration: folders and files of samples, see `calibration`; random: make up so many instead, which is for
-    trying things out only. held_out: so many samples are kept for the comparison (default: a fifth, at most 10).
-    dims: sizes for free dimensions. Types, per_channel, symmetric: `settings.resolve`. check_qnn: also run it on
-    the host; its result never undoes the written model. own_process: nothing else uses onnxruntime in this process,
-    so its log may be turned down. Raises `CompiledModelRefused`, `OptionError`, `ModelError`.
+    Args:
+        source: path of the float model.
+        target: where to write the result.
+        calibration: folders and files of samples, see `samples`.
+        random: so many made-up samples instead, which are for trying things out only.
+        seed: of the made-up samples.
+        held_out: so many samples are kept for the comparison; default a fifth, at most 10.
+        dims: sizes of free dimensions.
+        activation_type: of everything that flows.
+        weight_type: of constants; default int8, or uint8 per tensor.
+        per_channel: scales of Conv weights; default wherever the weight type can be.
+        symmetric_activations: zero in the middle of each range.
+        symmetric_weights: the same for weights; default if the type has a sign.
+        method: how ranges are found: "minmax", "entropy" or "percentile".
+        percentile: of the values that count, for that method.
+        check_qnn: also run it on the host; the result never undoes the written model.
+        overwrite: replace an existing target.
+        on_progress: called with the stage and how far it is.
+        own_process: nothing else uses onnxruntime in this process, so its log may be turned down.
+
+    Raises:
+        CompiledModelRefused: the model is compiled.
+        OptionError: the model cannot be quantised, or an option or a sample is wrong.
+        ModelError: preparing or quantising the model failed.
     """
     begun = time.perf_counter()
     settings = settings_module.resolve(
@@ -238,8 +257,6 @@ def _paths(calibration: PathLike | Iterable[PathLike]) -> list[Path]:
 
 
 def _shapes_in(sources: Sequence[Path], model: Any) -> Mapping[str, tuple[int, ...]]:
-    from qnnbridge_tools.models.quantize.samples import shapes_in
-
     return shapes_in(sources, [value.name for value in shapes.real_inputs(model.graph)])
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_protocol import elements
+from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import feeds as readers
 from qnnbridge_tools.arguments import InputFile
@@ -284,8 +285,6 @@ def gather(model: Any, sources: Sequence[Path], *, random: int, seed: int, held_
 
 def declared_inputs(model: Any) -> list[CalibrationInput]:
     """Of a model whose inputs are tensors of fixed sizes."""
-    from qnnbridge_protocol.elements import ElementType
-
     return [
         CalibrationInput(
             value.name,

@@ -15,13 +15,12 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from qnnbridge_host.model.guard import refuse_scanned
+from qnnbridge_host.model.scan import ModelScan, scan_model
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, OrtError
 from qnnbridge_tools.models.shared.cpu import require_models_extra
-
-if TYPE_CHECKING:
-    from qnnbridge_host.model.scan import ModelScan
 
 DATA_SUFFIX = ".data"
 # protobuf refuses messages of 2 GiB; a little is left for names and shapes.
@@ -196,9 +195,6 @@ def given_model(source: str | os.PathLike[str], command: str) -> GivenModel:
         CompiledModelRefused: it is compiled.
         BridgeError: the extra `[models]` is not installed.
     """
-    from qnnbridge_host.model.guard import refuse_scanned
-    from qnnbridge_host.model.scan import scan_model
-
     path = existing_model(Path(source))
     scan = scan_model(path, count_nodes=False)
     refuse_scanned(scan, command)

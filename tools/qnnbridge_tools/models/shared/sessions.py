@@ -24,10 +24,10 @@ from qnnbridge_protocol.errors import (
     OptionError,
     ProviderUnavailable,
 )
+from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
     from qnnbridge import Host, InferenceSession
-    from qnnbridge_protocol.specs import Placement
 
 CPU = "CPUExecutionProvider"
 QNN = "QNNExecutionProvider"

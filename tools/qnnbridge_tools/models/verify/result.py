@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools import output, session_report
 from qnnbridge_tools.models.shared.comparing import OutputComparison
-
-if TYPE_CHECKING:
-    from qnnbridge_protocol.specs import Placement
-
 
 InputKind = Literal["given", "made up", "extreme"]
 InputStatus = Literal["agrees", "differs", "failed", "unchecked", "refused", "skipped"]

@@ -10,20 +10,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_host.model.guard import refuse_scanned
+from qnnbridge_host.model.scan import ModelScan, scan_model
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools.arguments import Dimensions
-from qnnbridge_tools.models.shared import files, progress
+from qnnbridge_tools.models.shared import files, graphs, progress, shapes
+from qnnbridge_tools.models.shared.cpu import require_models_extra
 from qnnbridge_tools.models.shared.progress import OnProgress
+from qnnbridge_tools.models.shared.sessions import CPU, NO_FINDING, QNN, SessionSettings, opened
+from qnnbridge_tools.models.shared.shapes import as_dimensions
+from qnnbridge_tools.models.verify import input_sets, traps, trying
+from qnnbridge_tools.models.verify.bisection import BisectionResult, Cutter, DivergenceNotFound, DivergenceSearch
+from qnnbridge_tools.models.verify.input_sets import FixedSizes
 from qnnbridge_tools.models.verify.result import InputSetResult, TrapFound, Verification, VerificationVerdict
+from qnnbridge_tools.models.verify.trying import Trial, TrialSet, try_on_qnn
 
 if TYPE_CHECKING:
     from qnnbridge._compiling.compare import Tolerance
-    from qnnbridge_host.model.scan import ModelScan
-    from qnnbridge_protocol.specs import Placement
-    from qnnbridge_tools.models.shared.sessions import SessionSettings
-    from qnnbridge_tools.models.verify.bisection import BisectionResult
-    from qnnbridge_tools.models.verify.input_sets import FixedSizes
-    from qnnbridge_tools.models.verify.trying import Trial, TrialSet
 
 COMMAND = "qnnbridge verify"
 BISECT_S = 60.0
@@ -57,11 +61,26 @@ def verify_model(
     how: VerifyOptions | None = None,
     on_progress: OnProgress = progress.ignore,
 ) -> Verification:
-    """Runs a model on QNN and on the CPU of the host and says where they differ, and why.
+    """Runs a model on QNN and on the CPU of the host, and tells where they differ, and why.
 
-    inputs: files with real inputs. dims: sizes of free dimensions; given inputs say them, too. A model that raises,
-    hangs or kills the host is a finding, not an error. Raises `CompiledModelRefused`, `OptionError`, `NoSuchFile`,
-    `InvalidProtobuf`, what the CPU raises for the model or for given inputs, and `HostStartFailed`.
+    A model that raises, hangs or kills the host is a finding, not an error.
+
+    Args:
+        source: path of the model.
+        soc_model: number or name of the chip; default the host's.
+        inputs: files with real inputs.
+        dims: sizes of free dimensions; given inputs have them, too.
+        provider_options: options of QNN.
+        how: seed, extremes, search and deadlines.
+        on_progress: called with the stage and how far it is.
+
+    Raises:
+        CompiledModelRefused: the model is compiled.
+        OptionError: an option or an input is wrong.
+        NoSuchFile: the model or its weights are not there.
+        InvalidProtobuf: the file is no model.
+        HostStartFailed: there is no host.
+        OrtError: the CPU does not take the model.
     """
     begun = time.monotonic()
     how = how or VerifyOptions()
@@ -69,9 +88,6 @@ def verify_model(
     scan = _scanned(path)
     from qnnbridge._compiling.compare import TOLERANCES
     from qnnbridge._compiling.validation import precision_of_operators
-    from qnnbridge_tools.models.shared.sessions import SessionSettings
-    from qnnbridge_tools.models.shared.shapes import as_dimensions
-    from qnnbridge_tools.models.verify import input_sets
 
     files.weight_files(path, scan.external_files)
     given = input_sets.read_given([Path(one) for one in inputs], scan.inputs)
@@ -127,18 +143,12 @@ class _Tried:
 
 
 def _scanned(path: Path) -> ModelScan:
-    from qnnbridge_host.model.guard import refuse_scanned
-    from qnnbridge_host.model.scan import scan_model
-
     refuse_scanned(scan_model(path, count_nodes=False), COMMAND)  # before anything is counted in a large one
     return scan_model(path)
 
 
 def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) -> Path:
     """A copy with fixed sizes, for dimensions that a session cannot be told: they have no name, or one for two."""
-    from qnnbridge_tools.models.shared import graphs, shapes
-    from qnnbridge_tools.models.shared.cpu import require_models_extra
-
     require_models_extra(f"{COMMAND} of a model whose free dimensions have no names of their own")
     folder.mkdir()
     model = graphs.load(path)
@@ -159,8 +169,6 @@ def _tried(
     on_progress: OnProgress,
 ) -> _Tried:
     from qnnbridge import Host
-    from qnnbridge_tools.models.shared.sessions import CPU, NO_FINDING, QNN, opened
-    from qnnbridge_tools.models.verify import trying
 
     with Host(python=how.host_python) as host:
         on_progress("running on the CPU", 0, 0)
@@ -188,8 +196,6 @@ def _rows(
     side: Any, prepared: TrialSet, tolerance: Tolerance, on_progress: OnProgress
 ) -> tuple[InputSetResult, ...]:
     """Ordinary inputs first. After a death nothing more is tried: a second would put the model in quarantine."""
-    from qnnbridge_tools.models.verify.trying import try_on_qnn
-
     rows: list[InputSetResult] = []
     for number, trial in enumerate(prepared.trials):
         on_progress("running on QNN", number, len(prepared.trials))
@@ -221,9 +227,6 @@ def _bisected(
         import onnx  # noqa: F401 - only whether it is there
     except ImportError:
         return None, 'the application\'s Python lacks the package onnx: pip install "qnnbridge[models]"'
-    from qnnbridge_tools.models.shared import graphs, shapes
-    from qnnbridge_tools.models.verify.bisection import Cutter, DivergenceNotFound, DivergenceSearch
-
     deadline = time.monotonic() + how.bisect_s
     cuts = folder / "cuts"
     cuts.mkdir()
@@ -257,8 +260,6 @@ def _verdict(tried: _Tried) -> tuple[VerificationVerdict, str]:
 
 
 def _of_extremes(scan: ModelScan, rows: Sequence[InputSetResult]) -> tuple[TrapFound, ...]:
-    from qnnbridge_tools.models.verify import traps
-
     differing = [row.name for row in rows if row.kind == "extreme" and row.status == "differs"]
     return traps.of_operators(scan.ops, differing[0]) if differing else ()
 
