@@ -28,9 +28,9 @@ from machines import (
 
 from qnnbridge_tools.doctor.facts import DaemonFacts, Library, ProbeResult
 from qnnbridge_tools.doctor.machine import CacheContents
-from qnnbridge_tools.doctor.survey import Order
+from qnnbridge_tools.doctor.survey import SurveyOptions
 
-Build = Callable[[], "SimulatedMachine | tuple[SimulatedMachine, Order]"]
+Build = Callable[[], "SimulatedMachine | tuple[SimulatedMachine, SurveyOptions]"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +91,8 @@ def variable_names_an_interpreter_that_is_gone() -> SimulatedMachine:
 
 
 @broken("host.file-missing", "PATH")
-def argument_names_a_program_that_is_not_on_the_path() -> tuple[SimulatedMachine, Order]:
-    return snapdragon()[0], Order(host_python="python-arm64")
+def argument_names_a_program_that_is_not_on_the_path() -> tuple[SimulatedMachine, SurveyOptions]:
+    return snapdragon()[0], SurveyOptions(host_python="python-arm64")
 
 
 @broken("host.config-broken", "config.toml", "single quotes")
@@ -324,9 +324,9 @@ def onnxruntime_without_qnn() -> SimulatedMachine:
 
 
 @broken("packages.no-onnxruntime", "onnxruntime>=1.24.2")
-def plugin_without_onnxruntime() -> tuple[SimulatedMachine, Order]:
+def plugin_without_onnxruntime() -> tuple[SimulatedMachine, SurveyOptions]:
     machine, _, host = snapdragon(ort=None)
-    return machine, Order(host_python=host.executable)
+    return machine, SurveyOptions(host_python=host.executable)
 
 
 @broken("packages.onnxruntime-too-old", "1.23.2", "2.7.0", "install -U")
@@ -498,9 +498,9 @@ def bundled_newer_than_the_installed_sdk() -> SimulatedMachine:
 
 
 @broken("sdk.backend-path-missing", "QnnCpu.dll")
-def backend_that_is_no_longer_shipped() -> tuple[SimulatedMachine, Order]:
+def backend_that_is_no_longer_shipped() -> tuple[SimulatedMachine, SurveyOptions]:
     machine, _, host = snapdragon()
-    return machine, Order(backend=_qnn(host, "QnnCpu.dll"))
+    return machine, SurveyOptions(backend=_qnn(host, "QnnCpu.dll"))
 
 
 @broken("sdk.root-missing", "QNN_SDK_ROOT")
@@ -820,5 +820,5 @@ def npu_that_hangs() -> SimulatedMachine:
 
 
 @broken("model.missing", "absent.onnx")
-def model_that_is_not_there() -> tuple[SimulatedMachine, Order]:
-    return snapdragon()[0], Order(model=r"C:\absent.onnx")
+def model_that_is_not_there() -> tuple[SimulatedMachine, SurveyOptions]:
+    return snapdragon()[0], SurveyOptions(model=r"C:\absent.onnx")

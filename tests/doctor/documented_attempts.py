@@ -20,7 +20,7 @@ from machines import (
 )
 
 from qnnbridge_tools.doctor.facts import Library
-from qnnbridge_tools.doctor.survey import Order
+from qnnbridge_tools.doctor.survey import SurveyOptions
 
 SYSTEM_QNN = "2.40.0.0"
 SDK = r"C:\Qualcomm\AIStack\QAIRT\2.40.0.251030"
@@ -33,7 +33,7 @@ class Attempt:
     name: str
     code: str | None
     fix: tuple[str, ...]
-    build: Callable[[], tuple[SimulatedMachine, Order]]
+    build: Callable[[], tuple[SimulatedMachine, SurveyOptions]]
 
 
 def computer() -> SimulatedMachine:
@@ -54,14 +54,14 @@ def _emulated(machine: SimulatedMachine, qnn: str) -> Python:
     return python
 
 
-def x64_python() -> tuple[SimulatedMachine, Order]:
+def x64_python() -> tuple[SimulatedMachine, SurveyOptions]:
     """QNN is among the available providers, and the process dies with the first session."""
     machine = computer()
     _emulated(machine, "1.23.2")
-    return machine, Order()
+    return machine, SurveyOptions()
 
 
-def x64_python_as_host() -> tuple[SimulatedMachine, Order]:
+def x64_python_as_host() -> tuple[SimulatedMachine, SurveyOptions]:
     """The same package in a second x64 Python that is to be the host."""
     machine = computer()
     add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
@@ -70,10 +70,10 @@ def x64_python_as_host() -> tuple[SimulatedMachine, Order]:
     install_bridge(other)
     install(other, "onnxruntime-qnn", "1.24.1")
     machine.environ["QNNBRIDGE_HOST_PYTHON"] = other.executable
-    return machine, Order()
+    return machine, SurveyOptions()
 
 
-def arm64_python_without_wheels() -> tuple[SimulatedMachine, Order]:
+def arm64_python_without_wheels() -> tuple[SimulatedMachine, SurveyOptions]:
     """pip found no ARM64 wheels for the application's packages and gave up before it came to onnxruntime."""
     machine = computer()
     application = add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
@@ -81,10 +81,10 @@ def arm64_python_without_wheels() -> tuple[SimulatedMachine, Order]:
     install_small(application, "cv2", "opencv-python")
     native = add_python(machine, r"C:\Python313-arm64", "3.13.1")
     install_small(native, "numpy", version="2.4.6")
-    return machine, Order()
+    return machine, SurveyOptions()
 
 
-def x64_wheels_in_arm64_python() -> tuple[SimulatedMachine, Order]:
+def x64_wheels_in_arm64_python() -> tuple[SimulatedMachine, SurveyOptions]:
     """So the x64 wheels were forced into the ARM64 Python."""
     machine = computer()
     application = add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
@@ -92,7 +92,7 @@ def x64_wheels_in_arm64_python() -> tuple[SimulatedMachine, Order]:
     native = add_python(machine, r"C:\Python311-arm64", "3.11.9")
     install_bridge(native)
     install(native, "onnxruntime-qnn", "1.23.2", "win_amd64")
-    return machine, Order()
+    return machine, SurveyOptions()
 
 
 def _native(qnn: str) -> tuple[SimulatedMachine, Python]:
@@ -102,46 +102,46 @@ def _native(qnn: str) -> tuple[SimulatedMachine, Python]:
     return machine, make_host(add_python(machine, r"C:\Python313-arm64", "3.13.1"), qnn)
 
 
-def newer_than_the_system() -> tuple[SimulatedMachine, Order]:
+def newer_than_the_system() -> tuple[SimulatedMachine, SurveyOptions]:
     machine, _ = _native("1.24.1")
-    return machine, Order()
+    return machine, SurveyOptions()
 
 
-def backend_of_the_system() -> tuple[SimulatedMachine, Order]:
+def backend_of_the_system() -> tuple[SimulatedMachine, SurveyOptions]:
     """ "Unable to find a valid interface": the provider of 2.42 with the backend of 2.40."""
     machine, _ = _native("1.24.1")
-    return machine, Order(backend=rf"{SDK}\lib\aarch64-windows-msvc\QnnHtp.dll")
+    return machine, SurveyOptions(backend=rf"{SDK}\lib\aarch64-windows-msvc\QnnHtp.dll")
 
 
-def not_ascii() -> tuple[SimulatedMachine, Order]:
+def not_ascii() -> tuple[SimulatedMachine, SurveyOptions]:
     machine = computer()
     application = add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
     install_bridge(application)
     make_host(add_python(machine, r"C:\Проекты\Python313-arm64", "3.13.1"), "1.23.2")
-    return machine, Order()
+    return machine, SurveyOptions()
 
 
-def error_1002() -> tuple[SimulatedMachine, Order]:
+def error_1002() -> tuple[SimulatedMachine, SurveyOptions]:
     machine, _ = _native("1.22.0")
-    return machine, Order()
+    return machine, SurveyOptions()
 
 
-def works() -> tuple[SimulatedMachine, Order]:
+def works() -> tuple[SimulatedMachine, SurveyOptions]:
     machine, _ = _native("1.23.2")
-    return machine, Order()
+    return machine, SurveyOptions()
 
 
-def works_without_the_driver_saying_its_version() -> tuple[SimulatedMachine, Order]:
+def works_without_the_driver_saying_its_version() -> tuple[SimulatedMachine, SurveyOptions]:
     machine, _ = _native("1.23.2")
     machine.remove_folder(next(name for name in machine.folders if name.endswith("\\htp")))
-    return machine, Order()
+    return machine, SurveyOptions()
 
 
-def both_packages() -> tuple[SimulatedMachine, Order]:
+def both_packages() -> tuple[SimulatedMachine, SurveyOptions]:
     """pip install onnxruntime onnxruntime-qnn, as many do."""
     machine, host = _native("1.23.2")
     install(host, "onnxruntime", "1.31.1")
-    return machine, Order()
+    return machine, SurveyOptions()
 
 
 SETUP = "qnnbridge setup-host"

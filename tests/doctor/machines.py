@@ -17,8 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_protocol import __version__
-from qnnbridge_tools.doctor.facts import Answer, DaemonFacts, Death, Library, ProbeResult
-from qnnbridge_tools.doctor.machine import CacheContents, Kind, ProbeOrder, Registered, RegistryValue, Root
+from qnnbridge_tools.doctor.facts import DaemonFacts, Library, ProbeResult, PythonReport, StartFailure
+from qnnbridge_tools.doctor.machine import (
+    CacheContents,
+    Kind,
+    ProbeRequest,
+    RegisteredInterpreter,
+    RegistryValue,
+    Root,
+)
 
 RECORDS = (Path(__file__).parent / "wheel_records", Path(__file__).parents[1] / "engine" / "wheel_records")
 NOW = 1_795_000_000.0  # 2026-11-18
@@ -61,8 +68,8 @@ class SimulatedMachine:
         self.folders: dict[str, dict[str, str]] = {}
         self.values: dict[tuple[str, str, str], RegistryValue] = {}
         self.problems: dict[str, int] = {}
-        self.pythons: list[Registered] = []
-        self.answers: dict[str, Answer | Death] = {}
+        self.pythons: list[RegisteredInterpreter] = []
+        self.answers: dict[str, PythonReport | StartFailure] = {}
         self.running_python = ""
         self.links: dict[str, str] = {}
         self.read_only: set[str] = set()
@@ -71,7 +78,7 @@ class SimulatedMachine:
         self.free = 100 << 30
         self.cached = CacheContents()
         self.found_daemon = DaemonFacts()
-        self.probed: list[ProbeOrder] = []
+        self.probed: list[ProbeRequest] = []
         self.probe_result = ProbeResult(skipped="this computer is simulated")
 
     # --- building ---
@@ -182,21 +189,23 @@ class SimulatedMachine:
         found = (k[len(start) :].split("\\")[0] for r, k, _ in self.values if r == root and k.startswith(start))
         return sorted(set(found))
 
-    def registered_pythons(self) -> Sequence[Registered]:
+    def registered_pythons(self) -> Sequence[RegisteredInterpreter]:
         return self.pythons
 
     def device_problem(self, instance: str) -> int | None:
         return self.problems.get(instance)
 
-    def running(self) -> Answer:
+    def running(self) -> PythonReport:
         answer = self.answers[self._key(self.running_python)]
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, PythonReport)
         return answer
 
-    def ask(self, python: str) -> Answer | Death:
-        return self.answers.get(self._key(python)) or Death(None, "[WinError 193] not a valid Win32 application")
+    def ask(self, python: str) -> PythonReport | StartFailure:
+        return self.answers.get(self._key(python)) or StartFailure(
+            None, "[WinError 193] not a valid Win32 application"
+        )
 
-    def probe(self, order: ProbeOrder) -> ProbeResult:
+    def probe(self, order: ProbeRequest) -> ProbeResult:
         self.probed.append(order)
         return self.probe_result
 
@@ -224,11 +233,11 @@ class Python:
     def answer(self, **changes: Any) -> None:
         key = self.machine._key(self.executable)
         old = self.machine.answers[key]
-        assert isinstance(old, Answer)
+        assert isinstance(old, PythonReport)
         self.machine.answers[key] = dataclasses.replace(old, **changes)
 
     def die(self, code: int | None, said: str = "") -> None:
-        self.machine.answers[self.machine._key(self.executable)] = Death(code, said)
+        self.machine.answers[self.machine._key(self.executable)] = StartFailure(code, said)
 
 
 # --- computers -------------------------------------------------------------------------------------------
@@ -309,11 +318,11 @@ def add_python(
     machine.put(rf"{site}\README.txt", text="")
     if registered:
         tag = short + {"ARM64": "-arm64", "x86": "-32"}.get(kind, "")
-        machine.pythons.append(Registered(tag, short, executable, prefix))
+        machine.pythons.append(RegisteredInterpreter(tag, short, executable, prefix))
     # PROCESSOR_ARCHITECTURE is the process' own; platform.machine() asks Windows itself from 3.12 on.
     env_machine = {"x64": "AMD64", "x86": "x86"}.get(kind, "ARM64")
     told = env_machine if tuple(map(int, short.split("."))) < (3, 12) and kind != "x86" else machine.machine
-    machine.answers[machine._key(executable)] = Answer(
+    machine.answers[machine._key(executable)] = PythonReport(
         executable=executable,
         version=version,
         platform=WINDOWS_NAMES[kind],
@@ -337,7 +346,7 @@ def _add_unix_python(machine: SimulatedMachine, prefix: str, version: str, kind:
     site = f"{prefix}/lib/python{short}/site-packages"
     machine.put(f"{site}/README.txt", text="")
     platform = f"linux-{kind}"
-    machine.answers[machine._key(executable)] = Answer(
+    machine.answers[machine._key(executable)] = PythonReport(
         executable, version, platform, kind, "", prefix, executable, (f"{prefix}/lib/python{short}", site)
     )
     if running:

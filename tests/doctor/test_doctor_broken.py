@@ -11,13 +11,13 @@ from machines import SimulatedMachine
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.findings import Report, Severity
 from qnnbridge_tools.doctor.snapshot import decode_facts, encode
-from qnnbridge_tools.doctor.survey import Order, survey
+from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 
 def examined(broken: Broken) -> tuple[SimulatedMachine, Report, Report]:
     """The report, and the one that comes of the facts as JSON."""
     built = broken.build()
-    machine, order = built if isinstance(built, tuple) else (built, Order())
+    machine, order = built if isinstance(built, tuple) else (built, SurveyOptions())
     facts = survey(machine, order)
     return machine, diagnose(facts), diagnose(decode_facts(json.loads(json.dumps(encode(facts)))))
 

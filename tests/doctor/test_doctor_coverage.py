@@ -19,8 +19,8 @@ from qnnbridge_tools.cli import app
 from qnnbridge_tools.doctor import subjects
 from qnnbridge_tools.doctor.catalogue import CATALOGUE
 from qnnbridge_tools.doctor.diagnose import CHECKS, diagnose
-from qnnbridge_tools.doctor.findings import Check, Finding
-from qnnbridge_tools.doctor.survey import Order, survey
+from qnnbridge_tools.doctor.findings import Finding, SubjectCheck
+from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 HERE = Path(__file__).parent
 # Shown by test_doctor_model and test_doctor_report, with real files.
@@ -32,7 +32,7 @@ def findings() -> list[Finding]:
     found: list[Finding] = []
     for case in (*ATTEMPTS, *BROKEN):
         built = case.build()
-        machine, order = built if isinstance(built, tuple) else (built, Order())
+        machine, order = built if isinstance(built, tuple) else (built, SurveyOptions())
         found += diagnose(survey(machine, order)).findings
     return found
 
@@ -77,7 +77,7 @@ def test_every_check_of_the_subjects_is_made() -> None:
         importlib.import_module(f"{subjects.__name__}.{one.name}")
         for one in pkgutil.iter_modules(subjects.__path__)
     ]
-    written = [one for module in modules for one in vars(module).values() if isinstance(one, Check)]
+    written = [one for module in modules for one in vars(module).values() if isinstance(one, SubjectCheck)]
     assert {check.name for check in written} == {check.name for check in CHECKS}
     assert len(written) == len({check.name for check in CHECKS}) == len(CHECKS) == 13
 

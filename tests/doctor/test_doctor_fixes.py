@@ -38,7 +38,7 @@ from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.facts import Library, ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy
 from qnnbridge_tools.doctor.real_machine import answer_of
-from qnnbridge_tools.doctor.survey import Order, survey
+from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 from qnnbridge_tools.versions.fitness import ort_bounds, platform_of_release
 from qnnbridge_tools.versions.machines import HostMachine
 from qnnbridge_tools.versions.view import advice as what_would_fit
@@ -48,8 +48,8 @@ HERE = (None, *SYSTEMS)
 UNINSTALL = "py -V:3.13-arm64 -m pip uninstall -y onnxruntime onnxruntime-qnn"
 
 
-def only(machine: SimulatedMachine, order: Order | None = None) -> Finding:
-    (found,) = diagnose(survey(machine, order or Order())).findings
+def only(machine: SimulatedMachine, order: SurveyOptions | None = None) -> Finding:
+    (found,) = diagnose(survey(machine, order or SurveyOptions())).findings
     return found
 
 
@@ -78,7 +78,7 @@ def test_an_x64_computer_gets_what_fits_it_and_no_driver_is_asked() -> None:
 
 def test_every_version_that_is_asked_for_is_held_against_the_driver() -> None:
     """This is the default."""
-    facts = survey(snapdragon(system_qnn="2.40.0.0")[0], Order())
+    facts = survey(snapdragon(system_qnn="2.40.0.0")[0], SurveyOptions())
     assert advice.fitting_version(facts) == "1.23.2"
     assert advice.fits(facts, "1.23.2")
     assert not advice.fits(facts, "2.7.0")
@@ -121,7 +121,7 @@ def test_where_another_python_would_be_enough_it_is_named() -> None:
     assert "driver" not in found.remedy.words
     assert found.remedy.commands == ("qnnbridge setup-host",)
     add_python(machine, r"C:\Python312-arm64", "3.12.4")
-    found = diagnose(survey(machine, Order())).findings[0]
+    found = diagnose(survey(machine, SurveyOptions())).findings[0]
     assert "Install Python" not in found.remedy.words, "one that fits is here already"
 
 
@@ -161,7 +161,7 @@ def test_words_are_not_on_the_line_of_a_command() -> None:
 
 
 def test_the_bounds_of_onnxruntime_are_those_of_the_known_faults() -> None:
-    facts = survey(snapdragon()[0], Order())
+    facts = survey(snapdragon()[0], SurveyOptions())
     plugins = [
         one for one in load_releases() if one.layout == "2.x plugin" and platform_of_release(one) == "win_arm64"
     ]
@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_not_installed_anew() -> None:
     """A damaged library of a release that the driver is too old for: mending it would only lead to the next finding."""
     machine, _, host = snapdragon(system_qnn="2.40.0.0")
     machine.remove(host.path("onnxruntime_qnn/QnnSystem.dll"))
-    found = diagnose(survey(machine, Order())).findings[0]
+    found = diagnose(survey(machine, SurveyOptions())).findings[0]
     assert found.code == "files.missing"
     assert "onnxruntime-qnn 2.7.0 does not fit this computer anyway" in found.remedy.words
     assert found.remedy.commands[-1].endswith("install onnxruntime-qnn==1.23.2")
@@ -201,13 +201,13 @@ def test_a_copy_that_is_there_twice_is_taken_away_twice() -> None:
 # --- all of them ---
 
 
-def _machines() -> Iterator[tuple[str, SimulatedMachine, Order, str | None]]:
+def _machines() -> Iterator[tuple[str, SimulatedMachine, SurveyOptions, str | None]]:
     """All broken ones, as they are and with drivers of two older versions of QNN. With a probe's own words they
     would show nothing of ours."""
     for case in (*ATTEMPTS, *BROKEN):
         for system in HERE:
             built = case.build()
-            machine, order = built if isinstance(built, tuple) else (built, Order())
+            machine, order = built if isinstance(built, tuple) else (built, SurveyOptions())
             if system is not None:
                 if machine.system != "Windows" or machine.machine != "ARM64":
                     continue
@@ -289,7 +289,7 @@ def test_a_host_is_set_up_with_the_options_of_the_findings_own_fix(monkeypatch: 
     install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
     add_python(machine, r"C:\Python313-arm64")
     machine.environ["QNNBRIDGE_HOST_PYTHON"] = r"C:\gone\python.exe"
-    report = diagnose(survey(machine, Order()))
+    report = diagnose(survey(machine, SurveyOptions()))
     ran: list[tuple[str, ...]] = []
 
     def record(*arguments: str) -> str:
@@ -304,7 +304,7 @@ def test_a_host_is_set_up_with_the_options_of_the_findings_own_fix(monkeypatch: 
 
 
 def test_what_has_no_set_up_in_its_fix_is_not_mended_by_one() -> None:
-    report = diagnose(survey(snapdragon(system_qnn="2.40.0.0")[0], Order()))
+    report = diagnose(survey(snapdragon(system_qnn="2.40.0.0")[0], SurveyOptions()))
     asked: list[str] = []
     lines = examine.apply_fixes(report, lambda question: bool(asked.append(question)))  # type: ignore[func-returns-value]
     assert asked == []
@@ -334,7 +334,7 @@ def test_a_path_with_spaces_is_gone_to_because_no_command_starts_it_in_both_shel
 def test_a_path_with_spaces_is_quoted_for_sh() -> None:
     machine = linux()
     make_host(add_python(machine, "/opt/my python", "3.11.7", "x86_64", running=True))
-    facts = survey(machine, Order())
+    facts = survey(machine, SurveyOptions())
     (line,) = python_lines(facts, facts.host.path, "-m pip list")
     assert line == "'/opt/my python/bin/python3' -m pip list"
 
@@ -344,7 +344,7 @@ def test_the_folder_of_an_old_release_is_removed_by_a_command_that_runs(tmp_path
     machine = linux()
     host = make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
     install_small(host, "unrelated")
-    facts = survey(machine, Order())
+    facts = survey(machine, SurveyOptions())
     folder = f"{tmp_path}/site/onnxruntime"
     remedy = advice.after_removal(facts, folder, "2.7.0")
     line = remedy.commands[1].replace("/opt/python/bin/python3", shutil.which("python3") or "python3")
@@ -357,7 +357,9 @@ def test_a_variable_that_would_win_over_the_new_host_is_removed_with_it() -> Non
     machine = windows_on_arm(home=r"C:\Users\Jürgen")
     install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
     machine.environ["QNNBRIDGE_HOST_PYTHON"] = r"C:\gone\python.exe"
-    found = next(one for one in diagnose(survey(machine, Order())).findings if one.code == "host.file-missing")
+    found = next(
+        one for one in diagnose(survey(machine, SurveyOptions())).findings if one.code == "host.file-missing"
+    )
     assert found.remedy.commands == (
         r"qnnbridge setup-host --dir C:\qnnbridge\host",
         "powershell -Command \"[Environment]::SetEnvironmentVariable('QNNBRIDGE_HOST_PYTHON', '', 'User')\"",
@@ -387,7 +389,7 @@ def test_an_interpreter_without_packages_gets_no_line_that_says_packages_are_wel
     machine = linux()
     install_bridge(add_python(machine, "/opt/app", "3.12.4", "x86_64", running=True))
     bare = add_python(machine, "/opt/bare", "3.11.7", "x86_64")
-    report = diagnose(survey(machine, Order(host_python=bare.executable)))
+    report = diagnose(survey(machine, SurveyOptions(host_python=bare.executable)))
     assert "packages" not in [one.check for one in report.healthy]
     (found,) = report.findings
     assert found.title.endswith(
@@ -403,7 +405,7 @@ def test_where_pip_must_not_install_an_environment_is_made(running: bool) -> Non
         install_bridge(add_python(machine, "/opt/app", "3.12.4", "x86_64", running=True))
     managed = add_python(machine, "/usr", "3.11.7", "x86_64", running=running)
     managed.answer(externally_managed=True)
-    facts = survey(machine, Order(host_python=None if running else managed.executable))
+    facts = survey(machine, SurveyOptions(host_python=None if running else managed.executable))
     found = next(one for one in diagnose(facts).findings if one.code == "host.packages-missing")
     assert found.remedy.commands == ("qnnbridge setup-host",)
     assert "belongs to the system" in found.remedy.words
@@ -451,7 +453,7 @@ def test_each_interpreter_of_the_path_is_listed_once_whatever_its_names_are() ->
     machine = linux_with_an_old_application()
     for name in ("python3", "python3.11"):
         machine.put(f"/bin/{name}", File(6_000_000, library=Library("x86_64")))
-    found = survey(machine, Order()).interpreters
+    found = survey(machine, SurveyOptions()).interpreters
     assert [(one.path, one.version) for one in found] == [
         ("/opt/app/bin/python3", "3.10.14"),
         ("/usr/bin/python3", "3.11"),
@@ -465,7 +467,7 @@ def test_environments_of_one_python_are_two_interpreters_though_their_links_lead
     machine.environ["PATH"] += ":/opt/other/bin"
     machine.put("/opt/other/bin/python3", File(6_000_000, library=Library("x86_64")))
     machine.links["/opt/other/bin/python3"] = "/opt/pythons/python3.10"
-    other = survey(machine, Order()).interpreters[-1]
+    other = survey(machine, SurveyOptions()).interpreters[-1]
     assert (other.path, other.refusal) == ("/opt/other/bin/python3", "host.python-too-old")
 
 

@@ -9,12 +9,12 @@ from healthy_machines import HEALTHY
 from machines import SimulatedMachine
 
 from qnnbridge_tools.doctor.diagnose import diagnose
-from qnnbridge_tools.doctor.survey import Order, survey
+from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 
 @pytest.mark.parametrize("build", HEALTHY, ids=lambda build: build.__name__)
 def test_a_healthy_computer_gets_no_finding(build: Callable[[], SimulatedMachine]) -> None:
-    report = diagnose(survey(build(), Order()))
+    report = diagnose(survey(build(), SurveyOptions()))
     assert [(finding.code, finding.seen) for finding in report.findings] == []
     assert report.exit_code == 0
     assert {line.check for line in report.healthy} >= {"computer", "host", "packages", "files", "QNN SDK"}

@@ -15,7 +15,7 @@ from qnnbridge_tools.arguments import read_dimensions
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.facts import ModelFacts, ProbeResult
 from qnnbridge_tools.doctor.findings import Report
-from qnnbridge_tools.doctor.survey import Order, survey
+from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 MODELS = Path(__file__).parents[1] / "models"
 X2_ELITE = "Snapdragon(R) X2 Elite - X2E80100 - Qualcomm(R) Oryon(TM) CPU"
@@ -37,7 +37,7 @@ def examined(machine: SimulatedMachine, model: Path, probe: ProbeResult | None =
         return (probe or well) if order.model else well
 
     machine.probe = answer  # type: ignore[method-assign]
-    return diagnose(survey(machine, Order(model=str(model))))
+    return diagnose(survey(machine, SurveyOptions(model=str(model))))
 
 
 def codes(report: Report) -> list[str]:
@@ -81,7 +81,7 @@ def test_a_free_dimension_without_a_name_is_given_by_input_and_axis(tmp_path: Pa
 
 
 def test_a_snapshot_of_before_names_all_free_dimensions_too() -> None:
-    facts = survey(simulator(), Order())
+    facts = survey(simulator(), SurveyOptions())
     model = ModelFacts("net.onnx", dynamic=("x: N, M", "z: N"))
     (found,) = diagnose(dataclasses.replace(facts, model=model)).findings
     assert found.remedy.commands == ("qnnbridge run net.onnx --random --dim N=SIZE --dim M=SIZE",)
@@ -95,7 +95,7 @@ def test_free_dimensions_that_the_user_has_fixed_are_no_finding() -> None:
 def test_free_dimensions_are_found_without_a_probe_too() -> None:
     machine = simulator()
     machine.put(str(MODELS / "pnet.onnx"))
-    report = diagnose(survey(machine, Order(model=str(MODELS / "pnet.onnx"), quick=True)))
+    report = diagnose(survey(machine, SurveyOptions(model=str(MODELS / "pnet.onnx"), quick=True)))
     assert codes(report) == ["model.dynamic-shape"]
 
 
@@ -183,6 +183,6 @@ def test_a_windows_path_that_is_not_ascii_is_named(tmp_path: Path) -> None:
 def test_a_folder_is_no_model(tmp_path: Path) -> None:
     machine = simulator()
     machine.put(str(tmp_path / "net.onnx"))
-    report = diagnose(survey(machine, Order(model=str(tmp_path))))
+    report = diagnose(survey(machine, SurveyOptions(model=str(tmp_path))))
     assert codes(report) == ["model.missing"]
     assert report.findings[0].title == f"{tmp_path.name} is a folder"

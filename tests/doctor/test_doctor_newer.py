@@ -23,7 +23,7 @@ from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.facts import ProbeResult
 from qnnbridge_tools.doctor.findings import Report, Severity
-from qnnbridge_tools.doctor.survey import Order, survey
+from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 from qnnbridge_tools.versions.fitness import NEWEST_ORT_TRIED, is_untried
 
 # As they may be one day: with the files of the newest ones that there are.
@@ -63,7 +63,7 @@ def board(qnn: str, ort: str) -> SimulatedMachine:
 def report_of(machine: SimulatedMachine, probe: ProbeResult | None = None) -> Report:
     if probe is not None:
         machine.probe_result = probe
-    return diagnose(survey(machine, Order()))
+    return diagnose(survey(machine, SurveyOptions()))
 
 
 def packages_line(report: Report) -> str:
@@ -122,7 +122,7 @@ def test_whatever_it_is_called_it_is_examined_to_the_end(version: str) -> None:
 def test_a_version_that_cannot_be_read_is_unknown_and_no_fault_of_the_doctor() -> None:
     machine, _, host = snapdragon("2.9.0", ort=None)
     install_bridge(host)
-    facts = survey(machine, Order(host_python=host.executable))
+    facts = survey(machine, SurveyOptions(host_python=host.executable))
     assert advice.ort_requirement(facts, "2.x-nightly") == "onnxruntime"
     assert advice.ort_requirement(facts, "2.x-nightly", only_tried=True) == f"onnxruntime<={NEWEST_ORT_TRIED}"
     assert advice.fits(facts, "2.x-nightly")
@@ -155,7 +155,7 @@ def test_the_way_back_fits_the_driver() -> None:
     machine, _, _ = snapdragon(*NEWER, system_qnn="2.53.0.0")
     assert report_of(machine, FAILED).findings[0].remedy.commands[-1].endswith("onnxruntime-qnn==2.7.0")
     older, _, _ = snapdragon("2.7.0", ORT, system_qnn="2.51.0.0")
-    facts = survey(older, Order())
+    facts = survey(older, SurveyOptions())
     assert advice.install_known(facts, "").commands[-1].endswith('<=1.32.0" onnxruntime-qnn==2.7.0')
 
 
@@ -165,7 +165,7 @@ def test_the_way_back_fits_the_driver() -> None:
 def test_its_qnn_is_held_against_the_driver_all_the_same() -> None:
     machine, _, host = snapdragon(*NEWER, system_qnn="2.40.0.0")
     assert [one.code for one in report_of(machine).findings] == ["sdk.newer-than-system"]
-    facts = survey(machine, Order())
+    facts = survey(machine, SurveyOptions())
     assert not advice.fits(facts, QNN)
     assert advice.fits(facts, "2.8.0"), "of one that is not installed nothing is known"
     machine.remove(host.path("onnxruntime_qnn/QnnSystem.dll"))

@@ -13,9 +13,9 @@ from machines import File, install, snapdragon
 
 from qnnbridge_tools.doctor.diagnose import CHECKS, diagnose
 from qnnbridge_tools.doctor.facts import Library, ProbeResult
-from qnnbridge_tools.doctor.findings import Check, Finding, Healthy, Report, Severity
+from qnnbridge_tools.doctor.findings import Finding, Healthy, Report, Severity, SubjectCheck
 from qnnbridge_tools.doctor.report import Screen, report_document, report_text
-from qnnbridge_tools.doctor.survey import Order, survey
+from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -24,7 +24,7 @@ def report_of_much_trouble() -> Report:
     machine, _, _ = snapdragon(system_qnn="2.40.0.0")
     machine.environ["PYTHONHOME"] = r"C:\Python27"
     machine.problems[r"ACPI\QCOM0D0A\2&DABA3FF&0"] = 43
-    return diagnose(survey(machine, Order()))
+    return diagnose(survey(machine, SurveyOptions()))
 
 
 def report_of_a_ruin() -> Report:
@@ -50,7 +50,7 @@ def report_of_a_ruin() -> Report:
         machine.remove(host.path(f"onnxruntime_qnn/{name}"))
     machine.remove_folder(application.path("numpy"))
     machine.remove_folder(application.path("numpy-2.4.6.dist-info"))
-    return diagnose(survey(machine, Order(backend=r"D:\gone\QnnHtp.dll", model=r"C:\absent.onnx")))
+    return diagnose(survey(machine, SurveyOptions(backend=r"D:\gone\QnnHtp.dll", model=r"C:\absent.onnx")))
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 40), (100, 50), (120, 60)])
@@ -129,13 +129,13 @@ def _assert_commands_stand_alone(finding: Finding, lines: list[str]) -> None:
 def test_names_with_control_characters_are_shown_escaped() -> None:
     machine, _, _ = snapdragon()
     machine.environ["QNNBRIDGE_HOST_PYTHON"] = "C:\\x\x1b[2Jy.exe"
-    assert "\x1b" not in report_text(diagnose(survey(machine, Order())))
+    assert "\x1b" not in report_text(diagnose(survey(machine, SurveyOptions())))
 
 
 def test_a_probe_that_worked_on_the_npu_makes_a_prediction_a_warning() -> None:
     machine, _, _ = snapdragon(system_qnn="2.40.0.0")
     machine.probe_result = ProbeResult(simulator=False, qnn_nodes=3, difference=0.0)
-    report = diagnose(survey(machine, Order()))
+    report = diagnose(survey(machine, SurveyOptions()))
     assert [(one.code, one.severity) for one in report.findings] == [("sdk.newer-than-system", Severity.DEGRADED)]
     assert report.verdict.startswith("The NPU can be used, but ")
     assert report.exit_code == 1
@@ -144,7 +144,7 @@ def test_a_probe_that_worked_on_the_npu_makes_a_prediction_a_warning() -> None:
 def test_a_failed_probe_proves_the_cause_that_was_found() -> None:
     machine, _, _ = snapdragon("2.7.0", "1.23.2")
     machine.probe_result = ProbeResult(failed="register", message="QNN EP requires ORT >= 1.24")
-    report = diagnose(survey(machine, Order()))
+    report = diagnose(survey(machine, SurveyOptions()))
     assert [one.code for one in report.findings] == ["packages.onnxruntime-too-old"]
     assert "live probe failed accordingly" in report.findings[0].notes[-1]
 
@@ -152,14 +152,14 @@ def test_a_failed_probe_proves_the_cause_that_was_found() -> None:
 def test_a_healthy_npu_is_said_in_one_sentence() -> None:
     machine, _, _ = snapdragon()
     machine.probe_result = ProbeResult(simulator=False, qnn_nodes=3, difference=0.0)
-    report = diagnose(survey(machine, Order()))
+    report = diagnose(survey(machine, SurveyOptions()))
     assert report.verdict == "The NPU can be used."
     assert report.findings == ()
 
 
 def test_quick_makes_no_probe_and_says_so() -> None:
     machine, _, _ = snapdragon()
-    report = diagnose(survey(machine, Order(quick=True)))
+    report = diagnose(survey(machine, SurveyOptions(quick=True)))
     assert machine.probed == []
     assert "no live probe" in report.verdict
     assert report.exit_code == 0
@@ -169,16 +169,18 @@ def test_quick_does_not_hash_but_sees_sizes() -> None:
     machine, _, host = snapdragon()
     library = machine.file(host.path("onnxruntime_qnn/QnnSystem.dll"))
     library.sha256 = "ab" * 32
-    assert diagnose(survey(machine, Order(quick=True))).findings == ()
+    assert diagnose(survey(machine, SurveyOptions(quick=True))).findings == ()
     library.size -= 1
-    assert [one.code for one in diagnose(survey(machine, Order(quick=True))).findings] == ["files.truncated"]
+    assert [one.code for one in diagnose(survey(machine, SurveyOptions(quick=True))).findings] == [
+        "files.truncated"
+    ]
 
 
 def test_without_numpy_the_probe_is_skipped_and_that_is_said() -> None:
     machine, application, _ = snapdragon()
     machine.remove_folder(application.path("numpy"))
     machine.remove_folder(application.path("numpy-2.4.6.dist-info"))
-    report = diagnose(survey(machine, Order()))
+    report = diagnose(survey(machine, SurveyOptions()))
     assert machine.probed == []
     assert any("numpy" in line.text for line in report.healthy if line.check == "live probe")
 
@@ -188,8 +190,8 @@ def test_a_check_that_fails_hides_nothing_of_the_others() -> None:
         raise KeyError("x")
 
     machine, _, _ = snapdragon("2.3.0")
-    facts = survey(machine, Order())
-    report = diagnose(facts, [Check("broken", fails, lambda _facts: None), *CHECKS])
+    facts = survey(machine, SurveyOptions())
+    report = diagnose(facts, [SubjectCheck("broken", fails, lambda _facts: None), *CHECKS])
     assert [one.code for one in report.findings] == ["packages.qnn-too-old", "doctor.incomplete"]
     assert "KeyError" in report.findings[1].seen[0]
 
@@ -202,13 +204,13 @@ def test_a_computer_that_answers_a_question_with_an_error_is_examined_all_the_sa
         raise PermissionError("denied")
 
     setattr(machine, method, fails)
-    report = diagnose(survey(machine, Order()))
+    report = diagnose(survey(machine, SurveyOptions()))
     assert any(one.code == "doctor.incomplete" and "denied" in " ".join(one.seen) for one in report.findings)
 
 
 def test_the_document_is_what_the_schema_says() -> None:
     schema = json.loads((DOCS / "doctor.schema.json").read_text("utf-8"))
-    for report in (report_of_much_trouble(), diagnose(survey(snapdragon()[0], Order()))):
+    for report in (report_of_much_trouble(), diagnose(survey(snapdragon()[0], SurveyOptions()))):
         document = json.loads(json.dumps(report_document(report)))
         _hold(document, schema, schema)
 
@@ -236,9 +238,9 @@ def _hold(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> None:
 def test_installing_the_fitting_release_clears_the_finding() -> None:
     """The fix is not only named, it is right: what it installs makes the computer healthy."""
     machine, _, host = snapdragon("1.24.1", system_qnn="2.40.0.0")
-    report = diagnose(survey(machine, Order()))
+    report = diagnose(survey(machine, SurveyOptions()))
     assert "install onnxruntime-qnn==1.23.2" in report.findings[0].fix
     for name in ("onnxruntime", "onnxruntime_qnn-1.24.1.dist-info"):
         machine.remove_folder(host.path(name))
     install(host, "onnxruntime-qnn", "1.23.2")
-    assert diagnose(survey(machine, Order())).findings == ()
+    assert diagnose(survey(machine, SurveyOptions())).findings == ()

@@ -12,19 +12,19 @@ from machines import SimulatedMachine, snapdragon
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.snapshot import read_snapshot, snapshot_text
-from qnnbridge_tools.doctor.survey import Order, survey
+from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 
-def written(machine: SimulatedMachine, folder: Path, order: Order | None = None) -> Path:
+def written(machine: SimulatedMachine, folder: Path, order: SurveyOptions | None = None) -> Path:
     path = folder / "snapshot.json"
-    path.write_text(snapshot_text(survey(machine, order or Order()), machine), encoding="utf-8")
+    path.write_text(snapshot_text(survey(machine, order or SurveyOptions()), machine), encoding="utf-8")
     return path
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.name)
 def test_the_findings_of_a_snapshot_are_those_of_the_computer(broken: Broken, tmp_path: Path) -> None:
     built = broken.build()
-    machine, order = built if isinstance(built, tuple) else (built, Order())
+    machine, order = built if isinstance(built, tuple) else (built, SurveyOptions())
     report = diagnose(read_snapshot(written(machine, tmp_path, order)))
     assert [one.code for one in report.findings] == [broken.code]
 

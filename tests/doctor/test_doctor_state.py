@@ -15,7 +15,7 @@ from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge_host.cache.store import Store
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.examine import FIXES
-from qnnbridge_tools.doctor.facts import State
+from qnnbridge_tools.doctor.facts import SavedState
 from qnnbridge_tools.doctor.real_machine import RealMachine
 from qnnbridge_tools.doctor.subjects.state import survey_state
 
@@ -31,7 +31,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def state() -> State:
+def state() -> SavedState:
     return survey_state(RealMachine())
 
 
@@ -40,7 +40,7 @@ def death(**more: object) -> CrashRecord:
 
 
 def test_nothing_is_nothing(folders: Path) -> None:
-    assert state() == State()
+    assert state() == SavedState()
 
 
 def test_a_crash_report_is_a_crash_with_its_cause(folders: Path) -> None:

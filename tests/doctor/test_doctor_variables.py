@@ -12,7 +12,7 @@ from tests import needs
 from qnnbridge._launch.interpreter import configuration_file, configured_host
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.subjects.environment import FOR_DEVELOPERS, KNOWN_VARIABLES, survey_unknown_variables
-from qnnbridge_tools.doctor.survey import Order, survey
+from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "settings.md").read_text("utf-8")
@@ -78,7 +78,7 @@ def test_a_variable_of_the_drop_in_is_not_found_strange(name: str) -> None:
 def test_only_a_name_that_is_close_is_suggested(name: str, meant: str | None) -> None:
     machine, _, _ = snapdragon()
     machine.environ[name] = "x"
-    (found,) = diagnose(survey(machine, Order())).findings
+    (found,) = diagnose(survey(machine, SurveyOptions())).findings
     assert found.code == "env.unknown-variable"
     if meant is None:
         assert "Rename" not in found.fix

@@ -17,8 +17,7 @@ from qnnbridge_tools.host.figures import read_figures
 from qnnbridge_tools.host.metrics import metrics_text
 from qnnbridge_tools.host.options import DaemonOptions
 from qnnbridge_tools.host.service import TASK_NAME
-from qnnbridge_tools.top.sorting import Order
-from qnnbridge_tools.top.view import head
+from qnnbridge_tools.top.view import SortOrder, head
 
 PAGE = (Path(__file__).parents[2] / "docs" / "daemon.md").read_text("utf-8")
 COMMANDS = typer.main.get_command(app)
@@ -123,7 +122,7 @@ def test_the_table_of_metrics_is_what_is_printed() -> None:
 def test_the_live_view_on_the_page_is_one() -> None:
     for line in head(read_figures(busy_daemon())):
         assert line in part("top").splitlines()
-    assert f"(`--sort`: {', '.join(order.value for order in Order)})" in part("top")
+    assert f"(`--sort`: {', '.join(order.value for order in SortOrder)})" in part("top")
 
 
 def test_the_instructions_are_those_that_are_printed() -> None:

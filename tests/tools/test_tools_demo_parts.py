@@ -46,8 +46,8 @@ def test_an_image_of_another_size_is_refused() -> None:
 
 
 def test_the_answer_is_the_more_probable_of_both_ways() -> None:
-    assert compute.answer_of(np.array([[0.25, 0.75]])) == compute.Answer(upside_down=True, sure=0.75)
-    assert compute.answer_of(np.array([[0.9, 0.1]])) == compute.Answer(upside_down=False, sure=0.9)
+    assert compute.answer_of(np.array([[0.25, 0.75]])) == compute.LineAnswer(upside_down=True, sure=0.75)
+    assert compute.answer_of(np.array([[0.9, 0.1]])) == compute.LineAnswer(upside_down=False, sure=0.9)
 
 
 def test_the_model_tells_every_line_right_and_also_turned_around() -> None:

@@ -10,7 +10,7 @@ from qnnbridge import HostInfo, Placement
 from qnnbridge_protocol.errors import ProviderUnavailable
 from qnnbridge_tools import output
 from qnnbridge_tools.demo import compute, report
-from qnnbridge_tools.demo.compute import Computed, Outcome
+from qnnbridge_tools.demo.compute import Computed, DemoResult
 
 HOST = HostInfo(
     pid=1,
@@ -25,17 +25,17 @@ HOST = HostInfo(
 )
 
 
-def outcome(*, qnn: bool = True) -> Outcome:
+def outcome(*, qnn: bool = True) -> DemoResult:
     """Six right answers of both providers."""
     asked = compute.load_lines()
-    answers = [compute.Answer(line.upside_down, 0.99) for line in asked]
+    answers = [compute.LineAnswer(line.upside_down, 0.99) for line in asked]
     on_cpu = Computed(answers, Placement(cpu_nodes=9), load_s=0.1, run_s=0.01)
     on_qnn = Computed(answers, Placement(qnn_nodes=9), load_s=0.1, run_s=0.01)
     error = None if qnn else ProviderUnavailable("No QNN here.", fix="Install it.")
-    return Outcome(asked, on_qnn if qnn else None, error, on_cpu, HOST, ready_s=0.2)
+    return DemoResult(asked, on_qnn if qnn else None, error, on_cpu, HOST, ready_s=0.2)
 
 
-def with_wrong_answer(provider: str) -> Outcome:
+def with_wrong_answer(provider: str) -> DemoResult:
     good = outcome()
     computed = good.qnn if provider == "qnn" else good.cpu
     assert computed is not None

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.host import service
-from qnnbridge_tools.host.service import Service, this_computer
+from qnnbridge_tools.host.service import ServiceCommand, this_computer
 
 NAMESPACE = {"t": service.NAMESPACE}
-ODD = Service(
+ODD = ServiceCommand(
     "/opt/my python/bin/python3",
     ("-m", "qnnbridge_tools", "host", "run", "--python", '/opt/50% of $HOME/"q"\\x'),
     {"QNNBRIDGE_STATE_DIR": "/var/tmp/50% of it", "QNNBRIDGE_CACHE_MAX_BYTES": "20G"},
@@ -79,7 +79,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     """With every kind of character that means something to it. Without systemd: by the words alone."""
     program = tmp_path / "my python"
     program.symlink_to(sys.executable)
-    odd = Service(str(program), ODD.arguments, ODD.environment, "")
+    odd = ServiceCommand(str(program), ODD.arguments, ODD.environment, "")
     text = service.unit_text(odd, 4)
     assert unescaped(sections(text)["Service"]["ExecStart"]) == [str(program), *ODD.arguments]
     path = tmp_path / service.UNIT_NAME
@@ -179,7 +179,7 @@ def test_on_windows_the_interpreter_without_a_console_is_taken(
 def test_variables_that_a_task_would_not_get_are_named() -> None:
     note = service.variables_note(ODD)
     assert 'setx QNNBRIDGE_STATE_DIR "/var/tmp/50% of it"' in note
-    assert service.variables_note(Service("", (), {}, "")) == ""
+    assert service.variables_note(ServiceCommand("", (), {}, "")) == ""
 
 
 # --- the command ---

@@ -34,8 +34,8 @@ from qnnbridge_tools.setup_host.environment import (
     check_free,
     recover,
 )
-from qnnbridge_tools.setup_host.interpreters import Answer, Candidate, ask, candidates
-from qnnbridge_tools.setup_host.plan import Choice, Facts, choose, toml_string, with_host
+from qnnbridge_tools.setup_host.interpreters import BaseCandidate, PythonTraits, ask, candidates
+from qnnbridge_tools.setup_host.plan import HostChoice, NpuTraits, choose, toml_string, with_host
 from qnnbridge_tools.setup_host.report import cmd_text, posix_text, powershell_text
 from qnnbridge_tools.setup_host.requirements import COMPANIONS, Source, find_source, requirements
 from qnnbridge_tools.setup_host.steps import setup_environment, write_text
@@ -311,8 +311,10 @@ def surroundings(
     )
 
 
-def answer(version: tuple[int, int], platform: str = "linux-x86_64", base: str = "/base", **more: bool) -> Answer:
-    return Answer(
+def answer(
+    version: tuple[int, int], platform: str = "linux-x86_64", base: str = "/base", **more: bool
+) -> PythonTraits:
+    return PythonTraits(
         version=(*version, 1),
         platform=platform,
         base=base,
@@ -330,13 +332,13 @@ def program(path: Path, header: str = "x86_64.so") -> str:
     return str(path)
 
 
-def asker(answers: dict[str, Answer | str]) -> Callable[[str], Answer | str]:
+def asker(answers: dict[str, PythonTraits | str]) -> Callable[[str], PythonTraits | str]:
     return lambda path: answers[path]
 
 
 def test_a_real_interpreter_tells_what_it_is() -> None:
     told = ask(sys.executable)
-    assert isinstance(told, Answer)
+    assert isinstance(told, PythonTraits)
     assert told.version == sys.version_info[:3]
     assert told.has_venv
     assert os.path.samefile(told.base, sys._base_executable)  # type: ignore[attr-defined]
@@ -387,7 +389,7 @@ def test_candidates_come_from_the_path_newest_first_and_each_once(tmp_path: Path
     old, new = program(tmp_path / "a" / "python3.11"), program(tmp_path / "b" / "python3.13")
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "python3").symlink_to(new)
-    answers: dict[str, Answer | str] = {
+    answers: dict[str, PythonTraits | str] = {
         old: answer((3, 11), base=old),
         new: answer((3, 13), base=new),
         str(tmp_path / "c" / "python3"): answer((3, 13), base=new),
@@ -406,7 +408,7 @@ def test_candidates_come_from_the_path_newest_first_and_each_once(tmp_path: Path
         ("does not run: exit code 1", "does not run: exit code 1"),
     ],
 )
-def test_why_an_interpreter_was_passed_over_is_told(tmp_path: Path, told: Answer | str, why: str) -> None:
+def test_why_an_interpreter_was_passed_over_is_told(tmp_path: Path, told: PythonTraits | str, why: str) -> None:
     path = program(tmp_path / "python3.12")
     looked_at: list[str] = []
     assert candidates(surroundings(path=str(tmp_path)), None, looked_at, asker({path: told})) == []
@@ -448,14 +450,14 @@ def test_a_named_interpreter_that_does_not_exist_is_told_with_the_registered_one
 # --- the choice ------------------------------------------------------------------------------------
 
 
-def arm(*versions: tuple[int, int]) -> list[Candidate]:
-    return [Candidate(f"C:/Python{v[1]}/python.exe", answer(v, "win-arm64")) for v in versions]
+def arm(*versions: tuple[int, int]) -> list[BaseCandidate]:
+    return [BaseCandidate(f"C:/Python{v[1]}/python.exe", answer(v, "win-arm64")) for v in versions]
 
 
 def chosen(
-    found: list[Candidate], version: str | None = None, system_sdk: str | None = "2.40", *, force: bool = False
-) -> Choice:
-    return choose(found, version, Facts(system_sdk, 73), surroundings("ARM64"), [], force=force)
+    found: list[BaseCandidate], version: str | None = None, system_sdk: str | None = "2.40", *, force: bool = False
+) -> HostChoice:
+    return choose(found, version, NpuTraits(system_sdk, 73), surroundings("ARM64"), [], force=force)
 
 
 def test_the_release_decides_which_interpreter_is_taken() -> None:
@@ -484,7 +486,7 @@ def test_what_has_no_wheel_cannot_be_forced() -> None:
         chosen(arm((3, 14)), "1.23.2", force=True)
     assert "--force" not in str(raised.value.fix)
     with pytest.raises(NothingFits, match=r"There is no onnxruntime-qnn 1\.23\.2 for linux_x86_64"):
-        choose([Candidate("/p", answer((3, 13)))], "1.23.2", Facts(), surroundings(), [], force=True)
+        choose([BaseCandidate("/p", answer((3, 13)))], "1.23.2", NpuTraits(), surroundings(), [], force=True)
 
 
 def test_an_unknown_version_is_bad_input() -> None:
@@ -497,7 +499,7 @@ def test_an_unknown_version_is_bad_input() -> None:
 
 def test_without_any_interpreter_it_says_what_to_install() -> None:
     with pytest.raises(HostNotFound) as raised:
-        choose([], None, Facts(), surroundings("x64", "ARM64"), ["PATH: nothing"], force=False)
+        choose([], None, NpuTraits(), surroundings("x64", "ARM64"), ["PATH: nothing"], force=False)
     assert raised.value.evidence == ("PATH: nothing",)
     assert "Windows installer (ARM64)" in str(raised.value.fix)
 

@@ -13,8 +13,7 @@ from tests.tools.daemon_documents import busy_daemon, idle_daemon
 from qnnbridge_protocol.errors import HostCrashed
 from qnnbridge_tools.host.figures import Figures, read_figures
 from qnnbridge_tools.top.live import after_key, refreshed
-from qnnbridge_tools.top.sorting import Order, in_order
-from qnnbridge_tools.top.view import Page, draw
+from qnnbridge_tools.top.view import Page, SortOrder, draw, in_order
 
 INTERVAL_S = 1.0
 
@@ -33,7 +32,7 @@ def drawn(page: Page, width: int = 160, height: int = 40) -> list[str]:
 
 
 def page(found: Figures | None = None, **changes: Any) -> Page:
-    return dataclasses.replace(Page(found, Order.RATE, False, INTERVAL_S), **changes)
+    return dataclasses.replace(Page(found, SortOrder.RATE, False, INTERVAL_S), **changes)
 
 
 def crowd(clients: int, models: int) -> Figures:
@@ -98,15 +97,15 @@ def test_what_does_not_fit_is_counted() -> None:
 @pytest.mark.parametrize(
     ("order", "clients"),
     [
-        (Order.RATE, [5001, 5002]),
-        (Order.CALLS, [5001, 5002]),
-        (Order.LATENCY, [5002, 5001]),
-        (Order.ERRORS, [5001, 5002]),
-        (Order.MEMORY, [5001, 5002]),
-        (Order.NAME, [5001, 5002]),
+        (SortOrder.RATE, [5001, 5002]),
+        (SortOrder.CALLS, [5001, 5002]),
+        (SortOrder.LATENCY, [5002, 5001]),
+        (SortOrder.ERRORS, [5001, 5002]),
+        (SortOrder.MEMORY, [5001, 5002]),
+        (SortOrder.NAME, [5001, 5002]),
     ],
 )
-def test_orders(order: Order, clients: list[int]) -> None:
+def test_orders(order: SortOrder, clients: list[int]) -> None:
     document = busy_daemon()
     document["clients"].reverse()
     assert [client.pid for client in in_order(figures(document), order).clients] == clients
@@ -119,15 +118,15 @@ def test_keys_change_order_and_direction_and_others_nothing() -> None:
     for key in ("s", "s", "r", "x", ""):
         seen.append(after_key(seen[-1], key))
     assert [(one.order, one.reverse) for one in seen] == [
-        (Order.RATE, False),
-        (Order.CALLS, False),
-        (Order.LATENCY, False),
-        (Order.LATENCY, True),
-        (Order.LATENCY, True),
-        (Order.LATENCY, True),
+        (SortOrder.RATE, False),
+        (SortOrder.CALLS, False),
+        (SortOrder.LATENCY, False),
+        (SortOrder.LATENCY, True),
+        (SortOrder.LATENCY, True),
+        (SortOrder.LATENCY, True),
     ]
     assert "sorted by latency, reversed" in drawn(seen[-1])[-1]
-    assert list(Order)[-1].next is Order.RATE
+    assert list(SortOrder)[-1].next is SortOrder.RATE
 
 
 def test_a_daemon_that_goes_away_leaves_the_last_figures_with_the_reason() -> None:

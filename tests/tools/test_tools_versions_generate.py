@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from qnnbridge_host.model.release_table import read_table
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.versions import generate, index, wheels
+from qnnbridge_tools.versions import generate, wheels
 from qnnbridge_tools.versions.wheels import WheelReader
 
 HEADERS = Path(__file__).parents[1] / "unit" / "data" / "executables"
@@ -212,9 +212,9 @@ def generate_app() -> Any:
 def test_an_index_that_does_not_answer_is_not_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
-    monkeypatch.setattr(index, "PIP_RETRIES", "1")
-    with pytest.raises(index.IndexUnreachable) as raised:
-        index.published(index.Target("win_arm64", "3.13"))
+    monkeypatch.setattr(wheels, "PIP_RETRIES", "1")
+    with pytest.raises(wheels.IndexUnreachable) as raised:
+        wheels.published(wheels.WheelTarget("win_arm64", "3.13"))
     assert any("onnection" in line for line in raised.value.evidence)
 
 
@@ -222,10 +222,10 @@ def test_an_index_that_does_not_answer_is_not_an_empty_one(monkeypatch: pytest.M
 def test_the_table_equals_what_is_inside_wheels_of_the_index(
     version: str, family: str, python: str, tmp_path: Path
 ) -> None:
-    target = index.Target(family, python)
+    target = wheels.WheelTarget(family, python)
     try:
-        found = WheelReader().read(index.download(version, target, tmp_path))
-    except index.IndexUnreachable as error:
+        found = WheelReader().read(wheels.download(version, target, tmp_path))
+    except wheels.IndexUnreachable as error:
         pytest.skip(f"no package index: {error.evidence[-1:] or error.message}")
     table = json.loads(generate.default_table().read_text("utf-8"))
     stated = generate.by_file(table["releases"])[found["wheels"][0]["file"]]
@@ -238,15 +238,15 @@ def test_a_table_that_states_something_else_than_a_wheel_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole check, with pip and a folder of wheels in place of the index: each line of it names a lie."""
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
+    folder = tmp_path / "wheels"
+    folder.mkdir()
     made = generate.make_document(
-        [WheelReader().read(plugin_wheel(wheels, python)) for python in ("cp312", "cp313")], "2026-01-01"
+        [WheelReader().read(plugin_wheel(folder, python)) for python in ("cp312", "cp313")], "2026-01-01"
     )
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    wanted = [("9.0.0", index.Target("win_amd64", python)) for python in ("3.12", "3.13")]
+    wanted = [("9.0.0", wheels.WheelTarget("win_amd64", python)) for python in ("3.12", "3.13")]
 
     (release,) = made["releases"]
     release["library_sets"][1]["stubs"] = [68, 73]

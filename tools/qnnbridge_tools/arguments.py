@@ -195,7 +195,7 @@ def session_options(dimensions: Dimensions) -> SessionOptions | None:
 
 def refuse_unknown(scans: Sequence[ModelScan], dimensions: Dimensions) -> None:
     """Raises `OptionError` for a `--dim` that no input of these models has: ONNX Runtime says nothing of it."""
-    if any(scan.format == "ort" for scan in scans):  # nobody can look into those
+    if any(scan.format == "ort" for scan in scans):  # this format cannot be read here
         return
     refuse_unknown_of([node for scan in scans for node in scan.inputs], dimensions)
 

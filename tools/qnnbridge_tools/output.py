@@ -145,7 +145,7 @@ def reader_is_gone(error: OSError) -> bool:
 
 
 def refuse_without_reader() -> None:
-    """For a command that waits for something to print. Raises `BrokenPipeError` if nobody would read it: that shows
+    """For a command that waits for something to print. Raises `BrokenPipeError` if the reader is gone: that shows
     by itself only with the next line, which may never come."""
     if sys.platform == "win32":
         return

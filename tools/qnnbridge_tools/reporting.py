@@ -26,7 +26,7 @@ EXIT_DAEMON_UNREACHABLE = 6
 EXIT_DAEMON_OTHER_VERSION = 7
 EXIT_INTERRUPTED = 130
 
-# What the person who typed the command can put right in the command or its files.
+# Errors that a change of the command or its files puts right.
 _BAD_INPUT: tuple[type[errors.BridgeError], ...] = (
     errors.OptionError,
     errors.TooLarge,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Summary:
+class TensorSummary:
     """``least``, ``greatest`` and ``mean`` are of the finite elements; None where there is none to speak of."""
 
     kind: str
@@ -45,29 +45,29 @@ class Summary:
         return texts[0], texts[1], texts[2]
 
 
-def summarize(value: Any) -> Summary:
+def summarize(value: Any) -> TensorSummary:
     """Of any value that a session gives: arrays, types that numpy cannot name, sequences, maps, None."""
     if isinstance(value, np.ndarray):
         return _of_array(value, str(value.dtype) if value.dtype != object else "string")
     if isinstance(value, (list, tuple)):
-        return Summary(f"sequence of {len(value)}", None)
+        return TensorSummary(f"sequence of {len(value)}", None)
     if isinstance(value, dict):
-        return Summary(f"map of {len(value)}", None)
+        return TensorSummary(f"map of {len(value)}", None)
     if value is None:
-        return Summary("empty optional", None)
+        return TensorSummary("empty optional", None)
     if isinstance(value, Typed):
         kind = value.element_type.text
         if ml_dtype(value.element_type) is None:  # without ml_dtypes these are bits, not numbers
-            return Summary(kind, value.shape)
+            return TensorSummary(kind, value.shape)
         return _of_array(value.numpy(), kind)
     if isinstance(value, Sparse):
-        return Summary(f"sparse {value.format}", tuple(value.dense_shape))
-    return Summary(type(value).__name__, None)
+        return TensorSummary(f"sparse {value.format}", tuple(value.dense_shape))
+    return TensorSummary(type(value).__name__, None)
 
 
-def _of_array(array: npt.NDArray[Any], kind: str) -> Summary:
+def _of_array(array: npt.NDArray[Any], kind: str) -> TensorSummary:
     if array.size == 0 or array.dtype.kind in "OUSMm":
-        return Summary(kind, array.shape)
+        return TensorSummary(kind, array.shape)
     if array.dtype.kind == "c":
         array = np.abs(array)
     elif array.dtype.kind not in "biu":
@@ -75,8 +75,8 @@ def _of_array(array: npt.NDArray[Any], kind: str) -> Summary:
     finite = array if array.dtype.kind in "biu" else array[np.isfinite(array)]
     not_finite = int(array.size - finite.size)
     if finite.size == 0:
-        return Summary(kind, array.shape, not_finite=not_finite)
-    return Summary(
+        return TensorSummary(kind, array.shape, not_finite=not_finite)
+    return TensorSummary(
         kind,
         array.shape,
         float(finite.min()),
@@ -352,11 +352,11 @@ def document(request: RunRequest, result: RunResult) -> dict[str, Any]:
     }
 
 
-def _shape(told: Summary) -> str:
+def _shape(told: TensorSummary) -> str:
     return "-" if told.shape is None else output.shape_text(told.shape)
 
 
-def _summary_document(told: Summary) -> dict[str, Any]:
+def _summary_document(told: TensorSummary) -> dict[str, Any]:
     return {
         "dtype": told.kind,
         "shape": told.shape,

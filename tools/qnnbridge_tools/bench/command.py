@@ -42,7 +42,7 @@ def bench(
 
         if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
             raise OptionError(f"{html} cannot be written: it is a folder, or lies in none.")
-        request = work.Request(
+        request = work.BenchRequest(
             model=model,
             providers=(f"{provider.name}ExecutionProvider",),
             fallback=fallback.value,

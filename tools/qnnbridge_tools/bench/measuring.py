@@ -69,7 +69,7 @@ def race(
     counts = {contender.name: _calls_in(contender, turn_s) for contender in contenders}
     taken: dict[str, list[Sequence[int]]] = {contender.name: [] for contender in contenders}
     for number in range(rounds):
-        # Every other round backwards: nobody always comes behind the same neighbour.
+        # Every other round backwards: no contender always follows the same neighbour.
         for contender in contenders if number % 2 == 0 else reversed(contenders):
             contender.batch(1)  # what the neighbour has pushed out of the caches is fetched again
             taken[contender.name].append(contender.batch(counts[contender.name]))

@@ -12,7 +12,7 @@ from qnnbridge_tools import output, session_report
 from qnnbridge_tools.bench.hosts import DIRECT, WAYS, WAYS_IN_WORDS
 from qnnbridge_tools.bench.measuring import Timing
 from qnnbridge_tools.bench.moments import DIRECT_SESSION, EMPTY, MOMENTS_IN_WORDS, READY, SESSION
-from qnnbridge_tools.bench.work import Measured, Row
+from qnnbridge_tools.bench.work import CallTimings, Measured
 
 if TYPE_CHECKING:
     from qnnbridge_protocol.specs import Placement
@@ -68,7 +68,7 @@ def print_measured(measured: Measured) -> None:
 
 
 def notes(measured: Measured) -> list[str]:
-    """What somebody must know who compares these numbers with others."""
+    """What limits a comparison of these numbers with others."""
     said = []
     noisy = [f"{row.name} {way}" for row in measured.rows for way in WAYS if row.timings[way].noise > NOISY]
     if noisy:
@@ -133,7 +133,7 @@ def _timing_document(timing: Timing, direct: Timing) -> dict[str, Any]:
     }
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: CallTimings) -> list[str]:
     direct = row.timings[DIRECT].median_s
     cells = [row.name]
     for way in WAYS:
@@ -228,7 +228,7 @@ def _short(name: str) -> str:
     return name if len(name) <= NAME_CHARACTERS else name[: NAME_CHARACTERS - 1] + "…"
 
 
-def _call_rows(row: Row) -> list[tuple[str, ...]]:
+def _call_rows(row: CallTimings) -> list[tuple[str, ...]]:
     direct = row.timings[WAYS[0]].median_s
     rows = []
     for way in WAYS:
@@ -248,7 +248,7 @@ def _call_rows(row: Row) -> list[tuple[str, ...]]:
     return rows
 
 
-def _chart(rows: list[Row]) -> str:
+def _chart(rows: list[CallTimings]) -> str:
     """Bars on a logarithmic scale: from 4 KB to 32 MB lie three powers of ten."""
     medians = [timing.median_s * 1e6 for row in rows for timing in row.timings.values()]
     low, high = math.floor(math.log10(min(medians))), math.ceil(math.log10(max(medians)) + 1e-9)

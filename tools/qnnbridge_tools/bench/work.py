@@ -128,7 +128,7 @@ THOROUGH = Effort(tuple(SIZES), rounds=15, turn_s=0.08, crowd_s=0.4, starts=7, k
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Request:
+class BenchRequest:
     """The command line, read. model: the user's own; ``None`` for ours."""
 
     model: Path | None
@@ -141,7 +141,7 @@ class Request:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class CallTimings:
     """One model, or one size, made all ways."""
 
     name: str
@@ -154,7 +154,7 @@ class Measured:
     """crowds: calls a second by number of threads. starts, recovery_s: seconds of each try. load: of the machine,
     before and behind, as far as the system tells."""
 
-    rows: list[Row]
+    rows: list[CallTimings]
     crowds: dict[int, float]
     starts: dict[str, list[float]]
     recovery_s: list[float]
@@ -166,8 +166,8 @@ class Measured:
     cpus: int
 
 
-def perform(request: Request, say: Callable[[str], None]) -> Measured:
-    """say: told what is being done, for somebody who waits."""
+def perform(request: BenchRequest, say: Callable[[str], None]) -> Measured:
+    """say: gets a line for each step."""
     if request.model is not None and not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
     _check_dimensions(request)
@@ -178,7 +178,7 @@ def perform(request: Request, say: Callable[[str], None]) -> Measured:
         raise
 
 
-def _check_dimensions(request: Request) -> None:
+def _check_dimensions(request: BenchRequest) -> None:
     if not request.dimensions.by_name and not request.dimensions.by_axis:
         return
     if request.model is None:
@@ -188,7 +188,7 @@ def _check_dimensions(request: Request) -> None:
     arguments.refuse_unknown((scan_model(request.model, count_nodes=False),), request.dimensions)
 
 
-def _performed(request: Request, say: Callable[[str], None]) -> Measured:
+def _performed(request: BenchRequest, say: Callable[[str], None]) -> Measured:
     effort = request.effort
     before = _load()
     say("starting hosts")
@@ -209,7 +209,7 @@ def _performed(request: Request, say: Callable[[str], None]) -> Measured:
 
 
 def _subjects(
-    request: Request, rig: Rig
+    request: BenchRequest, rig: Rig
 ) -> tuple[list[tuple[str, Subject]], Placement | None, dict[str, Any] | None]:
     """What to measure by name; of the user's model where it runs and how its session is made, too."""
     if request.model is None:
@@ -221,8 +221,8 @@ def _subjects(
 
 
 def _race(
-    rig: Rig, todo: list[tuple[str, Subject]], request: Request, say: Callable[[str], None]
-) -> tuple[list[Row], bool]:
+    rig: Rig, todo: list[tuple[str, Subject]], request: BenchRequest, say: Callable[[str], None]
+) -> tuple[list[CallTimings], bool]:
     rows, held = [], request.pin
     for name, subject in todo:
         say(f"calls: {name}")
@@ -233,7 +233,7 @@ def _race(
                 timings = race(contenders, rounds=request.effort.rounds, turn_s=request.effort.turn_s)
         finally:
             close()
-        rows.append(Row(name, sum(value.nbytes for value in subject.feed.values()), timings))
+        rows.append(CallTimings(name, sum(value.nbytes for value in subject.feed.values()), timings))
     return rows, held
 
 

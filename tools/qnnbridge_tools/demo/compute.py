@@ -36,7 +36,7 @@ class TextLine:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class LineAnswer:
     """What the model says of one line; ``sure`` is the probability of what it found."""
 
     upside_down: bool
@@ -70,17 +70,17 @@ def model_input(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     return tensor
 
 
-def answer_of(probabilities: npt.NDArray[Any]) -> Answer:
+def answer_of(probabilities: npt.NDArray[Any]) -> LineAnswer:
     """From the model's output, the probabilities of 0 and of 180 degrees."""
     upright, turned = (float(p) for p in probabilities.reshape(-1))
-    return Answer(upside_down=turned > upright, sure=max(upright, turned))
+    return LineAnswer(upside_down=turned > upright, sure=max(upright, turned))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Computed:
     """One provider's answers, in the order of the lines. Durations in seconds."""
 
-    answers: list[Answer]
+    answers: list[LineAnswer]
     placement: Placement
     load_s: float
     run_s: float  # median of one line
@@ -90,7 +90,7 @@ class Computed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoResult:
     """The whole demo. ``qnn`` is None where the host has no QNN; ``qnn_error`` then says why.
 
     ready_s: from nothing to a host that has ONNX Runtime loaded, in seconds.
@@ -115,7 +115,7 @@ class Outcome:
         return max(abs(_turned(q) - _turned(c)) for q, c in zip(self.qnn.answers, self.cpu.answers, strict=True))
 
 
-def compute(*, host_python: str | None = None, timeout_s: float | None = None) -> Outcome:
+def compute(*, host_python: str | None = None, timeout_s: float | None = None) -> DemoResult:
     """Starts a host of its own, asks both providers, ends the host."""
     from qnnbridge import Host
 
@@ -131,7 +131,7 @@ def compute(*, host_python: str | None = None, timeout_s: float | None = None) -
         except ProviderUnavailable as error:
             qnn_error = error
         cpu = _ask("CPUExecutionProvider", model, asked, host, timeout_s)
-        return Outcome(asked=asked, qnn=qnn, qnn_error=qnn_error, cpu=cpu, host=info, ready_s=ready_s)
+        return DemoResult(asked=asked, qnn=qnn, qnn_error=qnn_error, cpu=cpu, host=info, ready_s=ready_s)
 
 
 def _ask(provider: str, model: Path, asked: list[TextLine], host: Host, timeout_s: float | None) -> Computed:
@@ -140,7 +140,7 @@ def _ask(provider: str, model: Path, asked: list[TextLine], host: Host, timeout_
     begun = time.perf_counter()
     with InferenceSession(str(model), providers=[provider], host=host, timeout=timeout_s) as session:
         load_s = time.perf_counter() - begun
-        answers: list[Answer] = []
+        answers: list[LineAnswer] = []
         durations: list[float] = []
         for line in asked:
             feeds = {INPUT_NAME: model_input(line.image)}
@@ -151,5 +151,5 @@ def _ask(provider: str, model: Path, asked: list[TextLine], host: Host, timeout_
         return Computed(answers, session.placement, load_s, statistics.median(durations))
 
 
-def _turned(answer: Answer) -> float:
+def _turned(answer: LineAnswer) -> float:
     return answer.sure if answer.upside_down else 1 - answer.sure

@@ -32,7 +32,7 @@ MARGIN_PX = 14
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class LineSource:
     text: str
     upside_down: bool
     font: str
@@ -41,12 +41,12 @@ class Line:
 
 
 LINES = (
-    Line("Departures", False, "DejaVuSans-Bold.ttf", (250, 240, 120), (24, 32, 60)),
-    Line("Exit 9", True, "DejaVuSans.ttf", (200, 205, 215), (246, 246, 250)),  # short and faint: less sure
-    Line("Invoice 2024-0718", False, "DejaVuSansMono.ttf", (40, 40, 40), (250, 248, 240)),
-    Line("Total: 128.40 EUR", True, "DejaVuSerif.ttf", (20, 20, 20), (255, 255, 255)),
-    Line("THIS SIDE UP", True, "DejaVuSans-Bold.ttf", (60, 30, 20), (196, 160, 112)),
-    Line("Kind regards", False, "DejaVuSerif-Italic.ttf", (20, 30, 120), (246, 246, 250)),
+    LineSource("Departures", False, "DejaVuSans-Bold.ttf", (250, 240, 120), (24, 32, 60)),
+    LineSource("Exit 9", True, "DejaVuSans.ttf", (200, 205, 215), (246, 246, 250)),  # short and faint: less sure
+    LineSource("Invoice 2024-0718", False, "DejaVuSansMono.ttf", (40, 40, 40), (250, 248, 240)),
+    LineSource("Total: 128.40 EUR", True, "DejaVuSerif.ttf", (20, 20, 20), (255, 255, 255)),
+    LineSource("THIS SIDE UP", True, "DejaVuSans-Bold.ttf", (60, 30, 20), (196, 160, 112)),
+    LineSource("Kind regards", False, "DejaVuSerif-Italic.ttf", (20, 30, 120), (246, 246, 250)),
 )
 
 
@@ -66,7 +66,7 @@ def fixed_model(source: bytes) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def rendered(line: Line) -> np.ndarray[Any, Any]:
+def rendered(line: LineSource) -> np.ndarray[Any, Any]:
     """The line as PaddleOCR would hand it to the classifier: RGB, 48 high, at most 192 wide, not yet padded."""
     font = ImageFont.truetype(line.font, RENDER_HEIGHT_PX - 2 * MARGIN_PX)
     left, top, right, bottom = font.getbbox(line.text)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_tools import output, session_report
-from qnnbridge_tools.demo.compute import Answer, Computed, Outcome
+from qnnbridge_tools.demo.compute import Computed, DemoResult, LineAnswer
 
 GLYPHS = " ▀▄█"
 SCALE = 3  # image pixels to one pixel of the preview, both ways
@@ -43,7 +43,7 @@ def print_question() -> None:
     print("Which way up is each line of text? (text-direction classifier of PaddleOCR)\n", flush=True)
 
 
-def print_outcome(outcome: Outcome) -> None:
+def print_outcome(outcome: DemoResult) -> None:
     wide_enough = shutil.get_terminal_size().columns >= PREVIEW_COLUMNS
     if output.is_terminal() and wide_enough and output.can_print(GLYPHS):
         _print_drawn(outcome)
@@ -63,7 +63,7 @@ def print_outcome(outcome: Outcome) -> None:
     output.print_pairs("How long it took", _time_pairs(outcome))
 
 
-def document(outcome: Outcome) -> dict[str, Any]:
+def document(outcome: DemoResult) -> dict[str, Any]:
     return {
         "ok": outcome.ok,
         "lines": [
@@ -93,22 +93,22 @@ def document(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _judged(outcome: Outcome) -> Computed:
+def _judged(outcome: DemoResult) -> Computed:
     """QNN's answers; the CPU's only where there is no QNN."""
     return outcome.qnn or outcome.cpu
 
 
-def _right(outcome: Outcome, number: int) -> bool:
+def _right(outcome: DemoResult, number: int) -> bool:
     return _judged(outcome).answers[number].upside_down == outcome.asked[number].upside_down
 
 
-def _agree(outcome: Outcome, number: int) -> bool | None:
+def _agree(outcome: DemoResult, number: int) -> bool | None:
     if outcome.qnn is None:
         return None
     return outcome.qnn.answers[number].upside_down == outcome.cpu.answers[number].upside_down
 
 
-def _print_drawn(outcome: Outcome) -> None:
+def _print_drawn(outcome: DemoResult) -> None:
     for number, line in enumerate(outcome.asked):
         if number:
             print()
@@ -122,7 +122,7 @@ def _print_drawn(outcome: Outcome) -> None:
         print(told if _right(outcome, number) else told + " WRONG.")
 
 
-def _print_table(outcome: Outcome) -> None:
+def _print_table(outcome: DemoResult) -> None:
     headers = ["text", "which way up", "CPU provider", "agree", "right"]
     rows: list[list[str]] = []
     for number, line in enumerate(outcome.asked):
@@ -139,7 +139,7 @@ def _print_table(outcome: Outcome) -> None:
     output.print_table(headers, rows)
 
 
-def _verdict(outcome: Outcome) -> str:
+def _verdict(outcome: DemoResult) -> str:
     total = len(outcome.asked)
     right = _judged(outcome).right(outcome.asked)
     if outcome.qnn is None:
@@ -151,7 +151,7 @@ def _verdict(outcome: Outcome) -> str:
     )
 
 
-def _time_pairs(outcome: Outcome) -> list[tuple[str, str]]:
+def _time_pairs(outcome: DemoResult) -> list[tuple[str, str]]:
     pairs = [("host start-up", session_report.startup_text(outcome.host, outcome.ready_s))]
     for name, computed in (("QNN", outcome.qnn), ("CPU", outcome.cpu)):
         if computed is not None:
@@ -162,7 +162,7 @@ def _time_pairs(outcome: Outcome) -> list[tuple[str, str]]:
     return pairs
 
 
-def _found(answer: Answer) -> str:
+def _found(answer: LineAnswer) -> str:
     return f"{'upside down' if answer.upside_down else 'upright'}, {output.percent(answer.sure)} sure"
 
 

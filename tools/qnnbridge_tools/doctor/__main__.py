@@ -1,5 +1,6 @@
-"""`qnnbridge doctor` with the standard library alone: it works where the libraries of the other commands are
-broken, and starts in half the time. `command` is the same command line for whoever asks `qnnbridge --help`.
+"""`qnnbridge doctor` with the standard library alone: it works where libraries of other commands are broken.
+
+It also starts in half the time. `command` is the same command line in the list of `qnnbridge --help`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_to
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an old code page lacks characters
     given = _parser(name).parse_args(arguments)
-    from qnnbridge_tools.doctor.examine import Request, perform
-    from qnnbridge_tools.doctor.survey import Order
+    from qnnbridge_tools.doctor.examine import DoctorOptions, perform
+    from qnnbridge_tools.doctor.survey import SurveyOptions
 
-    order = Order(
+    order = SurveyOptions(
         given.host_python, given.model, given.backend_path, given.quick, given.timeout, tuple(given.dim or ())
     )
-    request = Request(order, given.snapshot, given.from_snapshot, given.explain, given.fix, given.json)
+    request = DoctorOptions(order, given.snapshot, given.from_snapshot, given.explain, given.fix, given.json)
     try:
         return perform(request, lambda question: input(f"{question} [y/N] ").strip().lower().startswith("y"))
     except KeyboardInterrupt:

@@ -75,7 +75,7 @@ DRIVER_UPDATES: Final = ("start ms-settings:windowsupdate-optionalupdates",)
 
 def system_sdk(facts: Facts) -> tuple[str, str] | None:
     """The QNN version of this computer, and what says so: the driver's own runtime, else the SDK that a
-    variable names. An SDK that merely lies in its folder is used by nobody."""
+    variable names. An SDK that only lies in its folder is not used."""
     if facts.driver.runtime:
         return facts.driver.runtime, f"NPU driver, HtpUsrDrv.dll in {facts.driver.folder}"
     for root in facts.sdks:
@@ -198,7 +198,7 @@ def ort_requirement(facts: Facts, version: str, *, only_tried: bool = False) -> 
     return f"onnxruntime{bounds}"
 
 
-# --- what nothing is known of ---
+# --- unknown releases ---
 
 
 def is_unknown_release(facts: Facts) -> bool:
@@ -209,7 +209,7 @@ def is_unknown_release(facts: Facts) -> bool:
 
 
 def unknown_packages(facts: Facts) -> list[str]:
-    """The host's onnxruntime and onnxruntime-qnn as far as neither the table nor anybody who tried says anything of
+    """The host's onnxruntime and onnxruntime-qnn as far as the table and the tried versions say nothing of
     them. What is unknown speaks neither for nor against a computer."""
     packages = facts.host_packages
     version = packages.version(QNN) if packages else None
@@ -272,7 +272,7 @@ def install_version(
 
 
 def install_known(facts: Facts, words: str) -> Remedy:
-    """The newest pair that fits and that somebody has tried."""
+    """The newest fitting pair of the table that was tried."""
     return install_version(facts, fitting_version(facts), words=words, only_tried=True)
 
 

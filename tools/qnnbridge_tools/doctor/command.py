@@ -41,10 +41,10 @@ def doctor(
     Ends with 0 if all is well, 1 if something is degraded, 2 if the NPU cannot be used.
     """
     with reporting.work(as_json=as_json):
-        from qnnbridge_tools.doctor.examine import Request, perform
-        from qnnbridge_tools.doctor.survey import Order
+        from qnnbridge_tools.doctor.examine import DoctorOptions, perform
+        from qnnbridge_tools.doctor.survey import SurveyOptions
 
-        order = Order(
+        order = SurveyOptions(
             host_python=host_python,
             model=str(model) if model is not None else None,
             backend=backend_path,
@@ -52,5 +52,5 @@ def doctor(
             probe_timeout_s=timeout,
             dimensions=tuple(dims or ()),
         )
-        request = Request(order, snapshot, from_snapshot, explain, fix, as_json)
+        request = DoctorOptions(order, snapshot, from_snapshot, explain, fix, as_json)
         raise typer.Exit(perform(request, lambda question: typer.confirm(question, err=True)))

@@ -9,7 +9,7 @@ from typing import Final
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding, is_hidden, rank
 from qnnbridge_tools.doctor.facts import Facts
-from qnnbridge_tools.doctor.findings import Check, Finding, Healthy, Remedy, Report, Severity
+from qnnbridge_tools.doctor.findings import Finding, Healthy, Remedy, Report, Severity, SubjectCheck
 from qnnbridge_tools.doctor.subjects import (
     computer,
     driver,
@@ -49,7 +49,7 @@ _BY_KNOWN_RELEASES: Final = ("files.incomplete", "files.mixed-builds", "files.sk
 _SNAPSHOT: Final = ("qnnbridge doctor --snapshot report.json",)
 
 
-def diagnose(facts: Facts, checks: Sequence[Check] = CHECKS) -> Report:
+def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
     found: list[Finding] = []
     healthy: list[Healthy] = []
     for check in checks:

@@ -15,17 +15,17 @@ from qnnbridge_tools.doctor.advice import SETUP_HOST
 from qnnbridge_tools.doctor.catalogue import CATALOGUE
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.findings import Finding, Report
-from qnnbridge_tools.doctor.survey import Order, survey
+from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 EXIT_UNKNOWN_TEXT = 1
 EXIT_NOT_WRITTEN = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Request:
+class DoctorOptions:
     """The command line, read."""
 
-    order: Order
+    order: SurveyOptions
     snapshot: Path | None = None
     from_snapshot: Path | None = None
     explain: str | None = None
@@ -33,7 +33,7 @@ class Request:
     as_json: bool = False
 
 
-def perform(request: Request, confirm: Callable[[str], bool]) -> int:
+def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
     """The exit code: 0 healthy, 1 degraded, 2 blocked. confirm: asks the user for a yes."""
     if request.explain is not None:
         return _print_explanation(sys.stdin.read() if request.explain == "-" else request.explain, request.as_json)
@@ -53,7 +53,7 @@ def perform(request: Request, confirm: Callable[[str], bool]) -> int:
     return report.exit_code
 
 
-def _examine(request: Request) -> tuple[Report, str]:
+def _examine(request: DoctorOptions) -> tuple[Report, str]:
     """The report, and the text of the snapshot, if one is wanted."""
     from qnnbridge_tools.doctor.real_machine import RealMachine
 

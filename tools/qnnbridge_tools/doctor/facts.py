@@ -32,7 +32,7 @@ class Computer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class PythonReport:
     """What an interpreter says of itself.
 
     platform: `sysconfig.get_platform`. machine: `platform.machine`, which onnxruntime-qnn believes. env_machine:
@@ -62,7 +62,7 @@ class Answer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Death:
+class StartFailure:
     """A program that did not do what it was started for. exit_code: raw, ``None`` if it did not start or hung."""
 
     exit_code: int | None
@@ -70,7 +70,7 @@ class Death:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wrong:
+class DamagedFile:
     """A file of a package that is not as its RECORD says. what: "missing", "size", "hash"."""
 
     path: str
@@ -88,7 +88,7 @@ class Distribution:
     folder: str
     tags: tuple[str, ...] = ()
     has_record: bool = True
-    wrong: tuple[Wrong, ...] = ()
+    wrong: tuple[DamagedFile, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,8 +198,8 @@ class HostFacts:
     refusal: str = ""
     said: str = ""
     looked_at: tuple[str, ...] = ()
-    answer: Answer | None = None
-    death: Death | None = None
+    answer: PythonReport | None = None
+    death: StartFailure | None = None
     packages: Packages | None = None
 
 
@@ -242,7 +242,7 @@ class ForeignQnn:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class FolderFacts:
     """A folder that matters. what: "host packages", "cache", "state"."""
 
     what: str
@@ -265,7 +265,7 @@ class Crash:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class State:
+class SavedState:
     """What qnnbridge remembers. quarantined: names of models. cache_damaged: entries that cannot be used."""
 
     quarantined: tuple[str, ...] = ()
@@ -298,7 +298,7 @@ class DaemonFacts:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Backend:
+class BackendFile:
     """The file that the user says the application gives as backend_path."""
 
     path: str
@@ -374,7 +374,7 @@ class Facts:
     qnnbridge: str
     taken_at: str
     computer: Computer
-    application: Answer
+    application: PythonReport
     application_machine: str
     application_packages: Packages
     host: HostFacts
@@ -386,11 +386,11 @@ class Facts:
     unusable_values: tuple[str, ...] = ()
     sdks: tuple[SdkRoot, ...] = ()
     foreign: tuple[ForeignQnn, ...] = ()
-    places: tuple[Place, ...] = ()
-    state: State = State()
+    places: tuple[FolderFacts, ...] = ()
+    state: SavedState = SavedState()
     daemon: DaemonFacts = DaemonFacts()
     missing_vc_runtime: tuple[str, ...] = ()
-    backend: Backend | None = None
+    backend: BackendFile | None = None
     probe: ProbeResult | None = None
     model: ModelFacts | None = None
     complete: bool = True

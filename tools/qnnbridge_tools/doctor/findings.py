@@ -23,7 +23,7 @@ class Severity(enum.IntEnum):
 
 
 class Effect(enum.Enum):
-    """What a blocking fault does to somebody who just tries."""
+    """What a blocking fault does to an application that just tries."""
 
     UNUSABLE = "The NPU cannot be used"
     SILENT_CPU = "Sessions would silently run on the CPU"
@@ -102,7 +102,7 @@ class Report:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Check:
+class SubjectCheck:
     """A function that gives findings, or else one line that says what is well.
 
     Args:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Literal, Protocol
 
-from qnnbridge_tools.doctor.facts import Answer, DaemonFacts, Death, Library, ProbeResult
+from qnnbridge_tools.doctor.facts import DaemonFacts, Library, ProbeResult, PythonReport, StartFailure
 
 Kind = Literal["file", "folder"]
 RegistryValue = str | int | bytes
@@ -23,7 +23,7 @@ Root = Literal["HKLM", "HKCU"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredInterpreter:
     """A Python of the Windows registry. tag: what ``py -V:tag`` takes."""
 
     tag: str
@@ -43,7 +43,7 @@ class CacheContents:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ProbeOrder:
+class ProbeRequest:
     """A live probe: which interpreter is the host, which model (``None``: the doctor's own), how long at most."""
 
     host_python: str
@@ -112,20 +112,20 @@ class Machine(Protocol):
 
     def registry_keys(self, root: Root, key: str) -> Sequence[str]: ...
 
-    def registered_pythons(self) -> Sequence[Registered]: ...
+    def registered_pythons(self) -> Sequence[RegisteredInterpreter]: ...
 
     def device_problem(self, instance: str) -> int | None:
         """The problem number that the device manager shows; 0 for a device that works."""
 
     # --- programs ---
 
-    def running(self) -> Answer:
+    def running(self) -> PythonReport:
         """What the interpreter of this process says of itself."""
 
-    def ask(self, python: str) -> Answer | Death:
+    def ask(self, python: str) -> PythonReport | StartFailure:
         """Start an interpreter as the host is started and let it tell of itself."""
 
-    def probe(self, order: ProbeOrder) -> ProbeResult:
+    def probe(self, order: ProbeRequest) -> ProbeResult:
         """Start a host, load, compile and run; in a process of its own, which may die of it."""
 
 

@@ -27,8 +27,8 @@ PROBE_MODEL: Final = "probe.onnx"
 TOLERANCE: Final = 0.05
 
 
-class Run:
-    """What is being done, for the one who waits."""
+class ProbeLog:
+    """The stages of the probe, for the parent process."""
 
     def __init__(self) -> None:
         self.stages: list[dict[str, Any]] = []
@@ -56,7 +56,7 @@ def _say(document: dict[str, Any]) -> None:
 
 def main() -> int:
     order = json.loads(sys.stdin.readline())
-    run = Run()
+    run = ProbeLog()
     try:
         _probe(order, run)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the result
@@ -66,7 +66,7 @@ def main() -> int:
     return 0
 
 
-def _probe(order: dict[str, Any], run: Run) -> None:
+def _probe(order: dict[str, Any], run: ProbeLog) -> None:
     from qnnbridge import Host
 
     run.begin("start")
@@ -95,7 +95,7 @@ def _compute(
     host: Any,
     model: str,
     order: dict[str, Any],
-    run: Run,
+    run: ProbeLog,
     feeds: Callable[[Any], dict[str, Any]],
     right: Any,
 ) -> None:

@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 from qnnbridge_protocol.errors import BridgeError, VersionMismatch
 from qnnbridge_tools.doctor import tell
-from qnnbridge_tools.doctor.facts import Answer, DaemonFacts, Death, Library, ProbeResult
-from qnnbridge_tools.doctor.machine import CacheContents, Kind, ProbeOrder, Registered, RegistryValue, Root
+from qnnbridge_tools.doctor.facts import DaemonFacts, Library, ProbeResult, PythonReport, StartFailure
+from qnnbridge_tools.doctor.machine import (
+    CacheContents,
+    Kind,
+    ProbeRequest,
+    RegisteredInterpreter,
+    RegistryValue,
+    Root,
+)
 
 if TYPE_CHECKING:
     from qnnbridge._daemon.discovery import Discovery
@@ -171,11 +178,11 @@ class RealMachine:
     def registry_keys(self, root: Root, key: str) -> Sequence[str]:
         return _windows.subkeys(root, key) if _windows else ()
 
-    def registered_pythons(self) -> Sequence[Registered]:
+    def registered_pythons(self) -> Sequence[RegisteredInterpreter]:
         from qnnbridge._platform import registered_pythons
 
         return tuple(
-            Registered(p.launcher_tag, "{}.{}".format(*p.version), p.executable, p.prefix)
+            RegisteredInterpreter(p.launcher_tag, "{}.{}".format(*p.version), p.executable, p.prefix)
             for p in registered_pythons()
         )
 
@@ -184,10 +191,10 @@ class RealMachine:
 
     # --- programs ---
 
-    def running(self) -> Answer:
+    def running(self) -> PythonReport:
         return answer_of(tell.tell())
 
-    def ask(self, python: str) -> Answer | Death:
+    def ask(self, python: str) -> PythonReport | StartFailure:
         from qnnbridge._launch.interpreter import INTERPRETER_FLAGS, host_environment
 
         command = [python, *INTERPRETER_FLAGS, os.path.abspath(tell.__file__)]
@@ -202,18 +209,18 @@ class RealMachine:
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             )
         except subprocess.TimeoutExpired:
-            return Death(None, f"no answer within {ASK_TIMEOUT_S:.0f} s")
+            return StartFailure(None, f"no answer within {ASK_TIMEOUT_S:.0f} s")
         except (OSError, ValueError) as error:
-            return Death(None, str(error))
+            return StartFailure(None, str(error))
         said = done.stderr.decode("utf-8", "replace").strip()[-_MAX_SAID:]
         if done.returncode:
-            return Death(done.returncode, said)
+            return StartFailure(done.returncode, said)
         try:
             return answer_of(json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1]))
         except (ValueError, LookupError, TypeError):
-            return Death(0, said or "it printed something else than an answer: it may be no Python")
+            return StartFailure(0, said or "it printed something else than an answer: it may be no Python")
 
-    def probe(self, order: ProbeOrder) -> ProbeResult:
+    def probe(self, order: ProbeRequest) -> ProbeResult:
         from qnnbridge_tools.doctor.subjects.probe import run_probe
 
         return run_probe(order)
@@ -245,13 +252,13 @@ def _read_library(path: str, version: bool) -> Library | None:
         return None
 
 
-def answer_of(told: dict[str, object]) -> Answer:
+def answer_of(told: dict[str, object]) -> PythonReport:
     """What `tell` printed. Raises `LookupError` or `TypeError` for something else."""
     path = told["path"]
     if not isinstance(path, list):
         raise TypeError("path")
     words = {name: str(told[name]) for name in tell.WORDS}
-    return Answer(
+    return PythonReport(
         **words,
         path=tuple(map(str, path)),
         user_site=str(told.get("user_site", "")),

@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 
 from qnnbridge_protocol._version import __version__
 from qnnbridge_tools.doctor.facts import (
-    Answer,
     Computer,
     DaemonFacts,
     Driver,
@@ -23,20 +22,21 @@ from qnnbridge_tools.doctor.facts import (
     ModelFacts,
     Packages,
     ProbeResult,
-    State,
+    PythonReport,
+    SavedState,
 )
-from qnnbridge_tools.doctor.machine import Machine, ProbeOrder, paths_of
+from qnnbridge_tools.doctor.machine import Machine, ProbeRequest, paths_of
 from qnnbridge_tools.doctor.subjects import computer, driver, environment, host, interpreters, packages, sdk, state
 from qnnbridge_tools.doctor.subjects.environment import survey_vc_runtime
 from qnnbridge_tools.doctor.subjects.model import survey_model
 
 T = TypeVar("T")
 PROBE_TIMEOUT_S: Final = 60.0
-_NOBODY: Final = Answer("", "0.0", "", "", "", "", "", ())
+_NOBODY: Final = PythonReport("", "0.0", "", "", "", "", "", ())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Order:
+class SurveyOptions:
     """What the user asks for. quick: no hashing, no live probe. backend: the application's backend_path."""
 
     host_python: str | None = None
@@ -61,7 +61,7 @@ class _Parts:
             return otherwise
 
 
-def survey(machine: Machine, order: Order) -> Facts:
+def survey(machine: Machine, order: SurveyOptions) -> Facts:
     parts, complete = _Parts(), not order.quick
     running = parts.do("running interpreter", machine.running, _NOBODY)
     driven = parts.do("driver", lambda: driver.survey_driver(machine), Driver("unknown"))
@@ -100,7 +100,7 @@ def survey(machine: Machine, order: Order) -> Facts:
         sdks=parts.do("SDKs", lambda: sdk.survey_sdks(machine), ()),
         foreign=parts.do("search paths", lambda: sdk.survey_foreign(machine, folders), ()),
         places=parts.do("folders", lambda: environment.survey_places(machine, hosted.answer, home), ()),
-        state=parts.do("state", lambda: state.survey_state(machine), State()),
+        state=parts.do("state", lambda: state.survey_state(machine), SavedState()),
         daemon=parts.do("daemon", machine.daemon, DaemonFacts()),
         missing_vc_runtime=_vc_runtime(parts, machine, hosted),
         backend=parts.do("backend_path", lambda: sdk.survey_backend(machine, order.backend), None),
@@ -111,7 +111,7 @@ def survey(machine: Machine, order: Order) -> Facts:
     return dataclasses.replace(facts, probe=probe, model=model, unknown=tuple(parts.unknown))
 
 
-def _sees_the_same(machine: Machine, running: Answer, host: Answer) -> bool:
+def _sees_the_same(machine: Machine, running: PythonReport, host: PythonReport) -> bool:
     """Whether both sides have the same packages. The application's path also begins with its own folder."""
     more = len(running.path) - len(host.path)
     join = paths_of(machine.system).join
@@ -122,7 +122,7 @@ def _sees_the_same(machine: Machine, running: Answer, host: Answer) -> bool:
     )
 
 
-def _machine_of(machine: Machine, running: Answer) -> str:
+def _machine_of(machine: Machine, running: PythonReport) -> str:
     names = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
     if running.platform in names:
         return names[running.platform]
@@ -135,7 +135,7 @@ def _vc_runtime(parts: _Parts, machine: Machine, hosted: HostFacts) -> tuple[str
     return parts.do("C++ runtime", lambda: survey_vc_runtime(machine, answer), ()) if answer is not None else ()
 
 
-def _why_no_probe(facts: Facts, order: Order) -> str:
+def _why_no_probe(facts: Facts, order: SurveyOptions) -> str:
     if order.quick:
         return "--quick was given"
     missing = [name for name in ("numpy", "msgpack") if name not in facts.application_packages.modules]
@@ -146,19 +146,19 @@ def _why_no_probe(facts: Facts, order: Order) -> str:
     return ""
 
 
-def _probe(machine: Machine, facts: Facts, order: Order) -> ProbeResult:
+def _probe(machine: Machine, facts: Facts, order: SurveyOptions) -> ProbeResult:
     skipped = _why_no_probe(facts, order)
     if skipped:
         return ProbeResult(skipped=skipped)
-    return machine.probe(ProbeOrder(facts.host.path, None, order.probe_timeout_s))
+    return machine.probe(ProbeRequest(facts.host.path, None, order.probe_timeout_s))
 
 
-def _model(machine: Machine, facts: Facts, order: Order) -> ModelFacts | None:
+def _model(machine: Machine, facts: Facts, order: SurveyOptions) -> ModelFacts | None:
     if order.model is None:
         return None
     model = survey_model(machine, order.model, facts)
     skipped = _why_no_probe(facts, order)
     if skipped or model.problem or not model.exists or model.verdict == "cannot run here":
         return model
-    result = machine.probe(ProbeOrder(facts.host.path, order.model, order.probe_timeout_s, order.dimensions))
+    result = machine.probe(ProbeRequest(facts.host.path, order.model, order.probe_timeout_s, order.dimensions))
     return dataclasses.replace(model, probe=result)

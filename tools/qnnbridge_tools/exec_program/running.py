@@ -18,7 +18,7 @@ from qnnbridge_protocol.errors import NoSuchFile
 
 
 @dataclasses.dataclass
-class Line:
+class ModelUse:
     """One model, however many processes and sessions it had."""
 
     model: str
@@ -31,16 +31,16 @@ class Line:
 
 
 @dataclasses.dataclass
-class Summary:
-    lines: list[Line]
+class UseSummary:
+    lines: list[ModelUse]
     crashes: int
     retried_calls: int
     processes: int
 
 
-def read_records(folder: str) -> Summary:
+def read_records(folder: str) -> UseSummary:
     """Of every process that wrote one; a file that is cut off (its process was killed) is left out."""
-    lines: dict[tuple[str, str], Line] = {}
+    lines: dict[tuple[str, str], ModelUse] = {}
     crashes = retried = processes = 0
     for name in sorted(os.listdir(folder)):
         try:
@@ -53,12 +53,12 @@ def read_records(folder: str) -> Summary:
         retried += int(document["retried_calls"])
         for record in document["models"]:
             where = _where(record)
-            line = lines.setdefault((record["model"], where), Line(record["model"], where, record["cause"]))
+            line = lines.setdefault((record["model"], where), ModelUse(record["model"], where, record["cause"]))
             line.sessions += record["sessions"]
             line.calls += record["calls"]
             line.failed += record["failed"]
             line.seconds += record["seconds"]
-    return Summary(list(lines.values()), crashes, retried, processes)
+    return UseSummary(list(lines.values()), crashes, retried, processes)
 
 
 def _where(record: dict[str, Any]) -> str:

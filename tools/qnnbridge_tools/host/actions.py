@@ -155,7 +155,7 @@ def logs(count: int, follow: bool, path_only: bool) -> None:
 
 
 def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
-    """Its status, and whether it was started here and not by somebody else at the same time."""
+    """Its status, and whether it was started here and not by another process at the same time."""
     from qnnbridge._daemon.start import Starting
 
     deadline = time.monotonic() + START_TIMEOUT_S

@@ -7,8 +7,10 @@ A daemon of a neighbouring version may tell less or more: what is missing or of 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,10 +143,12 @@ class Figures:
 def read_figures(document: Mapping[str, Any]) -> Figures:
     queue, memory = _part(document, "queue"), _part(document, "memory")
     return Figures(
-        daemon=_daemon(_part(document, "daemon")),
+        daemon=_record(DaemonFigures, _part(document, "daemon")),
         host=_host(_part(document, "host")),
-        clients=tuple(_client(told) for told in _list(document, "clients")),
-        models=tuple(_model(told) for told in _list(document, "models")),
+        clients=tuple(
+            _record(ClientFigures, told, latency_ms=_latency(told)) for told in _list(document, "clients")
+        ),
+        models=tuple(_record(ModelFigures, told, latency_ms=_latency(told)) for told in _list(document, "models")),
         slots=_int(queue, "slots"),
         running=_int(queue, "running"),
         waiting=_int(queue, "waiting"),
@@ -154,71 +158,21 @@ def read_figures(document: Mapping[str, Any]) -> Figures:
     )
 
 
-def _daemon(told: Mapping[str, Any]) -> DaemonFigures:
-    return DaemonFigures(
-        pid=_int(told, "pid"),
-        qnnbridge=_text(told, "qnnbridge"),
-        python=_text(told, "python"),
-        uptime_s=_float(told, "uptime_s"),
-        instance=_text(told, "instance"),
-        endpoint=_text(told, "endpoint"),
-        log_file=_text(told, "log_file"),
-        idle_exit_s=_number(told, "idle_exit_s"),
-        idle_unload_s=_number(told, "idle_unload_s"),
+def _record(kind: type[T], told: Mapping[str, Any], **given: Any) -> T:
+    """A class of figures from the names of its fields, but for those that are given."""
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    return kind(
+        **{one.name: _READERS[str(one.type)](told, one.name) for one in fields if one.name not in given}, **given
     )
 
 
 def _host(told: Mapping[str, Any]) -> HostFigures:
     simulator = told.get("simulator")
-    return HostFigures(
-        running=told.get("running") is True,
-        pid=_int(told, "pid"),
-        generation=_int(told, "generation"),
-        machine=_text(told, "machine"),
+    return _record(
+        HostFigures,
+        told,
         versions={str(name): str(version) for name, version in _part(told, "versions").items() if version},
         simulator=simulator if isinstance(simulator, bool) else None,
-        crashes=_int(told, "crashes"),
-        planned_restarts=_int(told, "planned_restarts"),
-        rss_bytes=_int(told, "rss_bytes"),
-        last_crash=_text(told, "last_crash"),
-    )
-
-
-def _client(told: Mapping[str, Any]) -> ClientFigures:
-    return ClientFigures(
-        id=_text(told, "id"),
-        pid=_int(told, "pid"),
-        name=_text(told, "name"),
-        connected_s=_float(told, "connected_s"),
-        sessions=_int(told, "sessions"),
-        calls=_int(told, "calls"),
-        errors=_int(told, "errors"),
-        busy=_int(told, "busy"),
-        in_flight=_int(told, "in_flight"),
-        waiting=_int(told, "waiting"),
-        bytes=_int(told, "bytes"),
-        shared_bytes=_int(told, "shared_bytes"),
-        calls_per_s=_float(told, "calls_per_s"),
-        latency_ms=_latency(told),
-    )
-
-
-def _model(told: Mapping[str, Any]) -> ModelFigures:
-    return ModelFigures(
-        key=_text(told, "key"),
-        label=_text(told, "label"),
-        runs_on=_text(told, "runs_on"),
-        qnn_nodes=_int(told, "qnn_nodes"),
-        cpu_nodes=_int(told, "cpu_nodes"),
-        clients=_int(told, "clients"),
-        sessions=_int(told, "sessions"),
-        loaded=told.get("loaded") is True,
-        idle_s=_float(told, "idle_s"),
-        calls=_int(told, "calls"),
-        errors=_int(told, "errors"),
-        calls_per_s=_float(told, "calls_per_s"),
-        latency_ms=_latency(told),
-        opened_ms=_float(told, "opened_ms"),
     )
 
 
@@ -231,16 +185,9 @@ def _latency(told: Mapping[str, Any]) -> Latency:
 
 def _totals(told: Mapping[str, Any]) -> Totals:
     latency = _part(told, "latency_s")
-    return Totals(
-        clients=_int(told, "clients"),
-        sessions_created=_int(told, "sessions_created"),
-        sessions_shared=_int(told, "sessions_shared"),
-        calls=_int(told, "calls"),
-        errors=_int(told, "errors"),
-        busy=_int(told, "busy"),
-        calls_per_s=_number(told, "calls_per_s"),
-        unloads=_int(told, "unloads"),
-        reloads=_int(told, "reloads"),
+    return _record(
+        Totals,
+        told,
         latency_sum_s=_float(latency, "sum"),
         latency_count=_int(latency, "count"),
         latency_buckets=_buckets(latency.get("buckets")),
@@ -289,3 +236,17 @@ def _int(told: Mapping[str, Any], name: str) -> int:
 def _text(told: Mapping[str, Any], name: str) -> str:
     found = told.get(name)
     return "" if found is None else str(found)
+
+
+def _bool(told: Mapping[str, Any], name: str) -> bool:
+    return told.get(name) is True
+
+
+# By the annotation of a field, which is text in this module.
+_READERS: Final[dict[str, Callable[[Mapping[str, Any], str], object]]] = {
+    "int": _int,
+    "float": _float,
+    "float | None": _number,
+    "str": _text,
+    "bool": _bool,
+}

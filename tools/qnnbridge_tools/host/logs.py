@@ -127,7 +127,7 @@ class Follower:
 
 
 def follow(follower: Follower, show: Callable[[str], None], stop: threading.Event) -> None:
-    """Shows what is added until `stop` is set or Ctrl+C. Raises `BrokenPipeError` when nobody reads it."""
+    """Shows what is added until `stop` is set or Ctrl+C. Raises `BrokenPipeError` when the reader is gone."""
     while not stop.wait(FOLLOW_INTERVAL_S):
         refuse_without_reader()
         for line in follower.new_lines():

@@ -1,7 +1,7 @@
-"""OpenMetrics 1.0 as text: families with their TYPE, UNIT and HELP lines, samples with escaped labels, ``# EOF``.
+"""The daemon's figures as OpenMetrics 1.0 text: families with TYPE, UNIT and HELP lines, samples, ``# EOF``. Pure.
 
-What a family is called and which suffix its samples have follows from its type, so that no caller can write a text
-that a parser refuses. Knows nothing of the daemon. Pure.
+The name of a family and the suffix of its samples follow from its type, so that no caller can write a text that a
+parser refuses.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar
 
 from qnnbridge_tools.host.figures import ClientFigures, Figures, Latency, ModelFigures, read_figures
 
@@ -122,7 +122,34 @@ def _line(name: str, sample: Sample) -> str:
     return f"{name}{sample.suffix}{f'{{{labels}}}' if labels else ''} {number_text(sample.value)}"
 
 
-_ALONE: Labels = {}
+Row = TypeVar("Row")
+# What a client or a model has one figure of: type, name, unit, help, figure.
+Columns = tuple[tuple[Literal["gauge", "counter"], str, str, str, Callable[[Row], float]], ...]
+
+_CLIENT_COLUMNS: Final[Columns[ClientFigures]] = (
+    ("counter", "client_calls", "", "Answered calls of a client.", lambda one: one.calls),
+    ("counter", "client_call_errors", "", "Calls of a client with an error.", lambda one: one.errors),
+    ("counter", "client_refused_calls", "", "Calls of a client that were refused.", lambda one: one.busy),
+    (
+        "counter",
+        "client_transferred_bytes",
+        "bytes",
+        "Bytes of tensors of a client, both ways.",
+        lambda one: one.bytes,
+    ),
+    ("gauge", "client_sessions", "", "Open sessions of a client.", lambda one: one.sessions),
+    ("gauge", "client_running_calls", "", "Calls of a client inside the NPU host.", lambda one: one.in_flight),
+    ("gauge", "client_waiting_calls", "", "Calls of a client that wait for their turn.", lambda one: one.waiting),
+    ("gauge", "client_shared_memory_bytes", "bytes", "Memory shared with a client.", lambda one: one.shared_bytes),
+)
+_MODEL_COLUMNS: Final[Columns[ModelFigures]] = (
+    ("gauge", "model_loaded", "", "1 if a model is loaded, else 0.", lambda one: int(one.loaded)),
+    ("gauge", "model_clients", "", "Clients that use a model.", lambda one: one.clients),
+    ("gauge", "model_sessions", "", "Sessions that share a model.", lambda one: one.sessions),
+    ("counter", "model_calls", "", "Answered calls of a model.", lambda one: one.calls),
+    ("counter", "model_call_errors", "", "Calls of a model with an error.", lambda one: one.errors),
+    ("gauge", "model_idle_seconds", "seconds", "Time since a model's last call.", lambda one: one.idle_s),
+)
 
 
 def metrics_text(document: Mapping[str, Any], onlooker: int | None = None) -> str:
@@ -133,48 +160,41 @@ def metrics_text(document: Mapping[str, Any], onlooker: int | None = None) -> st
     return text_of((*_daemon(figures), *_host(figures), *_totals(figures), *_clients(figures), *_models(figures)))
 
 
+def _one(kind: Literal["gauge", "counter"], name: str, help_text: str, value: float, unit: str = "") -> Family:
+    """A family with one sample that has no label."""
+    return (gauge if kind == "gauge" else counter)(f"qnnbridge_{name}", help_text, [({}, value)], unit)
+
+
+def _columns(columns: Columns[Row], rows: Sequence[tuple[Labels, Row]]) -> Iterator[Family]:
+    for kind, name, unit, help_text, figure in columns:
+        make = gauge if kind == "gauge" else counter
+        yield make(f"qnnbridge_{name}", help_text, [(labels, figure(row)) for labels, row in rows], unit)
+
+
 def _daemon(figures: Figures) -> Iterator[Family]:
     daemon = figures.daemon
     labels = {"version": daemon.qnnbridge, "python": daemon.python, "instance_id": daemon.instance}
     yield info("qnnbridge_daemon", "Which daemon this is.", labels)
-    yield gauge(
-        "qnnbridge_daemon_uptime_seconds", "How long the daemon runs.", [(_ALONE, daemon.uptime_s)], "seconds"
-    )
-    yield gauge(
-        "qnnbridge_daemon_resident_memory_bytes",
-        "Physical memory of the daemon.",
-        [(_ALONE, figures.daemon_rss_bytes)],
-        "bytes",
-    )
-    yield gauge(
-        "qnnbridge_shared_memory_bytes",
-        "Memory that clients and the daemon share.",
-        [(_ALONE, figures.shared_bytes)],
-        "bytes",
-    )
-    yield gauge("qnnbridge_slots", "Calls that may be inside the NPU host at once.", [(_ALONE, figures.slots)])
-    yield gauge("qnnbridge_running_calls", "Calls inside the NPU host.", [(_ALONE, figures.running)])
-    yield gauge("qnnbridge_waiting_calls", "Calls that wait for their turn.", [(_ALONE, figures.waiting)])
+    yield _one("gauge", "daemon_uptime_seconds", "How long the daemon runs.", daemon.uptime_s, "seconds")
+    memory = figures.daemon_rss_bytes
+    yield _one("gauge", "daemon_resident_memory_bytes", "Physical memory of the daemon.", memory, "bytes")
+    shared = figures.shared_bytes
+    yield _one("gauge", "shared_memory_bytes", "Memory that clients and the daemon share.", shared, "bytes")
+    yield _one("gauge", "slots", "Calls that may be inside the NPU host at once.", figures.slots)
+    yield _one("gauge", "running_calls", "Calls inside the NPU host.", figures.running)
+    yield _one("gauge", "waiting_calls", "Calls that wait for their turn.", figures.waiting)
 
 
 def _host(figures: Figures) -> Iterator[Family]:
     host = figures.host
-    yield gauge("qnnbridge_host_running", "1 if an NPU host runs, else 0.", [(_ALONE, int(host.running))])
+    yield _one("gauge", "host_running", "1 if an NPU host runs, else 0.", int(host.running))
     if host.versions or host.machine:
         yield info("qnnbridge_host", "What the NPU host is.", {"machine": host.machine, **_versions(host.versions)})
-    yield counter("qnnbridge_host_starts", "NPU hosts that were started.", [(_ALONE, host.generation)])
-    yield counter("qnnbridge_host_crashes", "Deaths of the NPU host nobody asked for.", [(_ALONE, host.crashes)])
-    yield counter(
-        "qnnbridge_host_planned_restarts",
-        "NPU hosts that were replaced in good order.",
-        [(_ALONE, host.planned_restarts)],
-    )
-    yield gauge(
-        "qnnbridge_host_resident_memory_bytes",
-        "Physical memory of the NPU host.",
-        [(_ALONE, host.rss_bytes)],
-        "bytes",
-    )
+    yield _one("counter", "host_starts", "NPU hosts that were started.", host.generation)
+    yield _one("counter", "host_crashes", "Unexpected deaths of the NPU host.", host.crashes)
+    replaced = host.planned_restarts
+    yield _one("counter", "host_planned_restarts", "NPU hosts that were replaced in good order.", replaced)
+    yield _one("gauge", "host_resident_memory_bytes", "Physical memory of the NPU host.", host.rss_bytes, "bytes")
 
 
 def _versions(versions: Mapping[str, str]) -> dict[str, str]:
@@ -184,19 +204,16 @@ def _versions(versions: Mapping[str, str]) -> dict[str, str]:
 
 def _totals(figures: Figures) -> Iterator[Family]:
     totals = figures.totals
-    yield gauge("qnnbridge_clients", "Connected applications.", [(_ALONE, len(figures.clients))])
-    yield counter("qnnbridge_connections", "Applications that have connected.", [(_ALONE, totals.clients)])
-    yield counter("qnnbridge_sessions_created", "Sessions that clients made.", [(_ALONE, totals.sessions_created)])
-    yield counter(
-        "qnnbridge_sessions_shared",
-        "Sessions that share the model of an earlier one.",
-        [(_ALONE, totals.sessions_shared)],
-    )
-    yield counter("qnnbridge_model_unloads", "Idle models that were unloaded.", [(_ALONE, totals.unloads)])
-    yield counter("qnnbridge_model_reloads", "Unloaded models that came back.", [(_ALONE, totals.reloads)])
-    yield counter("qnnbridge_calls", "Answered calls.", [(_ALONE, totals.calls)])
-    yield counter("qnnbridge_call_errors", "Calls that ended with an error.", [(_ALONE, totals.errors)])
-    yield counter("qnnbridge_refused_calls", "Calls refused because of a limit.", [(_ALONE, totals.busy)])
+    yield _one("gauge", "clients", "Connected applications.", len(figures.clients))
+    yield _one("counter", "connections", "Applications that have connected.", totals.clients)
+    yield _one("counter", "sessions_created", "Sessions that clients made.", totals.sessions_created)
+    shared = totals.sessions_shared
+    yield _one("counter", "sessions_shared", "Sessions that share the model of an earlier one.", shared)
+    yield _one("counter", "model_unloads", "Idle models that were unloaded.", totals.unloads)
+    yield _one("counter", "model_reloads", "Unloaded models that came back.", totals.reloads)
+    yield _one("counter", "calls", "Answered calls.", totals.calls)
+    yield _one("counter", "call_errors", "Calls that ended with an error.", totals.errors)
+    yield _one("counter", "refused_calls", "Calls refused because of a limit.", totals.busy)
     yield histogram(
         "qnnbridge_call_latency_seconds",
         "Time of a call within the daemon, waiting included.",
@@ -209,74 +226,25 @@ def _totals(figures: Figures) -> Iterator[Family]:
 
 def _clients(figures: Figures) -> Iterator[Family]:
     rows = [(_client_labels(client), client) for client in figures.clients]
-    yield counter("qnnbridge_client_calls", "Answered calls of a client.", [(x, c.calls) for x, c in rows])
-    yield counter(
-        "qnnbridge_client_call_errors", "Calls of a client with an error.", [(x, c.errors) for x, c in rows]
-    )
-    yield counter(
-        "qnnbridge_client_refused_calls", "Calls of a client that were refused.", [(x, c.busy) for x, c in rows]
-    )
-    yield counter(
-        "qnnbridge_client_transferred_bytes",
-        "Bytes of tensors of a client, both ways.",
-        [(x, c.bytes) for x, c in rows],
-        "bytes",
-    )
-    yield gauge("qnnbridge_client_sessions", "Open sessions of a client.", [(x, c.sessions) for x, c in rows])
-    yield gauge(
-        "qnnbridge_client_running_calls",
-        "Calls of a client inside the NPU host.",
-        [(x, c.in_flight) for x, c in rows],
-    )
-    yield gauge(
-        "qnnbridge_client_waiting_calls",
-        "Calls of a client that wait for their turn.",
-        [(x, c.waiting) for x, c in rows],
-    )
-    yield gauge(
-        "qnnbridge_client_shared_memory_bytes",
-        "Memory shared with a client.",
-        [(x, c.shared_bytes) for x, c in rows],
-        "bytes",
-    )
-    yield summary(
-        "qnnbridge_client_call_latency_seconds",
-        "Time of a client's calls.",
-        [(x, _quantiles(c.latency_ms)) for x, c in rows],
-        "seconds",
-    )
+    yield from _columns(_CLIENT_COLUMNS, rows)
+    latencies = [(labels, _quantiles(client.latency_ms)) for labels, client in rows]
+    yield summary("qnnbridge_client_call_latency_seconds", "Time of a client's calls.", latencies, "seconds")
 
 
 def _models(figures: Figures) -> Iterator[Family]:
     rows = [(_model_labels(model), model) for model in figures.models]
-    yield gauge("qnnbridge_model_loaded", "1 if a model is loaded, else 0.", [(x, int(m.loaded)) for x, m in rows])
-    yield gauge("qnnbridge_model_clients", "Clients that use a model.", [(x, m.clients) for x, m in rows])
-    yield gauge("qnnbridge_model_sessions", "Sessions that share a model.", [(x, m.sessions) for x, m in rows])
+    yield from _columns(_MODEL_COLUMNS, rows)
     yield gauge(
         "qnnbridge_model_nodes",
         "Nodes of a model, by where they run.",
         [
-            ({**x, "device": device}, number)
-            for x, m in rows
-            for device, number in (("QNN", m.qnn_nodes), ("CPU", m.cpu_nodes))
+            ({**labels, "device": device}, number)
+            for labels, model in rows
+            for device, number in (("QNN", model.qnn_nodes), ("CPU", model.cpu_nodes))
         ],
     )
-    yield counter("qnnbridge_model_calls", "Answered calls of a model.", [(x, m.calls) for x, m in rows])
-    yield counter(
-        "qnnbridge_model_call_errors", "Calls of a model with an error.", [(x, m.errors) for x, m in rows]
-    )
-    yield gauge(
-        "qnnbridge_model_idle_seconds",
-        "Time since a model's last call.",
-        [(x, m.idle_s) for x, m in rows],
-        "seconds",
-    )
-    yield summary(
-        "qnnbridge_model_call_latency_seconds",
-        "Time of a model's calls.",
-        [(x, _quantiles(m.latency_ms)) for x, m in rows],
-        "seconds",
-    )
+    latencies = [(labels, _quantiles(model.latency_ms)) for labels, model in rows]
+    yield summary("qnnbridge_model_call_latency_seconds", "Time of a model's calls.", latencies, "seconds")
 
 
 def _client_labels(client: ClientFigures) -> Labels:

@@ -41,7 +41,7 @@ ON_WINDOWS: Final = os.name == "nt"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Service:
+class ServiceCommand:
     """program: the interpreter that runs the daemon. arguments: of it. user: as Windows writes it, DOMAIN\\name."""
 
     program: str
@@ -50,7 +50,7 @@ class Service:
     user: str
 
 
-def this_computer(options: Sequence[str], windows: bool) -> Service:
+def this_computer(options: Sequence[str], windows: bool) -> ServiceCommand:
     """windows: for Task Scheduler. Made on another system, program and user are words to be replaced."""
     if windows and not ON_WINDOWS:
         program = r"C:\path\to\pythonw.exe"
@@ -62,7 +62,7 @@ def this_computer(options: Sequence[str], windows: bool) -> Service:
     name = os.environ.get("USERNAME", "")
     user = (f"{domain}\\{name}" if domain else name) if windows and ON_WINDOWS and name else r"COMPUTER\user"
     environment = variables_from_anywhere({name: os.environ[name] for name in CARRIED if os.environ.get(name)})
-    return Service(program, ("-m", "qnnbridge_tools", "host", "run", *options), environment, user)
+    return ServiceCommand(program, ("-m", "qnnbridge_tools", "host", "run", *options), environment, user)
 
 
 def without_console(python: str) -> str:
@@ -97,12 +97,12 @@ _SETTINGS: Final = (
 )
 
 
-def task_text(service: Service) -> str:
+def task_text(service: ServiceCommand) -> str:
     """For stdout."""
     return '<?xml version="1.0"?>\n' + _body(service).encode("ascii", "xmlcharrefreplace").decode("ascii") + "\n"
 
 
-def task_file(service: Service) -> bytes:
+def task_file(service: ServiceCommand) -> bytes:
     """For a file."""
     text = '<?xml version="1.0" encoding="UTF-16"?>\n' + _body(service) + "\n"
     return text.replace("\n", "\r\n").encode("utf-16")
@@ -125,7 +125,7 @@ def task_instructions(path: str = "") -> str:
     )
 
 
-def variables_note(service: Service) -> str:
+def variables_note(service: ServiceCommand) -> str:
     """A task has no variables of its own; empty if none is set."""
     if not service.environment:
         return ""
@@ -135,7 +135,7 @@ def variables_note(service: Service) -> str:
     )
 
 
-def _body(service: Service) -> str:
+def _body(service: ServiceCommand) -> str:
     task = ET.Element("Task", {"version": "1.2", "xmlns": NAMESPACE})
     registration = ET.SubElement(task, "RegistrationInfo")
     _leaf(registration, "Description", "qnnbridge daemon: one NPU host for all applications.")
@@ -170,7 +170,7 @@ STOP_TIMEOUT_S: Final = 45
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z0-9_\-./:=+,@]+")
 
 
-def unit_text(service: Service, another_runs_code: int) -> str:
+def unit_text(service: ServiceCommand, another_runs_code: int) -> str:
     """another_runs_code: the exit code of a daemon that found another one, which starting again cannot change."""
     # In the arguments $ begins a variable, in the program's path it does not.
     command = " ".join((quoted(service.program), *(quoted(word).replace("$", "$$") for word in service.arguments)))
@@ -244,14 +244,14 @@ def give_service_file(
     print(_instructions(service, str(output) if output else "", for_windows), file=sys.stderr)
 
 
-def _write(service: Service, path: Path, for_windows: bool, another: int) -> None:
+def _write(service: ServiceCommand, path: Path, for_windows: bool, another: int) -> None:
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise OptionError(f"{path} cannot be written: it is a folder, or lies in none.")
     text = unit_text(service, another).encode() if not for_windows else task_file(service)
     path.write_bytes(text)
 
 
-def _instructions(service: Service, path: str, for_windows: bool) -> str:
+def _instructions(service: ServiceCommand, path: str, for_windows: bool) -> str:
     if not for_windows:
         return unit_instructions(path)
     parts = [task_instructions(path), variables_note(service)]

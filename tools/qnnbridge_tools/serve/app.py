@@ -88,7 +88,7 @@ class ServiceLimits:
     queue: int
 
 
-class Service:
+class InferenceService:
     """control: whether clients may load and unload models. figures: the daemon's, if there is one."""
 
     def __init__(
@@ -214,7 +214,7 @@ class Service:
         return document
 
 
-def make_app(service: Service, token: bytes | None) -> ASGIApp:
+def make_app(service: InferenceService, token: bytes | None) -> ASGIApp:
     """The application for an ASGI server."""
     get, post = ["GET"], ["POST"]
     paths: list[tuple[str, Callable[[Request], object], list[str]]] = [

@@ -48,7 +48,7 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.NotImplemented, 400),
 )
 
-# The advice of the library is for who calls it: an option of a Python call.
+# The advice of the library is an option of a Python call, which an HTTP client does not make.
 _TIME_IS_OVER = (
     "Grant more time (the request's parameter timeout, in microseconds; the server's limit is its --timeout), "
     "or ask again when there is less to do."
@@ -56,7 +56,7 @@ _TIME_IS_OVER = (
 
 
 def refusal_of(error: BaseException) -> Refused:
-    """The answer for any error. Unexpected ones are named by their class; whoever calls this logs them."""
+    """The answer for any error. Unexpected ones are named by their class; the caller logs them."""
     if isinstance(error, Refused):
         return error
     if not isinstance(error, errors.BridgeError):

@@ -224,7 +224,7 @@ class Repository:
                 told(f"{name}: {self.load(name)}")
             except BridgeError as error:
                 failed[name] = error
-            except Exception as error:  # noqa: BLE001 - the start must not hang on what nobody expected
+            except Exception as error:  # noqa: BLE001 - the start must not hang on an unexpected error
                 failed[name] = BridgeError(f"Unexpected {type(error).__name__}: {error}")
         self.starting = False
         return failed

@@ -24,7 +24,7 @@ from qnnbridge_tools.serve.transport import ClientGone
 
 _log = logging.getLogger("qnnbridge.serve")
 
-_CLIENT_GONE: Final = 499  # what web servers write in their logs for it; nobody receives it
+_CLIENT_GONE: Final = 499  # the code of web servers' logs; it is not received
 
 _PART_BYTES: Final = 1024 * 1024
 
@@ -57,7 +57,7 @@ def error_answer(refused: Refused) -> Response:
 
 
 def answered(endpoint: Endpoint) -> Endpoint:
-    """The endpoint, with an answer for whatever it raises. What nobody expected is logged with its traceback."""
+    """The endpoint, with an answer for every error. An unexpected one is logged with its traceback."""
 
     async def answer(request: Request) -> Response:
         try:

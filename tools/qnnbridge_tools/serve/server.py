@@ -112,9 +112,9 @@ def serve(options: ServeOptions) -> None:
         host = open_host(options.where, options.host_python)
         try:
             repository = Repository(options.files, lambda file: open_model(file, options.sessions, host))
-            from qnnbridge_tools.serve.app import HostProbe, Service, make_app
+            from qnnbridge_tools.serve.app import HostProbe, InferenceService, make_app
 
-            service = Service(
+            service = InferenceService(
                 repository,
                 HostProbe(host),
                 options.limits,

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class ClientGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has closed its connection."""
 
 
 class Workers:
@@ -63,7 +63,7 @@ class Workers:
                 return
             try:
                 result = job()
-            except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            except BaseException as error:  # noqa: BLE001 - passed on to the waiting caller
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -125,7 +125,7 @@ class Ticket:
         self._bytes = 0
 
     def take_place(self) -> None:
-        """The whole request is there: it counts from now on. A client that is slow to send keeps nobody out. Raises
+        """The whole request is there: it counts from now on. A slow client takes no place from others. Raises
         `Busy`."""
         self._admission.take_place()
         self._places += 1
@@ -169,7 +169,7 @@ async def receive_body(request: Request, ticket: Ticket, most: int) -> list[byte
         size += len(part)
         if size > most:
             raise _too_large(most)
-        ticket.take(len(part))  # not what was announced: who is slow to send it would keep others out
+        ticket.take(len(part))  # not the announced size: a slow client would keep others out
         parts.append(part)
         if not message.get("more_body", False):
             return parts

@@ -16,7 +16,7 @@ from qnnbridge_tools.versions.command import Chip, SystemSdk
 
 if TYPE_CHECKING:
     from qnnbridge_tools.doctor.findings import Report
-    from qnnbridge_tools.setup_host.plan import Facts
+    from qnnbridge_tools.setup_host.plan import NpuTraits
 
 
 def setup_host(
@@ -59,7 +59,7 @@ def setup_host(
         from qnnbridge_tools import output
         from qnnbridge_tools.doctor.findings import Severity
         from qnnbridge_tools.setup_host import report
-        from qnnbridge_tools.setup_host.plan import Options, make_plan
+        from qnnbridge_tools.setup_host.plan import SetupOptions, make_plan
         from qnnbridge_tools.setup_host.steps import carry_out
 
         if not (dry_run or yes) and (as_json or not sys.stdin.isatty()):
@@ -68,7 +68,7 @@ def setup_host(
                 fix="Add --yes, or --dry-run to see what would be done.",
             )
         facts = _facts(system_sdk, chip)
-        options = Options(python, version, folder, source, facts, replace, force, write_config=config)
+        options = SetupOptions(python, version, folder, source, facts, replace, force, write_config=config)
         plan = make_plan(options, Surroundings.current())
         if not as_json:
             report.print_plan(plan)
@@ -92,9 +92,9 @@ def setup_host(
             raise typer.Exit(reporting.EXIT_FAILED)
 
 
-def _facts(system_sdk: str | None, chip: str | None) -> Facts:
+def _facts(system_sdk: str | None, chip: str | None) -> NpuTraits:
     """What was given, else what this computer's driver says."""
-    from qnnbridge_tools.setup_host.plan import Facts
+    from qnnbridge_tools.setup_host.plan import NpuTraits
     from qnnbridge_tools.versions import here
 
     sdk, hexagon = here.driver_facts()
@@ -104,7 +104,7 @@ def _facts(system_sdk: str | None, chip: str | None) -> Facts:
         from qnnbridge_tools.versions.machines import read_chip
 
         hexagon = read_chip(chip)
-    return Facts(sdk, hexagon)
+    return NpuTraits(sdk, hexagon)
 
 
 def _say(text: str) -> None:
@@ -124,8 +124,8 @@ def examine(python: Path) -> Report:
     """Never raises for what is wrong: that is what the report is about."""
     from qnnbridge_tools.doctor.diagnose import diagnose
     from qnnbridge_tools.doctor.real_machine import RealMachine
-    from qnnbridge_tools.doctor.survey import Order, survey
+    from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
     begun = time.perf_counter()
-    facts = survey(RealMachine(), Order(host_python=str(python)))
+    facts = survey(RealMachine(), SurveyOptions(host_python=str(python)))
     return dataclasses.replace(diagnose(facts), seconds=time.perf_counter() - begun)

@@ -32,7 +32,7 @@ class NothingFits(BridgeError):
 
 
 class AlreadyThere(OptionError):
-    """An environment or a setting that would have to be replaced, and nobody asked for that."""
+    """An environment or a setting that would have to be replaced, without --replace."""
 
     code = "setup.AlreadyThere"
 
@@ -171,7 +171,7 @@ class NewEnvironment:
             self._remove_folders_above()
 
     def _remove_folders_above(self) -> None:
-        """Those that were made for it, the deepest first; what somebody else has put there meanwhile stays."""
+        """Those that were made for it, the deepest first; other files in them stay."""
         for folder in self._made_above:
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -200,7 +200,7 @@ def is_taken(folder: Path) -> bool:
 
 
 def check_free(folder: Path, *, replace: bool) -> None:
-    """Raises `AlreadyThere` if a set-up into this folder would touch something that nobody offered."""
+    """Raises `AlreadyThere` if a set-up into this folder would touch something that --replace does not cover."""
     if folder.exists() and not folder.is_dir():
         raise AlreadyThere(f"{folder} is a file.", fix="Choose another folder with --dir.")
     if not is_taken(folder):

@@ -40,7 +40,7 @@ print("@@" + json.dumps({
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class PythonTraits:
     """platform: `sysconfig.get_platform`. base: the interpreter itself, where it is one of an environment."""
 
     version: tuple[int, int, int]
@@ -56,7 +56,7 @@ class Answer:
         return self.version[:2]
 
 
-def ask(python: str) -> Answer | str:
+def ask(python: str) -> PythonTraits | str:
     """Its answer, or in words why there is none."""
     try:
         done = subprocess.run(
@@ -82,7 +82,7 @@ def ask(python: str) -> Answer | str:
     told = json.loads(line[2:])
     library, library_version = told["libc"]
     numbers = library_version.split(".") if library == "glibc" else []
-    return Answer(
+    return PythonTraits(
         version=tuple(told["version"]),
         platform=told["platform"],
         base=told["base"],
@@ -98,12 +98,12 @@ PATH_NAMES = ("python3.14", "python3.13", "python3.12", "python3.11", "python3",
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Candidate:
+class BaseCandidate:
     """An interpreter that can be the base of an environment. path: the interpreter itself, never one of an
     environment."""
 
     path: str
-    answer: Answer
+    answer: PythonTraits
 
     @property
     def text(self) -> str:
@@ -114,12 +114,12 @@ def candidates(
     surroundings: Surroundings,
     asked_for: str | None,
     looked_at: list[str],
-    asker: Callable[[str], Answer | str] = ask,
-) -> list[Candidate]:
+    asker: Callable[[str], PythonTraits | str] = ask,
+) -> list[BaseCandidate]:
     """Those that could be the host, the newest Python first. Why not the others is added to `looked_at`."""
     if asked_for is not None:
         return [_named(surroundings, asked_for, asker)]
-    found: dict[str, Candidate] = {}
+    found: dict[str, BaseCandidate] = {}
     for place, path in _places(surroundings):
         if os.path.realpath(path) in found:
             continue
@@ -131,7 +131,7 @@ def candidates(
     return sorted(found.values(), key=lambda one: one.answer.version, reverse=True)
 
 
-def _named(surroundings: Surroundings, text: str, asker: Callable[[str], Answer | str]) -> Candidate:
+def _named(surroundings: Surroundings, text: str, asker: Callable[[str], PythonTraits | str]) -> BaseCandidate:
     path = _path_of(surroundings, text)
     judged = _judge(surroundings, path, asker) if path is not None else ""
     version = _VERSION.fullmatch(text)
@@ -184,7 +184,9 @@ def _path_folders(surroundings: Surroundings) -> Iterable[str]:
     return dict.fromkeys(folder for folder in surroundings.environ.get("PATH", "").split(os.pathsep) if folder)
 
 
-def _judge(surroundings: Surroundings, path: str, asker: Callable[[str], Answer | str]) -> Candidate | str:
+def _judge(
+    surroundings: Surroundings, path: str, asker: Callable[[str], PythonTraits | str]
+) -> BaseCandidate | str:
     """The candidate, or in words why not; the words follow "it"."""
     try:
         problem = surroundings.why_not_machine(interpreter_machine(path))
@@ -202,7 +204,7 @@ def _judge(surroundings: Surroundings, path: str, asker: Callable[[str], Answer 
     if not answer.has_venv:
         known = "as Python's embeddable package does" if surroundings.is_windows else "apt install python3-venv"
         return f"lacks venv or ensurepip ({known})"
-    return Candidate(answer.base, answer)
+    return BaseCandidate(answer.base, answer)
 
 
 def _is_native(surroundings: Surroundings, python: RegisteredPython) -> bool:

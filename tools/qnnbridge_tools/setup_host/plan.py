@@ -30,7 +30,7 @@ from qnnbridge_tools.setup_host.environment import (
     is_taken,
     python_in,
 )
-from qnnbridge_tools.setup_host.interpreters import Answer, Candidate, ask, candidates, install_text
+from qnnbridge_tools.setup_host.interpreters import BaseCandidate, PythonTraits, ask, candidates, install_text
 from qnnbridge_tools.setup_host.requirements import Source, find_source, requirements
 from qnnbridge_tools.versions.fitness import Judgement, best_of, judge
 from qnnbridge_tools.versions.machines import HostMachine, read_platform
@@ -40,7 +40,7 @@ SHOWN_REASONS = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Facts:
+class NpuTraits:
     """Of the NPU: QNN version of its driver, Hexagon version; ``None`` if unknown."""
 
     system_sdk: str | None = None
@@ -48,8 +48,8 @@ class Facts:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
-    candidate: Candidate
+class HostChoice:
+    candidate: BaseCandidate
     judgement: Judgement
     machine: HostMachine
 
@@ -58,7 +58,7 @@ class Choice:
         return self.judgement.release
 
 
-def machine_with(candidate: Candidate, facts: Facts, surroundings: Surroundings) -> HostMachine:
+def machine_with(candidate: BaseCandidate, facts: NpuTraits, surroundings: Surroundings) -> HostMachine:
     return HostMachine(
         platform=read_platform(candidate.answer.platform),
         computer=surroundings.computer,
@@ -70,14 +70,14 @@ def machine_with(candidate: Candidate, facts: Facts, surroundings: Surroundings)
 
 
 def choose(
-    found: Sequence[Candidate],
+    found: Sequence[BaseCandidate],
     version: str | None,
-    facts: Facts,
+    facts: NpuTraits,
     surroundings: Surroundings,
     looked_at: Sequence[str],
     *,
     force: bool,
-) -> Choice:
+) -> HostChoice:
     """Raises `HostNotFound` without an interpreter, `NothingFits` if none of them has a release that works."""
     if version is not None:
         _check_known(version)
@@ -88,7 +88,7 @@ def choose(
             evidence=list(looked_at),
         )
     choices = [
-        Choice(candidate, judgement, machine)
+        HostChoice(candidate, judgement, machine)
         for candidate in found
         for machine in [machine_with(candidate, facts, surroundings)]
         for judgement in _judged(machine, version)
@@ -110,7 +110,7 @@ def _judged(machine: HostMachine, version: str | None) -> list[Judgement]:
     return [best] if best else judged
 
 
-def _has_wheel(choice: Choice) -> bool:
+def _has_wheel(choice: HostChoice) -> bool:
     return choice.release.wheel_for(choice.candidate.answer.minor) is not None
 
 
@@ -131,7 +131,7 @@ def _check_known(version: str) -> None:
         )
 
 
-def _nothing(choices: Sequence[Choice], version: str | None, machine: HostMachine) -> NothingFits:
+def _nothing(choices: Sequence[HostChoice], version: str | None, machine: HostMachine) -> NothingFits:
     reasons = [
         f"{one.candidate.text}: {one.release.name} {one.judgement.reasons[0].text}"
         for one in choices
@@ -212,24 +212,24 @@ PIP_FLAGS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Options:
+class SetupOptions:
     """What was asked for; ``None`` where nothing was."""
 
     python: str | None = None
     version: str | None = None
     folder: Path | None = None
     source: Path | None = None
-    facts: Facts = dataclasses.field(default_factory=Facts)
+    facts: NpuTraits = dataclasses.field(default_factory=NpuTraits)
     replace: bool = False
     force: bool = False
     write_config: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class SetupPlan:
     """commands: what is run, in order. config: the file that gets `config_text`; ``None``: it is not touched."""
 
-    choice: Choice
+    choice: HostChoice
     source: Source
     folder: Path
     commands: tuple[tuple[str, ...], ...]
@@ -251,7 +251,9 @@ def default_folder() -> Path:
     return Path(platformdirs.user_data_dir("qnnbridge", appauthor=False)) / "host"
 
 
-def make_plan(options: Options, surroundings: Surroundings, asker: Callable[[str], Answer | str] = ask) -> Plan:
+def make_plan(
+    options: SetupOptions, surroundings: Surroundings, asker: Callable[[str], PythonTraits | str] = ask
+) -> SetupPlan:
     """Raises the errors of `failures`, `HostNotFound` and `OptionError`."""
     folder = (options.folder or default_folder()).expanduser().absolute()
     _check_path(folder, surroundings)
@@ -264,7 +266,7 @@ def make_plan(options: Options, surroundings: Surroundings, asker: Callable[[str
     choice = choose(found, options.version, options.facts, surroundings, looked_at, force=options.force)
     python = str(python_in(folder))
     install = (python, "-m", "pip", "install", *PIP_FLAGS, *requirements(choice.release, source))
-    return Plan(
+    return SetupPlan(
         choice=choice,
         source=source,
         folder=folder,
@@ -287,7 +289,7 @@ def _check_path(folder: Path, surroundings: Surroundings) -> None:
 
 
 def _configuration(
-    options: Options, surroundings: Surroundings, python: Path
+    options: SetupOptions, surroundings: Surroundings, python: Path
 ) -> tuple[Path | None, str, str | None]:
     """The file to write, its text, and the interpreter that it named before."""
     if not options.write_config:
@@ -314,7 +316,7 @@ def _configuration(
     return file, text, old if is_other else None
 
 
-def _warnings(options: Options, surroundings: Surroundings) -> list[str]:
+def _warnings(options: SetupOptions, surroundings: Surroundings) -> list[str]:
     named = surroundings.environ.get(VARIABLE)
     if named and options.write_config:
         return [f"The environment variable {VARIABLE} names {named}, and wins over the configuration file."]

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge_tools.setup_host.plan import Plan
+from qnnbridge_tools.setup_host.plan import SetupPlan
 from qnnbridge_tools.versions.fitness import short_sdk
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _quoted_for_windows(word: str) -> str:
 SCHEMA_VERSION = 1
 
 
-def print_plan(plan: Plan) -> None:
+def print_plan(plan: SetupPlan) -> None:
     from qnnbridge_tools import output
     from qnnbridge_tools.versions.view import machine_pairs
 
@@ -65,7 +65,7 @@ def print_plan(plan: Plan) -> None:
         print(f"Warning: {warning}")
 
 
-def print_commands(plan: Plan) -> None:
+def print_commands(plan: SetupPlan) -> None:
     """The same work by hand."""
     shells = (("Command Prompt", cmd_text), ("PowerShell", powershell_text)) if os.name == "nt" else None
     for name, to_text in shells or (("Commands", posix_text),):
@@ -78,12 +78,12 @@ def print_commands(plan: Plan) -> None:
         print("\n".join(f"  {line}" for line in plan.config_text.splitlines()))
 
 
-def doctor_command(plan: Plan) -> tuple[str, ...]:
+def doctor_command(plan: SetupPlan) -> tuple[str, ...]:
     """The last step: it ends with 0 if QNN can be used. Run by this interpreter, in which the command is."""
     return (sys.executable, "-m", "qnnbridge_tools", "doctor", "--host-python", str(plan.python))
 
 
-def print_result(plan: Plan, info: HostInfo, found: Report) -> None:
+def print_result(plan: SetupPlan, info: HostInfo, found: Report) -> None:
     from qnnbridge_tools import output, session_report
     from qnnbridge_tools.doctor.report import report_text
 
@@ -100,7 +100,7 @@ def print_result(plan: Plan, info: HostInfo, found: Report) -> None:
     print(report_text(found))
 
 
-def document(plan: Plan, info: HostInfo | None = None, found: Report | None = None) -> dict[str, Any]:
+def document(plan: SetupPlan, info: HostInfo | None = None, found: Report | None = None) -> dict[str, Any]:
     """`info` and `found` are of a set-up that was carried out."""
     from qnnbridge_tools import session_report
     from qnnbridge_tools.doctor.report import report_document
@@ -134,7 +134,7 @@ def document(plan: Plan, info: HostInfo | None = None, found: Report | None = No
     }
 
 
-def _config_text(plan: Plan) -> str:
+def _config_text(plan: SetupPlan) -> str:
     if plan.config is None:
         return "is left alone"
     return f"{plan.config}" + (f" (replaces {plan.replaced_setting})" if plan.replaced_setting else "")

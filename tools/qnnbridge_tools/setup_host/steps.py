@@ -28,8 +28,8 @@ from qnnbridge_tools.setup_host.environment import (
     free_bytes,
     not_written,
 )
-from qnnbridge_tools.setup_host.plan import Plan
-from qnnbridge_tools.versions.index import is_network_trouble, unreachable
+from qnnbridge_tools.setup_host.plan import SetupPlan
+from qnnbridge_tools.versions.wheels import is_network_trouble, unreachable
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
@@ -64,7 +64,7 @@ KEPT_LINES = 200
 
 
 class _HeldInterrupt:
-    """Ctrl+C waits until `let_through`. While `Popen` is under way it would leave a program that nobody knows."""
+    """Ctrl+C waits until `let_through`. While `Popen` runs, it would leave a child of unknown pid."""
 
     def __init__(self) -> None:
         self._came = False
@@ -125,7 +125,7 @@ def run_program(
         timer.cancel()
         if not is_done:
             _end_tree(process)
-            process.stdout.read()  # at its end nobody holds the pipe any more
+            process.stdout.read()  # at its end no process holds the pipe
             process.wait()
         process.stdout.close()
     return code, lines
@@ -142,7 +142,7 @@ _PIP_PLACES = frozenset(
 Say = Callable[[str], None]
 
 
-def carry_out(plan: Plan, say: Say, detail: Say) -> HostInfo:
+def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
     """Returns what the new host says of itself. `say` gets the steps, `detail` what the programs print."""
     with NewEnvironment(plan.folder, replace=plan.replaces_environment) as made:
         say(f"Making the environment {plan.folder}")
@@ -176,7 +176,7 @@ def check_host(python: Path) -> HostInfo:
 
 
 @contextlib.contextmanager
-def _configured(plan: Plan) -> Iterator[None]:
+def _configured(plan: SetupPlan) -> Iterator[None]:
     """The configuration names the new host from here on, unless the body fails."""
     file = plan.config
     if file is None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import reporting
-from qnnbridge_tools.top.sorting import Order
+from qnnbridge_tools.top.view import SortOrder
 
 LEAST_INTERVAL_S = 0.2
 
@@ -17,7 +17,9 @@ def top(
         float,
         typer.Option("--interval", "-i", metavar="S", min=LEAST_INTERVAL_S, help="Seconds between looks."),
     ] = 1.0,
-    order: Annotated[Order, typer.Option("--sort", help="What stands first. The key s changes it.")] = Order.RATE,
+    order: Annotated[
+        SortOrder, typer.Option("--sort", help="What stands first. The key s changes it.")
+    ] = SortOrder.RATE,
     rounds: Annotated[
         int | None,
         typer.Option(

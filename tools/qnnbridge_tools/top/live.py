@@ -22,23 +22,22 @@ from qnnbridge_tools import output
 from qnnbridge_tools.host.figures import Figures, read_figures
 from qnnbridge_tools.host.link import Link, reach, without_us
 from qnnbridge_tools.top.keys import keyboard
-from qnnbridge_tools.top.sorting import Order, in_order
-from qnnbridge_tools.top.view import Page, draw
+from qnnbridge_tools.top.view import Page, SortOrder, draw, in_order
 
 # Raises `BridgeError` if the daemon does not tell.
 Ask = Callable[[], Figures]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class View:
-    """How to look. rounds: so many pages, then the end; ``None``: until somebody leaves."""
+class WatchOptions:
+    """How to look. rounds: so many pages, then the end; ``None``: until the user leaves."""
 
     interval_s: float
-    order: Order
+    order: SortOrder
     rounds: int | None = None
 
 
-def show(ask: Ask, view: View) -> None:
+def show(ask: Ask, view: WatchOptions) -> None:
     """Until q is pressed, the rounds are over, or `KeyboardInterrupt`."""
     from rich.console import Console
     from rich.live import Live
@@ -128,7 +127,7 @@ class Asking:
             link.close()
 
 
-def watch(interval_s: float, order: Order, rounds: int | None, as_json: bool) -> None:
+def watch(interval_s: float, order: SortOrder, rounds: int | None, as_json: bool) -> None:
     """Raises `BridgeError` if there is no daemon at the beginning."""
     if as_json:
         with reach() as link:
@@ -137,7 +136,7 @@ def watch(interval_s: float, order: Order, rounds: int | None, as_json: bool) ->
     asking = Asking()
     try:
         if output.is_terminal():
-            show(asking, View(interval_s, order, rounds))
+            show(asking, WatchOptions(interval_s, order, rounds))
         else:
             print_pages(asking, interval_s, order, rounds or 1)
     except KeyboardInterrupt:
@@ -146,7 +145,7 @@ def watch(interval_s: float, order: Order, rounds: int | None, as_json: bool) ->
         asking.close()
 
 
-def print_pages(asking: Asking, interval_s: float, order: Order, rounds: int) -> None:
+def print_pages(asking: Asking, interval_s: float, order: SortOrder, rounds: int) -> None:
     """Plain text, for a pipe or a file."""
     from qnnbridge_tools.host.figures_text import print_status
 

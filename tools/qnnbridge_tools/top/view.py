@@ -1,19 +1,59 @@
-"""The daemon's figures as one page of a terminal, drawn by rich. Pure: figures and a size in, a drawing out."""
+"""The daemon's figures in order, as one page of a terminal, drawn by rich. Pure: figures and a size in, a
+drawing out.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge_tools import output
 from qnnbridge_tools.host import figures_text as words
-from qnnbridge_tools.host.figures import Figures, HostFigures
+from qnnbridge_tools.host.figures import ClientFigures, Figures, HostFigures, ModelFigures
 from qnnbridge_tools.output import size_text
-from qnnbridge_tools.top.sorting import Order
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+class SortOrder(enum.Enum):
+    """What stands first: the greatest, but for names."""
+
+    RATE = "rate"
+    CALLS = "calls"
+    LATENCY = "latency"
+    ERRORS = "errors"
+    MEMORY = "memory"
+    NAME = "name"
+
+    @property
+    def next(self) -> SortOrder:
+        orders = list(SortOrder)
+        return orders[(orders.index(self) + 1) % len(orders)]
+
+
+def in_order(figures: Figures, order: SortOrder, reverse: bool = False) -> Figures:
+    """Of models no memory is known: most sessions first."""
+    clients = sorted(figures.clients, key=lambda client: (client.name.lower(), client.pid), reverse=reverse)
+    models = sorted(figures.models, key=lambda model: (model.label.lower(), model.key), reverse=reverse)
+    if order is not SortOrder.NAME:
+        clients.sort(
+            key=lambda one: _figure(one, order, one.errors + one.busy, one.shared_bytes), reverse=not reverse
+        )
+        models.sort(key=lambda one: _figure(one, order, one.errors, one.sessions), reverse=not reverse)
+    return dataclasses.replace(figures, clients=tuple(clients), models=tuple(models))
+
+
+def _figure(one: ClientFigures | ModelFigures, order: SortOrder, errors: int, size: int) -> float:
+    return {
+        SortOrder.RATE: one.calls_per_s,
+        SortOrder.CALLS: one.calls,
+        SortOrder.LATENCY: one.latency_ms.p99 or 0.0,
+        SortOrder.ERRORS: errors,
+    }.get(order, size)
+
 
 # Of a table without its rows: title, header, rule.
 _TABLE_LINES: Final = 3
@@ -31,7 +71,7 @@ class Page:
     """What is shown. note: instead of fresh figures, why there are none."""
 
     figures: Figures | None
-    order: Order
+    order: SortOrder
     reverse: bool
     interval_s: float
     note: str = ""

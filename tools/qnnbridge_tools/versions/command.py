@@ -35,7 +35,7 @@ def versions(
         from qnnbridge_tools.versions import here, view
         from qnnbridge_tools.versions.fitness import judge
 
-        machine = here.machine_of(here.Given(system_sdk, chip, python, platform, ort))
+        machine = here.machine_of(here.MachineOptions(system_sdk, chip, python, platform, ort))
         judged = judge(machine)
         shown = [one for one in judged if one.verdict != "refused"] if working else judged
         if as_json:

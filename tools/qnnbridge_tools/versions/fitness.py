@@ -17,7 +17,7 @@ from qnnbridge_host.model.release_table import Release, load_releases
 from qnnbridge_host.model.release_versions import is_final, satisfies, sdk_is_newer, version_key
 from qnnbridge_tools.versions.machines import PLATFORM_MACHINES, HostMachine, Platform
 
-Severity = Literal["refused", "warning", "note"]
+ReasonSeverity = Literal["refused", "warning", "note"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Reason:
     """
 
     code: str
-    severity: Severity
+    severity: ReasonSeverity
     text: str
     fix: str | None = None
 
@@ -147,8 +147,8 @@ def ort_bounds(release: Release) -> str:
     return ",".join(clauses)
 
 
-Verdict = Literal["works", "doubtful", "refused"]
-_RANK: dict[Verdict, int] = {"works": 0, "doubtful": 1, "refused": 2}
+FitVerdict = Literal["works", "doubtful", "refused"]
+_RANK: dict[FitVerdict, int] = {"works": 0, "doubtful": 1, "refused": 2}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Judgement:
     reasons: tuple[Reason, ...]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> FitVerdict:
         severities = {reason.severity for reason in self.reasons}
         return "refused" if "refused" in severities else "doubtful" if "warning" in severities else "works"
 

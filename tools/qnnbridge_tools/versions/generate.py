@@ -20,7 +20,7 @@ from qnnbridge_host.model.release_table import SCHEMA_VERSION
 from qnnbridge_host.model.release_versions import version_key
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
-from qnnbridge_tools.versions import index
+from qnnbridge_tools.versions import wheels
 from qnnbridge_tools.versions.wheels import WheelReader
 
 # One release: one version for one platform.
@@ -75,8 +75,8 @@ def differences(stated: TableEntry, found: TableEntry, where: str = "") -> Itera
         if isinstance(left, dict) and isinstance(right, dict):
             yield from differences(left, right, f"{place}.")
         elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right) and _are_maps(left):
-            for index, (one, other) in enumerate(zip(left, right, strict=True)):
-                yield from differences(one, other, f"{place}[{index}].")
+            for wheels, (one, other) in enumerate(zip(left, right, strict=True)):
+                yield from differences(one, other, f"{place}[{wheels}].")
         else:
             yield f"{place}: the table says {json.dumps(left)}, the wheel {json.dumps(right)}"
 
@@ -94,7 +94,7 @@ def _python_order(wheel: dict[str, Any]) -> tuple[int, ...]:
     return int(digits[0]), int(digits[1:])
 
 
-Wanted = tuple[str, index.Target]
+Wanted = tuple[str, wheels.WheelTarget]
 
 
 def default_table() -> Path:
@@ -111,8 +111,8 @@ def list_index(families: Iterable[str], pythons: Iterable[str]) -> list[Wanted]:
         (version, target)
         for family in families
         for python in pythons
-        for target in [index.Target(family, python)]
-        for version in index.published(target)
+        for target in [wheels.WheelTarget(family, python)]
+        for version in wheels.published(target)
     ]
     return sorted(found, key=lambda one: (version_key(one[0]), one[1].family, version_key(one[1].python)))
 
@@ -122,7 +122,7 @@ def read_wheels(wanted: Sequence[Wanted], reader: WheelReader) -> Iterator[Table
     for number, (version, target) in enumerate(wanted, 1):
         print(f"[{number}/{len(wanted)}] {version} {target.family} {target.python}", file=sys.stderr)
         with tempfile.TemporaryDirectory(prefix="qnnbridge-wheels-") as folder:
-            yield reader.read(index.download(version, target, Path(folder)))
+            yield reader.read(wheels.download(version, target, Path(folder)))
 
 
 def verify(table: dict[str, Any], wanted: list[Wanted], *, is_all: bool) -> Iterator[str]:
@@ -176,10 +176,10 @@ def run(
 
 
 def _selected(versions: list[str], platforms: list[str], pythons: list[str]) -> list[Wanted]:
-    unknown = sorted(set(platforms) - set(index.FAMILIES))
+    unknown = sorted(set(platforms) - set(wheels.FAMILIES))
     if unknown:
-        raise OptionError(f"There is no platform {unknown[0]!r}.", fix=f"One of: {', '.join(index.FAMILIES)}.")
-    listed = list_index(platforms or index.FAMILIES, pythons or index.PYTHONS)
+        raise OptionError(f"There is no platform {unknown[0]!r}.", fix=f"One of: {', '.join(wheels.FAMILIES)}.")
+    listed = list_index(platforms or wheels.FAMILIES, pythons or wheels.PYTHONS)
     keys = {version_key(version) for version in versions}
     wanted = [one for one in listed if not keys or version_key(one[0]) in keys]
     if not wanted:

@@ -10,7 +10,7 @@ from qnnbridge_tools.versions.machines import PLATFORM_MACHINES, HostMachine, re
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Given:
+class MachineOptions:
     """The options as they were typed; ``None`` where nothing was."""
 
     system_sdk: str | None = None
@@ -35,7 +35,7 @@ def host_python(running: tuple[int, int] | None) -> tuple[int, int] | None:
     return running if running is not None and running >= OLDEST_HOST_PYTHON else None
 
 
-def machine_of(given: Given) -> HostMachine:
+def machine_of(given: MachineOptions) -> HostMachine:
     """The found machine with what was given in place of it. Another platform is another computer."""
     if given.platform is None:
         machine = found_machine()

@@ -1,4 +1,9 @@
-"""What one library file of QNN tells of itself without being loaded: machine type, build, interface versions."""
+"""The wheels of onnxruntime-qnn: the package index that has them, and what they hold.
+
+The index is asked through pip and with pip's own configuration: pip knows the index, its certificates, proxies
+and passwords, so nothing here does. Each call is one pip process. A wheel is read without installing it, a
+library without loading it.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,135 @@ import dataclasses
 import email
 import hashlib
 import mmap
+import os
 import re
 import struct
+import subprocess
+import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from qnnbridge._launch.installed import read_executable
 from qnnbridge_host.model.release_table import is_backend
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_tools.doctor.library import read_library
+
+PACKAGE = "onnxruntime-qnn"
+CALL_TIMEOUT_S = 900.0
+PIP_RETRIES = "2"
+SHOWN_LINES = 8
+
+_NETWORK_WORDS = (
+    "retrying (",
+    "could not fetch url",
+    "connectionerror",
+    "timed out",
+    "name resolution",
+    "proxyerror",
+)
+
+
+class IndexUnreachable(BridgeError):
+    """pip could not ask its index; says nothing about what is on it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WheelTarget:
+    """What a wheel has to be for: a family of platforms, and a Python version such as "3.13"."""
+
+    family: str
+    python: str
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        return FAMILIES[self.family]
+
+
+def _linux(machine: str) -> tuple[str, ...]:
+    # pip takes the tags by their letters: each glibc that a wheel may name has to be said.
+    return (f"linux_{machine}", *(f"manylinux_2_{minor}_{machine}" for minor in range(17, 60)))
+
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "win_arm64": ("win_arm64",),
+    "win_amd64": ("win_amd64",),
+    "linux_x86_64": _linux("x86_64"),
+    "linux_aarch64": _linux("aarch64"),
+}
+PYTHONS = tuple(f"3.{minor}" for minor in range(8, 17))
+
+
+def family_of(platform: str) -> str:
+    """The family of a wheel's platform tag."""
+    return next(family for family, platforms in FAMILIES.items() if platform in platforms)
+
+
+def published(target: WheelTarget) -> list[str]:
+    """The versions that have a wheel for this target, development builds included; newest first."""
+    result = _pip("index", "versions", PACKAGE, "--pre", *_selection(target))
+    found = re.search(r"^Available versions: (.*)$", result.stdout, re.MULTILINE)
+    if found:
+        return [version.strip() for version in found[1].split(",")]
+    if "no matching distribution" in result.stderr.lower() and not is_network_trouble(result.stderr):
+        return []
+    raise unreachable(result.stderr)
+
+
+def download(version: str, target: WheelTarget, folder: Path) -> Path:
+    """Put the wheel of this version into an empty folder, unpacked nowhere and with nothing it depends on."""
+    where = ("--no-deps", "--no-cache-dir", "--dest", str(folder))
+    result = _pip("download", f"{PACKAGE}=={version}", *where, *_selection(target))
+    wheels = list(folder.glob("*.whl"))
+    if result.returncode != 0 or len(wheels) != 1:
+        if is_network_trouble(result.stderr):
+            raise unreachable(result.stderr)
+        raise BridgeError(
+            f"pip did not get {PACKAGE} {version} for {target.family}, Python {target.python}.",
+            evidence=_last_lines(result.stderr),
+        )
+    return wheels[0]
+
+
+def _selection(target: WheelTarget) -> list[str]:
+    platforms = [word for platform in target.platforms for word in ("--platform", platform)]
+    return [*platforms, "--python-version", target.python, "--only-binary", ":all:"]
+
+
+def _pip(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--retries", PIP_RETRIES, *arguments]
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        timeout=CALL_TIMEOUT_S,
+        check=False,
+    )
+
+
+def is_network_trouble(text: str) -> bool:
+    lowered = text.lower()
+    return any(word in lowered for word in _NETWORK_WORDS)
+
+
+def unreachable(text: str) -> IndexUnreachable:
+    return IndexUnreachable(
+        "The package index cannot be reached.",
+        cause="pip got no answer from the index that it is configured for.",
+        fix="Check the network, and what `pip config list` names as index and proxy.",
+        evidence=[line for line in text.splitlines() if is_network_trouble(line)][-SHOWN_LINES:]
+        or _last_lines(text),
+    )
+
+
+def _last_lines(text: str) -> Sequence[str]:
+    return [line for line in text.splitlines() if line.strip()][-SHOWN_LINES:]
+
 
 _BUILD = re.compile(rb"v(\d\.\d{1,3}\.\d{1,3}\.\d{12}(?:_\d+)?)")
 _RESOURCE_NAME = "ProductVersion".encode("utf-16-le")
@@ -28,16 +152,6 @@ _INTERFACE = re.compile(
 )
 
 HTP_API_MAJOR = 5
-
-
-def machine_of(path: Path) -> str:
-    """Machine type; "ARM64X" for a file with code for ARM64 and ARM64EC processes."""
-    executable = read_executable(path)
-    if executable is None:
-        return "unknown"
-    if executable.hybrid:
-        return {"x64": "ARM64EC", "ARM64": "ARM64X"}.get(executable.machine, executable.machine)
-    return executable.machine
 
 
 def build_of(path: Path) -> str | None:
@@ -85,7 +199,7 @@ BUILTIN, PLUGIN = "1.x builtin", "2.x plugin"
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
+class LibraryTraits:
     """What was read from one library."""
 
     machine: str
@@ -97,7 +211,7 @@ class WheelReader:
     """Reads wheels one after another and remembers the libraries it has seen. For one thread."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, int, int], Facts] = {}
+        self._seen: dict[tuple[str, int, int], LibraryTraits] = {}
 
     def read(self, path: Path) -> dict[str, Any]:
         """One release with one wheel."""
@@ -131,7 +245,7 @@ class WheelReader:
             ],
         }
 
-    def _facts(self, archive: zipfile.ZipFile, file: PurePosixPath) -> Facts:
+    def _facts(self, archive: zipfile.ZipFile, file: PurePosixPath) -> LibraryTraits:
         entry = archive.getinfo(str(file))
         key = (file.name, entry.file_size, entry.CRC)
         if key not in self._seen:
@@ -140,17 +254,18 @@ class WheelReader:
         return self._seen[key]
 
 
-def _read_library(path: Path) -> Facts:
+def _read_library(path: Path) -> LibraryTraits:
+    library = read_library(str(path), version=False)
     is_htp = is_backend(path.name, "Htp")
-    return Facts(
-        machine=machine_of(path),
+    return LibraryTraits(
+        machine=library.machine if library else "unknown",
         build=build_of(path) if is_htp or is_backend(path.name, "System") else None,
         interface=interface_of(path) if is_htp and path.suffix == ".so" else None,
     )
 
 
 def _library_set(
-    folder: PurePosixPath, files: list[PurePosixPath], facts: dict[PurePosixPath, Facts]
+    folder: PurePosixPath, files: list[PurePosixPath], facts: dict[PurePosixPath, LibraryTraits]
 ) -> dict[str, Any]:
     here = {file.name for file in files if file.parent == folder}
     htp = next(told for file, told in facts.items() if file.parent == folder and is_backend(file.name, "Htp"))

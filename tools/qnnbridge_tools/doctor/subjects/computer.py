@@ -9,7 +9,7 @@ from qnnbridge_host.model.chips import chip_of_processor
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Computer, Driver, Facts
-from qnnbridge_tools.doctor.findings import Check, Finding, Remedy
+from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
 from qnnbridge_tools.doctor.machine import Machine, text_of
 
 _PROCESSOR = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
@@ -83,7 +83,7 @@ def healthy_computer(facts: Facts) -> str:
     return name
 
 
-COMPUTER_CHECK = Check("computer", find_computer, healthy_computer)
+COMPUTER_CHECK = SubjectCheck("computer", find_computer, healthy_computer)
 
 
 NEEDED_MODULES: Final = ("numpy", "msgpack", "qnnbridge_protocol")
@@ -137,4 +137,4 @@ def healthy_application(facts: Facts) -> str:
     return f"Python {answer.version}, {facts.application_machine or answer.platform}, qnnbridge {facts.qnnbridge}"
 
 
-APPLICATION_CHECK = Check("application", find_application, healthy_application)
+APPLICATION_CHECK = SubjectCheck("application", find_application, healthy_application)

@@ -14,7 +14,7 @@ from typing import Final
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Driver, Facts
-from qnnbridge_tools.doctor.findings import Check, Finding, Remedy
+from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
 from qnnbridge_tools.doctor.machine import Machine
 
 # Newest name first, the order in which QNN looks.
@@ -215,4 +215,4 @@ def healthy(facts: Facts) -> str | None:
     return f"{driver.device or 'NPU'}, driver {driver.version or 'of unknown version'}"
 
 
-CHECK = Check("driver", find, healthy)
+CHECK = SubjectCheck("driver", find, healthy)

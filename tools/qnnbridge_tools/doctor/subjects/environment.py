@@ -8,8 +8,8 @@ from typing import Final
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.advice import set_variable, unset_variable
 from qnnbridge_tools.doctor.catalogue import finding
-from qnnbridge_tools.doctor.facts import Answer, Facts, Place
-from qnnbridge_tools.doctor.findings import Check, Finding, Remedy
+from qnnbridge_tools.doctor.facts import Facts, FolderFacts, PythonReport
+from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
 from qnnbridge_tools.doctor.machine import Machine, paths_of
 
 KNOWN_VARIABLES: Final = (
@@ -80,14 +80,18 @@ def survey_unusable_values(machine: Machine) -> tuple[str, ...]:
     return cache_settings(machine.environ).problems
 
 
-def survey_places(machine: Machine, host: Answer | None, packages_folder: str | None) -> tuple[Place, ...]:
+def survey_places(
+    machine: Machine, host: PythonReport | None, packages_folder: str | None
+) -> tuple[FolderFacts, ...]:
     places = []
     if host is not None:
         folder = packages_folder or host.prefix
-        places.append(Place("host packages", folder, network=machine.is_network(folder)))
+        places.append(FolderFacts("host packages", folder, network=machine.is_network(folder)))
     for what, folder in (("cache", cache_folder(machine)), ("state", state_folder(machine))):
         places.append(
-            Place(what, folder, machine.is_writable(folder), machine.is_network(folder), machine.free_bytes(folder))
+            FolderFacts(
+                what, folder, machine.is_writable(folder), machine.is_network(folder), machine.free_bytes(folder)
+            )
         )
     return tuple(places)
 
@@ -112,7 +116,7 @@ def _folder(machine: Machine, variable: str, xdg: str, unix: tuple[str, ...], wi
     return str(paths.join(machine.environ.get(xdg) or paths.join(machine.home, *unix), "qnnbridge"))
 
 
-def survey_vc_runtime(machine: Machine, host: Answer) -> tuple[str, ...]:
+def survey_vc_runtime(machine: Machine, host: PythonReport) -> tuple[str, ...]:
     """Libraries of the Visual C++ runtime that the host's interpreter would not find."""
     if machine.system != "Windows":
         return ()
@@ -188,7 +192,7 @@ def healthy_variables(facts: Facts) -> str | None:
     return None
 
 
-ENVIRONMENT_CHECK = Check("environment", find_variables, healthy_variables)
+ENVIRONMENT_CHECK = SubjectCheck("environment", find_variables, healthy_variables)
 
 
 # Characters. The driver's limit for the name of a process lies above it; Windows' own is 260 for a file.
@@ -205,7 +209,7 @@ def find_paths(facts: Facts) -> Iterator[Finding]:
             yield from _own_folder(facts, place)
 
 
-def _host_folder(facts: Facts, place: Place) -> Iterator[Finding]:
+def _host_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
     move = Remedy(
         "Make a host in a short path of plain letters on this computer's own disk.",
         advice.setup_lines(facts, plain_folder=True),
@@ -227,7 +231,7 @@ def _host_folder(facts: Facts, place: Place) -> Iterator[Finding]:
         yield finding("path.network", "the host's packages are on a network drive", place.path, fix=move)
 
 
-def _own_folder(facts: Facts, place: Place) -> Iterator[Finding]:
+def _own_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
     variable = _FOLDER_VARIABLES[place.what]
     folder = rf"C:\qnnbridge\{place.what}" if facts.is_windows else f"/var/tmp/qnnbridge-{place.what}"  # noqa: S108 - advice
     other = "Use another folder; then open a new window." if facts.is_windows else "Use another folder."
@@ -267,4 +271,4 @@ def healthy_paths(facts: Facts) -> str | None:
     return f"cache {cache.path}{free}"
 
 
-PATHS_CHECK = Check("paths", find_paths, healthy_paths)
+PATHS_CHECK = SubjectCheck("paths", find_paths, healthy_paths)

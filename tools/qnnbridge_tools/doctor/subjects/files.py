@@ -9,8 +9,8 @@ from typing import Final
 
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding
-from qnnbridge_tools.doctor.facts import Answer, Facts, Packages, QnnFile, QnnSet, Wrong
-from qnnbridge_tools.doctor.findings import Check, Finding
+from qnnbridge_tools.doctor.facts import DamagedFile, Facts, Packages, PythonReport, QnnFile, QnnSet
+from qnnbridge_tools.doctor.findings import Finding, SubjectCheck
 from qnnbridge_tools.doctor.machine import Machine, paths_of
 
 _ROLES: Final = (
@@ -147,7 +147,7 @@ def _damaged(facts: Facts, packages: Packages) -> Iterator[Finding]:
             )
 
 
-def _wrong_text(wrong: Wrong) -> str:
+def _wrong_text(wrong: DamagedFile) -> str:
     if wrong.what == "missing":
         return f"{wrong.path}: missing"
     if wrong.what == "size":
@@ -155,7 +155,7 @@ def _wrong_text(wrong: Wrong) -> str:
     return f"{wrong.path}: other contents than in the package (SHA-256)"
 
 
-def _machines(facts: Facts, answer: Answer, packages: Packages, loaded: QnnSet) -> Iterator[Finding]:
+def _machines(facts: Facts, answer: PythonReport, packages: Packages, loaded: QnnSet) -> Iterator[Finding]:
     allowed = _LOADABLE.get(answer.platform)
     if allowed is None:
         return
@@ -248,4 +248,4 @@ def healthy(facts: Facts) -> str | None:
     return text + (f", stubs for {archs}" if archs else ", simulator")
 
 
-CHECK = Check("files", find, healthy)
+CHECK = SubjectCheck("files", find, healthy)

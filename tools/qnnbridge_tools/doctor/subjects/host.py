@@ -16,9 +16,9 @@ from typing import Any, Final
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.advice import python_lines, set_variable, word
 from qnnbridge_tools.doctor.catalogue import finding
-from qnnbridge_tools.doctor.facts import Answer, Death, Facts, HostFacts, Interpreter
-from qnnbridge_tools.doctor.findings import Check, Finding, Remedy
-from qnnbridge_tools.doctor.machine import Machine, Registered, paths_of, text_of
+from qnnbridge_tools.doctor.facts import Facts, HostFacts, Interpreter, PythonReport, StartFailure
+from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
+from qnnbridge_tools.doctor.machine import Machine, RegisteredInterpreter, paths_of, text_of
 from qnnbridge_tools.doctor.subjects.interpreters import OLDEST_HOST, WINDOWS_MACHINES, examine
 from qnnbridge_tools.doctor.subjects.packages import lacking, survey_packages
 
@@ -33,7 +33,7 @@ def survey_host(
     if chosen.refusal or not chosen.path:
         return chosen
     answer = machine.ask(chosen.path)
-    if not isinstance(answer, Answer):
+    if not isinstance(answer, PythonReport):
         return dataclasses.replace(chosen, death=answer)
     return dataclasses.replace(chosen, answer=answer, packages=survey_packages(machine, answer, complete=complete))
 
@@ -64,7 +64,7 @@ def _named(machine: Machine, text: str, source: str) -> HostFacts:
         return HostFacts(path or text, source, "host.file-missing", where)
     if machine.kind(path) == "folder":
         return HostFacts(path, source, "host.file-missing", "it is a folder")
-    examined = examine(machine, Registered("", "", path, ""), source)
+    examined = examine(machine, RegisteredInterpreter("", "", path, ""), source)
     # What it has installed it will be asked for itself.
     refusal = "" if examined.refusal == "host.packages-missing" else examined.refusal
     return HostFacts(path, source, refusal, examined.said if refusal else "")
@@ -171,10 +171,6 @@ def _version(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text or ""))
 
 
-# Modules; onnxruntime has findings of its own.
-__all__ = ["OLDEST_HOST", "configuration_path", "survey_host"]
-
-
 _PLATFORMS: Final = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
 _NAMED: Final = ("--host-python", "QNNBRIDGE_HOST_PYTHON", "configuration file")
 _REPAIR: Final = "Repair or reinstall this Python, or name another one with QNNBRIDGE_HOST_PYTHON."
@@ -247,7 +243,7 @@ def _fix_packages(facts: Facts) -> Remedy:
 
 
 def _fix_path(facts: Facts) -> Remedy:
-    # Of one that was merely found on the PATH nobody knows what it has installed.
+    # The packages of an interpreter that was only found on the PATH are unknown.
     known = [one for one in facts.interpreters if one.tag or "running" in one.sources]
     usable = next((one for one in known if not one.refusal and one.path != facts.host.path), None)
     if usable is not None:
@@ -308,7 +304,7 @@ _FIXES: Final[dict[str, Callable[[Facts], Remedy]]] = {
 }
 
 
-def _dead(facts: Facts, death: Death) -> Finding:
+def _dead(facts: Facts, death: StartFailure) -> Finding:
     """The interpreter itself does not come up: no package of ours is involved yet."""
     from qnnbridge._diagnosis.crash import CrashRecord, diagnose
     from qnnbridge._diagnosis.exit_codes import ExitStatus, Platform
@@ -389,4 +385,4 @@ def healthy(facts: Facts) -> str | None:
     return text + (f"; {others} more found" if others else "")
 
 
-CHECK = Check("host", find, healthy)
+CHECK = SubjectCheck("host", find, healthy)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from qnnbridge_tools.doctor.facts import Interpreter
-from qnnbridge_tools.doctor.machine import Machine, Registered, paths_of, text_of
+from qnnbridge_tools.doctor.machine import Machine, RegisteredInterpreter, paths_of, text_of
 
 OLDEST_HOST: Final = (3, 11)
 WINDOWS_MACHINES: Final = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
@@ -30,13 +30,13 @@ def survey_interpreters(machine: Machine) -> tuple[Interpreter, ...]:
     """The running one, those of the registry and of the PATH, each file once."""
     found: dict[str, Interpreter] = {}
     running = machine.running()
-    candidates = [Registered("", running.version, running.executable, running.prefix)]
+    candidates = [RegisteredInterpreter("", running.version, running.executable, running.prefix)]
     sources = ["running"]
     for python in machine.registered_pythons():
         candidates.append(python)
         sources.append("registry")
     for path in _on_path(machine):
-        candidates.append(Registered("", "", path, ""))
+        candidates.append(RegisteredInterpreter("", "", path, ""))
         sources.append("PATH")
     for candidate, source in zip(candidates, sources, strict=True):
         if not candidate.executable:
@@ -50,7 +50,7 @@ def survey_interpreters(machine: Machine) -> tuple[Interpreter, ...]:
     return tuple(found.values())
 
 
-def examine(machine: Machine, candidate: Registered, source: str) -> Interpreter:
+def examine(machine: Machine, candidate: RegisteredInterpreter, source: str) -> Interpreter:
     """Whether one interpreter could be the host here."""
     path = candidate.executable
     file = machine.library(path, version=False)
@@ -101,7 +101,7 @@ def base_interpreter(machine: Machine, path: str) -> str | None:
 
 
 def _refusal(
-    machine: Machine, interpreter: Interpreter, candidate: Registered, site: tuple[str, ...]
+    machine: Machine, interpreter: Interpreter, candidate: RegisteredInterpreter, site: tuple[str, ...]
 ) -> tuple[str, str]:
     path = interpreter.path
     if machine.is_store_alias(path):
@@ -123,7 +123,7 @@ def _refusal(
     return "", ""
 
 
-def _site_packages(machine: Machine, candidate: Registered) -> tuple[str, ...]:
+def _site_packages(machine: Machine, candidate: RegisteredInterpreter) -> tuple[str, ...]:
     """Of an installation whose prefix is known; the running one knows better."""
     paths = paths_of(machine.system)
     if _key(machine, candidate.executable) == _key(machine, machine.running().executable):
@@ -192,6 +192,6 @@ def _version_by_name(machine: Machine, path: str) -> str | None:
     return None
 
 
-def _with_source(known: Interpreter, source: str, candidate: Registered) -> Interpreter:
+def _with_source(known: Interpreter, source: str, candidate: RegisteredInterpreter) -> Interpreter:
     sources = known.sources if source in known.sources else (*known.sources, source)
     return dataclasses.replace(known, sources=sources, tag=known.tag or candidate.tag or None)

@@ -11,7 +11,7 @@ from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.doctor.advice import word
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Facts, ModelFacts
-from qnnbridge_tools.doctor.findings import Check, Finding, Remedy
+from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
 from qnnbridge_tools.doctor.machine import Machine, paths_of
 from qnnbridge_tools.doctor.subjects.probe import died_text
 
@@ -205,4 +205,4 @@ def healthy(facts: Facts) -> str | None:
     return text
 
 
-CHECK = Check("model", find, healthy)
+CHECK = SubjectCheck("model", find, healthy)

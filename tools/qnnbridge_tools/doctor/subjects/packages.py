@@ -12,8 +12,8 @@ from typing import Final
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.advice import word
 from qnnbridge_tools.doctor.catalogue import finding
-from qnnbridge_tools.doctor.facts import Answer, Distribution, Facts, Packages, QnnSet, Wrong
-from qnnbridge_tools.doctor.findings import Check, Finding, Remedy
+from qnnbridge_tools.doctor.facts import DamagedFile, Distribution, Facts, Packages, PythonReport, QnnSet
+from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
 from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of
 from qnnbridge_tools.doctor.subjects.files import survey_set
 
@@ -32,7 +32,7 @@ _MAX_WRONG: Final = 20
 NEEDED: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy")
 
 
-def survey_packages(machine: Machine, answer: Answer, *, complete: bool) -> Packages:
+def survey_packages(machine: Machine, answer: PythonReport, *, complete: bool) -> Packages:
     """Of the interpreter that gave the answer."""
     folders = tuple(dict.fromkeys(answer.path))
     paths = paths_of(machine.system)
@@ -63,7 +63,7 @@ def survey_packages(machine: Machine, answer: Answer, *, complete: bool) -> Pack
 
 
 def loaded_folder(
-    system: str, answer: Answer, capi: str | None, plugin: str | None, sets: Sequence[QnnSet]
+    system: str, answer: PythonReport, capi: str | None, plugin: str | None, sets: Sequence[QnnSet]
 ) -> str | None:
     """The folder whose libraries would be loaded: the choice that onnxruntime_qnn's own platform_loader makes."""
     if plugin is None:
@@ -129,7 +129,7 @@ def _distribution(
     )
 
 
-def _wrong_files(machine: Machine, folder: str, record: str | None, hashes: bool) -> Iterator[Wrong]:
+def _wrong_files(machine: Machine, folder: str, record: str | None, hashes: bool) -> Iterator[DamagedFile]:
     """Files that are missing, and libraries of another size or, if asked for, with other contents."""
     paths = paths_of(machine.system)
     for row in csv.reader((record or "").splitlines()):
@@ -142,11 +142,11 @@ def _wrong_files(machine: Machine, folder: str, record: str | None, hashes: bool
             continue
         size = machine.size(path)
         if size is None:
-            yield Wrong(name, "missing", expected)
+            yield DamagedFile(name, "missing", expected)
         elif native and size != expected:
-            yield Wrong(name, "size", expected, size)
+            yield DamagedFile(name, "size", expected, size)
         elif native and hashes and row[1].startswith("sha256=") and machine.sha256(path) != _hex(row[1][7:]):
-            yield Wrong(name, "hash", expected, size)
+            yield DamagedFile(name, "hash", expected, size)
 
 
 def _hex(text: str) -> str:
@@ -425,4 +425,4 @@ def healthy(facts: Facts) -> str | None:
     return ", ".join(f"{name} (nothing known of it)" if name in unknown else name for name in names)
 
 
-CHECK = Check("packages", find, healthy)
+CHECK = SubjectCheck("packages", find, healthy)

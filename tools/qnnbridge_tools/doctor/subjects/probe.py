@@ -13,15 +13,15 @@ from typing import Any, Final
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Facts, ProbeResult
-from qnnbridge_tools.doctor.findings import Check, Finding, Remedy
-from qnnbridge_tools.doctor.machine import ProbeOrder
+from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
+from qnnbridge_tools.doctor.machine import ProbeRequest
 
 # Above the probe's own deadline, for its own end.
 GRACE_S: Final = 5.0
 _MAX_SAID: Final = 2000
 
 
-def run_probe(order: ProbeOrder) -> ProbeResult:
+def run_probe(order: ProbeRequest) -> ProbeResult:
     """Takes at most the order's time and `GRACE_S`."""
     if getattr(sys, "frozen", False) or not sys.executable:
         return ProbeResult(skipped="this program is no Python interpreter that could start another one")
@@ -150,4 +150,4 @@ def healthy(facts: Facts) -> str | None:
     )
 
 
-CHECK = Check("live probe", find, healthy)
+CHECK = SubjectCheck("live probe", find, healthy)

@@ -11,8 +11,8 @@ from typing import Final
 
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.catalogue import finding
-from qnnbridge_tools.doctor.facts import Backend, Facts, ForeignQnn, SdkRoot
-from qnnbridge_tools.doctor.findings import Check, Finding, Severity
+from qnnbridge_tools.doctor.facts import BackendFile, Facts, ForeignQnn, SdkRoot
+from qnnbridge_tools.doctor.findings import Finding, Severity, SubjectCheck
 from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of
 from qnnbridge_tools.doctor.subjects.environment import removal
 from qnnbridge_tools.doctor.subjects.files import qnn_names
@@ -58,13 +58,13 @@ def survey_foreign(machine: Machine, own: tuple[str, ...]) -> tuple[ForeignQnn, 
     return tuple(found)
 
 
-def survey_backend(machine: Machine, path: str | None) -> Backend | None:
+def survey_backend(machine: Machine, path: str | None) -> BackendFile | None:
     if path is None:
         return None
     if machine.kind(path) != "file":
-        return Backend(path, exists=False)
+        return BackendFile(path, exists=False)
     library = machine.library(path, version=True)
-    return Backend(path, True, library.machine if library else None, library.version if library else None)
+    return BackendFile(path, True, library.machine if library else None, library.version if library else None)
 
 
 def _library_version(machine: Machine, folder: str, names: tuple[str, ...]) -> str | None:
@@ -161,7 +161,7 @@ def _system(facts: Facts) -> Iterator[Finding]:
     if facts.driver.runtime:
         yield newer
         return
-    # The driver does not say what it has, and libraries of an SDK are used only where somebody mixes them in.
+    # The driver does not say what it has, and libraries of an SDK are used only where they are mixed in.
     note = "The NPU driver does not tell its QNN version; this is the version of an installed SDK."
     yield dataclasses.replace(newer, severity=Severity.DEGRADED, notes=(note,))
 
@@ -229,4 +229,4 @@ def healthy(facts: Facts) -> str | None:
     return text + (f", {_short(system[0])} on this system" if system and facts.is_arm else "")
 
 
-CHECK = Check("QNN SDK", find, healthy)
+CHECK = SubjectCheck("QNN SDK", find, healthy)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from qnnbridge_tools.doctor.catalogue import finding
-from qnnbridge_tools.doctor.facts import Crash, Facts, State
-from qnnbridge_tools.doctor.findings import Check, Finding, Remedy
+from qnnbridge_tools.doctor.facts import Crash, Facts, SavedState
+from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
 from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of
 from qnnbridge_tools.doctor.subjects.environment import cache_folder, state_folder
 
@@ -20,11 +20,11 @@ _MAX_CRASHES: Final = 10
 _HUNG: Final = re.compile(r"(?:the host|it) (?:did not|closed its|stopped in|process is stopped)", re.IGNORECASE)
 
 
-def survey_state(machine: Machine) -> State:
+def survey_state(machine: Machine) -> SavedState:
     folder = state_folder(machine)
     paths = paths_of(machine.system)
     cached = machine.cache(cache_folder(machine))
-    return State(
+    return SavedState(
         cache_entries=cached.entries,
         cache_bytes=cached.bytes,
         cache_damaged=cached.damaged,
@@ -135,7 +135,7 @@ def healthy_memory(facts: Facts) -> str:
     return f"{cached}no model in quarantine, no crash in the last day"
 
 
-MEMORY_CHECK = Check("memory", find_memory, healthy_memory)
+MEMORY_CHECK = SubjectCheck("memory", find_memory, healthy_memory)
 
 
 WANTED_BY_VARIABLE: Final = "QNNBRIDGE_HOST"
@@ -195,4 +195,4 @@ def healthy_daemon(facts: Facts) -> str | None:
     return None
 
 
-DAEMON_CHECK = Check("daemon", find_daemon, healthy_daemon)
+DAEMON_CHECK = SubjectCheck("daemon", find_daemon, healthy_daemon)
