@@ -1,7 +1,7 @@
 """One input (or output) of a model as a rule for what may be there, and ONNX Runtime's words for what may not.
 
 Pure functions on immutable rules; any thread. Classes and texts of the errors are those that ONNX Runtime raises
-for the same mistake (measured, and compared with it in the tests); what is added is the way out, in ``fix``.
+for the same mistake (measured, and compared with it in the tests); the ``fix`` is added.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KIND_NUMBERS = {"map": 1, "tensor": 2, "sequence": 3, "sparse": 4, "optional": 
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rule:
+class FeedRule:
     """What one input takes.
 
     declared: the type as the model has it. inner: the same without ``optional``.
@@ -57,7 +57,7 @@ class Rule:
 @functools.lru_cache(maxsize=4096)
 def make_rule(
     name: str, type_text: str, dims: tuple[int | str | None, ...], overridable: bool = False, role: Role = "input"
-) -> Rule:
+) -> FeedRule:
     """The rule for an input or output with this declaration. Raises `errors.NotImplemented` for an unknown type."""
     declared = from_ort_type(type_text)
     inner = declared.item if declared.kind == "optional" and declared.item is not None else declared
@@ -67,7 +67,7 @@ def make_rule(
         dtype = layout.storage if layout.named else None
     shape = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in dims) or None
     fixed = tuple((index, dim) for index, dim in enumerate(shape or ()) if dim is not None)
-    return Rule(
+    return FeedRule(
         name=name,
         declared=declared,
         inner=inner,
@@ -80,7 +80,7 @@ def make_rule(
     )
 
 
-def shape_fits(rule: Rule, shape: Sequence[int]) -> bool:
+def shape_fits(rule: FeedRule, shape: Sequence[int]) -> bool:
     """Whether a tensor of this shape may be fed. Dimensions of one name need not agree; the model itself tells."""
     want = rule.shape
     if want is None:
@@ -94,7 +94,7 @@ def shape_fits(rule: Rule, shape: Sequence[int]) -> bool:
     return True
 
 
-def check_shape(rule: Rule, shape: Sequence[int]) -> None:
+def check_shape(rule: FeedRule, shape: Sequence[int]) -> None:
     if shape_fits(rule, shape):
         return
     want = rule.shape or ()
@@ -117,7 +117,7 @@ def check_shape(rule: Rule, shape: Sequence[int]) -> None:
     )
 
 
-def check_tensor(rule: Rule, value: Array | Typed) -> None:
+def check_tensor(rule: FeedRule, value: Array | Typed) -> None:
     """Element type, then shape: ONNX Runtime's order."""
     if rule.inner.kind != "tensor":
         raise wrong_kind(rule, "a tensor")
@@ -129,7 +129,7 @@ def check_tensor(rule: Rule, value: Array | Typed) -> None:
     check_shape(rule, value.shape)
 
 
-def check_sparse(rule: Rule, value: Sparse) -> None:
+def check_sparse(rule: FeedRule, value: Sparse) -> None:
     if rule.inner.kind != "sparse":
         raise wrong_kind(rule, "a sparse tensor")
     element = element_of(value.values.dtype)
@@ -142,7 +142,7 @@ def check_sparse(rule: Rule, value: Sparse) -> None:
 # --- refusals --------------------------------------------------------------------------------------------
 
 
-def wrong_kind(rule: Rule, given: str) -> errors.InvalidArgument:
+def wrong_kind(rule: FeedRule, given: str) -> errors.InvalidArgument:
     number = _KIND_NUMBERS[rule.declared.kind]
     return errors.InvalidArgument(
         f"{INVALID_ARGUMENT}{rule.role} with name: '{rule.name}' expected to be of type: {number} but received "
@@ -151,7 +151,7 @@ def wrong_kind(rule: Rule, given: str) -> errors.InvalidArgument:
     )
 
 
-def wrong_element(rule: Rule, actual: str, expected: str) -> errors.InvalidArgument:
+def wrong_element(rule: FeedRule, actual: str, expected: str) -> errors.InvalidArgument:
     fix = f"{rule.role.capitalize()} {rule.name!r} is {rule.declared}."
     if rule.dtype is not None:
         fix += f" Convert the array: value.astype(numpy.{rule.dtype.name})."
@@ -161,7 +161,7 @@ def wrong_element(rule: Rule, actual: str, expected: str) -> errors.InvalidArgum
     )
 
 
-def unsupported(rule: Rule, value: Array | Typed) -> errors.RemoteRuntimeError:
+def unsupported(rule: FeedRule, value: Array | Typed) -> errors.RemoteRuntimeError:
     """A numpy type that ONNX has not (or that ONNX Runtime takes nowhere)."""
     dtype = value.dtype if isinstance(value, np.ndarray) else value.data.dtype
     return errors.RemoteRuntimeError(
@@ -171,7 +171,7 @@ def unsupported(rule: Rule, value: Array | Typed) -> errors.RemoteRuntimeError:
     )
 
 
-def missing(rule: Rule) -> errors.Fail:
+def missing(rule: FeedRule) -> errors.Fail:
     """``None`` for an input that must be fed. ONNX Runtime notices in the node that needs it, and there by luck."""
     return errors.Fail(
         f"[ONNXRuntimeError] : 1 : FAIL : Missing Input: {rule.name}",
@@ -180,7 +180,7 @@ def missing(rule: Rule) -> errors.Fail:
     )
 
 
-def unable(rule: Rule, value: object) -> errors.RemoteRuntimeError:
+def unable(rule: FeedRule, value: object) -> errors.RemoteRuntimeError:
     """Something that is no value at all."""
     return errors.RemoteRuntimeError(
         f"Unable to handle object of type {type(value)}",
@@ -189,12 +189,12 @@ def unable(rule: Rule, value: object) -> errors.RemoteRuntimeError:
     )
 
 
-def _python_form(rule: Rule) -> str:
+def _python_form(rule: FeedRule) -> str:
     kinds = {"tensor": "numpy array", "sparse": "SparseTensor", "sequence": "list of numpy arrays", "map": "dict"}
     return kinds.get(rule.inner.kind, "value of that type")
 
 
-def _element_text(rule: Rule) -> str:
+def _element_text(rule: FeedRule) -> str:
     return rule.inner.element.text if rule.inner.element is not None else "?"
 
 

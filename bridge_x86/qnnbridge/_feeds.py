@@ -18,7 +18,7 @@ import numpy as np
 from qnnbridge._feed_rules import (
     INVALID_ARGUMENT,
     Array,
-    Rule,
+    FeedRule,
     check_sparse,
     check_tensor,
     make_rule,
@@ -37,7 +37,7 @@ from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, element
 from qnnbridge_protocol.tensors import Sparse, Typed, ml_dtype
 
 
-def fit(rule: Rule, value: Any) -> Any:
+def fit(rule: FeedRule, value: Any) -> Any:
     """The value that travels for `value`, checked. ``None`` stays ``None``."""
     if isinstance(value, OrtValue):
         return _fit_value(rule, value.value)
@@ -54,7 +54,7 @@ def fit(rule: Rule, value: Any) -> Any:
     raise unable(rule, value)
 
 
-def _fit_value(rule: Rule, value: Any) -> Any:
+def _fit_value(rule: FeedRule, value: Any) -> Any:
     """For values that have a type of their own."""
     if isinstance(value, np.ndarray):
         array = np.asarray(value)
@@ -88,7 +88,7 @@ def _texts(array: Array) -> Array:
 # --- lists -----------------------------------------------------------------------------------------------
 
 
-def _from_list(rule: Rule, items: list[Any]) -> Any:
+def _from_list(rule: FeedRule, items: list[Any]) -> Any:
     if rule.inner.kind == "sequence":
         _check_items(rule, items, own_type=False)
         return items
@@ -102,7 +102,7 @@ def _from_list(rule: Rule, items: list[Any]) -> Any:
     return _texts(array)
 
 
-def _array_of(rule: Rule, element: ElementType, items: list[Any]) -> Array:
+def _array_of(rule: FeedRule, element: ElementType, items: list[Any]) -> Array:
     layout = LAYOUTS[element]
     dtype = layout.storage if layout.named else ml_dtype(element)
     if dtype is None:
@@ -122,7 +122,7 @@ def _array_of(rule: Rule, element: ElementType, items: list[Any]) -> Array:
         ) from None
 
 
-def _check_items(rule: Rule, items: list[Any], *, own_type: bool) -> None:
+def _check_items(rule: FeedRule, items: list[Any], *, own_type: bool) -> None:
     """The members of a sequence. own_type: it came as an `OrtValue`, whose type ONNX Runtime checks as a whole."""
     item_type = rule.inner.item
     if item_type is not None and item_type.kind == "map":
@@ -152,7 +152,7 @@ def _check_items(rule: Rule, items: list[Any], *, own_type: bool) -> None:
             )
 
 
-def _element(rule: Rule, array: Array) -> ElementType:
+def _element(rule: FeedRule, array: Array) -> ElementType:
     element = element_of(array.dtype)
     if element is None:
         raise unsupported(rule, array)
@@ -162,7 +162,7 @@ def _element(rule: Rule, array: Array) -> ElementType:
 # --- dicts and other iterables ---------------------------------------------------------------------------
 
 
-def _checked_map(rule: Rule, value: dict[Any, Any]) -> dict[Any, Any]:
+def _checked_map(rule: FeedRule, value: dict[Any, Any]) -> dict[Any, Any]:
     if not value:
         raise errors.RemoteRuntimeError(
             "Size of dictionary is empty, unable to run the prediction.", cause=f"It is for input {rule.name!r}."
@@ -197,7 +197,7 @@ def _key_kind(key: object) -> ElementType | None:
     return ElementType.INT64 if isinstance(key, (int, np.integer)) else None
 
 
-def _scalar_fits(rule: Rule, item: object) -> bool:
+def _scalar_fits(rule: FeedRule, item: object) -> bool:
     value_type = rule.inner.item
     if value_type is None or value_type.kind != "tensor":
         return True
@@ -208,7 +208,7 @@ def _scalar_fits(rule: Rule, item: object) -> bool:
     return isinstance(item, (int, float, np.number, np.bool_))
 
 
-def _from_iterable(rule: Rule, value: Any) -> list[Any]:
+def _from_iterable(rule: FeedRule, value: Any) -> list[Any]:
     """ONNX Runtime takes an iterable that is no list only for dictionaries."""
     items = list(value)
     if items and isinstance(items[0], np.ndarray):
@@ -225,7 +225,7 @@ def _from_iterable(rule: Rule, value: Any) -> list[Any]:
     return items
 
 
-def _not_dictionaries(rule: Rule, value: object = None) -> errors.RemoteRuntimeError:
+def _not_dictionaries(rule: FeedRule, value: object = None) -> errors.RemoteRuntimeError:
     return errors.RemoteRuntimeError(
         f"Input must be a list of dictionaries or a single numpy array for input '{rule.name}'.",
         cause=None if value is None else f"Got a {type(value).__name__}.",
@@ -237,7 +237,7 @@ def _not_dictionaries(rule: Rule, value: object = None) -> errors.RemoteRuntimeE
 Feed = tuple[str, Any, ValueType]
 
 
-class Node(Protocol):
+class InputNode(Protocol):
     """`NodeInfo` and `NodeArg` are such."""
 
     @property
@@ -256,8 +256,8 @@ class FeedChecker:
 
     __slots__ = ("_required", "_required_names", "_rules")
 
-    def __init__(self, inputs: Iterable[Node], overridable: Iterable[Node] = ()) -> None:
-        self._rules: dict[str, Rule] = {}
+    def __init__(self, inputs: Iterable[InputNode], overridable: Iterable[InputNode] = ()) -> None:
+        self._rules: dict[str, FeedRule] = {}
         for nodes, optional in ((inputs, False), (overridable, True)):
             for node in nodes:
                 rule = make_rule(node.name, node.type, tuple(node.shape or ()), optional)
@@ -304,6 +304,8 @@ class FeedChecker:
         )
 
 
-def check_feeds(inputs: Iterable[Node], feeds: Mapping[str, Any], overridable: Iterable[Node] = ()) -> list[Feed]:
+def check_feeds(
+    inputs: Iterable[InputNode], feeds: Mapping[str, Any], overridable: Iterable[InputNode] = ()
+) -> list[Feed]:
     """`FeedChecker.check` for a single call; a session keeps the checker."""
     return FeedChecker(inputs, overridable).check(feeds)

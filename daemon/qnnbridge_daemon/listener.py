@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qnnbridge_daemon._platform.listener import Gate, Streams
-from qnnbridge_protocol.auth import PROOF_BYTES, Answer, DaemonSide, NotProven, Verdict, Visitor
+from qnnbridge_protocol.auth import PROOF_BYTES, AdmissionCode, ClientIdentity, DaemonAnswer, DaemonSide, NotProven
 
 if TYPE_CHECKING:
     from qnnbridge._platform import DaemonStream
@@ -132,21 +132,23 @@ class Listener:
         stream.send(side.challenge, deadline)
         visitor = side.check(stream.receive(PROOF_BYTES, deadline))
         if self._leaving:
-            stream.send(side.answer(Answer(Verdict.LEAVING)), deadline)
+            stream.send(side.answer(DaemonAnswer(AdmissionCode.LEAVING)), deadline)
             return None
         return self._hand_out(stream, side, visitor, deadline)
 
     def _hand_out(
-        self, stream: DaemonStream, side: DaemonSide, visitor: Visitor, deadline: float
+        self, stream: DaemonStream, side: DaemonSide, visitor: ClientIdentity, deadline: float
     ) -> Entered | None:
         try:
             streams = Streams()
         except OSError as error:
             _log.warning("no descriptors for %s: %s", visitor.name, error)
-            stream.send(side.answer(Answer(Verdict.NO_ROOM)), deadline)
+            stream.send(side.answer(DaemonAnswer(AdmissionCode.NO_ROOM)), deadline)
             return None
         try:
-            streams.hand_over(stream, lambda handles: side.answer(Answer(Verdict.WELCOME, handles)), deadline)
+            streams.hand_over(
+                stream, lambda handles: side.answer(DaemonAnswer(AdmissionCode.WELCOME, handles)), deadline
+            )
         except BaseException:
             streams.close_ours()
             raise

@@ -1,14 +1,14 @@
-"""The dialogue at the daemon's door, without any I/O: three records of fixed size that prove the token both ways.
+"""Authentication between a daemon and its clients, without any I/O: three records that prove the token both ways.
 
 ::
 
-    daemon  CHALLENGE  magic, version of the door, instance, nonce
+    daemon  CHALLENGE  magic, version, instance, nonce
     client  PROOF      magic, nonce, process id, name, HMAC-SHA256(token, "client" | CHALLENGE | PROOF so far)
     daemon  ANSWER     magic, verdict, two handles,    HMAC-SHA256(token, "server" | CHALLENGE | PROOF | ANSWER so
     far)
 
 Always holds: no byte of a record can be changed without being refused; a PROOF is good for the one connection whose
-nonce it answers; the token itself never travels. Nothing is said to a client that has not proved itself.
+nonce it answers; the token itself never travels. A client that has not proved itself gets no answer.
 
 One object belongs to one connection and one thread.
 """
@@ -25,7 +25,7 @@ from typing import Final
 
 from qnnbridge_protocol.errors import VersionMismatch
 
-DOOR_VERSION: Final = 1
+AUTH_VERSION: Final = 1
 TOKEN_BYTES: Final = 32
 INSTANCE_BYTES: Final = 16
 NONCE_BYTES: Final = 32
@@ -36,7 +36,7 @@ _CHALLENGE: Final = struct.Struct(f"<8sHH{INSTANCE_BYTES}s{NONCE_BYTES}s")
 _PROOF: Final = struct.Struct(f"<8s{NONCE_BYTES}sIB3s{NAME_BYTES}s")
 _ANSWER: Final = struct.Struct("<8sI4sQQ")
 
-# The first byte is no text, so that nothing that prints or speaks another protocol can be taken for a door.
+# The first byte is no text, so that a program that prints or speaks another protocol is not taken for a daemon.
 _CHALLENGE_MAGIC: Final = b"\x89QNBASK\n"
 _PROOF_MAGIC: Final = b"\x89QNBPRF\n"
 _ANSWER_MAGIC: Final = b"\x89QNBANS\n"
@@ -50,8 +50,8 @@ class NotProven(Exception):
     """The other side does not know the token, is another daemon, or does not speak this dialogue."""
 
 
-class Verdict(enum.IntEnum):
-    """What the daemon says to a client that has proved itself."""
+class AdmissionCode(enum.IntEnum):
+    """The daemon's answer to a client that has proved itself."""
 
     WELCOME = 0
     LEAVING = 1
@@ -59,18 +59,18 @@ class Verdict(enum.IntEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Visitor:
-    """What a proven client says of itself."""
+class ClientIdentity:
+    """A client's own description, after its proof."""
 
     pid: int
     name: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class DaemonAnswer:
     """handles: in the client's process, to read from and to write to; 0 where they do not travel as numbers."""
 
-    verdict: Verdict
+    verdict: AdmissionCode
     handles: tuple[int, int] = (0, 0)
 
 
@@ -80,12 +80,12 @@ class DaemonSide:
     def __init__(self, token: bytes, instance: bytes) -> None:
         self._token = token
         self.challenge = _CHALLENGE.pack(
-            _CHALLENGE_MAGIC, DOOR_VERSION, 0, instance, secrets.token_bytes(NONCE_BYTES)
+            _CHALLENGE_MAGIC, AUTH_VERSION, 0, instance, secrets.token_bytes(NONCE_BYTES)
         )
         self._proof = b""
 
-    def check(self, proof: bytes) -> Visitor:
-        """Who is there. Raises `NotProven`."""
+    def check(self, proof: bytes) -> ClientIdentity:
+        """The client's identity. Raises `NotProven`."""
         body, mac = proof[: _PROOF.size], proof[_PROOF.size :]
         if not hmac.compare_digest(_mac(self._token, b"client", self.challenge, body), mac):
             raise NotProven("the proof is wrong")
@@ -93,9 +93,9 @@ class DaemonSide:
         if magic != _PROOF_MAGIC or length > NAME_BYTES:
             raise NotProven("not a proof")
         self._proof = proof
-        return Visitor(pid, _readable(name[:length]))
+        return ClientIdentity(pid, _readable(name[:length]))
 
-    def answer(self, answer: Answer) -> bytes:
+    def answer(self, answer: DaemonAnswer) -> bytes:
         """The record for a client that `check` let in."""
         assert self._proof
         body = _ANSWER.pack(_ANSWER_MAGIC, int(answer.verdict), bytes(4), *answer.handles)
@@ -105,10 +105,10 @@ class DaemonSide:
 class ClientSide:
     """The application's part of one dialogue."""
 
-    def __init__(self, token: bytes, instance: bytes, visitor: Visitor) -> None:
+    def __init__(self, token: bytes, instance: bytes, identity: ClientIdentity) -> None:
         self._token = token
         self._instance = instance
-        self._visitor = visitor
+        self._identity = identity
         self._challenge = b""
         self._proof = b""
 
@@ -119,19 +119,19 @@ class ClientSide:
         magic, version, reserved, instance, _ = _CHALLENGE.unpack(challenge)
         if magic != _CHALLENGE_MAGIC:
             raise NotProven("not a challenge")
-        if (version, reserved) != (DOOR_VERSION, 0):
+        if (version, reserved) != (AUTH_VERSION, 0):
             raise VersionMismatch(
-                f"The daemon's door has version {version}, this side knows version {DOOR_VERSION}.",
+                f"The daemon's opening dialogue has version {version}, this side knows version {AUTH_VERSION}.",
                 fix="Upgrade the older one (python -m pip install --upgrade qnnbridge), then restart the daemon: "
                 "qnnbridge host restart --daemon",
             )
         if not hmac.compare_digest(instance, self._instance):
             raise NotProven("it is another daemon")
-        name = _cut(self._visitor.name)
+        name = _cut(self._identity.name)
         body = _PROOF.pack(
             _PROOF_MAGIC,
             secrets.token_bytes(NONCE_BYTES),
-            self._visitor.pid & 0xFFFFFFFF,
+            self._identity.pid & 0xFFFFFFFF,
             len(name),
             bytes(3),
             name,
@@ -140,15 +140,15 @@ class ClientSide:
         self._proof = body + _mac(self._token, b"client", challenge, body)
         return self._proof
 
-    def check(self, answer: bytes) -> Answer:
+    def check(self, answer: bytes) -> DaemonAnswer:
         """What the daemon says. Raises `NotProven`."""
         body, mac = answer[: _ANSWER.size], answer[_ANSWER.size :]
         if not hmac.compare_digest(_mac(self._token, b"server", self._challenge, self._proof, body), mac):
             raise NotProven("the daemon does not know the token")
         magic, verdict, _, read_handle, write_handle = _ANSWER.unpack(body)
-        if magic != _ANSWER_MAGIC or verdict not in list(Verdict):
+        if magic != _ANSWER_MAGIC or verdict not in list(AdmissionCode):
             raise NotProven("not an answer")
-        return Answer(Verdict(verdict), (read_handle, write_handle))
+        return DaemonAnswer(AdmissionCode(verdict), (read_handle, write_handle))
 
 
 def _mac(token: bytes, side: bytes, *parts: bytes) -> bytes:

@@ -28,7 +28,7 @@ SHARING_FEATURES: frozenset[str] = frozenset({"fast1", "shm1"})
 # Named abilities. What both sides have is used; an unknown name is ignored.
 FEATURES: frozenset[str] = frozenset({"phase", "cancel"}) | SHARING_FEATURES
 
-# Named by a daemon and by who speaks to one, and by nobody else: releases that are far apart do not meet there.
+# Named by a daemon and its clients only: releases that are far apart do not meet there.
 DAEMON_FEATURE = "daemon"
 
 
@@ -125,7 +125,7 @@ MINORS_APART = 1
 def check_releases(client: str, daemon: str, daemon_python: str = "") -> None:
     """Raises `VersionMismatch` naming both releases and what to upgrade.
 
-    What is no release number is let through: the range of protocol versions decides then.
+    A text that is no release number passes: the range of protocol versions decides then.
     """
     ours, theirs = _release(client), _release(daemon)
     if ours is None or theirs is None:

@@ -269,7 +269,7 @@ def test_a_killed_daemon_is_none_and_the_next_one_starts() -> None:
     wait_for_end(first["pid"])
     code, _, err = run("host", "status")
     assert code == reporting.EXIT_NO_DAEMON
-    assert "nobody is behind the door" in err.lower()
+    assert "no daemon listens at the endpoint" in err.lower()
     assert look_for_daemon(None).state == "stale"
     assert start()["instance"] != first["instance"]
     assert look_for_daemon(None).state == "runs"

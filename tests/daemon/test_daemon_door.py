@@ -20,7 +20,7 @@ from qnnbridge._daemon import connector as entering
 from qnnbridge._daemon.connector import Unreachable, enter, program_name
 from qnnbridge._daemon.discovery import Discovery, make_runtime_folder, write_discovery
 from qnnbridge_daemon.listener import DIALOGUE_TIMEOUT_S, UNPROVEN_MAX, Listener
-from qnnbridge_protocol.auth import CHALLENGE_BYTES, PROOF_BYTES, ClientSide, Visitor
+from qnnbridge_protocol.auth import CHALLENGE_BYTES, PROOF_BYTES, ClientIdentity, ClientSide
 from qnnbridge_protocol.errors import ForkedClient, HostCrashed, HostStartFailed
 from tests import needs
 from tests.daemon.doors import GRACE_S, StandIn, new_discovery, open_listener
@@ -89,7 +89,7 @@ def test_who_has_the_wrong_token_is_sent_away_without_a_word(door: tuple[Listene
     listener, discovery, folder = door
     with knock(folder) as visitor:
         challenge = visitor.recv(CHALLENGE_BYTES)
-        visitor.sendall(ClientSide(bytes(32), discovery.instance, Visitor(1, "thief")).prove(challenge))
+        visitor.sendall(ClientSide(bytes(32), discovery.instance, ClientIdentity(1, "thief")).prove(challenge))
         assert rest_of(visitor) == b""
     with qnnbridge.connect(start=False) as host:
         assert host.ping() >= 0
@@ -99,7 +99,7 @@ def test_who_has_the_wrong_token_is_sent_away_without_a_word(door: tuple[Listene
 def test_the_application_is_told_that_the_door_is_another_ones(door: tuple[Listener, Discovery, Path]) -> None:
     _, discovery, folder = door
     write_discovery(folder, new_discovery(folder, instance=discovery.instance))
-    with pytest.raises(HostStartFailed, match=r"dialogue at its door broke off"):
+    with pytest.raises(HostStartFailed, match=r"opening dialogue broke off"):
         qnnbridge.connect(start=False)
     write_discovery(folder, new_discovery(folder))
     with pytest.raises(HostStartFailed, match="it is another daemon"):
@@ -109,7 +109,7 @@ def test_the_application_is_told_that_the_door_is_another_ones(door: tuple[Liste
 def test_a_proof_that_was_overheard_opens_nothing(door: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
     _, discovery, folder = door
     with knock(folder) as visitor:
-        proof = ClientSide(discovery.token, discovery.instance, Visitor(1, "good")).prove(
+        proof = ClientSide(discovery.token, discovery.instance, ClientIdentity(1, "good")).prove(
             visitor.recv(CHALLENGE_BYTES)
         )
         visitor.sendall(proof)
@@ -138,12 +138,12 @@ def test_another_user_with_the_token_is_not_let_in(door: tuple[Listener, Discove
     (folder / "daemon.sock").chmod(0o777)
     program = (
         "import os, socket, sys\n"
-        "from qnnbridge_protocol.auth import CHALLENGE_BYTES, ClientSide, Visitor\n"
+        "from qnnbridge_protocol.auth import CHALLENGE_BYTES, ClientSide, ClientIdentity\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
         "challenge = s.recv(CHALLENGE_BYTES)\n"
         "if challenge:\n"
-        "    s.sendall(ClientSide(bytes.fromhex(sys.argv[2]), bytes.fromhex(sys.argv[3]), Visitor(1, 'x')).prove(challenge))\n"
+        "    s.sendall(ClientSide(bytes.fromhex(sys.argv[2]), bytes.fromhex(sys.argv[3]), ClientIdentity(1, 'x')).prove(challenge))\n"
         "print(len(challenge), len(s.recv(100)) if challenge else 0)\n"
     )
     socket_path, token, instance = str(folder / "daemon.sock"), discovery.token.hex(), discovery.instance.hex()
@@ -268,7 +268,7 @@ def test_a_daemon_that_does_not_answer_is_not_waited_for_longer(monkeypatch: pyt
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(folder / "daemon.sock"))
         silent.listen()
-        with pytest.raises(HostStartFailed, match="did not answer at its door"):
+        with pytest.raises(HostStartFailed, match="did not answer at its endpoint"):
             qnnbridge.connect(start=False)
 
 
@@ -296,7 +296,7 @@ def test_a_dead_daemons_socket_is_no_hindrance(behind: StandIn) -> None:
     write_discovery(folder, new_discovery(folder))
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / "daemon.sock"))
-    with pytest.raises(HostStartFailed, match="Nobody is behind the door"):
+    with pytest.raises(HostStartFailed, match="No daemon listens at the endpoint"):
         qnnbridge.connect(start=False)
     with open_listener(behind.serve), qnnbridge.connect(start=False) as host:
         assert host.ping() >= 0

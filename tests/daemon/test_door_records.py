@@ -18,23 +18,23 @@ from qnnbridge_protocol.auth import (
     NAME_BYTES,
     PROOF_BYTES,
     TOKEN_BYTES,
-    Answer,
+    AdmissionCode,
+    ClientIdentity,
     ClientSide,
+    DaemonAnswer,
     DaemonSide,
     NotProven,
-    Verdict,
-    Visitor,
 )
 from qnnbridge_protocol.errors import VersionMismatch
 
 TOKEN = secrets.token_bytes(TOKEN_BYTES)
 INSTANCE = secrets.token_bytes(INSTANCE_BYTES)
-WELCOME = Answer(Verdict.WELCOME, (7, 9))
+WELCOME = DaemonAnswer(AdmissionCode.WELCOME, (7, 9))
 REFUSED = (NotProven, VersionMismatch)
 
 
-def client(token: bytes = TOKEN, instance: bytes = INSTANCE, visitor: Visitor | None = None) -> ClientSide:
-    return ClientSide(token, instance, visitor or Visitor(4711, "app.py"))
+def client(token: bytes = TOKEN, instance: bytes = INSTANCE, identity: ClientIdentity | None = None) -> ClientSide:
+    return ClientSide(token, instance, identity or ClientIdentity(4711, "app.py"))
 
 
 def flipped(record: bytes, at: int, bit: int) -> bytes:
@@ -47,22 +47,22 @@ def flipped(record: bytes, at: int, bit: int) -> bytes:
     st.binary(min_size=TOKEN_BYTES, max_size=TOKEN_BYTES),
     st.integers(0, 2**32 - 1),
     st.text(max_size=100),
-    st.sampled_from(Verdict),
+    st.sampled_from(AdmissionCode),
     st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)),
 )
 def test_who_knows_the_token_is_let_in_and_told_the_answer(
-    token: bytes, pid: int, name: str, verdict: Verdict, handles: tuple[int, int]
+    token: bytes, pid: int, name: str, verdict: AdmissionCode, handles: tuple[int, int]
 ) -> None:
-    daemon, visitor = DaemonSide(token, INSTANCE), client(token, visitor=Visitor(pid, name))
+    daemon, visitor = DaemonSide(token, INSTANCE), client(token, identity=ClientIdentity(pid, name))
     proof = visitor.prove(daemon.challenge)
     seen = daemon.check(proof)
-    answer = daemon.answer(Answer(verdict, handles))
+    answer = daemon.answer(DaemonAnswer(verdict, handles))
 
     assert (len(daemon.challenge), len(proof), len(answer)) == (CHALLENGE_BYTES, PROOF_BYTES, ANSWER_BYTES)
     assert seen.pid == pid
     assert len(seen.name.encode()) <= NAME_BYTES
     assert seen.name.isprintable()
-    assert visitor.check(answer) == Answer(verdict, handles)
+    assert visitor.check(answer) == DaemonAnswer(verdict, handles)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_who_knows_the_token_is_let_in_and_told_the_answer(
 )
 def test_a_name_is_cut_between_characters_and_steers_no_terminal(name: str, seen: str) -> None:
     daemon = DaemonSide(TOKEN, INSTANCE)
-    assert daemon.check(client(visitor=Visitor(1, name)).prove(daemon.challenge)).name == seen
+    assert daemon.check(client(identity=ClientIdentity(1, name)).prove(daemon.challenge)).name == seen
 
 
 def test_a_challenge_of_which_a_byte_was_changed_lets_nobody_in() -> None:

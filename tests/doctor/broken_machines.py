@@ -734,7 +734,7 @@ def folder_of_the_daemon_that_others_may_use() -> SimulatedMachine:
 
 @broken("daemon.silent", "4711", "qnnbridge host logs")
 def daemon_that_hangs() -> SimulatedMachine:
-    return _with_daemon("silent", version="0.1.0", said="It did not answer at its door within 5 s.")
+    return _with_daemon("silent", version="0.1.0", said="It did not answer at its endpoint within 5 s.")
 
 
 @broken("daemon.stale", "4711", "qnnbridge host start")

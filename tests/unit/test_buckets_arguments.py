@@ -12,7 +12,7 @@ from qnnbridge._buckets.api import bucket_arguments
 from qnnbridge._buckets.arguments import Relation, make_arguments
 from qnnbridge._buckets.batches import wanted_variants
 from qnnbridge._buckets.plan import (
-    Plan,
+    BucketPlan,
     check_overrides,
     dimensions_left,
     make_plan,
@@ -31,7 +31,7 @@ def scan_of(*inputs: NodeInfo, outputs: tuple[NodeInfo, ...] = (LOGITS,), **fiel
     return ModelScan(100, inputs=inputs, outputs=outputs, **fields)
 
 
-def plan_of(buckets: Any, *inputs: NodeInfo, scan: ModelScan | None = None, **keywords: Any) -> Plan:
+def plan_of(buckets: Any, *inputs: NodeInfo, scan: ModelScan | None = None, **keywords: Any) -> BucketPlan:
     keywords.setdefault("pad", 0)
     return make_plan(make_arguments(buckets, **keywords), scan or scan_of(*(inputs or (IDS, MASK))), "m.onnx")
 

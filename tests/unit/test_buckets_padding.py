@@ -22,7 +22,7 @@ from qnnbridge._buckets.batches import (
     too_large,
     variant_for,
 )
-from qnnbridge._buckets.plan import Plan, make_plan
+from qnnbridge._buckets.plan import BucketPlan, make_plan
 from qnnbridge._buckets.verifying import check_cut, find_shapes
 from qnnbridge.errors import DeadlineExceeded, Fail, HostCrashed, InvalidArgument, ModelError, OptionError
 from qnnbridge_host.model.scan import ModelScan
@@ -34,7 +34,7 @@ X = NodeInfo("x", "tensor(float)", ("batch", "seq", 2))
 M = NodeInfo("m", "tensor(bool)", ("seq",))
 
 
-def plan_of(buckets: Any, *inputs: NodeInfo, pad: Any = 0, **keywords: Any) -> Plan:
+def plan_of(buckets: Any, *inputs: NodeInfo, pad: Any = 0, **keywords: Any) -> BucketPlan:
     return make_plan(make_arguments(buckets, pad, **keywords), ModelScan(1, inputs=inputs or (X, M)), "m.onnx")
 
 
@@ -185,7 +185,7 @@ def test_raw_parts_are_put_together() -> None:
 
 
 def find(
-    plan: Plan, outputs: dict[str, Any], run: Any, cut: Any = None, others: tuple[str, ...] = ()
+    plan: BucketPlan, outputs: dict[str, Any], run: Any, cut: Any = None, others: tuple[str, ...] = ()
 ) -> OutputShapes:
     arguments = make_arguments({name: list(b) for name, b in zip(plan.symbols, plan.buckets, strict=True)}, cut=cut)
     nodes = [NodeInfo(name, "tensor(float)", shape) for name, shape in outputs.items()]

@@ -62,10 +62,10 @@ REAL_DEATHS = [
     ("host_package_missing", "starting", 1, "qnnbridge is not installed", 'pip install "qnnbridge[host]"'),
     ("module_missing", "starting", 1, "lacks the package nosuchmodule", "pip install"),
     ("pythonhome", "starting", 1, "PYTHONHOME", "Unset PYTHONHOME"),
-    (None, "compiling", -9, "out-of-memory killer ended it, or somebody did", "kernel log"),
-    (None, "running", 137, "out-of-memory killer ended it, or somebody did", "kernel log"),
-    (None, "idle", -9, "Somebody ended it (kill -9), or the kernel", "kernel log"),
-    (None, "idle", -15, "asked it to end (SIGTERM)", "Find out who"),
+    (None, "compiling", -9, "out-of-memory killer ended it, or another process", "kernel log"),
+    (None, "running", 137, "out-of-memory killer ended it, or another process", "kernel log"),
+    (None, "idle", -9, "Another process killed it (SIGKILL), or the kernel", "kernel log"),
+    (None, "idle", -15, "asked it to end (SIGTERM)", "Find out which program"),
     (None, "idle", 0, "as if it had been asked to", "sys.exit()"),
     (None, "starting", 127, "command or library not found", "by hand"),
     (None, "starting", 126, "not executable", "one machine type"),
@@ -87,7 +87,7 @@ def test_a_real_death_is_explained(log: str | None, phase: str, code: int, cause
     ("ran_out", "says"),
     [
         (True, "out-of-memory killer struck while it lived"),
-        (False, "Somebody ended it (kill -9); the kernel's out-of-memory killer has not struck"),
+        (False, "Another process killed it (SIGKILL); the kernel's out-of-memory killer has not struck"),
         (None, "cannot be told apart"),
     ],
 )
@@ -117,7 +117,7 @@ WINDOWS_DEATHS = [
     (None, "starting", 0xC0000139, "two versions are mixed"),
     (None, "starting", 106, "pyvenv.cfg"),
     (None, "idle", 0xC000013A, "asked it to end (STATUS_CONTROL_C_EXIT)"),
-    (None, "running", 1, "Nothing on stderr: somebody ended the process"),
+    (None, "running", 1, "Nothing on stderr: another program ended the process"),
     (None, "idle", 259, "STILL_ACTIVE"),
     (None, "idle", 0xC0ABCDEF, "this table does not name"),
 ]

@@ -16,7 +16,7 @@ from qnnbridge_tools import reporting
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.reports import CrashReports
-    from qnnbridge._supervision.quarantine import Account, Quarantine
+    from qnnbridge._supervision.quarantine import Quarantine, QuarantineAccount
 
 crashes_app = typer.Typer(help="List and show crash reports: why hosts ended.", rich_markup_mode=None)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -151,7 +151,7 @@ def clear(
         print(f"Cleared: {', '.join(names)}." if names else "No model was in quarantine.")
 
 
-def _only_match(accounts: list[Account], account_id: str) -> Account:
+def _only_match(accounts: list[QuarantineAccount], account_id: str) -> QuarantineAccount:
     """The account that is meant. Several accounts of one model are one model: `clear` takes all of them."""
     found = [one for one in accounts if one.model == account_id or one.id.startswith(account_id)]
     if len({(account.fingerprint, account.options_hash) for account in found}) != 1:
@@ -163,7 +163,7 @@ def _only_match(accounts: list[Account], account_id: str) -> Account:
     return found[0]
 
 
-def _row(kept: Quarantine, account: Account) -> list[str]:
+def _row(kept: Quarantine, account: QuarantineAccount) -> list[str]:
     last = account.deaths[-1] if account.deaths else None
     return [
         account.id,
@@ -177,7 +177,7 @@ def _row(kept: Quarantine, account: Account) -> list[str]:
     ]
 
 
-def _name(account: Account) -> str:
+def _name(account: QuarantineAccount) -> str:
     return account.model or account.fingerprint[:12]
 
 

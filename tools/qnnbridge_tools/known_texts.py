@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from qnnbridge._diagnosis import qnn_codes
 from qnnbridge._diagnosis.death_rules import DEATH_RULES
-from qnnbridge._diagnosis.log_rules import HINT, MODEL_RULES, SETUP_RULES, STRONG, SYMPTOM, Rule, rule
+from qnnbridge._diagnosis.log_rules import HINT, MODEL_RULES, SETUP_RULES, STRONG, SYMPTOM, LogRule, rule
 from qnnbridge._diagnosis.ort_log import occurs, search
 from qnnbridge._diagnosis.stderr_text import shorten
 from qnnbridge_protocol.errors import OptionError
@@ -30,7 +30,7 @@ _VC = (
 _MACHINE = "Use packages and an interpreter of one machine type: qnnbridge doctor names the odd one."
 
 # fmt: off
-MESSAGE_RULES: Final[tuple[Rule, ...]] = (
+MESSAGE_RULES: Final[tuple[LogRule, ...]] = (
     rule("message.dynamic-shape",
         r"Dynamic shape is not supported yet(?:, for (?:input|output): *(?P<name>[^\s\"]+))?",
         "QNN needs fixed dimensions, and the model has one that is not.",
@@ -110,7 +110,7 @@ MESSAGE_RULES: Final[tuple[Rule, ...]] = (
 
 # For lines that nothing else knows.
 # fmt: off
-LAST_RULES: Final[tuple[Rule, ...]] = (
+LAST_RULES: Final[tuple[LogRule, ...]] = (
     rule("message.qnn-log", r"QnnDsp <E>|QNN_\w+_ERROR_\w+", "QNN reports an error of its own.",
         "Paste the lines around it, too.", HINT),
 )

@@ -21,7 +21,7 @@ __all__ = ["Bucketable", "bucket_arguments"]
 
 
 class Bucketable:
-    """Base of `InferenceSession`. With ``buckets=`` what is made is a `BucketedSession`."""
+    """Base of `InferenceSession`. ``buckets=`` makes a `BucketedSession`."""
 
     def __new__(cls: type[S], *arguments: Any, **keywords: Any) -> S:
         if keywords.get("buckets") is None:
@@ -62,7 +62,7 @@ class Bucketable:
         timeout: float | None = None,
     ) -> PaddingReport:
         """Whether padding changes what this model answers: it is run on the CPU with the inputs as they are and
-        padded, and what is left after cutting is compared.
+        padded, and the results are compared after cutting.
 
         Args:
             feeds: inputs as for `run`, or a list of such, smaller than their buckets.

@@ -119,7 +119,7 @@ Cut = Mapping[str, Sequence["int | str | None"]]
 
 # QNN's sizes have 32 bits.
 MAX_SIZE: Final = 2**31 - 1
-# Nobody means more; each is compiled for itself.
+# A larger number is a mistake: each is compiled for itself.
 MAX_VARIANTS: Final = 1024
 
 # In the name of a dimension whose rows are independent of each other.

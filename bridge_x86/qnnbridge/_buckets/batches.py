@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qnnbridge._buckets.arguments import Relation
-from qnnbridge._buckets.plan import PaddedInput, Plan, Sizes
+from qnnbridge._buckets.plan import BucketPlan, PaddedInput, Sizes
 from qnnbridge._feed_rules import INVALID_ARGUMENT, Array
 from qnnbridge._option_fields import suggest
 from qnnbridge_protocol.elements import LAYOUTS
@@ -23,7 +23,7 @@ from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.tensors import Typed
 
 
-def sizes_of(plan: Plan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
+def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
     """Of each symbol. Inputs that are not fed (optional ones) say nothing. Raises `InvalidArgument` if they differ.
 
     ONNX Runtime does not look whether dimensions of one name agree; here they are padded together, so they must.
@@ -43,25 +43,25 @@ def sizes_of(plan: Plan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
     return tuple(buckets[0] if size is None else size for size, buckets in zip(found, plan.buckets, strict=True))
 
 
-def bucket_for(plan: Plan, number: int, size: int) -> int | None:
+def bucket_for(plan: BucketPlan, number: int, size: int) -> int | None:
     """The smallest bucket that is large enough; ``None`` if none is."""
     buckets = plan.buckets[number]
     at = bisect.bisect_left(buckets, size)
     return buckets[at] if at < len(buckets) else None
 
 
-def variant_for(plan: Plan, sizes: Sizes) -> Sizes | None:
+def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
     """The variant that a call of these sizes fits into; ``None`` if it is too large for all."""
     found = tuple(bucket_for(plan, number, size) for number, size in enumerate(sizes))
     return None if None in found else tuple(size for size in found if size is not None)
 
 
-def too_large(plan: Plan, sizes: Sizes) -> tuple[int, ...]:
+def too_large(plan: BucketPlan, sizes: Sizes) -> tuple[int, ...]:
     """Numbers of the symbols that are larger than their largest bucket."""
     return tuple(number for number, size in enumerate(sizes) if size > plan.buckets[number][-1])
 
 
-def refuse_too_large(plan: Plan, sizes: Sizes, number: int) -> InvalidArgument:
+def refuse_too_large(plan: BucketPlan, sizes: Sizes, number: int) -> InvalidArgument:
     name, largest = plan.symbols[number], plan.buckets[number][-1]
     return InvalidArgument(
         f"{INVALID_ARGUMENT}The dimension {name!r} is {sizes[number]}, the largest bucket for it is {largest}.",
@@ -81,7 +81,7 @@ def _differ(symbol: str, one: str, size: int, other: str, other_size: int) -> In
     )
 
 
-def pad_feeds(plan: Plan, feeds: Mapping[str, Any], variant: Sizes) -> dict[str, Any]:
+def pad_feeds(plan: BucketPlan, feeds: Mapping[str, Any], variant: Sizes) -> dict[str, Any]:
     """The feeds of a call in the sizes of `variant`, which are not smaller than theirs."""
     out = dict(feeds)
     for name, padded in plan.inputs.items():
@@ -91,7 +91,7 @@ def pad_feeds(plan: Plan, feeds: Mapping[str, Any], variant: Sizes) -> dict[str,
     return out
 
 
-def _pad(plan: Plan, padded: PaddedInput, value: Array, variant: Sizes) -> Array:
+def _pad(plan: BucketPlan, padded: PaddedInput, value: Array, variant: Sizes) -> Array:
     shape = list(value.shape)
     for axis, number in padded.axes.items():
         shape[axis] = variant[number]
@@ -141,7 +141,7 @@ class OutputShapes:
 
 
 def cut(
-    plan: Plan, shapes: OutputShapes, names: Sequence[str], values: Sequence[Any], true: Sizes, variant: Sizes
+    plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], values: Sequence[Any], true: Sizes, variant: Sizes
 ) -> list[Any]:
     """The outputs of a call of the sizes `true` out of those that the variant returned. Raises `ModelError`."""
     if true == variant:
@@ -195,7 +195,7 @@ def _unexpected(name: str, shape: Sequence[int], because: str) -> ModelError:
     )
 
 
-def parts(plan: Plan, feeds: Mapping[str, Any], number: int, size: int) -> Iterator[dict[str, Any]]:
+def parts(plan: BucketPlan, feeds: Mapping[str, Any], number: int, size: int) -> Iterator[dict[str, Any]]:
     """The feeds of each part. number: of the symbol, whose size is `size`."""
     largest = plan.buckets[number][-1]
     for start in range(0, size, largest):
@@ -211,7 +211,7 @@ def parts(plan: Plan, feeds: Mapping[str, Any], number: int, size: int) -> Itera
         yield part
 
 
-def joints(plan: Plan, shapes: OutputShapes, names: Sequence[str], number: int) -> list[int]:
+def joints(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number: int) -> list[int]:
     """The axis of each output along which the parts are put together. Raises `InvalidArgument` if there is none."""
     symbol = plan.symbols[number]
     found = []
@@ -270,7 +270,7 @@ def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapp
     return shown
 
 
-def wanted_variants(plan: Plan, sizes: Any) -> list[Sizes]:
+def wanted_variants(plan: BucketPlan, sizes: Any) -> list[Sizes]:
     """The variants that `warm` is asked for; all if ``None``. Raises `OptionError`."""
     if sizes is None:
         return list(plan.variants())
@@ -300,6 +300,6 @@ def _with(fixed: Mapping[str, int], shape: tuple[int | str | None, ...] | None) 
     return tuple(fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
 
 
-def _example(plan: Plan) -> str:
+def _example(plan: BucketPlan) -> str:
     named = ", ".join(f"{name!r}: {size}" for name, size in plan.named(plan.smallest()).items())
     return f"Give sizes for each: [{{{named}}}]."

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qnnbridge._buckets.arguments import BucketArguments
-from qnnbridge._feed_rules import Array, Rule, make_rule
+from qnnbridge._feed_rules import Array, FeedRule, make_rule
 from qnnbridge._option_fields import suggest
 from qnnbridge_host.model.scan import ModelScan
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
@@ -19,7 +19,7 @@ from qnnbridge_protocol.specs import NodeInfo
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FreeDimension:
+class FreeAxis:
     """One axis of one input. symbol: its name in the model, ``None`` if it has none."""
 
     input: str
@@ -31,10 +31,10 @@ class FreeDimension:
         return f"{name} (input {self.input!r}, axis {self.axis})"
 
 
-def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[FreeDimension, ...]:
+def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[FreeAxis, ...]:
     """In the order of the inputs and axes."""
     return tuple(
-        FreeDimension(node.name, axis, dim if isinstance(dim, str) else None)
+        FreeAxis(node.name, axis, dim if isinstance(dim, str) else None)
         for node in inputs
         for axis, dim in enumerate(node.shape or ())
         if not isinstance(dim, int)
@@ -48,7 +48,7 @@ def without_shape(scan: ModelScan) -> tuple[str, ...]:
 
 _WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 
-# A size for each symbol, in the order of `Plan.symbols`.
+# A size for each symbol, in the order of `BucketPlan.symbols`.
 Sizes = tuple[int, ...]
 
 
@@ -63,7 +63,7 @@ class PaddedInput:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class BucketPlan:
     """symbols: with their buckets, in rising order, in `buckets`. split: numbers of those done in parts.
 
     inputs: those that have a symbol, by name.
@@ -89,7 +89,7 @@ class Plan:
         return ", ".join(f"{name}={size}" for name, size in zip(self.symbols, sizes, strict=True))
 
 
-def make_plan(arguments: BucketArguments, scan: ModelScan | None, label: str) -> Plan:
+def make_plan(arguments: BucketArguments, scan: ModelScan | None, label: str) -> BucketPlan:
     """Raises `OptionError` where the arguments do not fit the model, `CompiledModelRefused` for a compiled one."""
     if scan is None or scan.format != "onnx":
         raise OptionError(
@@ -99,7 +99,7 @@ def make_plan(arguments: BucketArguments, scan: ModelScan | None, label: str) ->
         raise CompiledModelRefused(
             f"{label} is a compiled model and cannot have buckets.",
             cause="Its sizes were fixed when it was compiled.",
-            fix="Give the original model; what is compiled for each bucket is kept in the cache.",
+            fix="Give the original model; the cache keeps each bucket's compiled model.",
         )
     if nameless := without_shape(scan):
         raise OptionError(
@@ -123,16 +123,16 @@ def make_plan(arguments: BucketArguments, scan: ModelScan | None, label: str) ->
                 f"pad: input {name!r} is never padded, it has no dimension out of {', '.join(symbols)}.",
                 fix=f"Leave it out: pad is for {', '.join(map(repr, inputs)) or 'other inputs'}.",
             )
-    return Plan(symbols, tuple(arguments.sizes.values()), split, inputs)
+    return BucketPlan(symbols, tuple(arguments.sizes.values()), split, inputs)
 
 
-def dimensions_left(plan: Plan, scan: ModelScan, fixed: Mapping[str, int]) -> tuple[FreeDimension, ...]:
+def dimensions_left(plan: BucketPlan, scan: ModelScan, fixed: Mapping[str, int]) -> tuple[FreeAxis, ...]:
     """Those that stay free with buckets and with the overrides of the session: QNN takes no such model."""
     known = {*plan.symbols, *fixed}
     return tuple(dim for dim in free_dimensions(scan.inputs) if dim.symbol not in known)
 
 
-def refuse_dimensions_left(left: tuple[FreeDimension, ...], label: str) -> OptionError:
+def refuse_dimensions_left(left: tuple[FreeAxis, ...], label: str) -> OptionError:
     names = list(dict.fromkeys(dim.symbol for dim in left if dim.symbol is not None))
     each = [next(dim for dim in left if dim.symbol == name) for name in names]
     each += [dim for dim in left if dim.symbol is None]
@@ -157,7 +157,7 @@ def refuse_dimensions_left(left: tuple[FreeDimension, ...], label: str) -> Optio
     )
 
 
-def check_overrides(plan: Plan, fixed: Mapping[str, int]) -> None:
+def check_overrides(plan: BucketPlan, fixed: Mapping[str, int]) -> None:
     for name in plan.symbols:
         if name in fixed:
             raise OptionError(
@@ -175,12 +175,12 @@ def check_options(options: Mapping[str, Any], entries: Mapping[str, str]) -> Non
         raise OptionError(
             f"{asked[0]} does not go together with buckets.",
             cause="Each bucket is a session of its own, and all of them would write the same file.",
-            fix="Leave it out: the cache keeps what is compiled for each bucket. To ship compiled models, compile "
+            fix="Leave it out: the cache keeps each bucket's compiled model. To ship compiled models, compile "
             "one for each size (qnnbridge.compile).",
         )
 
 
-def _check_symbols(symbols: tuple[str, ...], free: tuple[FreeDimension, ...], label: str) -> None:
+def _check_symbols(symbols: tuple[str, ...], free: tuple[FreeAxis, ...], label: str) -> None:
     known = list(dict.fromkeys(dim.symbol for dim in free if dim.symbol is not None))
     for name in symbols:
         if name not in known:
@@ -204,7 +204,7 @@ def _meant(name: str, known: list[str]) -> str:
     return suggest(name, known) or (f" Did you mean {(longer + shorter)[0]!r}?" if longer + shorter else "")
 
 
-def _check_pad_names(arguments: BucketArguments, rules: Mapping[str, Rule], label: str) -> None:
+def _check_pad_names(arguments: BucketArguments, rules: Mapping[str, FeedRule], label: str) -> None:
     for name in arguments.pad:
         if name not in rules:
             raise OptionError(
@@ -213,7 +213,7 @@ def _check_pad_names(arguments: BucketArguments, rules: Mapping[str, Rule], labe
             )
 
 
-def _pad_value(arguments: BucketArguments, rule: Rule, needed: tuple[str, ...]) -> Array | None:
+def _pad_value(arguments: BucketArguments, rule: FeedRule, needed: tuple[str, ...]) -> Array | None:
     """As an array without dimensions. Raises `OptionError` if it does not fit, or is not there.
 
     needed: the symbols for which it is.
@@ -238,7 +238,7 @@ def _pad_value(arguments: BucketArguments, rule: Rule, needed: tuple[str, ...]) 
     return _converted(value, rule, LAYOUTS[rule.inner.element].storage)
 
 
-def _converted(value: Any, rule: Rule, dtype: np.dtype[Any]) -> Array:
+def _converted(value: Any, rule: FeedRule, dtype: np.dtype[Any]) -> Array:
     wrong = OptionError(
         f"pad: {value!r:.60} is no value for input {rule.name!r}, which is {rule.declared}.",
         fix="Give one that the type can hold exactly." if dtype.kind != "O" else "Give a text, '' for one.",

@@ -31,7 +31,7 @@ from qnnbridge._buckets.batches import (
     wanted_variants,
 )
 from qnnbridge._buckets.plan import (
-    Plan,
+    BucketPlan,
     Sizes,
     check_options,
     check_overrides,
@@ -120,7 +120,7 @@ class BucketedSession(InferenceSession):
         self._manifest = manifest
         self._counts, self._counting = _Counts(), threading.Lock()
 
-    def _planned(self, manifest: SessionRecipe) -> tuple[Plan, ModelScan]:
+    def _planned(self, manifest: SessionRecipe) -> tuple[BucketPlan, ModelScan]:
         arguments, source, spec = self._bucket_arguments, manifest.source, manifest.spec
         plan = make_plan(arguments, source.scan, source.label)
         assert source.scan is not None
@@ -147,7 +147,7 @@ class BucketedSession(InferenceSession):
         return open_session
 
     def _find_shapes(
-        self, plan: Plan, scan: ModelScan, manifest: SessionRecipe, variants: Variants, deadline: float | None
+        self, plan: BucketPlan, scan: ModelScan, manifest: SessionRecipe, variants: Variants, deadline: float | None
     ) -> OutputShapes:
         fixed = manifest.spec.free_dimensions_by_name
         names = [node.name for node in scan.outputs]

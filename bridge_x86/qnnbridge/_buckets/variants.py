@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
-from qnnbridge._buckets.plan import Plan, Sizes
+from qnnbridge._buckets.plan import BucketPlan, Sizes
 from qnnbridge._providers import CPU
 from qnnbridge_host.cache.status import CacheStatus
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, OptionError
@@ -111,7 +111,7 @@ class Variant:
 class Variants:
     """See the module."""
 
-    def __init__(self, plan: Plan, manifest: SessionRecipe, open_session: Open) -> None:
+    def __init__(self, plan: BucketPlan, manifest: SessionRecipe, open_session: Open) -> None:
         self.plan = plan
         self.manifest = manifest
         self._open_session = open_session
@@ -171,7 +171,7 @@ class Variants:
                 variant.session.set_ep_dynamic_options(options)
 
     def close(self) -> None:
-        """Idempotent. One that is being made this moment is closed by whoever makes it."""
+        """Idempotent. One that is being made this moment is closed by its maker."""
         self._closed = True
         for session in self.made():
             session.close()
@@ -219,7 +219,7 @@ Progress = Callable[[int, int, Mapping[str, int]], None]
 def warm(
     variants: Variants, wanted: Sequence[Sizes], workers: int, deadline: float | None, on_progress: Progress | None
 ) -> None:
-    """Raises the first error; what is not begun then is left."""
+    """Raises the first error; variants not begun by then are left out."""
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise OptionError(f"workers={workers!r} is no number of workers.", fix="Give 1 or more.")
     work = _Work(variants, wanted, deadline, on_progress)
@@ -240,7 +240,7 @@ def warm(
 
 
 class _Work:
-    """What is left to do, shared by the workers."""
+    """The remaining variants, shared by the workers."""
 
     def __init__(
         self, variants: Variants, wanted: Sequence[Sizes], deadline: float | None, on_progress: Progress | None
@@ -268,7 +268,7 @@ class _Work:
                 with self._lock:
                     self.failure = self.failure or error
                 return
-            except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+            except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
                 with self._lock:
                     self.failure = self.failure or error
                 return

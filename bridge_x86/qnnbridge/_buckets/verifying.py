@@ -25,7 +25,7 @@ from qnnbridge._buckets.batches import (
     too_large,
     variant_for,
 )
-from qnnbridge._buckets.plan import Plan, Sizes
+from qnnbridge._buckets.plan import BucketPlan, Sizes
 from qnnbridge._feed_rules import Array, make_rule
 from qnnbridge._option_fields import suggest
 from qnnbridge_protocol.elements import LAYOUTS
@@ -57,7 +57,7 @@ class _Findings:
 
 
 def find_shapes(
-    plan: Plan, arguments: BucketArguments, outputs: Sequence[NodeInfo], others: Iterable[str], run: Run
+    plan: BucketPlan, arguments: BucketArguments, outputs: Sequence[NodeInfo], others: Iterable[str], run: Run
 ) -> OutputShapes:
     """others: free dimensions of the inputs without buckets. What `arguments` say of outputs was checked."""
     findings = _declared(plan, arguments, outputs, frozenset(others))
@@ -94,7 +94,7 @@ def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any
     return feeds
 
 
-def check_cut(plan: Plan, arguments: BucketArguments, outputs: Sequence[NodeInfo]) -> None:
+def check_cut(plan: BucketPlan, arguments: BucketArguments, outputs: Sequence[NodeInfo]) -> None:
     """Raises `OptionError` for outputs and dimensions that the model does not have."""
     known = {node.name: node for node in outputs}
     for name, relations in arguments.cut.items():
@@ -119,7 +119,7 @@ def check_cut(plan: Plan, arguments: BucketArguments, outputs: Sequence[NodeInfo
 
 
 def _declared(
-    plan: Plan, arguments: BucketArguments, outputs: Sequence[NodeInfo], others: frozenset[str]
+    plan: BucketPlan, arguments: BucketArguments, outputs: Sequence[NodeInfo], others: frozenset[str]
 ) -> _Findings:
     findings = _Findings({}, {}, set(), {})
     for node in outputs:
@@ -144,7 +144,7 @@ def _declared(
     return findings
 
 
-def _probe(plan: Plan, findings: _Findings, run: Run) -> None:
+def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
     wanted = (*findings.open, *findings.undeclared)
     base = plan.smallest()
     try:
@@ -174,7 +174,7 @@ def _probe(plan: Plan, findings: _Findings, run: Run) -> None:
             observed |= seen
             row = len(seen)
         for (name, axis), relation in _fit_all(symbol, findings, observed).items():
-            # Without a row of sizes nobody knows how it is rounded between those that were seen.
+            # Without a row of sizes the rounding between the sizes that were seen is unknown.
             known = isinstance(relation, Relation) and relation.divisor <= max(row, 1)
             dependent.setdefault((name, axis), []).append(relation if known else symbol)
     for (name, axis), found in dependent.items():
@@ -190,7 +190,9 @@ def _probe(plan: Plan, findings: _Findings, run: Run) -> None:
 Observed = Mapping[int, Mapping[str, "tuple[int, ...] | None"]]
 
 
-def _observe(plan: Plan, number: int, base: Sizes, run: Run) -> dict[int, Mapping[str, tuple[int, ...] | None]]:
+def _observe(
+    plan: BucketPlan, number: int, base: Sizes, run: Run
+) -> dict[int, Mapping[str, tuple[int, ...] | None]]:
     """A few other sizes of one symbol. Models that take multiples of something only get their buckets."""
     size, buckets = base[number], plan.buckets[number]
     candidates = [size - 1, size // 2, *buckets[1:2], size + 1, 2 * size, *buckets[2:3]]
@@ -237,7 +239,7 @@ def _fit_all(symbol: str, findings: _Findings, observed: Observed) -> dict[tuple
             dims = {size: (shapes.get(name) or ())[axis : axis + 1] for size, shapes in observed.items()}
             values = {size: dim[0] for size, dim in dims.items() if dim}
             if len(values) < 2:
-                fits[name, axis] = symbol  # nothing but one size can be run: nobody knows
+                fits[name, axis] = symbol  # only one size can be run: unknown
             elif len(set(values.values())) > 1:
                 fits[name, axis] = fit(symbol, values) or symbol
     return fits
@@ -251,7 +253,7 @@ RunFree = Callable[[Mapping[str, Any]], "list[Any]"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OutputDifference:
+class PaddingDifference:
     """One output, of one input, in one variant.
 
     sizes: of the input. bucket: of the variant. difference: the largest, absolute; ``nan`` for what has no numbers.
@@ -277,7 +279,7 @@ class OutputDifference:
 class PaddingReport:
     """ok: padding changed nothing. outputs: each output in each case. As text: in words, with advice."""
 
-    outputs: tuple[OutputDifference, ...]
+    outputs: tuple[PaddingDifference, ...]
     tolerance: float
 
     @property
@@ -296,7 +298,7 @@ class PaddingReport:
 
 
 def verify_padding(
-    plan: Plan,
+    plan: BucketPlan,
     shapes: OutputShapes,
     names: Sequence[str],
     samples: Sequence[Mapping[str, Any]],
@@ -304,7 +306,7 @@ def verify_padding(
     tolerance: float,
 ) -> PaddingReport:
     """samples: checked feeds. Raises `OptionError` if none of them would be padded."""
-    found: list[OutputDifference] = []
+    found: list[PaddingDifference] = []
     for feeds in samples:
         true = sizes_of(plan, {name: feeds[name].shape for name in plan.inputs if feeds.get(name) is not None})
         for number in too_large(plan, true):
@@ -331,7 +333,7 @@ def verify_padding(
     return PaddingReport(tuple(found), tolerance)
 
 
-def _run_unpadded(plan: Plan, true: Sizes, feeds: Mapping[str, Any], run_free: RunFree) -> list[Any]:
+def _run_unpadded(plan: BucketPlan, true: Sizes, feeds: Mapping[str, Any], run_free: RunFree) -> list[Any]:
     try:
         return run_free(feeds)
     except (OrtError, RemoteError) as error:
@@ -344,12 +346,12 @@ def _run_unpadded(plan: Plan, true: Sizes, feeds: Mapping[str, Any], run_free: R
 
 
 def _compare(
-    plan: Plan, name: str, expected: Any, value: Any, true: Sizes, variant: Sizes, tolerance: float
-) -> OutputDifference:
+    plan: BucketPlan, name: str, expected: Any, value: Any, true: Sizes, variant: Sizes, tolerance: float
+) -> PaddingDifference:
     sizes, bucket = plan.named(true), plan.named(variant)
 
-    def told(ok: bool, difference: float = 0.0, largest: float = 0.0, where: str = "") -> OutputDifference:
-        return OutputDifference(name, sizes, bucket, ok, difference, largest, where)
+    def told(ok: bool, difference: float = 0.0, largest: float = 0.0, where: str = "") -> PaddingDifference:
+        return PaddingDifference(name, sizes, bucket, ok, difference, largest, where)
 
     if expected is None or value is None:
         return told(expected is value, where="there is a result in one case only")
@@ -388,7 +390,7 @@ def _where(wrong: Array, worst: float, largest: float) -> str:
     return text
 
 
-def _advice(bad: Sequence[OutputDifference]) -> list[str]:
+def _advice(bad: Sequence[PaddingDifference]) -> list[str]:
     edges = all("beside the padding" in output.where for output in bad)
     if edges:
         return [

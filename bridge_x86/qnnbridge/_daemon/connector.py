@@ -38,11 +38,11 @@ from qnnbridge._transport.host_process import EXIT_WAIT_S, HostProcess
 from qnnbridge_protocol.auth import (
     ANSWER_BYTES,
     CHALLENGE_BYTES,
-    Answer,
+    AdmissionCode,
+    ClientIdentity,
     ClientSide,
+    DaemonAnswer,
     NotProven,
-    Verdict,
-    Visitor,
 )
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -84,15 +84,15 @@ def enter_daemon(deadline: float) -> DaemonLink:
     try:
         return enter(discovery, folder, deadline)
     except PermissionError as error:
-        raise Unreachable(f"its door cannot be used ({error})") from error
+        raise Unreachable(f"its endpoint cannot be used ({error})") from error
     except (FileNotFoundError, ConnectionRefusedError):
-        raise Unreachable("nobody is behind the door that daemon.json names") from None
+        raise Unreachable("no daemon listens at the endpoint that daemon.json names") from None
     except TimeoutError:
-        raise Unreachable(f"the daemon (process {discovery.pid}) did not answer at its door in time") from None
+        raise Unreachable(f"the daemon (process {discovery.pid}) did not answer at its endpoint in time") from None
     except NotProven as problem:
-        raise Unreachable(f"the door that daemon.json names is not this daemon's: {problem}") from None
+        raise Unreachable(f"the endpoint that daemon.json names is not this daemon's: {problem}") from None
     except OSError as error:
-        raise Unreachable(f"the dialogue at its door broke off ({error.strerror or error})") from error
+        raise Unreachable(f"the opening dialogue broke off ({error.strerror or error})") from error
 
 
 def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
@@ -103,8 +103,8 @@ def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
     try:
         stream.check_peer()
         answer = _talk(stream, discovery, fds, deadline)
-        if answer.verdict is not Verdict.WELCOME:
-            if answer.verdict is Verdict.LEAVING:
+        if answer.verdict is not AdmissionCode.WELCOME:
+            if answer.verdict is AdmissionCode.LEAVING:
                 raise Unreachable("it is leaving")
             raise Unreachable("it may open no more files, and has no room for one more application", _MORE_ROOM)
         read_fd, write_fd = stream.ends(answer.handles, fds)
@@ -116,8 +116,8 @@ def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
         stream.close()
 
 
-def _talk(stream: DaemonStream, discovery: Discovery, fds: OwnedFds, deadline: float) -> Answer:
-    side = ClientSide(discovery.token, discovery.instance, Visitor(os.getpid(), program_name()))
+def _talk(stream: DaemonStream, discovery: Discovery, fds: OwnedFds, deadline: float) -> DaemonAnswer:
+    side = ClientSide(discovery.token, discovery.instance, ClientIdentity(os.getpid(), program_name()))
     stream.send(side.prove(stream.receive(CHALLENGE_BYTES, deadline)), deadline)
     return side.check(stream.receive_with_ends(ANSWER_BYTES, fds, deadline))
 
@@ -131,7 +131,7 @@ def program_name() -> str:
     return os.path.basename(os.path.dirname(program)) if name == "__main__.py" else name
 
 
-# What `poll` gives when the connection has ended; nobody knows how the daemon did.
+# The exit code of a connection that has ended; the daemon's own is unknown.
 ENDED: Final = 0
 
 
@@ -161,7 +161,7 @@ class DaemonLink:
         self.kill()
 
     def kill(self) -> None:
-        """The daemon sees the end of our stream and ends its own, which wakes whoever waits here."""
+        """The daemon sees the end of our stream and ends its own, which wakes the threads that wait here."""
         with self._lock:
             if self._owner != os.getpid() or self._given_up or self.stdin_fd < 0:
                 return
@@ -178,7 +178,7 @@ class DaemonLink:
         self._fds.close_all()
 
     def _nothing(self) -> int:
-        """A pipe that is at its end, for who reads the stderr of a host."""
+        """A pipe that is at its end, in place of a host's stderr."""
         read_fd, write_fd = self._fds.pipe()
         self._fds.close(write_fd)
         return read_fd
@@ -205,7 +205,7 @@ class LostDaemon:
         """The daemon does that."""
 
     def on_good_reply(self, context: CallContext, phase: str) -> None:
-        """Nobody was under suspicion."""
+        """Nothing to do: no model is under suspicion."""
 
     def investigate(
         self,
@@ -325,7 +325,7 @@ class DaemonConnector:
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
-        """See `Spawner`. What is to be run was decided by whoever started the daemon."""
+        """See `Spawner`. The arguments do not count: the daemon runs already."""
         if self._ready is None:
             self.reach(None)
         assert self._ready is not None
@@ -333,7 +333,7 @@ class DaemonConnector:
         return link
 
     def close(self) -> None:
-        """The host is being closed, by any thread: who waits in `reach` gives up."""
+        """The host is being closed, by any thread: a thread that waits in `reach` gives up."""
         self._closed = True
 
     def _await_start(self, until: float) -> bool:
@@ -390,8 +390,8 @@ class DaemonConnector:
 
 
 class ReconnectPolicy(RestartPolicy):
-    """When a lost daemon is looked for again: soon, and always. A failure costs a daemon nothing, and what is wrong
-    with one (its version, its folder) may be put right while the application runs."""
+    """When a lost daemon is looked for again: soon, and always. A failure costs a daemon nothing, and a fault of
+    one (its version, its folder) may be put right while the application runs."""
 
     def __init__(self) -> None:
         super().__init__(first_delay_s=0.05, max_delay_s=1.0, breaker_deaths=1_000_000)

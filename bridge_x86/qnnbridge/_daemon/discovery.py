@@ -25,7 +25,9 @@ from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
 from qnnbridge_protocol.errors import HostStartFailed
 
 VARIABLE: Final = "QNNBRIDGE_RUNTIME_DIR"
-_NOT_PRIVATE: Final = "Who can write there could pretend to be the daemon, and who can read there could use it."
+_NOT_PRIVATE: Final = (
+    "A user who can write there could pretend to be the daemon, and one who can read there could use it."
+)
 
 
 def runtime_folder() -> Path:
@@ -86,7 +88,7 @@ FILE_NAME: Final = "daemon.json"
 
 _MAX_BYTES: Final = 64 * 1024
 _REPLACE_TRIES: Final = 20
-# On Windows a file that somebody reads this moment cannot be replaced.
+# On Windows a file that another process reads this moment cannot be replaced.
 _REPLACE_INTERVAL_S: Final = 0.05
 
 

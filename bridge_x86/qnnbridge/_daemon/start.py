@@ -29,7 +29,7 @@ START_TIMEOUT_S: Final = 60.0
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonAccess:
     """start: whether a daemon may be started. python, arguments: how. start_timeout_s: for all of it. any_release:
-    one of a distant release will do; whoever only wants it to end need not understand it."""
+    one of a distant release will do: a caller that only ends it need not understand it."""
 
     start: bool = True
     python: str | None = None
@@ -100,7 +100,7 @@ class Starting:
             self._text = (self._text + data)[-_TEXT_BYTES:]
 
     def close(self) -> None:
-        """Nobody waits for it any more; it goes on."""
+        """Stop waiting for it; it goes on."""
         self._process.close()
 
 

@@ -122,7 +122,7 @@ class CrashRecord:
     in `in_flight`. stderr_head, stderr_tail: both ends, as text. killed_because: why we ended it ourselves.
     on_purpose: the application asked for that end, by a deadline for example; it is no crash.
     memory_ran_out: the kernel's out-of-memory killer struck while it lived; ``None`` if that is not known.
-    processor: what is known of the one that the host ran on, with an emulator if there is one.
+    processor: of the host's computer, with an emulator if there is one; empty if unknown.
     versions, application_versions: of the host and of this side. last_frames: headers of the last messages.
     """
 
@@ -150,7 +150,7 @@ class CrashRecord:
 
     @property
     def without_qnn(self) -> bool:
-        """Whether QNN had no part in what the host was doing; what is not known counts as QNN's."""
+        """Whether QNN had no part in the host's work; unknown work counts as QNN's."""
         return bool(self.suspects) and all(call.without_qnn for call in self.suspects)
 
     @property
@@ -170,7 +170,7 @@ class CrashRecord:
 
     @property
     def from_outside(self) -> bool:
-        """Somebody else ended it, so that what it was doing says nothing. Not if the kernel needed its memory."""
+        """Another process ended it, so that its work says nothing. False if the kernel needed its memory."""
         if self.exit is None or self.killed_because is not None:
             return False
         code = self.exit.code

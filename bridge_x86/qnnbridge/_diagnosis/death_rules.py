@@ -179,11 +179,11 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "Use Python 3.11 or newer for the host.", faults="usage", phases=("starting",),
         line=r"^Unknown option: (?P<option>-\w)$", curable=False),
     _rule(
-        "What is named as the host's interpreter is no Python interpreter: it does not know Python's options.",
+        "The program named as the host's interpreter is no Python interpreter: it does not know Python's options.",
         _NAME_PYTHON, STRONG, faults="usage python-error", phases=("starting",),
         line=r"^\S.*: (?:invalid|unrecognized|unknown|illegal|bad) option", curable=False),
     _rule(
-        "What is named as the host's interpreter is no Python interpreter: it ended at once, without a word. "
+        "The program named as the host's interpreter is no Python interpreter: it ended at once, without a word. "
         "(If it is one after all, something that it loads at its start calls sys.exit().)", _NAME_PYTHON,
         STRONG, faults="ok usage", phases=("starting",), silent=True),
     _rule("The native call took longer than its budget; the host's own watchdog ended the process.",
@@ -192,8 +192,9 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     _rule("A Python exception ended the host: {error}", "Read the traceback in the crash report.", SYMPTOM,
         faults="python-error",
         line=r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)(?:: .+)?)$"),
-    _rule("Nothing on stderr: somebody ended the process (Task Manager, taskkill, a security program).",
-        "Find out who ended it; the next start may just work.", SYMPTOM, faults="python-error", silent=True),
+    _rule("Nothing on stderr: another program ended the process (Task Manager, taskkill, a security program).",
+        "Find out which program ended it; the next start may just work.", SYMPTOM, faults="python-error",
+        silent=True),
     # --- memory, and from outside ---
     _rule("The system had no memory left.",
         "Keep fewer sessions; use context binaries instead of compiling; close other programs.", STRONG,
@@ -201,20 +202,20 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     _rule(
         "The kernel's out-of-memory killer struck while it lived: the machine (or container) had no memory left.",
         "Keep fewer sessions, use context binaries instead of compiling, close other programs. The kernel log "
-        "(dmesg, journalctl -k) says who was killed.", PROOF, faults="kill", memory=(True,)),
-    _rule("Somebody ended it (kill -9); the kernel's out-of-memory killer has not struck while it lived.",
-        "Find out who ended it; the next start may just work.", PROOF, faults="kill", memory=(False,)),
+        "(dmesg, journalctl -k) names the process that was killed.", PROOF, faults="kill", memory=(True,)),
+    _rule("Another process killed it (SIGKILL); the kernel's out-of-memory killer has not struck while it lived.",
+        "Find out which program ended it; the next start may just work.", PROOF, faults="kill", memory=(False,)),
     _rule(
-        "The kernel's out-of-memory killer ended it, or somebody did (kill -9): the two cannot be told apart here.",
+        "The kernel's out-of-memory killer ended it, or another process (SIGKILL): they cannot be told apart here.",
         "Look for 'Out of memory' in the kernel log (dmesg, journalctl -k). If it is there: keep fewer sessions, "
         "use context binaries instead of compiling.", STRONG, faults="kill", phases=("importing", *MODEL),
         memory=(None,)),
     _rule(
-        "Somebody ended it (kill -9), or the kernel's out-of-memory killer did: the two cannot be told apart here.",
-        "Find out who ended it; look for 'Out of memory' in the kernel log (dmesg, journalctl -k).", STRONG,
-        faults="kill", phases=("starting", "registering", "idle", "closing"), memory=(None,)),
-    _rule("Somebody asked it to end ({signal}).", "Find out who; the next start may just work.", STRONG,
-        faults="terminate interrupt pipe"),
+        "Another process killed it (SIGKILL), or the kernel's out-of-memory killer: they cannot be told apart here.",
+        "Find out which program ended it; look for 'Out of memory' in the kernel log (dmesg, journalctl -k).",
+        STRONG, faults="kill", phases=("starting", "registering", "idle", "closing"), memory=(None,)),
+    _rule("Another process asked it to end ({signal}).",
+        "Find out which program; the next start may just work.", STRONG, faults="terminate interrupt pipe"),
     _rule("The process ended while one of its threads was still in native code; all work was done.",
         "Nothing: no answer was lost.", STRONG, faults="abort", phases=("closing", "idle"),
         line=r"terminate called without an active exception"),

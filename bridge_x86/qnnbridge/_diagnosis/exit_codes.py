@@ -94,7 +94,8 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         "Python could not flush stdout or stderr while it shut down",
         "The reader of its output was gone first; nothing to do if the host was being closed."),
     ExitCode(259, "STILL_ACTIVE", "still-active", "python", True, False,
-        "the process ended with exit(259), or somebody asked for the code of a process that is still running",
+        "the process ended with exit(259), or another program asked for the code of a process that still "
+        "runs",
         "Wait on the process handle; never take 259 for alive."),
     ExitCode(9009, "cmd: command not found", "not-found", "shell", False, False,
         "cmd.exe did not find the program",
@@ -185,7 +186,7 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
     _loader(0xC0000142, "STATUS_DLL_INIT_FAILED", "library-init",
         "a DLL refused to start: no desktop (a service), the desktop heap is full, or its own start-up "
         "failed", "Start it from an interactive session; sign out and in again; reboot after a driver update."),
-    _crash(0xC0000144, "STATUS_UNHANDLED_EXCEPTION", "cpp-exception", "an exception that nobody handled",
+    _crash(0xC0000144, "STATUS_UNHANDLED_EXCEPTION", "cpp-exception", "an exception without a handler",
         _MODEL),
     _loader(0xC0000145, "STATUS_APP_INIT_FAILURE", "library-init", "the program could not be set up",
         "Repair the Python installation."),
@@ -231,11 +232,11 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
     _crash(0xE06D7363, "C++ exception", "cpp-exception", "a C++ exception crossed a C boundary",
         "The last line on stderr names it."),
     _killed(0xFFFFFFFF, "exit -1", "terminate",
-        "the program ended with -1, or TerminateProcess(…, -1) by a .NET tool", "Find out who ended it."),
+        "the program ended with -1, or TerminateProcess(…, -1) by a .NET tool", "Find out which program ended it."),
 )
 # fmt: on
 
-_SIGNAL_NOTE = "Find out who sent it."
+_SIGNAL_NOTE = "Find out which program sent it."
 
 # fmt: off
 SIGNALS: Final[tuple[ExitCode, ...]] = (
@@ -256,15 +257,15 @@ SIGNALS: Final[tuple[ExitCode, ...]] = (
         "an integer was divided by zero: nearly always a tensor with a dimension of size 0",
         "Find the dimension of size 0 in the model and give it a size, or cut that part out of the model."),
     _killed(9, "SIGKILL", "kill", "killed from outside, or by the kernel's out-of-memory killer",
-        "Look for the out-of-memory killer in the kernel log, and for who else may have killed it."),
-    _killed(10, "SIGUSR1", "terminate", "a user-defined signal that nobody handled", _SIGNAL_NOTE),
+        "Look for the out-of-memory killer in the kernel log, and for other programs that may have killed it."),
+    _killed(10, "SIGUSR1", "terminate", "a user-defined signal without a handler", _SIGNAL_NOTE),
     _crash(11, "SIGSEGV", "access-violation",
         "native code touched memory it does not own: a damaged or foreign context binary, an operator bug "
         "(STFT is one), a session used after its provider was unregistered, the driver", _MODEL),
-    _killed(12, "SIGUSR2", "terminate", "a user-defined signal that nobody handled", _SIGNAL_NOTE),
+    _killed(12, "SIGUSR2", "terminate", "a user-defined signal without a handler", _SIGNAL_NOTE),
     _killed(13, "SIGPIPE", "pipe", "the reader of its output was gone",
         "Nothing, if the application had ended."),
-    _killed(14, "SIGALRM", "terminate", "a timer that nobody handled", _SIGNAL_NOTE),
+    _killed(14, "SIGALRM", "terminate", "a timer without a handler", _SIGNAL_NOTE),
     _killed(15, "SIGTERM", "terminate", "asked to end from outside", "Nothing, it is no crash."),
     _killed(24, "SIGXCPU", "terminate", "the limit of processor time was reached",
         "Raise the limit (ulimit -t)."),
@@ -407,7 +408,14 @@ def windows_code(unsigned: int) -> ExitCode:
 
 def signal_code(number: int) -> ExitCode:
     return _SIGNALS.get(number) or ExitCode(
-        number, f"signal {number}", "unknown", "killed", True, False, "an uncommon signal", "Find out who sent it."
+        number,
+        f"signal {number}",
+        "unknown",
+        "killed",
+        True,
+        False,
+        "an uncommon signal",
+        "Find out which program sent it.",
     )
 
 

@@ -24,7 +24,7 @@ HINT: Final = 15
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rule:
+class LogRule:
     """pattern: searched in a line without its time stamp; its named groups can be used in `cause` and `fix`. It is
     compiled when it is first needed: most processes never need one.
 
@@ -41,7 +41,7 @@ class Rule:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
+class LogFinding:
     """A rule that matched. evidence: the lines, without time stamps and shortened."""
 
     rule: str
@@ -52,17 +52,17 @@ class Finding:
     setup: bool = False
 
 
-def rule(name: str, pattern: str, cause: str, fix: str, weight: int = PROOF, *, setup: bool = False) -> Rule:
-    return Rule(name, pattern, cause, fix, weight, setup)
+def rule(name: str, pattern: str, cause: str, fix: str, weight: int = PROOF, *, setup: bool = False) -> LogRule:
+    return LogRule(name, pattern, cause, fix, weight, setup)
 
 
-def render(matched: Rule, match: re.Match[str], evidence: str) -> Finding:
+def render(matched: LogRule, match: re.Match[str], evidence: str) -> LogFinding:
     """The finding for a line, with the words of the line put into the rule's sentences."""
     words = {key: value.strip() for key, value in match.groupdict(default="").items()}
     if "qnn" in words:
         words |= _qnn_words(words["qnn"])
     cause = matched.cause.format(**words)
-    return Finding(
+    return LogFinding(
         matched.name, cause, matched.fix.format(**words).strip(), matched.weight, (evidence,), matched.setup
     )
 
@@ -86,7 +86,7 @@ _SKEL = (
 )
 
 # fmt: off
-BACKEND: Final[tuple[Rule, ...]] = (
+BACKEND: Final[tuple[LogRule, ...]] = (
     rule("backend.library-of-wheel",
         r"(?P<lib>lib(?:c\+\+|c\+\+abi|unwind)[\w.+-]*): cannot open shared object file",
         "{lib} is missing, which the QNN libraries need. It is in the wheel's folder onnxruntime_qnn.libs.",
@@ -162,7 +162,7 @@ BACKEND: Final[tuple[Rule, ...]] = (
 # fmt: on
 
 # fmt: off
-OPTIONS: Final[tuple[Rule, ...]] = (
+OPTIONS: Final[tuple[LogRule, ...]] = (
     rule("option.fp16-needs-chip", r"FP16 precision mode is enabled but soc_model is not specified",
         "enable_htp_fp16_precision=1 needs soc_model.", "Set soc_model too (60 for X Elite)."),
     rule("option.backend-twice", r"Only one of 'backend_type' and 'backend_path' should be set",
@@ -181,7 +181,7 @@ OPTIONS: Final[tuple[Rule, ...]] = (
 # fmt: on
 
 # fmt: off
-INSTALLATION: Final[tuple[Rule, ...]] = (
+INSTALLATION: Final[tuple[LogRule, ...]] = (
     rule("install.ort-too-old", r"QNN EP requires ORT >= (?P<need>\S+) .*Host ORT is (?P<have>\S+)",
         "This onnxruntime-qnn needs onnxruntime {need} or newer; the host has {have}.",
         "Upgrade onnxruntime in the host's interpreter."),
@@ -199,7 +199,7 @@ INSTALLATION: Final[tuple[Rule, ...]] = (
 )
 # fmt: on
 
-SETUP_RULES: Final[tuple[Rule, ...]] = (*BACKEND, *OPTIONS, *INSTALLATION)
+SETUP_RULES: Final[tuple[LogRule, ...]] = (*BACKEND, *OPTIONS, *INSTALLATION)
 
 
 _REBUILD = "Compile the model again with this onnxruntime-qnn, on or for this machine."
@@ -207,7 +207,7 @@ _TARGET = "Name the chip with the provider option soc_model (60 for X Elite); qu
 _SPACE = "Free some space, or put the cache on another disk."
 
 # fmt: off
-RESET: Final[tuple[Rule, ...]] = (
+RESET: Final[tuple[LogRule, ...]] = (
     rule("reset.again", r"NPU crashed again after SSR recovery",
         "The NPU was reset twice within one call: something in this model or input makes it crash.",
         "Try the model on the CPU provider; update the NPU driver."),
@@ -224,7 +224,7 @@ RESET: Final[tuple[Rule, ...]] = (
 # fmt: on
 
 # fmt: off
-CONTEXT: Final[tuple[Rule, ...]] = (
+CONTEXT: Final[tuple[LogRule, ...]] = (
     rule("context.no-bin", r"file path in ep_cache_context does not exist",
         "This model is compiled, and the .bin file that it names is not beside it.",
         "Keep the .onnx file and its .bin file together, under the names they were made with."),
@@ -271,7 +271,7 @@ CONTEXT: Final[tuple[Rule, ...]] = (
 # fmt: on
 
 # fmt: off
-GRAPH: Final[tuple[Rule, ...]] = (
+GRAPH: Final[tuple[LogRule, ...]] = (
     rule("finalize.operator", r'"(?P<op>[^"]+)" generated: could not create op',
         "QNN cannot place the operator {op} on this target, and reports it as a memory error.", _TARGET),
     rule("finalize.memory", r"Failed to finalize QNN graph\. Error: QNN_COMMON_ERROR_MEM_ALLOC",
@@ -309,7 +309,7 @@ GRAPH: Final[tuple[Rule, ...]] = (
 # fmt: on
 
 # fmt: off
-RUN: Final[tuple[Rule, ...]] = (
+RUN: Final[tuple[LogRule, ...]] = (
     rule("run.index", r"index: (?P<index>-?\d+) is larger than input dim: (?P<dim>\d+) size: (?P<size>\d+)",
         "An index input has the value {index}, but that dimension has only {size} elements.",
         "Check the values of the index inputs."),
@@ -318,4 +318,4 @@ RUN: Final[tuple[Rule, ...]] = (
 )
 # fmt: on
 
-MODEL_RULES: Final[tuple[Rule, ...]] = (*RESET, *CONTEXT, *GRAPH, *RUN)
+MODEL_RULES: Final[tuple[LogRule, ...]] = (*RESET, *CONTEXT, *GRAPH, *RUN)

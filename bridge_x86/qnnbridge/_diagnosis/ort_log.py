@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
-from qnnbridge._diagnosis.log_rules import HINT, MODEL_RULES, SETUP_RULES, Finding, Rule, render
+from qnnbridge._diagnosis.log_rules import HINT, MODEL_RULES, SETUP_RULES, LogFinding, LogRule, render
 from qnnbridge._diagnosis.qnn_codes import by_number
 from qnnbridge._diagnosis.stderr_text import LogLine, decode_stderr, parse_line, shorten
 from qnnbridge_protocol.errors import (
@@ -124,15 +124,15 @@ class StderrSource(Protocol):
         """What was written between the markers of the request; waits for the end marker that long at most."""
 
 
-def explain_lines(lines: Iterable[str]) -> list[Finding]:
+def explain_lines(lines: Iterable[str]) -> list[LogFinding]:
     """What the lines of a log say about a failure, best first. Empty if no line is known."""
     return search(lines, (*SETUP_RULES, *MODEL_RULES))
 
 
-def search(lines: Iterable[str], rules: Sequence[Rule]) -> list[Finding]:
+def search(lines: Iterable[str], rules: Sequence[LogRule]) -> list[LogFinding]:
     """The findings of `rules` in `lines`; lines that mean the same are the evidence of one finding."""
     compiled = [(rule, re.compile(rule.pattern)) for rule in rules]
-    found: dict[tuple[str, str], Finding] = {}
+    found: dict[tuple[str, str], LogFinding] = {}
     worth = [parsed.text for parsed in map(parse_line, lines) if _worth_reading(parsed)]
     for start in range(0, len(worth), LINES_AT_ONCE):
         some = worth[start : start + LINES_AT_ONCE]
@@ -145,7 +145,7 @@ def search(lines: Iterable[str], rules: Sequence[Rule]) -> list[Finding]:
 
 
 def _search_lines(
-    lines: Iterable[str], rules: Sequence[tuple[Rule, re.Pattern[str]]], found: dict[tuple[str, str], Finding]
+    lines: Iterable[str], rules: Sequence[tuple[LogRule, re.Pattern[str]]], found: dict[tuple[str, str], LogFinding]
 ) -> None:
     for line in lines:
         for rule, pattern in rules:
@@ -212,7 +212,7 @@ def _worth_reading(line: LogLine) -> bool:
     return line.severity in _READ_SEVERITIES or (line.place == "QnnLogging" and line.text.startswith("<E>"))
 
 
-def _add(found: dict[tuple[str, str], Finding], finding: Finding) -> None:
+def _add(found: dict[tuple[str, str], LogFinding], finding: LogFinding) -> None:
     key = (finding.rule, finding.cause)
     known = found.get(key)
     if known is None:
@@ -227,7 +227,7 @@ def _says_the_same(line: str, others: Sequence[str]) -> bool:
 
 
 __all__ = [
-    "Finding",
+    "LogFinding",
     "NodeReason",
     "StderrSource",
     "decode_stderr",

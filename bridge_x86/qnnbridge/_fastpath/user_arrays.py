@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qnnbridge._fastpath.signatures import CallSignature
-from qnnbridge._feed_rules import Rule, check_shape, make_rule
-from qnnbridge._feeds import Node
+from qnnbridge._feed_rules import FeedRule, check_shape, make_rule
+from qnnbridge._feeds import InputNode
 from qnnbridge._option_fields import suggest
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import InvalidArgument
@@ -22,10 +22,12 @@ Out = Sequence["Array | None"] | Mapping[str, "Array | None"]
 """For ``out=``: in the order of the outputs, or by name."""
 
 
-def empty(host: Host, name: str, shape: Sequence[int] | None, nodes: Iterable[Node], *, host_writes: bool) -> Array:
+def empty(
+    host: Host, name: str, shape: Sequence[int] | None, nodes: Iterable[InputNode], *, host_writes: bool
+) -> Array:
     """An array in shared memory for this input or output; an ordinary one where there is none."""
     role = "output" if host_writes else "input"
-    rules: dict[str, Rule] = {}
+    rules: dict[str, FeedRule] = {}
     for node in nodes:
         rules[node.name] = make_rule(node.name, node.type, tuple(node.shape or ()), role=role)
     rule = rules.get(name)

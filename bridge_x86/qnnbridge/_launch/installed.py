@@ -92,7 +92,7 @@ WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
 
 
 def _origin(package: str) -> str | None:
-    """Where a package would be imported from, if nobody stood in for it (`qnnbridge.ort._import_hook`)."""
+    """Where a package would be imported from without the import hook (`qnnbridge.ort._import_hook`)."""
     stand_in = os.environ.get("QNNBRIDGE_DROPIN")
     path = [entry for entry in sys.path if entry != stand_in]
     for finder in sys.meta_path:

@@ -179,7 +179,7 @@ HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 64 * 1024
 SECTION_BYTES = 4 * 1024 * 1024
 SECTIONS_MAX = 32
-# Of sections, finished or not, that nobody has asked for yet: over either number the oldest goes first.
+# Of sections, finished or not, that were not asked for yet: over either number the oldest goes first.
 SECTIONS_TOTAL_BYTES = 8 * 1024 * 1024
 
 _READ_BYTES = 64 * 1024
@@ -242,12 +242,12 @@ class StderrCollector:
             return b"" if section is None else section.text.join()
 
     def forget(self, request_id: int) -> None:
-        """Nobody will ask for the section of this request."""
+        """Drop the section of this request."""
         with self._changed:
             self._sections.pop(request_id, None)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until everything is read that the dead host had written. False if somebody keeps the pipe open."""
+        """Wait until all that the dead host wrote is read. False if another process keeps the pipe open."""
         with self._changed:
             return self._changed.wait_for(lambda: self._at_end, timeout_s)
 

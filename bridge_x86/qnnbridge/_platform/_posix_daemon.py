@@ -41,7 +41,7 @@ class DaemonStream:
         self._received: list[int] = []
 
     def check_peer(self) -> None:
-        """Raises `PermissionError` if somebody else is at the other end."""
+        """Raises `PermissionError` if another user is at the other end."""
         check_peer(self.peer_uid, os.getuid())
 
     def receive(self, count: int, deadline: float) -> bytes:
@@ -88,7 +88,7 @@ class DaemonStream:
             self.send(data[sent:], deadline)
 
     def drop(self) -> None:
-        """Whoever waits in it is sent away. The descriptor stays until `close`."""
+        """Waiting calls fail. The descriptor stays until `close`."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -169,12 +169,12 @@ def _left(deadline: float) -> float:
 
 
 def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
-    """Whether nobody holds the other end of this pipe any more. Waits for at most the given time for that."""
+    """Whether the other end of this pipe is closed. Waits for at most the given time for that."""
     return poll_fd(read_fd, 0, timeout_s)
 
 
 def abandon_stream(write_fd: int) -> None:
-    """Let the other side see the end, and keep the number: somebody may be about to write to it."""
+    """Let the other side see the end, and keep the number: another thread may be about to write to it."""
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.dup2(null, write_fd, inheritable=False)
@@ -183,7 +183,7 @@ def abandon_stream(write_fd: int) -> None:
 
 
 def release_stream(write_fd: int, read_fd: int) -> None:
-    """They are about to be closed, and nobody is in them: nothing to do here."""
+    """Called before they are closed. Nothing to do here: no call waits in them."""
 
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -208,7 +208,7 @@ def make_private_folder(path: Path) -> None:
 
 
 def why_not_private(path: Path) -> str | None:
-    """What is wrong with a folder or file that only this user may use; ``None`` if it is as it should be."""
+    """The fault of a folder or file that only this user may use; ``None`` if there is none."""
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode):
         return "it is a symbolic link"
@@ -222,11 +222,11 @@ def why_not_private(path: Path) -> str | None:
 
 
 def how_to_make_private(path: Path) -> str | None:
-    """``None`` for what is not ours to change, or is a link."""
+    """A command; ``None`` for a path of another user, or a link."""
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid():
         return None
-    return f"If nobody else needs it: chmod go-rwx {shlex.quote(str(path))}"
+    return f"If no other user needs it: chmod go-rwx {shlex.quote(str(path))}"
 
 
 def write_private_file(path: Path, data: bytes) -> None:

@@ -34,7 +34,7 @@ from qnnbridge._platform._posix_streams import enlarge_pipe, poll_fd  # noqa: E4
 
 _log = logging.getLogger("qnnbridge.process")
 
-# Somebody else collected the exit code (a SIGCHLD handler, SIGCHLD ignored). asyncio says the same.
+# Other code collected the exit code (a SIGCHLD handler, SIGCHLD ignored). asyncio says the same.
 EXIT_UNKNOWN = 255
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.05
@@ -260,7 +260,7 @@ def _kill_group(leader: int) -> None:
     try:
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass  # nobody left; or (macOS) only zombies left
+        pass  # no process left; or (macOS) only zombies left
 
 
 def _watch(pid: int) -> int | None:

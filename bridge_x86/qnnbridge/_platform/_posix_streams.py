@@ -1,6 +1,6 @@
 """Pipes, and the streams and memory shared with the host, on Linux. Threads: any.
 
-The host opens what is shared through this process' entry in /proc, so nothing has to be inherited and no socket is
+The host opens shared objects through this process' entry in /proc, so nothing has to be inherited and no socket is
 needed. The memory is a memfd: it has no name that could be left behind, and is sealed, so that neither side can
 shrink it under the other. In a fork of this process the descriptors are closed (`OwnedFds`).
 """
@@ -119,7 +119,7 @@ CHANNELS = sys.platform == "linux"
 # Whether memory can be shared here.
 MEMORY = sys.platform == "linux" and hasattr(os, "memfd_create")
 
-# How the host finds what is shared.
+# How the host finds a shared object.
 ShareHandle = dict[str, Any]
 
 
@@ -157,7 +157,7 @@ class SharedMemory:
         return view
 
     def close(self) -> None:
-        """Nobody else will be shown it."""
+        """No further process is shown it."""
         self._fds.close_all()
 
 
@@ -205,7 +205,7 @@ class ChannelStreams:
 
     def wake_reader(self, data: bytes | bytearray) -> None:
         """Let a thread of ours that reads find this, in between of what the host writes. Raises `OSError`."""
-        # Opened for both: whoever reads cannot be gone, and there is no signal. No descriptor is kept for it, or
+        # Opened for both: the reader cannot be gone, and there is no signal. No descriptor is kept for it, or
         # the death of the host would not be the end of the stream.
         fd = os.open(f"/proc/self/fd/{self.read_fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

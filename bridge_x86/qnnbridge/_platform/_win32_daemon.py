@@ -82,7 +82,7 @@ _advapi32.GetNamedSecurityInfoW.restype = wintypes.DWORD
 
 
 class OwnerOnly:
-    """Security attributes for something that this user and the system may use, and nobody else.
+    """Security attributes for an object that only this user and the system may use.
 
     `address` is good as long as this object lives. inherit: what is made inside of a folder is the same.
     """
@@ -143,8 +143,7 @@ def owner_of(sddl: str) -> str:
 
 
 def allowed_in(sddl: str) -> set[str] | None:
-    """Who may do anything at all (SIDs or their abbreviations); ``None`` if that is everybody, for want of a
-    list."""
+    """The users with any right at all (SIDs or their abbreviations); ``None`` without a list: all users."""
     found = re.search(r"D:([A-Z]*)((?:\([^)]*\))*)", sddl)
     if found is None or "NO_ACCESS_CONTROL" in found[1]:
         return None
@@ -202,14 +201,14 @@ class DaemonStream:
         self.peer_pid = int(pid.value) if asked(handle, ctypes.byref(pid)) else 0
 
     def check_peer(self) -> None:
-        """Raises `PermissionError` if somebody else is at the other end, or that cannot be found out."""
+        """Raises `PermissionError` if another user is at the other end, or the user cannot be found out."""
         if not self.peer_pid:
-            raise PermissionError("Windows does not tell who is at the other end")
+            raise PermissionError("Windows does not tell which user is at the other end")
         try:
             theirs = user_sid(self.peer_pid)
         except OSError as error:
             raise PermissionError(
-                f"process {self.peer_pid} belongs to somebody else, or runs as administrator ({error})"
+                f"process {self.peer_pid} belongs to another user, or runs as administrator ({error})"
             ) from error
         check_peer(theirs, user_sid())
 
@@ -241,7 +240,7 @@ class DaemonStream:
             data = data[self.finish(pending, deadline) :]
 
     def drop(self) -> None:
-        """Whoever waits in it is sent away. The handle stays until `close`."""
+        """Waiting calls fail. The handle stays until `close`."""
         self._dropped = True
         api.cancel_io(self._handle)
 
@@ -264,7 +263,7 @@ class DaemonStream:
         try:
             count, _ = pending.GetOverlappedResult(True)
         except OSError as error:
-            raise ConnectionResetError(f"the other side closed the door ({error})") from error
+            raise ConnectionResetError(f"the other side closed the connection ({error})") from error
         if count:
             return int(count)
         # It was cancelled, or the stream has ended.
@@ -272,7 +271,7 @@ class DaemonStream:
             raise ConnectionAbortedError("others were waiting")
         if not in_time:
             raise TimeoutError("the other side did not answer in time")
-        raise ConnectionResetError("the other side closed the door")
+        raise ConnectionResetError("the other side closed the connection")
 
 
 def check_peer(user: str, own: str) -> None:
@@ -297,7 +296,7 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
             if error.winerror != _ERROR_PIPE_BUSY:
                 raise
         if time.monotonic() >= deadline:
-            raise TimeoutError("the daemon lets nobody in")
+            raise TimeoutError("the daemon accepts no connection")
         try:
             _winapi.WaitNamedPipe(endpoint, _BUSY_WAIT_MS)
         except OSError as error:
@@ -306,7 +305,7 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
 
 
 def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
-    """Whether nobody holds the other end of this pipe any more. Waits for at most the given time for that."""
+    """Whether the other end of this pipe is closed. Waits for at most the given time for that."""
     if not wait_readable(read_fd, timeout_s):
         return False
     try:
@@ -317,7 +316,7 @@ def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
 
 
 def abandon_stream(write_fd: int) -> None:
-    """Let the other side see the end, and keep the number: somebody may be about to write to it."""
+    """Let the other side see the end, and keep the number: another thread may be about to write to it."""
     stop_writing(write_fd)
     api.cancel_io(msvcrt.get_osfhandle(write_fd))
     null = os.open(os.devnull, os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT)
@@ -328,7 +327,7 @@ def abandon_stream(write_fd: int) -> None:
 
 
 def release_stream(write_fd: int, read_fd: int) -> None:
-    """They are about to be closed: nobody may be left waiting in them."""
+    """Called before they are closed: ends the calls that wait in them."""
     stop_writing(write_fd)
     for fd in (write_fd, read_fd):
         api.cancel_io(msvcrt.get_osfhandle(fd))
@@ -338,7 +337,7 @@ _GENERIC_WRITE = 0x40000000
 _CREATE_NEW = 1
 _ERROR_ALREADY_EXISTS = 183
 
-# The system and administrators can do everything anyway; "owner" and "creator owner" are who owns it, in other
+# The system and administrators can do everything anyway; "owner" and "creator owner" mean its owner, in other
 # words.
 _TRUSTED = {SYSTEM, ADMINISTRATORS, "S-1-5-18", "S-1-5-32-544", "OW", "CO", "S-1-3-0", "S-1-3-4"}
 _kernel32.CreateDirectoryW.argtypes = (wintypes.LPCWSTR, ctypes.c_void_p)
@@ -362,7 +361,7 @@ def make_private_folder(path: Path) -> None:
 
 
 def why_not_private(path: Path) -> str | None:
-    """What is wrong with a folder or file that only this user may use; ``None`` if it is as it should be."""
+    """The fault of a folder or file that only this user may use; ``None`` if there is none."""
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode) or status.st_reparse_tag:
         return "it is a link"
@@ -379,7 +378,7 @@ def why_not_private(path: Path) -> str | None:
 
 
 def how_to_make_private(path: Path) -> str | None:
-    return f'If nobody else needs it: icacls "{path}" /inheritance:r /grant:r "%USERNAME%:(OI)(CI)F"'
+    return f'If no other user needs it: icacls "{path}" /inheritance:r /grant:r "%USERNAME%:(OI)(CI)F"'
 
 
 def write_private_file(path: Path, data: bytes) -> None:

@@ -232,7 +232,7 @@ CHANNELS = True
 # Whether memory can be shared here.
 MEMORY = True
 
-# How the host finds what is shared.
+# How the host finds a shared object.
 ShareHandle = dict[str, Any]
 
 _PAGE_READWRITE = 0x4
@@ -292,7 +292,7 @@ class SharedMemory:
         return view
 
     def close(self) -> None:
-        """Nobody else will be shown it."""
+        """No further process is shown it."""
         section, self._section = self._section, None
         if section is not None:
             _winapi.CloseHandle(section)
@@ -353,7 +353,7 @@ class ChannelStreams:
         """Nothing to do: they are made large."""
 
     def wake_reader(self, data: bytes | bytearray) -> None:
-        """Nobody waits in a read."""
+        """Nothing to do: no thread waits in a read."""
 
     def write(self, data: bytes | bytearray) -> None:
         """Something small, into a pipe that is empty. Raises `OSError`."""

@@ -73,7 +73,7 @@ class Blame:
         self._times_suspected: dict[str, int] = {}
         self._kills: dict[str, int] = {}
         self.cases: tuple[Sized, Sized] = (self._solo, self._kills)
-        """Both empty as long as it is `quiet`, for who asks before every quick call."""
+        """Both empty as long as it is `quiet`; a fast call looks at them first."""
 
     @property
     def active(self) -> bool:
@@ -147,7 +147,7 @@ class Blame:
 
 
 def _may_be_its_fault(status: ExitStatus) -> bool:
-    # Loaders end programs at start, for which nobody here is to blame; but also in the middle of native code, when
+    # Loaders end programs at start, and no model is to blame for that; but also in the middle of native code, when
     # a function that is bound at its first call is missing (127, 0xC0000139).
     # Exit code 0 in the middle of native code means that something in there called exit().
     return status.code.blame or status.code.kind == "loader" or status.code.fault == "ok"

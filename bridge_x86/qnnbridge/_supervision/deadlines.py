@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from qnnbridge._transport.channel import CallContext, Deadline
     from qnnbridge._transport.host_process import HostProcess
 
-# Eleven days. Locks and polls cannot wait much longer, and nobody means it.
+# Eleven days. Locks and polls cannot wait much longer.
 LONGEST_S = 1_000_000.0
 
 
 def deadline_after(timeout: float | None) -> float | None:
     """The point of `time.monotonic()` at which `timeout` seconds are over; ``None`` and infinity are for ever.
 
-    Raises `OptionError` for what is no length of time.
+    Raises `OptionError` for a value that is no length of time.
     """
     if timeout is None:
         return None
@@ -44,17 +44,17 @@ ASKED_FOR: Final = "asked_for"
 def overdue(
     process: HostProcess, late: Deadline, context: CallContext, timeout_s: float | None, on_deadline: OnDeadline
 ) -> DeadlineExceeded:
-    """The error for the caller. Ends the host if the call is inside of it, or stuck behind what nobody wants."""
+    """The error for the caller. Ends the host if the call is inside of it, or stuck behind abandoned work."""
     state = late.state
-    # What has not started waits for others; they are not ended for it, unless it is work that nobody wants.
+    # A call that has not started waits for others; they are not ended for it, unless their work is abandoned.
     blocked = state == "still-running" or (state == "not-started" and process.channel.requests.abandoned)
     if on_deadline == "kill" and blocked:
-        what = "ran past its" if state == "still-running" else "waited, behind work that nobody wants, past its"
+        what = "ran past its" if state == "still-running" else "waited, behind abandoned work, past its"
         reason = HostHung(
             f"The host was ended: {context.model} {what} deadline of {timeout_s:g} s.",
             details={"model": context.model, ASKED_FOR: True},
         )
-        # The reason first: whoever sees the end of the stream before it would report a crash.
+        # The reason first: a thread that sees the end of the stream before it would report a crash.
         process.channel.fail(reason)
         process.kill("a call ran past its deadline (on_deadline='kill')")
         state = "stopped"

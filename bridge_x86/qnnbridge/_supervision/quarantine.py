@@ -38,7 +38,7 @@ _NAMES: Final = ("id", "fingerprint", "options_hash", "phase", "model", "version
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Death:
+class DeathEntry:
     """when: seconds since 1970. exit: the code in words. report: path of the crash report."""
 
     when: float
@@ -48,7 +48,7 @@ class Death:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Account:
+class QuarantineAccount:
     """What a model has done. since: when it was put in quarantine (seconds since 1970), ``None`` if it is not."""
 
     id: str
@@ -57,7 +57,7 @@ class Account:
     phase: str
     model: str
     versions: str
-    deaths: tuple[Death, ...] = ()
+    deaths: tuple[DeathEntry, ...] = ()
     since: float | None = None
 
     @property
@@ -65,7 +65,7 @@ class Account:
         return math.fsum(death.points for death in self.deaths)
 
 
-Accounts = dict[str, Account]
+Accounts = dict[str, QuarantineAccount]
 
 
 class Quarantine:
@@ -82,7 +82,7 @@ class Quarantine:
         self._clock: Clock = clock or RealClock()
         self._lock = threading.Lock()
         self._accounts: Accounts = {}
-        self._refused: dict[tuple[str, str], list[Account]] = {}
+        self._refused: dict[tuple[str, str], list[QuarantineAccount]] = {}
         self._stamp: tuple[int, int, int] | None = None
         self._next_look = -math.inf
         self._unsaved = False
@@ -99,20 +99,22 @@ class Quarantine:
             if account.versions == self.versions and not self._expired(account):
                 raise self._error(account)
 
-    def add(self, points: Points, *, exit_text: str = "", report: Path | str | None = None) -> Account | None:
+    def add(
+        self, points: Points, *, exit_text: str = "", report: Path | str | None = None
+    ) -> QuarantineAccount | None:
         """Book what a death adds to a model's account, or an acquittal takes off.
 
         Gives the account if it is in quarantine now.
         """
         account_id = _account_id(points.call, self.versions)
         now = self._clock.wall()
-        death = Death(now, points.points, exit_text, os.fspath(report) if report is not None else None)
+        death = DeathEntry(now, points.points, exit_text, os.fspath(report) if report is not None else None)
 
         def book(accounts: Accounts) -> None:
             call = points.call
             account = accounts.get(account_id)
             if account is None or self._expired(account):
-                account = Account(
+                account = QuarantineAccount(
                     account_id, call.fingerprint, call.options_hash, call.phase, call.model, self.versions
                 )
             deaths = _without(account.deaths, -death.points) if death.points < 0 else (*account.deaths, death)
@@ -129,13 +131,13 @@ class Quarantine:
             account = self._accounts.get(account_id)
         return account if account is not None and account.since is not None else None
 
-    def accounts(self) -> list[Account]:
+    def accounts(self) -> list[QuarantineAccount]:
         """All models in quarantine, of all versions, newest first."""
         self._look()
         found = [a for a in self._accounts.values() if a.since is not None and not self._expired(a)]
         return sorted(found, key=lambda account: -(account.since or 0.0))
 
-    def until(self, account: Account) -> datetime.datetime:
+    def until(self, account: QuarantineAccount) -> datetime.datetime:
         """When the quarantine ends by itself."""
         return datetime.datetime.fromtimestamp((account.since or 0.0) + TTL_S, datetime.timezone.utc)
 
@@ -194,10 +196,10 @@ class Quarantine:
         try:
             return _decode(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
-            return {}  # absent or damaged: nobody is accused by a damaged file
+            return {}  # absent or damaged: a damaged file accuses no model
 
     def _use(self, accounts: Accounts) -> None:
-        refused: dict[tuple[str, str], list[Account]] = {}
+        refused: dict[tuple[str, str], list[QuarantineAccount]] = {}
         for account in accounts.values():
             if account.since is not None:
                 refused.setdefault((account.fingerprint, account.options_hash), []).append(account)
@@ -214,11 +216,11 @@ class Quarantine:
         kept.sort(key=lambda account: account.deaths[-1].when if account.deaths else 0.0)
         return {account.id: account for account in kept[-MAX_ACCOUNTS:]}
 
-    def _expired(self, account: Account) -> bool:
+    def _expired(self, account: QuarantineAccount) -> bool:
         """A time in the far future is a clock that was wrong: it must not refuse a model for years."""
         return account.since is not None and abs(self._clock.wall() - account.since) >= TTL_S
 
-    def _error(self, account: Account) -> ModelQuarantined:
+    def _error(self, account: QuarantineAccount) -> ModelQuarantined:
         reports = [death.report for death in account.deaths if death.report]
         until = self.until(account)
         what = account.model or account.fingerprint[:12]
@@ -245,7 +247,7 @@ def _account_id(call: NativeCall, versions: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def _without(deaths: tuple[Death, ...], points: float) -> tuple[Death, ...]:
+def _without(deaths: tuple[DeathEntry, ...], points: float) -> tuple[DeathEntry, ...]:
     """Without the last death that gave so many points."""
     for index in reversed(range(len(deaths))):
         if abs(deaths[index].points - points) < _ROUNDING:
@@ -264,8 +266,10 @@ def _decode(text: str) -> Accounts:
     if data["schema"] != SCHEMA:
         return {}
     for item in data["accounts"]:
-        deaths = tuple(Death(float(d["when"]), float(d["points"]), d["exit"], d["report"]) for d in item["deaths"])
+        deaths = tuple(
+            DeathEntry(float(d["when"]), float(d["points"]), d["exit"], d["report"]) for d in item["deaths"]
+        )
         since = None if item["since"] is None else float(item["since"])
         names = {name: str(item[name]) for name in _NAMES}
-        accounts[names["id"]] = Account(**names, deaths=deaths, since=since)
+        accounts[names["id"]] = QuarantineAccount(**names, deaths=deaths, since=since)
     return accounts

@@ -54,7 +54,7 @@ class Clock(Protocol):
         """Seconds that only ever grow; for every duration and deadline."""
 
     def wall(self) -> float:
-        """Seconds since 1970; only for what is written down, because it can jump."""
+        """Seconds since 1970; only for written records, because it can jump."""
 
 
 class RealClock:
@@ -312,7 +312,7 @@ class Recycler:
         if after.rss_bytes is None or time.monotonic() < self._next_check:
             return False
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
-        import psutil  # 12 ms, for those who want it only
+        import psutil  # 12 ms
 
         try:
             return bool(psutil.Process(pid).memory_info().rss > after.rss_bytes)

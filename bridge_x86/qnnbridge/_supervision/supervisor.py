@@ -24,7 +24,7 @@ from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, For
 _log = logging.getLogger("qnnbridge.supervisor")
 
 CLOSE_TIMEOUT_S = 5.0
-# What is spent after a caller's deadline to tell it why, at most, at one place.
+# The most that one step may spend after a caller's deadline to find out the reason.
 GRACE_S = 0.25
 
 # A planned restart waits this long for calls under way before it ends the host under them (they are replayed).
@@ -74,7 +74,7 @@ class Supervisor:
         self._closed = threading.Event()
         self._retired: list[HostProcess] = []
         self.exiting = False
-        """The interpreter is about to end: nobody is told anything any more."""
+        """The interpreter is about to end: no caller is told anything any more."""
 
     @property
     def closed(self) -> bool:
@@ -197,7 +197,7 @@ class Supervisor:
         reason = Closed("The host was closed while the call was under way.")
         starting = self._starting
         if starting is not None:
-            # Whoever waits for its HELLO holds the lock, and gives it up when this is noticed.
+            # The thread that waits for its HELLO holds the lock, and gives it up when it notices this.
             starting.channel.fail(reason)
             starting.kill("it was closed")
         if not self._start_lock.acquire(timeout=CLOSE_TIMEOUT_S):

@@ -68,7 +68,7 @@ def missing(module: str, name: str) -> NotOffered:
         return NotOffered(f"module {module!r} has no attribute {name!r}")
     why = _WHY.get(name)
     text = f"{module}.{name} is not offered through qnnbridge."
-    return NotOffered(f"{text} {why}" if why else f"{text} docs/ort-api.md lists what is.")
+    return NotOffered(f"{text} {why}" if why else f"{text} docs/ort-api.md lists the names that are.")
 
 
 class _Refused:

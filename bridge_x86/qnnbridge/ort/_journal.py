@@ -1,7 +1,7 @@
 """What a program did with its sessions: for the report of `qnnbridge exec --report`. Off unless switched on.
 
 One record per model. They stand in a JSON file of this process in the folder that ``QNNBRIDGE_REPORT_DIR`` names
-(child processes inherit the variable; nobody writes into another's file). The file is written anew with each
+(child processes inherit the variable; no process writes into another's file). The file is written anew with each
 change, since a worker process may be ended by a signal at any time. Any thread.
 """
 
@@ -41,7 +41,7 @@ class Journal(Protocol):
 
 
 class _Silent:
-    """Nobody asked for a report."""
+    """No report was asked for."""
 
     _nothing = contextlib.nullcontext()
 
@@ -125,7 +125,7 @@ class _Writing:
             "retried_calls": sum(one.retried_calls for one in stats),
         }
         data = json.dumps(document).encode()
-        # One write, and never shorter than the last one: whoever reads sees all of it or none.
+        # One write, and never shorter than the last one: a reader sees all of it or none.
         self._bytes = max(self._bytes, len(data))
         self._file.seek(0)
         self._file.write(data.ljust(self._bytes))
