@@ -64,7 +64,7 @@ REAL_DEATHS = [
     ("pythonhome", "starting", 1, "PYTHONHOME", "Unset PYTHONHOME"),
     (None, "compiling", -9, "out-of-memory killer ended it, or another process", "kernel log"),
     (None, "running", 137, "out-of-memory killer ended it, or another process", "kernel log"),
-    (None, "idle", -9, "Another process killed it (SIGKILL), or the kernel", "kernel log"),
+    (None, "idle", -9, "Another process (SIGKILL) or the kernel", "kernel log"),
     (None, "idle", -15, "asked it to end (SIGTERM)", "Find out which program"),
     (None, "idle", 0, "as if it had been asked to", "sys.exit()"),
     (None, "starting", 127, "command or library not found", "by hand"),

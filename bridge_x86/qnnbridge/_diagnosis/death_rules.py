@@ -211,7 +211,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "use context binaries instead of compiling.", STRONG, faults="kill", phases=("importing", *MODEL),
         memory=(None,)),
     _rule(
-        "Another process killed it (SIGKILL), or the kernel's out-of-memory killer: they cannot be told apart here.",
+        "Another process (SIGKILL) or the kernel's out-of-memory killer ended it: they cannot be told apart here.",
         "Find out which program ended it; look for 'Out of memory' in the kernel log (dmesg, journalctl -k).",
         STRONG, faults="kill", phases=("starting", "registering", "idle", "closing"), memory=(None,)),
     _rule("Another process asked it to end ({signal}).",
