@@ -72,7 +72,7 @@ class RunVariants(SessionMetadata):
                 results, error = [], str(failure)
             try:
                 callback(results, user_data, error)
-            except Exception:  # noqa: BLE001 - nobody else would hear of it
+            except Exception:  # noqa: BLE001 - it would be lost otherwise
                 _log.exception("The callback of run_async failed.")
 
         self._background.submit(work)

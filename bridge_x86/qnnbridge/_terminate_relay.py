@@ -51,7 +51,7 @@ class TerminateRelay:
     def _on_sent(self, request_id: int) -> None:
         self._request_id = request_id
         if self._options is not None and self._options.terminate and not self._told:
-            # Assigned before there was a number to send; and also before the listener, so nobody else does it.
+            # Assigned before there was a number to send; and also before the listener, so no other thread does it.
             self._on_terminate(True)
 
     def _on_terminate(self, terminate: bool) -> None:

@@ -42,11 +42,11 @@ class InferenceSession:
             def make() -> None:
                 try:
                     session = Blocking(*self._arguments, **self._keywords)
-                except BaseException as error:  # noqa: BLE001 - whoever awaits gets it
+                except BaseException as error:  # noqa: BLE001 - raised in the awaiting task
                     _settle(made, error=error)
                 else:
                     if not _settle(made, session):
-                        session.close()  # nobody waits for it any more
+                        session.close()  # its caller has given up
 
             _creations.submit(make)
             self._session = await asyncio.wrap_future(made)
@@ -128,7 +128,7 @@ class InferenceSession:
 
 
 def _settle(future: Future[Any], result: Any = None, error: BaseException | None = None) -> bool:
-    """``False`` if nobody waits any more."""
+    """``False`` if its caller has given up."""
     if not future.set_running_or_notify_cancel():
         return False
     if error is not None:

@@ -68,7 +68,7 @@ def start(
             return
         try:
             result = session.run(output_names, input_feed, options, **keywords)
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             future.set_exception(error)
         else:
             future.set_result(result)

@@ -60,13 +60,13 @@ class ParentHandle:
 
     def _gone(self) -> bool:
         if self._is_parent:
-            return os.getppid() != self._pid  # somebody else has taken over the orphan
+            return os.getppid() != self._pid  # another process has adopted the orphan
         try:
             os.kill(self._pid, 0)
         except ProcessLookupError:
             return True
         except PermissionError:
-            pass  # it runs for somebody else
+            pass  # it runs for another user
         return False
 
 

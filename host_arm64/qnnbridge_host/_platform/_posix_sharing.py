@@ -38,7 +38,7 @@ def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryvie
 
 
 def drop(_where: dict[str, Any]) -> None:
-    """What nobody has opened: it names something of the application's, and nothing is kept here for it."""
+    """What was not opened: it names something of the application's, and nothing is kept here for it."""
 
 
 def check_sealed(where: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ _SYNCHRONIZE = 0x00100000
 _QUERY_LIMITED_INFORMATION = 0x1000
 _INFINITE = 0xFFFFFFFF
 _WAIT_OBJECT_0 = 0
-_ERROR_INVALID_PARAMETER = 87  # what OpenProcess says of a process id that nobody has
+_ERROR_INVALID_PARAMETER = 87  # OpenProcess of an unused process id
 
 _WRITE_ABORT_MSG, _CALL_REPORTFAULT = 1, 2
 
@@ -55,7 +55,7 @@ class ParentHandle:
         self._handle = handle
         if _kernel32.WaitForSingleObject(handle, 0) == _WAIT_OBJECT_0:
             raise ProcessLookupError(f"process {pid} has ended")
-        # Windows gives process ids away again at once: nobody's parent is younger than itself.
+        # Windows reuses process ids at once: no parent is younger than its child.
         if _created(handle) > _created(_kernel32.GetCurrentProcess()):
             raise ProcessLookupError(f"process {pid} is gone and its number belongs to another one")
 

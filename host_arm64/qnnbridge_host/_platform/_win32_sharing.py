@@ -66,7 +66,7 @@ def map_memory(where: dict[str, Any], size: int, *, write: bool) -> memoryview:
 
 
 def drop(where: dict[str, Any]) -> None:
-    """Close what nobody has taken out of it."""
+    """Close what was not taken out of it."""
     with contextlib.suppress(ValueError):
         _close(_take_handle(where))
 

@@ -1,7 +1,7 @@
 """Catches configuration keys that are misspelt, among those that ONNX Runtime knows.
 
-ONNX Runtime stores any key it is given and says nothing about one that nobody reads. Its releases add keys, so an
-unknown key is passed through, unless it is within two keystrokes of a known one. Constant data; any thread.
+ONNX Runtime stores any key it is given and says nothing about one that it does not know. Its releases add keys, so
+an unknown key is passed through, unless it is within two keystrokes of a known one. Constant data; any thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def refuse_misspelt(key: str, known: Iterable[str], what: str) -> None:
         if abs(len(candidate) - len(key)) <= _TYPO_DISTANCE and _distance(key, candidate) <= _TYPO_DISTANCE:
             raise OptionError(
                 f"{what} {key!r} is not known to ONNX Runtime.",
-                cause="ONNX Runtime would store it and nobody would read it.",
+                cause="ONNX Runtime would store it without reading it.",
                 fix=f"Did you mean {candidate!r}? To pass the name through unchecked, set {ALLOW_UNKNOWN_ENV}=1 "
                 "in the environment of the host.",
                 details={"option": key, "suggestion": candidate},

@@ -76,7 +76,7 @@ class OrtSession:
     def _run(
         self, session: Any, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: Any
     ) -> list[Any]:
-        from qnnbridge_host.engine import ort_values  # which nobody needs who only waits for a session
+        from qnnbridge_host.engine import ort_values  # not needed for a session
 
         if self._unreadable is None:
             self._unreadable = frozenset(

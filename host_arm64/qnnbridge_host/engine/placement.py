@@ -1,7 +1,7 @@
 """Where the nodes of a session run, and the refusal of a session that would not run where it was asked to.
 
 ``get_providers()`` proves nothing: a session lists QNN although every node is on the CPU. Only ONNX Runtime's own
-graph assignment tells, node by node, since 1.24. Pure functions on a session that nobody runs yet.
+graph assignment tells, node by node, since 1.24. Pure functions on a session that does not run yet.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def _known(name: str, table: Mapping[str, Option], what: str, version: tuple[int
 
 
 def _close(name: str, among: Iterable[str], cutoff: float) -> list[str]:
-    import difflib  # only somebody who made a mistake waits for it
+    import difflib  # needed for mistakes only
 
     return difflib.get_close_matches(name, list(among), n=1, cutoff=cutoff)
 

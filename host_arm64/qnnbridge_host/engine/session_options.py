@@ -149,7 +149,7 @@ def _fits(kind: Kind, value: Any) -> bool:
 
 
 def _unknown_attribute(what: str, name: str, known: Iterable[str]) -> errors.OptionError:
-    import difflib  # only somebody who made a mistake waits for it
+    import difflib  # needed for mistakes only
 
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return errors.OptionError(

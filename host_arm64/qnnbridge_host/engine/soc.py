@@ -94,7 +94,7 @@ def for_simulator(soc_model: str | None, htp_arch: str | None) -> str:
 
 
 def _suggest(word: str) -> str:
-    import difflib  # only somebody who made a mistake waits for it
+    import difflib  # needed for mistakes only
 
     close = difflib.get_close_matches(word.upper(), _BY_NAME, n=1, cutoff=0.6)
     known = ", ".join(f"{soc.name}={soc.number}" for soc in KNOWN)
