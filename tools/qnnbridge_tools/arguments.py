@@ -29,7 +29,7 @@ class InputFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dimensions:
-    """What `--dim` says: sizes for free dimensions by their name, or by input and axis."""
+    """Sizes of free dimensions (`--dim`), by their name, or by input and axis."""
 
     by_name: dict[str, int] = dataclasses.field(default_factory=dict)
     by_axis: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)

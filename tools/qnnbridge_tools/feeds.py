@@ -105,7 +105,7 @@ def _tensor(
 
 
 class DeclaredInput(Protocol):
-    """What `InferenceSession.get_inputs` gives."""
+    """An input as `InferenceSession.get_inputs` gives it."""
 
     @property
     def name(self) -> str: ...
@@ -144,7 +144,7 @@ def complete(
     *,
     seed: int | None,
 ) -> list[Feed]:
-    """What to run with: the loaded values, and made-up ones for the rest if there is a seed."""
+    """The values to run with: the loaded ones, and made-up ones for the rest if there is a seed."""
     nodes = {node.name: node for node in declared}
     feeds = [
         dataclasses.replace(feed, value=_as_declared(feed, nodes[feed.name], dimensions))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -10,7 +11,7 @@ import re
 import statistics
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -23,7 +24,7 @@ from qnnbridge_tools import arguments, feeds, output, session_report
 from qnnbridge_tools.arguments import Dimensions, InputFile
 
 if TYPE_CHECKING:
-    from qnnbridge import HostInfo
+    from qnnbridge import Host, HostInfo
     from qnnbridge_protocol.specs import Placement
 
 
@@ -182,9 +183,13 @@ class NamedInput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunResult:
-    """What came out. Durations in seconds.
+    """The result of `qnnbridge run`.
 
-    ready_s: from nothing to a host that has ONNX Runtime loaded. runs_s: of all runs, the first one first.
+    Durations in seconds.
+
+    Args:
+        ready_s: from nothing to a host that has ONNX Runtime loaded.
+        runs_s: of all runs, the first one first.
     """
 
     inputs: list[NamedInput]
@@ -228,15 +233,23 @@ def perform(request: RunRequest) -> RunResult:
         raise
 
 
-def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
-    from qnnbridge import CacheWarning, CpuFallbackWarning, Host, InferenceSession
+@contextlib.contextmanager
+def started_host(python: str | None) -> Iterator[tuple[Host, float]]:
+    """A host that has loaded ONNX Runtime, and the seconds until then. Its reports tell what warnings would."""
+    from qnnbridge import CacheWarning, CpuFallbackWarning, Host
 
     begun = time.perf_counter()
-    with warnings.catch_warnings(), Host(python=request.host_python) as host:
-        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report tells the placement
-        warnings.simplefilter("ignore", CacheWarning)  # the log says the same
-        info = host.info  # waits until ONNX Runtime is loaded, which else would count as creating the session
-        ready_s = time.perf_counter() - begun
+    with warnings.catch_warnings(), Host(python=python) as host:
+        warnings.simplefilter("ignore", CpuFallbackWarning)
+        warnings.simplefilter("ignore", CacheWarning)
+        _ = host.info  # waits until ONNX Runtime is loaded, which else would count as creating the session
+        yield host, time.perf_counter() - begun
+
+
+def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
+    from qnnbridge import InferenceSession
+
+    with started_host(request.host_python) as (host, ready_s):
         begun = time.perf_counter()
         with InferenceSession(
             str(request.model),
@@ -268,7 +281,7 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
                 files=write(outputs, request.output) if request.output is not None else {},
                 placement=session.placement,
                 used_providers=list(session.get_providers()),
-                host=info,
+                host=host.info,
                 ready_s=ready_s,
                 create_s=create_s,
                 runs_s=runs_s,

@@ -34,7 +34,12 @@ class DataFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """examination, host: of a compiled model only. no_host: why there is none to hold the model against."""
+    """Everything that `inspect` shows of a model.
+
+    Args:
+        examination, host: of a compiled model only.
+        no_host: the reason why there is no host to hold the model against.
+    """
 
     path: str
     scan: ModelScan

@@ -37,9 +37,12 @@ from qnnbridge_tools.models.shared.files import Output, inside_folder, total_siz
 class OptimizeResult:
     """One optimised, or passed through, model.
 
-    files: what was written, the model first. passed_through: it is compiled and was copied unchanged. Nodes are
-    counted by operator, with those of subgraphs and functions. changes: what was done besides optimising.
-    check: None if none was asked for, or nothing was changed.
+    Args:
+        files: the files that were written, the model first.
+        passed_through: it is compiled and was copied unchanged.
+        nodes_before, nodes_after: by operator, with those of subgraphs and functions.
+        changes: changes besides optimising, in words.
+        check: None if none was asked for, or nothing was changed.
     """
 
     source: Path
@@ -108,7 +111,7 @@ def foreign_ops(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str
 
 
 def _level_warnings(level: str, before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
-    """What the user has to know to run the result on QNN."""
+    """Problems of running the result on QNN."""
     told: list[str] = []
     foreign = foreign_ops(before, after)
     if foreign:

@@ -38,10 +38,11 @@ _ORDER = {"crash": 0, "fails": 1, "cpu": 2, "model": 3}
 def advise(
     view: GraphView, verdicts: Sequence[NodeVerdict], costs: Sequence[Cost], notes: Sequence[Advice]
 ) -> list[Advice]:
-    """Things to do, the most valuable first; objections of one kind are one thing. notes: about the whole model.
+    """Things to do, the most valuable first; objections of one kind are one thing.
 
-    The value of a thing is found by trying: its nodes are put on QNN in a copy of the answer, and the parts counted
-    again.
+    Args:
+        notes: about the whole model. The value of a thing is found by trying: its nodes are put on QNN in a copy of
+            the answer, and the parts counted again.
     """
     kinds: dict[tuple[str, str, str], list[int]] = {}
     for index, verdict in enumerate(verdicts):
@@ -182,7 +183,7 @@ def analyze_model(
 
 
 def chip_options(soc_model: str | None) -> tuple[str, str, int]:
-    """What to tell the host ("" for its own choice), words for people, and the architecture."""
+    """The option for the host ("" for its own choice), a label, and the architecture."""
     if soc_model is None:
         here = chip_of_this_computer()
         chip = here or chip_of(DEFAULT_SIMULATED_CHIP)

@@ -37,10 +37,15 @@ def ask(
     host_python: str | None,
     timeout_s: float | None,
 ) -> QnnAnswer:
-    """model: the `ModelProto` of `path`, which is not changed. Raises `BridgeError` if there is no host at all.
+    """Without a trace only the nodes on the CPU are known.
 
-    predicted: where there is no trace, QNN's nodes are not told one by one; then what the rules hold for computed
-    before stays so, and the rest of what is not on the CPU is on QNN, in the parts that follow.
+    Then nodes that the rules hold for computed stay so, and the others are on QNN, in the parts that follow.
+
+    Raises `BridgeError` if there is no host at all.
+
+    Args:
+        model: the `ModelProto` of `path`, which is not changed.
+        predicted: the answer of the rules.
     """
     from qnnbridge import Host
 

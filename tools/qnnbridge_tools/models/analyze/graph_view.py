@@ -65,7 +65,12 @@ _SMALL_BYTES = 1 << 12
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphTensor:
-    """type: "" if it is not known. shape: None if the rank is not known; None for an axis without a fixed size."""
+    """One tensor.
+
+    Args:
+        type: "" if it is not known.
+        shape: None if the rank is not known; None for an axis without a fixed size.
+    """
 
     name: str
     type: str = ""
@@ -95,7 +100,12 @@ class GraphTensor:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class GraphNode:
-    """op: `Conv`, or with its domain if that is not ONNX's own. inputs: None where one is left out."""
+    """One node of the main graph.
+
+    Args:
+        op: `Conv`, or with its domain if that is not ONNX's own.
+        inputs: None where one is left out.
+    """
 
     index: int
     name: str
@@ -128,7 +138,12 @@ class GraphNode:
 
 @dataclasses.dataclass(frozen=True)
 class GraphView:
-    """nodes: in the order of the file. inputs, outputs: of the model; weights are no inputs."""
+    """The main graph of a model.
+
+    Args:
+        nodes: in the order of the file.
+        inputs, outputs: of the model; weights are no inputs.
+    """
 
     nodes: tuple[GraphNode, ...]
     inputs: tuple[GraphTensor, ...]
@@ -164,7 +179,12 @@ class GraphView:
 
 
 def view_of(model: Any, known: Mapping[str, graphs.TensorType] | None = None) -> GraphView:
-    """model: a `ModelProto`; tensors in other files need not be loaded. known: types and shapes, if inferred."""
+    """Reads the main graph of a model.
+
+    Args:
+        model: a `ModelProto`; tensors in other files need not be loaded.
+        known: types and shapes, if inferred.
+    """
     known = graphs.types_of(model) if known is None else known
     values: dict[str, Any] = {}
     sizes: dict[str, int] = {}

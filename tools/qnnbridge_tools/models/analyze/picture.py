@@ -53,7 +53,7 @@ def page(analysis: Analysis) -> str:
 
 
 def data(analysis: Analysis) -> dict[str, Any]:
-    """What the page shows. Nodes are lists, to keep the file small; the page has names for their places."""
+    """The data of the page. Keys of nodes have one letter, to keep the file small."""
     view, best = analysis.view, analysis.best
     part_of = {index: number for number, part in enumerate(best.parts) for index in part}
     wrong = set(analysis.truth.disagreements) if analysis.truth is not None else set()

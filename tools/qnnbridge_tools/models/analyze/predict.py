@@ -204,9 +204,12 @@ _NOT_COMPUTED = frozenset({"CastLike", "Size"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prediction:
-    """verdicts: one for each node of the main graph, in order. view: the nodes, with all shapes that are known.
+    """The answer of the rules for one model.
 
-    empty: tensors without elements, of nodes wherever they would run. Each of them may end the process.
+    Args:
+        verdicts: one for each node of the main graph, in order.
+        view: the nodes, with all shapes that are known.
+        empty: tensors without elements, of nodes wherever they would run. Each of them may end the process.
     """
 
     verdicts: tuple[NodeVerdict, ...]
@@ -216,9 +219,12 @@ class Prediction:
 
 
 def predict_model(model: Any, arch: int, folder: Path | None = None) -> Prediction:
-    """model: a `ModelProto`, which is not changed; its weights need not be loaded. arch: of the HTP, 73 for V73.
+    """Predicts the place of each node.
 
-    folder: where the model's external tensors lie, of which small ones are read.
+    Args:
+        model: a `ModelProto`, which is not changed; its weights need not be loaded.
+        arch: of the HTP, 73 for V73.
+        folder: where the model's external tensors lie, of which small ones are read.
     """
     light = graphs.without_weights(model)
     for index, node in enumerate(light.graph.node):

@@ -22,7 +22,14 @@ _SHORT: Final = {"uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16", "
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QdqUnit:
-    """edges: the Quantize and Dequantize nodes around it. Types are short: u8, s16. weight: of the second input."""
+    """An operator with the Quantize and Dequantize nodes around it.
+
+    Types are short: u8, s16.
+
+    Args:
+        edges: indexes of those nodes.
+        weight: of the second input.
+    """
 
     edges: tuple[int, ...]
     activation: str

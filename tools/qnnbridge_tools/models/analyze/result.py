@@ -1,4 +1,4 @@
-"""What `analyze_model` tells: where each node runs and why, what it costs, and the shares of a whole model.
+"""The result of `analyze_model`: the place of each node and the reason, its cost, the shares of a whole model.
 
 Immutable data and pure functions. Costs are estimates from shapes.
 """
@@ -23,7 +23,13 @@ BAD: Final = ("cpu", "fails", "crash")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """rule: which one decided, "" if none had an objection. reason: in words. fix: what to do about it."""
+    """The place of one node, and the reason.
+
+    Args:
+        rule: which one decided, "" if none had an objection.
+        reason: in words.
+        fix: the remedy, in words.
+    """
 
     place: NodePlace
     rule: str = ""
@@ -44,7 +50,12 @@ _BYTES: Final[Mapping[str, float]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """macs: multiplications with addition; of other operators one for each element. weights, results: bytes."""
+    """The cost of one node.
+
+    Args:
+        macs: multiplications with addition; of other operators one for each element.
+        weights, results: bytes.
+    """
 
     macs: int = 0
     weights: int = 0
@@ -137,7 +148,9 @@ _FORMULAS: Final[Mapping[str, Callable[[GraphNode], int | None]]] = {
 class GraphPlacement:
     """One source's answer: rules, or QNN itself.
 
-    verdicts: for each node in order. parts: indexes of the nodes of each part on QNN.
+    Args:
+        verdicts: for each node in order.
+        parts: indexes of the nodes of each part on QNN.
     """
 
     verdicts: tuple[NodeVerdict, ...]
@@ -149,9 +162,13 @@ class GraphPlacement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnAnswer:
-    """What QNN did. error: why there is no session. placed: None if not even a part of it is known.
+    """The answer of QNN itself.
 
-    disagreements: nodes that the rules had elsewhere. versions: of the packages on the host.
+    Args:
+        error: why there is no session.
+        placed: None if not even a part of it is known.
+        disagreements: nodes that the rules had elsewhere.
+        versions: of the packages on the host.
     """
 
     placed: GraphPlacement | None
@@ -163,7 +180,13 @@ class QnnAnswer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Advice:
-    """One thing to do. nodes: what it is about. macs: that would move to the NPU. parts: fewer cuts."""
+    """One thing to do.
+
+    Args:
+        nodes: indexes of the nodes concerned.
+        macs: that would move to the NPU.
+        parts: fewer cuts.
+    """
 
     what: str
     why: str
@@ -175,7 +198,11 @@ class Advice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Analysis:
-    """truth: None without a host; `no_truth` says why. best: the truth where it is known, else the prediction."""
+    """The result of `analyze_model`.
+
+    Args:
+        truth: QNN's answer; None without a host, `no_truth` says why.
+    """
 
     path: Path
     chip: str
@@ -191,6 +218,7 @@ class Analysis:
 
     @property
     def best(self) -> GraphPlacement:
+        """QNN's answer where it is known, else the prediction."""
         return self.truth.placed if self.truth is not None and self.truth.placed is not None else self.predicted
 
     @property

@@ -48,7 +48,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
 
 
 def instead_of(node: GraphNode) -> str:
-    """What to do about an operator that QNN does not have."""
+    """The advice for an operator that QNN does not have."""
     known = _INSTEAD.get(node.op)
     return known or f"replace {node.op}, or let the application compute it before or after the model"
 
@@ -235,7 +235,7 @@ FAILURES: Final[Mapping[str, NodeCheck]] = dict.fromkeys(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleContext:
-    """What a rule may look at besides its node. arch: of the chip's HTP, 73 for V73."""
+    """The surroundings of a node, for rules. arch: of the chip's HTP, 73 for V73."""
 
     view: GraphView
     arch: int
@@ -243,7 +243,12 @@ class RuleContext:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlacementRule:
-    """check: gives the reason, or (reason, fix), or None. place: what becomes of the node."""
+    """One rule.
+
+    Args:
+        check: gives the reason, or (reason, fix), or None.
+        place: what becomes of the node.
+    """
 
     name: str
     place: NodePlace

@@ -1,8 +1,9 @@
 # ruff: noqa: SIM905 - words in a text are read more easily than a hundred quoted ones
-"""What QNN takes, as data: measured with onnxruntime-qnn 2.7 and its HTP simulator, one operator at a time.
+"""Operators, types and sizes that QNN takes, as data: measured with onnxruntime-qnn 2.7 and its HTP simulator, one
+operator at a time.
 
-Every table speaks of float and integer tensors as they are; quantised operators have their own (`quantized`).
-How often the rules are right is in docs/verification.md.
+Every table speaks of float and integer tensors as they are; quantised operators have their own (`quantized`). How
+often the rules are right is in docs/verification.md.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ NEEDS_V73: Final = frozenset(
 
 FIRST_FLOAT_ARCH: Final = 73
 MOST_DIMENSIONS: Final = 5
+# The newest ONNX Runtime that was tried, and the newest models that it loads.
 NEWEST_ORT: Final = "1.32"
 NEWEST_OPSET: Final = 28
-# What the newest ONNX Runtime that was tried loads.
 NEWEST_IR_VERSION: Final = 14
 
 _FLOATS = ("float", "float16")

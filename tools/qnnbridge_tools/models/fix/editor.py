@@ -26,7 +26,13 @@ _TEXT = 8
 
 
 class Editor:
-    """folder: where the model's external tensors lie. Each `add_*` gives the name of what it added."""
+    """The main graph while it is rewritten.
+
+    Each `add_*` gives the name of what it added.
+
+    Args:
+        folder: where the model's external tensors lie.
+    """
 
     def __init__(self, model: Any, folder: Path) -> None:
         self.model = model
@@ -90,7 +96,7 @@ class Editor:
 
     @property
     def captured(self) -> set[str]:
-        """What subgraphs use."""
+        """The names that subgraphs use."""
         if self._captured is None:
             self._captured = set(graphs.captured_names(self.graph))
         return self._captured

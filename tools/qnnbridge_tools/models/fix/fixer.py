@@ -30,7 +30,11 @@ class CheckOptions:
 
 
 class RewriteRun:
-    """candidate: where the changed model can be written to be loaded, with its weight files beside it."""
+    """A model on its way through the rewrites: each is tried, and undone if it changes a result.
+
+    Args:
+        candidate: where the changed model can be written to be loaded, with its weight files beside it.
+    """
 
     def __init__(
         self, model: Any, source: Path, output: files.Output, candidate: Path, checking: CheckOptions
@@ -141,7 +145,7 @@ class RewriteRun:
 
 
 def load_problem(model: Path) -> str | None:
-    """Why ONNX Runtime does not load it; None if it does."""
+    """The reason why ONNX Runtime does not load it; None if it does."""
     try:
         cpu.open_session(model, "the model", cpu.silent_options())
     except BridgeError as error:

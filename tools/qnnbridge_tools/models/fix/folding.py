@@ -14,8 +14,8 @@ from qnnbridge_protocol.errors import OrtError
 from qnnbridge_tools.models.fix.editor import Array, Editor
 from qnnbridge_tools.models.shared import cpu, graphs
 
-INPUT_LIMIT = 1 << 16
 # Elements.
+INPUT_LIMIT = 1 << 16
 OUTPUT_LIMIT = 1 << 20
 
 _NEVER = frozenset(
@@ -32,7 +32,8 @@ _ROUNDS = 20
 def fold(editor: Editor, never: frozenset[str] = frozenset()) -> int:
     """Puts constants in the place of what can be computed; gives how many nodes that saved.
 
-    never: more operators that are left alone; Size is computed all the same from constants.
+    Args:
+        never: more operators that are left alone; Size is computed all the same from constants.
     """
     before = len(editor.graph.node)
     for _ in range(_ROUNDS):

@@ -1,4 +1,4 @@
-"""What `fix_model` tells: as data, as text for a person, and as JSON."""
+"""The result of `fix_model`: as data, as text for a person, and as JSON."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from qnnbridge_tools.models.shared.files import written_pairs
 class RewriteStep:
     """One rewrite that found something.
 
-    changes: what it did, in words. check: against the original, None with --no-check. kept: False if the model did
-    not compute the same afterwards, so that the rewrite was taken back; `reason` says why.
+    Args:
+        changes: in words.
+        check: against the original, None with --no-check.
+        kept: False if the model did not compute the same afterwards, so that the rewrite was taken back; `reason`
+            says why.
     """
 
     rewrite: str
@@ -29,7 +32,14 @@ class RewriteStep:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixResult:
-    """files: what was written, the model first. shapes: of the inputs as they are now. Nodes by operator."""
+    """The result of `fix_model`.
+
+    Nodes are counted by operator.
+
+    Args:
+        files: the files that were written, the model first.
+        shapes: of the inputs as they are now.
+    """
 
     source: Path
     target: Path

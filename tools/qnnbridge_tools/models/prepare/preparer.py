@@ -1,4 +1,4 @@
-"""`prepare_model`: what the command does, for programs."""
+"""`prepare_model`: the work of the command, for programs."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _refuse_inside(path: Path, folder: Path) -> None:
 
 
 def _said(options: PrepareOptions, inputs: list[NodeInfo]) -> Dimensions:
-    """What --dim and --shape say together. `fix` holds both against each other and against the model."""
+    """The sizes of --dim and --shape together. `fix` checks both against each other and against the model."""
     by_name, by_axis = dict(options.dims.by_name), dict(options.dims.by_axis)
     declared = {node.name: node.shape or () for node in inputs}
     for name, sizes in options.shapes.items():
@@ -236,7 +236,7 @@ def _chips(options: PrepareOptions, info: HostInfo) -> tuple[list[str], tuple[st
 
 
 def _not_this_chip(chip: str, info: HostInfo) -> str:
-    """Why nothing can be run for it here; empty if it can."""
+    """The reason why the chip cannot be run here; empty if it can."""
     here = chip_of_this_computer()
     if info.simulator or here is None or chip in (HOST_CHIP, str(here.number)):
         return ""

@@ -1,4 +1,4 @@
-"""What is wished of `prepare_model`, and what it tells. Immutable data."""
+"""The options of `prepare_model`, and its result. Immutable data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ StepState = Literal["done", "kept", "failed", "skipped"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PrepareOptions:
-    """The command line, read. inputs: real inputs for the verification. timeout_s: for each call of the host."""
+    """The command line, read.
+
+    Args:
+        inputs: real inputs for the verification.
+        timeout_s: for each call of the host.
+    """
 
     shapes: Mapping[str, Sequence[int | None]] = dataclasses.field(default_factory=dict)
     dims: Dimensions = dataclasses.field(default_factory=Dimensions)
@@ -34,10 +39,14 @@ class PrepareOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepResult:
-    """One step. state: kept, it was done before and nothing that it depends on has changed.
+    """One step.
 
-    chip: of the steps that are done for each. files: relative to the folder. told: the document of the command
-    whose work it is. problem: why it failed or was skipped, in words.
+    Args:
+        state: kept, it was done before and nothing that it depends on has changed.
+        chip: of the steps that are done for each.
+        files: relative to the folder.
+        told: the document of the command whose work it is.
+        problem: why it failed or was skipped, in words.
     """
 
     name: str
@@ -55,9 +64,12 @@ class StepResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PreparedFolder:
-    """A prepared folder. model: the one to open sessions of where nothing compiled fits, relative to the folder.
+    """A prepared folder.
 
-    notes: what was decided for the user. verdict: ready, or what keeps it from being so, in one sentence.
+    Args:
+        model: the one to open sessions of where nothing compiled fits, relative to the folder.
+        notes: decisions that were made for the user.
+        verdict: ready, or the obstacle, in one sentence.
     """
 
     source: Path

@@ -1,4 +1,4 @@
-"""What each step of `prepare` does, what it depends on, and what it writes. The work is that of other commands."""
+"""The steps of `prepare`: work, dependencies and files of each. The work is that of other commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ COMPILED = "compiled"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepWork:
-    """One step. went_in: all that it depends on. do: does it, gives the files (absolute) and the document."""
+    """One step.
+
+    Args:
+        went_in: all that it depends on.
+        do: does it, gives the files (absolute) and the document.
+    """
 
     name: str
     chip: str | None

@@ -232,7 +232,7 @@ def _operator_names(trace: OpTrace, name: str, runs: Sequence[Sequence[Partition
 def _components(
     calls_s: Sequence[float], runs: Sequence[OrtRun], by_run: Sequence[Sequence[PartitionRun]]
 ) -> tuple[RunComponent, ...]:
-    """What each call consists of, from the application to the accelerator. Never below zero: the clocks differ."""
+    """The components of each call, from the application to the accelerator. Never below zero: the clocks differ."""
     outside = [[node for node in run.nodes if not node.nested] for run in runs]
     on_cpu = [sum(node.time_us for node in nodes if not is_qnn(node)) for nodes in outside]
     # A partition within the body of a CPU node: its time is that of QNN, not of the CPU.

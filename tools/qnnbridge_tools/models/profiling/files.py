@@ -1,4 +1,4 @@
-"""What the profile files have in common: size limits and error texts; and the trace of QNN's provider.
+"""Shared by the readers of profile files: size limits and error texts; and the trace of QNN's provider.
 
 `qnn_op_trace.json` names the nodes of the model that each operator of QNN was made from, graph by graph. The
 provider writes it while it compiles (from 2.4 on), so there is none for a compiled model. Unreadable parts are left
@@ -61,7 +61,11 @@ class CompiledOperator:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpTrace:
-    """graphs: QNN's operators of each graph, both in the order in which they were compiled."""
+    """The operators of QNN, graph by graph.
+
+    Args:
+        graphs: QNN's operators of each graph, both in the order in which they were compiled.
+    """
 
     graphs: dict[str, tuple[CompiledOperator, ...]] = dataclasses.field(default_factory=dict)
 

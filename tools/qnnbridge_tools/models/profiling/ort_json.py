@@ -35,7 +35,11 @@ class NodeRun:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OrtRun:
-    """nodes: in the order in which they began."""
+    """One run of the session.
+
+    Args:
+        nodes: in the order in which they began.
+    """
 
     time_us: float
     nodes: tuple[NodeRun, ...]

@@ -28,7 +28,12 @@ MAX_LABEL: Final = 46
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bar:
-    """kind: the class that colours it. hint: shown when pointed at."""
+    """One bar of a chart.
+
+    Args:
+        kind: the class that colours it.
+        hint: shown when pointed at.
+    """
 
     label: str
     value: float

@@ -43,9 +43,11 @@ _KINDS: Final = {kind.value: kind for kind in CallKind}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnRow:
-    """One figure. sources: of an operator, the nodes of the model that it was made from, if QNN was asked.
+    """One figure.
 
-    is_transfer: not an operator of the model, but all inputs or all outputs of a graph on their way.
+    Args:
+        sources: of an operator, the nodes of the model that it was made from, if QNN was asked.
+        is_transfer: not an operator of the model, but all inputs or all outputs of a graph on their way.
     """
 
     name: str
@@ -58,7 +60,12 @@ class QnnRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnCall:
-    """One call of QNN. facts: what the backend tells of it. parts: its phases, or the operators of a graph."""
+    """One call of QNN.
+
+    Args:
+        facts: what the backend tells of it.
+        parts: its phases, or the operators of a graph.
+    """
 
     kind: CallKind
     time_us: float

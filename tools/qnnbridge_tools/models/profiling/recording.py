@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import time
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +22,7 @@ from qnnbridge_tools import arguments, feeds
 from qnnbridge_tools.arguments import Dimensions, InputFile
 from qnnbridge_tools.models.profiling import files, ort_json, qnn_csv
 from qnnbridge_tools.models.shared.progress import OnProgress
+from qnnbridge_tools.run_once import started_host
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo, InferenceSession, SessionOptions
@@ -57,7 +57,12 @@ class ProfileRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recording:
-    """Everything that was measured. calls_s: each call as the application saw it. calls: those of QNN."""
+    """Everything that was measured.
+
+    Args:
+        calls_s: each call as the application saw it.
+        calls: those of QNN.
+    """
 
     model: str
     level: str
@@ -95,14 +100,10 @@ def record(request: ProfileRequest, on_progress: OnProgress) -> Recording:
 def _recorded(
     request: ProfileRequest, loaded: list[feeds.Feed], folder: Path, compiled: bool, on_progress: OnProgress
 ) -> Recording:
-    from qnnbridge import CacheWarning, CpuFallbackWarning, Host, InferenceSession
+    from qnnbridge import InferenceSession
 
-    begun = time.perf_counter()
-    with warnings.catch_warnings(), Host(python=request.host_python) as host:
-        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report tells the placement
-        warnings.simplefilter("ignore", CacheWarning)  # the log says the same
-        info = host.info  # waits until ONNX Runtime is loaded, which else would count as creating the session
-        ready_s = time.perf_counter() - begun
+    with started_host(request.host_python) as (host, ready_s):
+        info = host.info
         on_progress("Loading" if compiled else "Loading and compiling", 0, 0)
         begun = time.perf_counter()
         with InferenceSession(
@@ -197,7 +198,7 @@ def _for_qnn(folder: str) -> str:
 
 
 def _profile_file(told: str, folder: Path) -> Path:
-    """Where ONNX Runtime says that its profile is; a name without a folder otherwise, for the error."""
+    """The file that ONNX Runtime names; without one a name that is not there, for the error."""
     return Path(told) if told else folder / f"{ORT_PREFIX}.json"
 
 

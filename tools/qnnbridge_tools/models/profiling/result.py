@@ -1,4 +1,4 @@
-"""What `qnnbridge profile` found out: plain data, durations in seconds. Any thread."""
+"""The result of `qnnbridge profile`: plain data, durations in seconds. Any thread."""
 
 from __future__ import annotations
 
@@ -56,7 +56,12 @@ class LoadPhase:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoadTimes:
-    """create_s: what the application waited for its session. phases: what that consists of, one after the other."""
+    """The time until the session was there.
+
+    Args:
+        create_s: the wait of the application.
+        phases: its stretches, one after the other.
+    """
 
     host_ready_s: float
     create_s: float
@@ -102,9 +107,12 @@ class Partition:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OperatorTime:
-    """share: of the cycles of all operators on QNN. time_s: its part of the accelerator's time, by cycles.
+    """The time of one operator of the model on QNN.
 
-    is_transfer: no operator of the model, but the inputs or outputs of a partition on their way.
+    Args:
+        share: of the cycles of all operators on QNN.
+        time_s: its part of the accelerator's time, by cycles.
+        is_transfer: no operator of the model, but the inputs or outputs of a partition on their way.
     """
 
     name: str
@@ -130,7 +138,12 @@ class CpuNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfileResult:
-    """inputs: name, type and source of each. notes: what a reader has to know to read the figures rightly."""
+    """The result of `qnnbridge profile`.
+
+    Args:
+        inputs: name, type and source of each.
+        notes: facts that a reader needs to read the figures rightly.
+    """
 
     model: str
     level: str

@@ -171,7 +171,7 @@ def _norm_overrides(model: Any, settings: QuantizeSettings) -> Overrides:
 
 
 def _conv_overrides(model: Any, settings: QuantizeSettings) -> Overrides:
-    """What per channel means, tensor by tensor: output channels are axis 0 of Conv's weights, 1 of the other's."""
+    """The option per channel, tensor by tensor: output channels are axis 0 of Conv's weights, 1 of the other's."""
     kind = settings.ort_type(settings.weight_type)
     return {
         name: [{"quant_type": kind, "symmetric": settings.symmetric_weights, "axis": int(op == "ConvTranspose")}]

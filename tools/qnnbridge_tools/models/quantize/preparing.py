@@ -124,7 +124,12 @@ ALLOWED_DIFFERENCE = 5e-3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PreparedModel:
-    """path: the float model to quantise. changes: what was done, for the report."""
+    """A float model that the quantizer handles.
+
+    Args:
+        path: the float model to quantise.
+        changes: what was done, for the report.
+    """
 
     path: Path
     changes: tuple[str, ...]
@@ -133,7 +138,8 @@ class PreparedModel:
 def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: list[str]) -> PreparedModel:
     """Prepares `model` (with its weights; it is changed) in the folder `work`; checks that it computes the same.
 
-    sample, expected, names: one sample, and what the original model gives for it.
+    Args:
+        sample, expected, names: one sample, and what the original model gives for it.
     """
     changes: list[str] = []
     if model.functions:

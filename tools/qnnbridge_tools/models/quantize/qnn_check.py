@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnHostOptions:
-    """How to reach QNN: options of the provider, interpreter of the host, seconds for each call."""
+    """Access to QNN: options of the provider, interpreter of the host, seconds for each call."""
 
     provider_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     python: str | None = None
@@ -28,9 +28,13 @@ class QnnHostOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnCheck:
-    """placement: None if no session could be made; `error` says why. all_on_qnn: no node was left on the CPU.
+    """The quantised model on QNN: where its nodes run, and how its results differ.
 
-    against_float, against_cpu: of QNN's results against the float model and against the quantised one on the CPU.
+    Args:
+        placement: None if no session could be made; `error` says why.
+        all_on_qnn: no node was left on the CPU.
+        against_float, against_cpu: of QNN's results against the float model and against the quantised one on the
+            CPU.
     """
 
     placement: Placement | None = None
@@ -57,7 +61,11 @@ def check_on_qnn(
     on_cpu: Sequence[Sequence[Any]],
     settings: QnnHostOptions,
 ) -> QnnCheck:
-    """expected, on_cpu: outputs of the float model and of the quantised one on the CPU, for each sample."""
+    """Runs a quantised model on the host's QNN.
+
+    Args:
+        expected, on_cpu: outputs of the float model and of the quantised one on the CPU, for each sample.
+    """
     from qnnbridge import CpuFallbackWarning, Host
 
     try:

@@ -1,4 +1,4 @@
-"""What `quantize_model` tells: as data, as text for a person, and as JSON."""
+"""The result of `quantize_model`: as data, as text for a person, and as JSON."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from qnnbridge_tools.models.shared.files import written_pairs
 class QuantizeResult:
     """One quantised model.
 
-    outputs: differences against the float model on the CPU, over `compared_samples`. held_out: those samples were
-    not used for calibration; else they are the calibration samples themselves. unquantized: nodes that stayed float
-    because they are inside of If, Loop or Scan. qnn: only if it was asked for.
+    Args:
+        outputs: differences against the float model on the CPU, over `compared_samples`.
+        held_out: those samples were not used for calibration; else they are the calibration samples themselves.
+        qnn: only if it was asked for.
     """
 
     source: Path

@@ -45,7 +45,7 @@ class CalibrationInput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SampleLocation:
-    """Where a sample is: in which file, and as which of its stacked samples."""
+    """The file of a sample, and its number among the samples that are stacked there."""
 
     file: Path
     number: int
@@ -237,7 +237,11 @@ class RandomSamples:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SampleSets:
-    """held_out: `compared` are not among `calibration`."""
+    """The samples that calibrate, and those that are compared.
+
+    Args:
+        held_out: `compared` are not among `calibration`.
+    """
 
     calibration: Sequence[Feeds]
     compared: Sequence[Feeds]

@@ -1,4 +1,4 @@
-"""How to quantise: types of activations and weights, calibration method; which combinations QNN takes; what to try.
+"""Settings of the quantizer: types, calibration method, the combinations that QNN takes, options worth trying.
 
 The table is measured on the simulator with real models, and agrees with one-operator tests. The default is the best
 that runs on every HTP generation: over six models the worst cosine of an output was 0.999 with int8 weights per
@@ -42,8 +42,10 @@ _ORT_METHODS: Final[Mapping[str, str]] = {"minmax": "MinMax", "entropy": "Entrop
 class QuantizeSettings:
     """All defaults are resolved; make it with `resolve`, which refuses what QNN cannot run.
 
-    per_channel: a scale for each output channel of Conv and ConvTranspose weights. symmetric: zero in the middle.
-    percentile: of the values that count, for that method.
+    Args:
+        per_channel: a scale for each output channel of Conv and ConvTranspose weights.
+        symmetric_activations, symmetric_weights: zero in the middle.
+        percentile: of the values that count, for that method.
     """
 
     activation_type: str

@@ -1,4 +1,4 @@
-"""What several model tools use: reading, running, comparing and writing ONNX models.
+"""Shared by the model tools: reading, running, comparing and writing ONNX models.
 
 `graphs`, `shapes` and `files` read and write models; `cpu` runs them in this process and `sessions` on the host;
 `sampling` makes up inputs; `comparing` holds results against each other; `progress` shows how far the work is.

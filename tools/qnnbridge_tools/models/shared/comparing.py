@@ -1,4 +1,4 @@
-"""How much two results of a model differ, and whether a changed model still computes what the original does.
+"""Compares two results of a model, and a changed model with its original.
 
 Differences are the largest one, the same relative to the values, and the cosine. Sequences and maps are compared
 leaf by leaf and told as one output. NaN agrees with NaN and an infinity with the same infinity, since two correct
@@ -30,10 +30,13 @@ _TINY = 1e-6
 class OutputComparison:
     """One output over all samples.
 
-    elements: how many were compared. max_abs: largest difference. max_relative: the same, relative to the largest
-    magnitude of the expected values. cosine: of the worst sample; None if it is no floating point output.
-    different: elements that must be equal and are not (integers, text, truth values, NaN at different places).
-    mismatch: what made a comparison impossible, like a different shape.
+    Args:
+        elements: the number that was compared.
+        max_abs: largest difference.
+        max_relative: the same, relative to the largest magnitude of the expected values.
+        cosine: of the worst sample; None if it is no floating point output.
+        different: elements that must be equal and are not (integers, text, truth values, NaN at different places).
+        mismatch: the reason why no comparison is possible, like a different shape.
     """
 
     name: str
@@ -174,9 +177,12 @@ OpenSession = Callable[[], Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """compared: False if nothing could be compared; `reason` says why. agrees: within the tolerance.
+    """The comparison of a changed model with the original.
 
-    sizes: what free dimensions were given for the check.
+    Args:
+        compared: False if nothing could be compared; `reason` says why.
+        agrees: within the tolerance.
+        sizes: of free dimensions, for the check.
     """
 
     compared: bool
@@ -204,7 +210,7 @@ class ModelCheck:
 
 
 def tolerance_of(model: Any, ops: Mapping[str, int]) -> float:
-    """What rounding may cost in this model, relative to the largest value."""
+    """The difference that rounding may cause in this model, relative to the largest value."""
     rounded = any(op in ops for op in _ROUNDED_OPS) or any(
         ".QLinear" in op or op.startswith("QLinear") for op in ops
     )
@@ -215,7 +221,7 @@ def tolerance_of(model: Any, ops: Mapping[str, int]) -> float:
 
 
 class Reference:
-    """What an original gives on the CPU for made-up inputs, to compare changed models with.
+    """The results of an original on the CPU for made-up inputs, to compare changed models with.
 
     The original runs once, when this is made: a large model need not be in memory twice. `reason` says why nothing
     can be compared, if so.

@@ -99,7 +99,7 @@ class Output:
         return path
 
     def candidate(self, source: Path, names: Iterable[str], folder_name: str = "candidate") -> Path:
-        """Where a changed `source` can be written and loaded: the weight files are there, the model is not."""
+        """A path to write a changed `source` to and load it from: the weight files are there, the model is not."""
         folder = self.work / folder_name
         folder.mkdir()
         link_files(source.parent, names, folder)

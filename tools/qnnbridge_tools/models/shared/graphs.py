@@ -108,7 +108,7 @@ def op_name(node: Any) -> str:
 
 
 def count_ops(model: Any) -> dict[str, int]:
-    """How many nodes of each operator, most frequent first."""
+    """The number of nodes of each operator, most frequent first."""
     counted = Counter(op_name(node) for node in nodes(model))
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
 
@@ -303,7 +303,9 @@ def infer(model: Any) -> Any:
 def without_weights(model: Any, *, plain: bool = False) -> Any:
     """A copy in which large tensors are only named: copying their bytes would take most of the time.
 
-    plain: operators of ONNX Runtime's own through which onnx cannot infer are replaced by some of the same shapes.
+    Args:
+        plain: operators of ONNX Runtime's own through which onnx cannot infer are replaced by some of the same
+            shapes.
     """
     light = type(model)()
     light.ir_version = model.ir_version

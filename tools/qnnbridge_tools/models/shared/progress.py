@@ -1,4 +1,4 @@
-"""How far a long piece of work is, on stderr: a bar on a terminal, a line now and then when piped."""
+"""Progress of long work on stderr: a bar on a terminal, a line now and then when piped."""
 
 from __future__ import annotations
 

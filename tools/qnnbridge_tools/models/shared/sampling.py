@@ -30,7 +30,12 @@ class NotMade(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Samples:
-    """feeds: one map of inputs for each sample. sizes: what free dimensions were given, by `--dim` name."""
+    """Made-up samples that a model takes.
+
+    Args:
+        feeds: one map of inputs for each sample.
+        sizes: what free dimensions were given, by `--dim` name.
+    """
 
     feeds: tuple[Feeds, ...]
     sizes: Mapping[str, int]

@@ -39,7 +39,7 @@ DEATHS = (HostCrashed, HostHung, DeadlineExceeded, ModelQuarantined)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """How sessions are made: QNN's options, sizes of named dimensions, seconds for each call."""
+    """Settings of sessions: QNN's options, sizes of named dimensions, seconds for each call."""
 
     provider_options: Mapping[str, str]
     sizes: Mapping[str, int]
@@ -48,7 +48,11 @@ class SessionSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunAnswer:
-    """values: None if there are none; `error` says why. died: the host was lost, or had to be ended."""
+    """The results of one run, or its error.
+
+    Args:
+        values: None if there are none; `error` says why.
+    """
 
     values: list[Any] | None
     error: BridgeError | None = None

@@ -26,7 +26,7 @@ class FreeAxis:
 
     @property
     def option(self) -> str:
-        """What stands before `=SIZE` in `--dim`."""
+        """The text before `=SIZE` in `--dim`."""
         return self.name or f"{self.input}:{self.axis}"
 
 

@@ -54,7 +54,7 @@ class Cutter:
         ]
 
     def alive(self, place: int) -> list[str]:
-        """What the first nodes, up to this one, made and later ones or the caller use."""
+        """The tensors that the nodes up to this one make and that later nodes or the caller use."""
         found = [
             name
             for index in range(place + 1)
@@ -70,7 +70,7 @@ class Cutter:
         return self._written(self.nodes[: place + 1], list(self._model.graph.input), outputs)
 
     def inputs_of(self, place: int) -> list[str]:
-        """What this node takes from others or from the caller: no constants."""
+        """The inputs of this node that other nodes or the caller give: no constants."""
         used = dict.fromkeys(name for name in _uses(self.nodes[place]) if name)
         inputs = {value.name for value in self._model.graph.input}
         return [name for name in used if name in self._live or name in inputs]
@@ -181,7 +181,11 @@ class DivergenceNotFound(Exception):
 
 
 class DivergenceSearch:
-    """Of one model and one set of inputs. host_python: of the hosts, which are made anew after each death."""
+    """Of one model and one set of inputs.
+
+    Args:
+        host_python: of the hosts, which are made anew after each death.
+    """
 
     def __init__(
         self,
@@ -206,7 +210,13 @@ class DivergenceSearch:
         self._error = ""
 
     def run(self, *, dies: bool) -> BisectionResult:
-        """dies: QNN raises or ends on the whole model. Raises `DivergenceNotFound`."""
+        """Searches for the first node.
+
+        Raises `DivergenceNotFound`.
+
+        Args:
+            dies: QNN raises or ends on the whole model.
+        """
         begun = time.monotonic()
         try:
             low, high = self._narrowed(dies)

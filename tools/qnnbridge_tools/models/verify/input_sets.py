@@ -30,7 +30,12 @@ class GivenInputs:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedSizes:
-    """Of all free dimensions. by_name: those that a session can be told. all_named: these are all there are."""
+    """Of all free dimensions.
+
+    Args:
+        by_name: those that a session can be told.
+        all_named: these are all there are.
+    """
 
     by_axis: Mapping[tuple[str, int], int]
     by_name: Mapping[str, int]
@@ -87,7 +92,7 @@ def _read_one(path: Path, inputs: Sequence[NodeInfo]) -> GivenInputs:
 
 
 def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[GivenInputs]) -> FixedSizes:
-    """What `--dim` says, and for the rest what the given inputs have. Raises `OptionError` for what is missing."""
+    """The sizes of `--dim`, and for the rest those of the given inputs. Raises `OptionError` for missing ones."""
     by_axis: dict[tuple[str, int], int] = {}
     by_name: dict[str, int] = {}
     all_named, missing = True, dict[str, None]()
@@ -155,7 +160,12 @@ SIZE_MAKERS = frozenset(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExtremeInput:
-    """takes: whether an array can hold it. put: the array with it, made from an ordinary one."""
+    """One kind of extreme values.
+
+    Args:
+        takes: whether an array can hold it.
+        put: the array with it, made from an ordinary one.
+    """
 
     name: str
     limit: bool
@@ -224,7 +234,7 @@ def applied(extreme: ExtremeInput, feeds: Mapping[str, Any]) -> dict[str, Any] |
 
 
 def why_not(extreme: ExtremeInput, operators: Mapping[str, int]) -> str:
-    """Why it must not be tried on a model with these operators; empty if it may."""
+    """The reason against trying it on a model with these operators; empty if there is none."""
     makers = sorted(SIZE_MAKERS & set(operators))
     if not extreme.as_sizes or not makers:
         return ""

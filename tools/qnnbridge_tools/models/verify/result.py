@@ -1,4 +1,4 @@
-"""What `verify_model` tells: as data, as text for a person, and as JSON."""
+"""The result of `verify_model`: as data, as text for a person, and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ VerificationVerdict = Literal["agrees", "differs", "failed", "not compared"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrapFound:
-    """A silent trap that was stepped into. words: what it is. evidence: what was seen. advice: what to do."""
+    """A silent trap that was stepped into.
+
+    Args:
+        words: what it is.
+        evidence: what was seen.
+        advice: what to do.
+    """
 
     name: str
     words: str
@@ -40,9 +46,11 @@ class JudgedOutput:
 class InputSetResult:
     """One set of inputs.
 
-    counts: whether a difference makes the model differ (NaN, infinities and sizes beyond half floats do not,
-    unless asked for). status: failed, QNN raised or died where the CPU answers; unchecked, QNN answers where the
-    CPU raises; refused, neither answers; skipped, not tried. `reason` has the words for the last four.
+    Args:
+        counts: whether a difference makes the model differ (NaN, infinities and sizes beyond half floats do not,
+            unless asked for).
+        status: failed, QNN raised or died where the CPU answers; unchecked, QNN answers where the CPU raises;
+            refused, neither answers; skipped, not tried. `reason` has the words for the last four.
     """
 
     name: str
@@ -61,7 +69,11 @@ class InputSetResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeAlone:
-    """One node by itself on the CPU's own values. agrees: None if that could not be tried; `words` says more."""
+    """One node by itself on the CPU's own values.
+
+    Args:
+        agrees: None if that could not be tried; `words` says more.
+    """
 
     agrees: bool | None
     words: str
@@ -71,8 +83,11 @@ class NodeAlone:
 class Divergence:
     """The first node, in the order of the file, behind which QNN's values differ from the CPU's.
 
-    exact: it is this node; else the time was over and it is one of `window` nodes that end with it. number, of: its
-    place. tensor, difference: what differs; None if QNN dies or raises there, `error` says how. row: the inputs.
+    Args:
+        exact: it is this node; else the time was over and it is one of `window` nodes that end with it.
+        number, of: its place.
+        tensor, difference: what differs; None if QNN dies or raises there, `error` says how.
+        row: the inputs.
     """
 
     row: str
@@ -92,10 +107,14 @@ class Divergence:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verification:
-    """verdict: failed if QNN made no session; "not compared" if nothing was to be compared, `reason` says why.
+    """The result of `verify_model`.
 
-    placement: None if there was no session. precision: what QNN computes in. divergence: None if none was looked
-    for or found; `not_bisected` says why, empty if nothing had to be looked for.
+    Args:
+        verdict: failed if QNN made no session; "not compared" if nothing was to be compared, `reason` says why.
+        placement: None if there was no session.
+        precision: what QNN computes in.
+        divergence: None if none was looked for or found; `not_bisected` says why, empty if nothing had to be looked
+            for.
     """
 
     source: Path

@@ -1,4 +1,4 @@
-"""The silent traps of QNN: what raises nothing and gives other numbers. Rules as data, each with what was measured.
+"""The silent traps of QNN: wrong numbers without an error. Rules as data, each with its measurement.
 
 Two kinds. Rules about values look at what the CPU and QNN gave for one output; rules about nodes look at the first
 node behind which the values differ. A rule says what it saw, or nothing. Pure functions.
@@ -28,7 +28,11 @@ _LARGE_SCORES = 1000.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ValueTrap:
-    """saw: evidence in the CPU's and QNN's values of one output; empty if it is not this trap."""
+    """A trap that shows in the values of one output.
+
+    Args:
+        saw: evidence in the CPU's and QNN's values of one output; empty if it is not this trap.
+    """
 
     name: str
     words: str
@@ -54,7 +58,11 @@ class NodeAt:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeTrap:
-    """saw: evidence at the node; empty if it is not this trap."""
+    """A trap that shows at the first node that differs.
+
+    Args:
+        saw: evidence at the node; empty if it is not this trap.
+    """
 
     name: str
     words: str
@@ -97,7 +105,7 @@ def of_node(label: str, node: NodeAt) -> tuple[TrapFound, ...]:
 
 
 def _first(expected: Array, found: Array, where: Array) -> str:
-    """How many, and the first of them."""
+    """The count of the values, and the first of them."""
     index = int(np.flatnonzero(where)[0])
     count = int(np.count_nonzero(where))
     return (

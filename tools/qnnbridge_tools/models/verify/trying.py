@@ -106,7 +106,13 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrialSet:
-    """trials: of all kinds. stable: the CPU gives the same twice. scales: largest values of each output."""
+    """All sets of inputs with the CPU's answers.
+
+    Args:
+        trials: of all kinds.
+        stable: the CPU gives the same twice.
+        scales: largest values of each output.
+    """
 
     trials: tuple[Trial, ...]
     stable: bool

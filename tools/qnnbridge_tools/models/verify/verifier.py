@@ -1,4 +1,4 @@
-"""`verify_model`: what the command does, for programs."""
+"""`verify_model`: the work of the command, for programs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,15 @@ _WORTH_BISECTING = ("large: up to 1e4",)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """extreme, bisect: whether to. strict: extreme inputs count as others do. bisect_s: for the search; timeout_s:
-    for each call."""
+    """How to verify.
+
+    Args:
+        extreme: also try extreme inputs.
+        bisect: look for the first node that differs.
+        strict: extreme inputs count as others do.
+        bisect_s: seconds for that search.
+        timeout_s: seconds for each call of the host.
+    """
 
     seed: int = 0
     extreme: bool = True
@@ -122,7 +129,7 @@ def verify_model(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Tried:
-    """What both sides gave. error: why QNN made no session."""
+    """The answers of both sides. error: why QNN made no session."""
 
     prepared: TrialSet
     rows: tuple[InputSetResult, ...]
