@@ -13,7 +13,7 @@ from machines import SimulatedMachine, add_python, add_quarantine, linux, make_h
 
 from qnnbridge_tools.arguments import read_dimensions
 from qnnbridge_tools.doctor.diagnose import diagnose
-from qnnbridge_tools.doctor.facts import ModelFacts, ProbeResult
+from qnnbridge_tools.doctor.facts import ExaminedModel, ProbeResult
 from qnnbridge_tools.doctor.findings import Report
 from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
@@ -82,7 +82,7 @@ def test_a_free_dimension_without_a_name_is_given_by_input_and_axis(tmp_path: Pa
 
 def test_a_snapshot_of_before_names_all_free_dimensions_too() -> None:
     facts = survey(simulator(), SurveyOptions())
-    model = ModelFacts("net.onnx", dynamic=("x: N, M", "z: N"))
+    model = ExaminedModel("net.onnx", dynamic=("x: N, M", "z: N"))
     (found,) = diagnose(dataclasses.replace(facts, model=model)).findings
     assert found.remedy.commands == ("qnnbridge run net.onnx --random --dim N=SIZE --dim M=SIZE",)
 

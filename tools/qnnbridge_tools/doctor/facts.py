@@ -346,7 +346,7 @@ class ProbeResult:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ModelFacts:
+class ExaminedModel:
     """The model of ``--model``. problem: of reading it. verdict: of a compiled one, "ok", "recompile recommended"
     or "cannot run here", with reasons. dynamic: inputs whose dimensions are not fixed. free: these dimensions, as
     ``--dim`` takes them. zero: tensors of no elements. is_folder: what does not exist as a file."""
@@ -392,7 +392,7 @@ class Facts:
     missing_vc_runtime: tuple[str, ...] = ()
     backend: BackendFile | None = None
     probe: ProbeResult | None = None
-    model: ModelFacts | None = None
+    model: ExaminedModel | None = None
     complete: bool = True
     # Parts of the survey that failed, with the error.
     unknown: tuple[str, ...] = ()

@@ -16,10 +16,10 @@ from qnnbridge_tools.doctor.facts import (
     Computer,
     DaemonFacts,
     Driver,
+    ExaminedModel,
     Facts,
     HostFacts,
     Interpreter,
-    ModelFacts,
     Packages,
     ProbeResult,
     PythonReport,
@@ -153,7 +153,7 @@ def _probe(machine: Machine, facts: Facts, order: SurveyOptions) -> ProbeResult:
     return machine.probe(ProbeRequest(facts.host.path, None, order.probe_timeout_s))
 
 
-def _model(machine: Machine, facts: Facts, order: SurveyOptions) -> ModelFacts | None:
+def _model(machine: Machine, facts: Facts, order: SurveyOptions) -> ExaminedModel | None:
     if order.model is None:
         return None
     model = survey_model(machine, order.model, facts)

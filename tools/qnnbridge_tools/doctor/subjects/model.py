@@ -10,23 +10,23 @@ from typing import Final
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.doctor.advice import word
 from qnnbridge_tools.doctor.catalogue import finding
-from qnnbridge_tools.doctor.facts import Facts, ModelFacts
+from qnnbridge_tools.doctor.facts import ExaminedModel, Facts
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
 from qnnbridge_tools.doctor.machine import Machine, paths_of
 from qnnbridge_tools.doctor.subjects.probe import died_text
 
 
-def survey_model(machine: Machine, path: str, facts: Facts) -> ModelFacts:
+def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
     if machine.kind(path) != "file":
-        return ModelFacts(path, exists=False, is_folder=machine.kind(path) == "folder")
+        return ExaminedModel(path, exists=False, is_folder=machine.kind(path) == "folder")
     from qnnbridge_host.model.scan import scan_model
 
     try:
         scan = scan_model(path)
     except (BridgeError, OSError, ValueError) as error:
-        return ModelFacts(path, problem=getattr(error, "message", str(error)))
+        return ExaminedModel(path, problem=getattr(error, "message", str(error)))
     name = paths_of(machine.system).basename(path)
-    known = ModelFacts(
+    known = ExaminedModel(
         path,
         size_bytes=scan.size_bytes,
         is_compiled=scan.is_compiled,
@@ -39,7 +39,7 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ModelFacts:
     return _judge(known, scan, facts) if scan.is_compiled else known
 
 
-def _judge(model: ModelFacts, scan: object, facts: Facts) -> ModelFacts:
+def _judge(model: ExaminedModel, scan: object, facts: Facts) -> ExaminedModel:
     import dataclasses
 
     from qnnbridge_host.model.chips import chip_named
@@ -103,7 +103,7 @@ def find(facts: Facts) -> Iterator[Finding]:
         yield from _live(model, name)
 
 
-def _contents(facts: Facts, model: ModelFacts, name: str) -> Iterator[Finding]:
+def _contents(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Finding]:
     if model.zero:
         yield finding(
             "model.zero-size",
@@ -149,7 +149,7 @@ def _contents(facts: Facts, model: ModelFacts, name: str) -> Iterator[Finding]:
         )
 
 
-def _fix_dimensions(model: ModelFacts) -> Remedy:
+def _fix_dimensions(model: ExaminedModel) -> Remedy:
     """All of them: with one left free nothing runs."""
     free = model.free or [name for line in model.dynamic for name in line.rpartition(": ")[2].split(", ")]
     names = list(dict.fromkeys(free))
@@ -160,12 +160,12 @@ def _fix_dimensions(model: ModelFacts) -> Remedy:
     return Remedy(f"Give them sizes for SIZE{code}.", (f"qnnbridge run {word(model.path)} --random {sizes}",))
 
 
-def _ran_on_qnn(model: ModelFacts) -> bool:
+def _ran_on_qnn(model: ExaminedModel) -> bool:
     probe = model.probe
     return probe is not None and not probe.failed and not probe.skipped and not probe.cpu_nodes
 
 
-def _live(model: ModelFacts, name: str) -> Iterator[Finding]:
+def _live(model: ExaminedModel, name: str) -> Iterator[Finding]:
     probe = model.probe
     if probe is None or not probe.failed:
         return
@@ -189,7 +189,7 @@ def _live(model: ModelFacts, name: str) -> Iterator[Finding]:
     )
 
 
-def _whole_error(model: ModelFacts) -> Remedy:
+def _whole_error(model: ExaminedModel) -> Remedy:
     return Remedy("See the whole error.", (f"qnnbridge run {word(model.path)} --random",))
 
 
