@@ -19,7 +19,7 @@ from qnnbridge_protocol.specs import NodeInfo
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FreeAxis:
+class BucketAxis:
     """One axis of one input. symbol: its name in the model, ``None`` if it has none."""
 
     input: str
@@ -31,10 +31,10 @@ class FreeAxis:
         return f"{name} (input {self.input!r}, axis {self.axis})"
 
 
-def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[FreeAxis, ...]:
+def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[BucketAxis, ...]:
     """In the order of the inputs and axes."""
     return tuple(
-        FreeAxis(node.name, axis, dim if isinstance(dim, str) else None)
+        BucketAxis(node.name, axis, dim if isinstance(dim, str) else None)
         for node in inputs
         for axis, dim in enumerate(node.shape or ())
         if not isinstance(dim, int)
@@ -126,13 +126,13 @@ def make_plan(arguments: BucketArguments, scan: ModelScan | None, label: str) ->
     return BucketPlan(symbols, tuple(arguments.sizes.values()), split, inputs)
 
 
-def dimensions_left(plan: BucketPlan, scan: ModelScan, fixed: Mapping[str, int]) -> tuple[FreeAxis, ...]:
+def dimensions_left(plan: BucketPlan, scan: ModelScan, fixed: Mapping[str, int]) -> tuple[BucketAxis, ...]:
     """Those that stay free with buckets and with the overrides of the session: QNN takes no such model."""
     known = {*plan.symbols, *fixed}
     return tuple(dim for dim in free_dimensions(scan.inputs) if dim.symbol not in known)
 
 
-def refuse_dimensions_left(left: tuple[FreeAxis, ...], label: str) -> OptionError:
+def refuse_dimensions_left(left: tuple[BucketAxis, ...], label: str) -> OptionError:
     names = list(dict.fromkeys(dim.symbol for dim in left if dim.symbol is not None))
     each = [next(dim for dim in left if dim.symbol == name) for name in names]
     each += [dim for dim in left if dim.symbol is None]
@@ -180,7 +180,7 @@ def check_options(options: Mapping[str, Any], entries: Mapping[str, str]) -> Non
         )
 
 
-def _check_symbols(symbols: tuple[str, ...], free: tuple[FreeAxis, ...], label: str) -> None:
+def _check_symbols(symbols: tuple[str, ...], free: tuple[BucketAxis, ...], label: str) -> None:
     known = list(dict.fromkeys(dim.symbol for dim in free if dim.symbol is not None))
     for name in symbols:
         if name not in known:

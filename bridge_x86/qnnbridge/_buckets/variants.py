@@ -264,10 +264,6 @@ class _Work:
                 self._tell(sizes)
             try:
                 self._variants.get(sizes, "warm", self._deadline)
-            except BridgeError as error:
-                with self._lock:
-                    self.failure = self.failure or error
-                return
             except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
                 with self._lock:
                     self.failure = self.failure or error

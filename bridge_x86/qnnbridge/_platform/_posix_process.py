@@ -25,7 +25,7 @@ from typing import Final
 
 from qnnbridge._platform._executable import start_failed
 from qnnbridge._platform._fds import OwnedFds, no_fork
-from qnnbridge._platform._types import ChildProcess
+from qnnbridge._platform._types import ChildProcess, DetachedBase
 from qnnbridge_protocol.errors import ForkedClient, HostStartFailed
 
 assert sys.platform != "win32"
@@ -297,18 +297,12 @@ os.register_at_fork(after_in_child=_forget_spawner)
 _FORK_TIMEOUT_S: Final = 5.0
 
 
-class Detached:
-    """A program that leads a life of its own. stderr_fd: to read what it says until it closes its end."""
-
-    def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stderr_fd: int) -> None:
-        self._process = process
-        self._fds = fds
-        self.stderr_fd = stderr_fd
+class Detached(DetachedBase):
+    """See `DetachedBase`."""
 
     def close(self) -> None:
         """Listen no more. Collects the process that was started, which has left the real one behind long ago."""
-        self.stderr_fd = -1
-        self._fds.close_all()
+        super().close()
         try:
             self._process.wait(_FORK_TIMEOUT_S)
         except subprocess.TimeoutExpired:

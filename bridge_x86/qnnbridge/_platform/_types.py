@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from qnnbridge._platform._fds import OwnedFds
 
 
 class ChildProcess(Protocol):
@@ -49,3 +54,16 @@ class Spawner(Protocol):
 
         Raises `HostStartFailed`, or `HostNotFound` where trying again is pointless.
         """
+
+
+class DetachedBase:
+    """A program that leads a life of its own. stderr_fd: to read its words until it closes its end."""
+
+    def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stderr_fd: int) -> None:
+        self._process = process
+        self._fds = fds
+        self.stderr_fd = stderr_fd
+
+    def close(self) -> None:
+        self.stderr_fd = -1
+        self._fds.close_all()

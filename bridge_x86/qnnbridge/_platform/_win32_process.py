@@ -24,7 +24,7 @@ from typing import Final
 from qnnbridge._platform import _win32_api as api
 from qnnbridge._platform._executable import start_failed
 from qnnbridge._platform._fds import OwnedFds
-from qnnbridge._platform._types import ChildProcess
+from qnnbridge._platform._types import ChildProcess, DetachedBase
 from qnnbridge_protocol.errors import HostStartFailed
 
 assert sys.platform == "win32"
@@ -41,8 +41,9 @@ _CTRL_C_INTERVAL_S = 0.1
 _ERROR_MODE = api.SEM_FAILCRITICALERRORS | api.SEM_NOGPFAULTERRORBOX | api.SEM_NOOPENFILEERRORBOX
 
 
-def out_of_memory_kills() -> None:
-    """Windows does not kill processes for their memory, and counts nothing of the kind."""
+def out_of_memory_kills() -> int | None:
+    """``None``: Windows does not kill processes for their memory."""
+    return None
 
 
 class WindowsChild:
@@ -265,18 +266,12 @@ _DETACHED_FLAGS: Final = subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PRO
 _ACCESS_DENIED: Final = 5
 
 
-class Detached:
-    """A program that leads a life of its own. stderr_fd: to read what it says until it closes its end."""
-
-    def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stderr_fd: int) -> None:
-        self._process = process
-        self._fds = fds
-        self.stderr_fd = stderr_fd
+class Detached(DetachedBase):
+    """See `DetachedBase`."""
 
     def close(self) -> None:
         """Listen no more."""
-        self.stderr_fd = -1
-        self._fds.close_all()
+        super().close()
         if self._process.poll() is None:
             self._process.returncode = 0  # or Popen would call it a forgotten one; it is meant to live
 

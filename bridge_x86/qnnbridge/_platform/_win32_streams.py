@@ -17,7 +17,6 @@ import os
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from ctypes import wintypes
 from typing import Any
@@ -27,6 +26,7 @@ from qnnbridge._platform._fds import OwnedFds
 
 assert sys.platform == "win32"
 
+from qnnbridge_protocol.drivers.win32_mapping import map_shared  # noqa: E402 - type checkers find it empty on Linux
 
 BUFFER_BYTES = 1 << 20
 # Up to this size, copying chunks together is cheaper than a system call for each.
@@ -236,8 +236,6 @@ MEMORY = True
 ShareHandle = dict[str, Any]
 
 _PAGE_READWRITE = 0x4
-_FILE_MAP_WRITE = 0x2
-_FILE_MAP_READ = 0x4
 _PROCESS_DUP_HANDLE = 0x40
 _INVALID_HANDLE = ctypes.c_void_p(-1).value
 
@@ -247,12 +245,6 @@ _kernel32.CreateFileMappingW.argtypes = (
     wintypes.LPCWSTR,
 )
 _kernel32.CreateFileMappingW.restype = wintypes.HANDLE
-_kernel32.MapViewOfFile.argtypes = (
-    *(wintypes.HANDLE, wintypes.DWORD, wintypes.DWORD, wintypes.DWORD),
-    ctypes.c_size_t,
-)
-_kernel32.MapViewOfFile.restype = ctypes.c_void_p
-_kernel32.UnmapViewOfFile.argtypes = (ctypes.c_void_p,)
 
 
 class SharedMemory:
@@ -267,18 +259,11 @@ class SharedMemory:
         if not section:
             raise ctypes.WinError(ctypes.get_last_error())
         self._section: int | None = section
-        address = _kernel32.MapViewOfFile(section, _FILE_MAP_WRITE if writable else _FILE_MAP_READ, 0, 0, size)
-        if not address:
-            error = ctypes.WinError(ctypes.get_last_error())
+        try:
+            self._view: memoryview | None = map_shared(section, size, writable=writable)
+        except BaseException:
             self.close()
-            raise error
-        memory = (ctypes.c_ubyte * size).from_address(address)
-        weakref.finalize(memory, _kernel32.UnmapViewOfFile, address).atexit = False
-        view = memoryview(memory).cast("B")
-        # Touched now: a page that is missing costs a microsecond when it is met in a call.
-        for offset in range(0, size, 4096):
-            view[offset]
-        self._view: memoryview | None = view if writable else view.toreadonly()
+            raise
 
     def share_handle(self, pid: int) -> ShareHandle:
         """For the host with this process id."""

@@ -9,30 +9,19 @@ from __future__ import annotations
 
 import _winapi
 import contextlib
-import ctypes
 import msvcrt
 import os
 import sys
-import weakref
-from ctypes import wintypes
 from typing import Any
 
 assert sys.platform == "win32"
 
+from qnnbridge_protocol.drivers.win32_mapping import map_shared  # noqa: E402 - type checkers find it empty on Linux
+
 AVAILABLE = True
 """Whether this host can open what an application shares."""
 
-_FILE_MAP_WRITE = 0x2
-_FILE_MAP_READ = 0x4
 _INVALID_HANDLE = 2**64 - 1
-
-_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
-_kernel32.MapViewOfFile.argtypes = (
-    *(wintypes.HANDLE, wintypes.DWORD, wintypes.DWORD, wintypes.DWORD),
-    ctypes.c_size_t,
-)
-_kernel32.MapViewOfFile.restype = ctypes.c_void_p
-_kernel32.UnmapViewOfFile.argtypes = (ctypes.c_void_p,)
 
 
 def open_stream(where: dict[str, Any], *, write: bool) -> int:
@@ -50,19 +39,9 @@ def map_memory(where: dict[str, Any], size: int, *, write: bool) -> memoryview:
     """Shared memory of the application, mapped and touched. It is unmapped when nothing refers to it any more."""
     section = _take_handle(where)
     try:
-        address = _kernel32.MapViewOfFile(section, _FILE_MAP_WRITE if write else _FILE_MAP_READ, 0, 0, size)
-        error = ctypes.get_last_error()
+        return map_shared(section, size, writable=write)
     finally:
         _close(section)
-    if not address:
-        raise ctypes.WinError(error)
-    memory = (ctypes.c_ubyte * size).from_address(address)
-    weakref.finalize(memory, _kernel32.UnmapViewOfFile, address).atexit = False
-    view = memoryview(memory).cast("B")
-    # Touched now: a page that is missing costs a microsecond when it is met in a call.
-    for offset in range(0, size, 4096):
-        view[offset]
-    return view if write else view.toreadonly()
 
 
 def drop(where: dict[str, Any]) -> None:
