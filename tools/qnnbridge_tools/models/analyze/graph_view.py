@@ -12,55 +12,12 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_tools.models.shared import graphs
 
-TYPE_NAMES: Mapping[int, str] = {
-    1: "float",
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    8: "string",
-    9: "bool",
-    10: "float16",
-    11: "double",
-    12: "uint32",
-    13: "uint64",
-    14: "complex64",
-    15: "complex128",
-    16: "bfloat16",
-    17: "float8e4m3fn",
-    18: "float8e4m3fnuz",
-    19: "float8e5m2",
-    20: "float8e5m2fnuz",
-    21: "uint4",
-    22: "int4",
-    23: "float4e2m1",
-    24: "float8e8m0",
-    25: "uint2",
-    26: "int2",
-}
-_BITS = {
-    1: 32,
-    6: 32,
-    12: 32,
-    7: 64,
-    11: 64,
-    13: 64,
-    14: 64,
-    15: 128,
-    4: 16,
-    5: 16,
-    10: 16,
-    16: 16,
-    21: 4,
-    22: 4,
-    23: 4,
-}
 # Constants up to here are read, since they may be axes, sizes or limits.
 _SMALL_BYTES = 1 << 12
+_ELEMENTS = frozenset(element.value for element in ElementType)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -201,7 +158,7 @@ def view_of(model: Any, known: Mapping[str, graphs.TensorType] | None = None) ->
             return None
         if name not in tensors:
             element, shape = known.get(name, (0, None))
-            tensors[name] = GraphTensor(name, TYPE_NAMES.get(element, ""), shape, name in constants)
+            tensors[name] = GraphTensor(name, _type_name(element), shape, name in constants)
         return tensors[name]
 
     nodes = tuple(
@@ -234,10 +191,15 @@ def _constants(graph: Any) -> Iterator[Any]:
     yield from filter(None, map(graphs.constant_tensor, graph.node))
 
 
+def _type_name(element: int) -> str:
+    return ElementType(element).text if element in _ELEMENTS else ""
+
+
 def _bytes_of(tensor: Any) -> int:
     if tensor.raw_data:
         return len(tensor.raw_data)
-    bits: int = math.prod(tensor.dims) * _BITS.get(tensor.data_type, 8)
+    bits_each = LAYOUTS[ElementType(tensor.data_type)].bits if tensor.data_type in _ELEMENTS else 8
+    bits: int = math.prod(tensor.dims) * bits_each
     return bits // 8
 
 

@@ -191,6 +191,19 @@ class Editor:
             self.set_nodes(kept)
         return count
 
+    def replace(
+        self,
+        op: str,
+        change: Callable[[Any], Sequence[Any] | None],
+        told: str,
+        domains: Sequence[str] = graphs.ONNX_DOMAINS,
+    ) -> list[str]:
+        """`map_nodes` for the nodes of one operator; drops what is dead then, and tells how many were changed."""
+        count = self.map_nodes(lambda node: change(node) if node.op_type == op and node.domain in domains else None)
+        if count:
+            self.drop_dead()
+        return [f"{count} {told}"] if count else []
+
     def set_nodes(self, nodes: Sequence[Any]) -> None:
         """All nodes at once. References to nodes from before are then to copies that are not in the graph."""
         kept = list(nodes)

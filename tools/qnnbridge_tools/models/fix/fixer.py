@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
-from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.models.fix.editor import Editor
 from qnnbridge_tools.models.fix.result import FixResult, RewriteStep
@@ -21,34 +20,25 @@ from qnnbridge_tools.models.shared import shapes as model_shapes
 from qnnbridge_tools.models.shared.comparing import ModelCheck, Reference, evidence, tolerance_of
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CheckOptions:
-    """Whether each step is compared with the original, and the seed of the made-up inputs."""
-
-    wanted: bool
-    seed: int
-
-
 class RewriteRun:
     """A model on its way through the rewrites: each is tried, and undone if it changes a result.
 
     Args:
         candidate: where the changed model can be written to be loaded, with its weight files beside it.
+        seed: of the made-up inputs for the checks; None for no checks.
     """
 
-    def __init__(
-        self, model: Any, source: Path, output: files.Output, candidate: Path, checking: CheckOptions
-    ) -> None:
+    def __init__(self, model: Any, source: Path, output: files.Output, candidate: Path, seed: int | None) -> None:
         self.model = model
         self._source = source
         self._output = output
         self._candidate = candidate
-        self._checking = checking
+        self._seed = seed
         self._tolerance = tolerance_of(model, graphs.count_ops(model))
         self._reference: Reference | None = None
         self._broken = ""
         # As it was after the last rewrite that was kept, and as it is being tried.
-        self._kept = self._now = model.SerializeToString() if checking.wanted else b""
+        self._kept = self._now = model.SerializeToString() if seed is not None else b""
         self._decided = Dimensions()
         self._constants: Mapping[str, float] = {}
         self._values: dict[str, Any] = {}
@@ -125,15 +115,15 @@ class RewriteRun:
         return dataclasses.replace(step, kept=False)
 
     def _checked(self) -> ModelCheck | None:
-        if not self._checking.wanted:
+        if self._seed is None:
             return None
         if self._reference is None:
             inputs = model_shapes.real_inputs(self.model.graph)
-            declared = [NodeInfo(value.name, _type_text(value), dims_of(value)) for value in inputs]
+            declared = [model_shapes.declared(value) for value in inputs]
             self._reference = Reference(
                 lambda: cpu.open_session(self._source, "the original", cpu.silent_options()),
                 tolerance=self._tolerance,
-                seed=self._checking.seed,
+                seed=self._seed,
                 declared=declared,
                 constants=self._values,
             )
@@ -151,24 +141,6 @@ def load_problem(model: Path) -> str | None:
     except BridgeError as error:
         return error.cause or error.message
     return None
-
-
-def dims_of(value: Any) -> tuple[int | str | None, ...] | None:
-    """The declared shape: a number, a name or None for each axis; None if there is none."""
-    if not model_shapes.has_shape(value):
-        return None
-    return tuple(
-        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or None
-        for dim in value.type.tensor_type.shape.dim
-    )
-
-
-def _type_text(value: Any) -> str:
-    from onnx import TensorProto
-
-    if not value.type.HasField("tensor_type"):
-        return str(value.type.WhichOneof("value"))
-    return f"tensor({TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()})"
 
 
 COMMAND = "qnnbridge fix"
@@ -225,7 +197,7 @@ def fix_model(
             model_path,
             output,
             output.candidate(model_path, given.scan.external_files),
-            CheckOptions(check, seed),
+            seed if check else None,
         )
         steps = work.do(wanted, decided, constants or {})
         work.write(external=external)
@@ -263,4 +235,4 @@ def _warnings_about(model: Any, steps: list[RewriteStep]) -> list[str]:
 
 
 def _input_shapes(model: Any) -> dict[str, tuple[int | str | None, ...] | None]:
-    return {value.name: dims_of(value) for value in model_shapes.real_inputs(model.graph)}
+    return {value.name: model_shapes.dims_of(value) for value in model_shapes.real_inputs(model.graph)}

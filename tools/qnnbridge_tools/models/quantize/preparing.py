@@ -27,12 +27,6 @@ FLOAT, FLOAT16 = 1, 10
 _TYPE_ATTRIBUTES = ("to", "dtype")
 
 
-def has_float16(model: Any) -> bool:
-    return any(
-        tensor.data_type == FLOAT16 for graph in graphs.subgraphs(model.graph) for tensor in graph.initializer
-    ) or any(value.type.tensor_type.elem_type == FLOAT16 for value in [*model.graph.input, *model.graph.output])
-
-
 def widen(model: Any) -> None:
     """Makes every float16 tensor float32, in place; a cast at each float16 input and output keeps the interface."""
     for graph in graphs.subgraphs(model.graph):
@@ -147,7 +141,7 @@ def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: l
 
         changes.append(f"{len(model.functions)} functions of the model's own are written out")
         model = inliner.inline_local_functions(model)
-    if has_float16(model):
+    if graphs.has_float16(model):
         widen(model)
         changes.append(
             "computed in float32 instead of float16, which the quantizer cannot read; same inputs and outputs"

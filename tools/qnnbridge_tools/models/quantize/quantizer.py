@@ -23,7 +23,6 @@ from qnnbridge_tools.models.quantize.samples import SampleSets, gather, shapes_i
 from qnnbridge_tools.models.shared import cpu, files, graphs, progress, shapes
 from qnnbridge_tools.models.shared.comparing import compare
 from qnnbridge_tools.models.shared.progress import OnProgress
-from qnnbridge_tools.models.shared.sampling import Feeds
 
 _QUANTIZED_OPS = ("ConvInteger", "MatMulInteger", "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized")
 _TEXT = 8
@@ -208,7 +207,9 @@ def quantize_model(
         model = graphs.load(path)
         refuse_unsuitable(model, path.name)
         fixed = shapes.fix(model, shapes.as_dimensions(dims))
-        refuse_free_dimensions(model, path.name, lambda: _shapes_in(sources, model))
+        refuse_free_dimensions(
+            model, path.name, lambda: shapes_in(sources, [value.name for value in shapes.real_inputs(model.graph)])
+        )
         samples = gather(model, sources, random=random, seed=seed, held_out=held_out)
         on_progress("running the float model", 0, 0)
         resized = output.resized(model, path, scan.external_files) if fixed else path
@@ -254,10 +255,6 @@ def _paths(calibration: PathLike | Iterable[PathLike]) -> list[Path]:
     if isinstance(calibration, (str, os.PathLike)):
         return [Path(calibration)]
     return [Path(one) for one in calibration]
-
-
-def _shapes_in(sources: Sequence[Path], model: Any) -> Mapping[str, tuple[int, ...]]:
-    return shapes_in(sources, [value.name for value in shapes.real_inputs(model.graph)])
 
 
 def _with_weights(model: Any, path: Path) -> Any:
@@ -319,6 +316,3 @@ def _finish(original: Any, path: Path) -> Any:
     graphs.trim_opsets(model)
     onnx.save_model(model, os.fspath(path))
     return model
-
-
-__all__ = ["Feeds", "quantize_model"]

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_protocol import elements
-from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import feeds as readers
 from qnnbridge_tools.arguments import InputFile
@@ -292,7 +291,7 @@ def declared_inputs(model: Any) -> list[CalibrationInput]:
     return [
         CalibrationInput(
             value.name,
-            f"tensor({ElementType(value.type.tensor_type.elem_type).text})",
+            shapes.declared(value).type,
             tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim),
         )
         for value in shapes.real_inputs(model.graph)

@@ -214,10 +214,8 @@ def tolerance_of(model: Any, ops: Mapping[str, int]) -> float:
     rounded = any(op in ops for op in _ROUNDED_OPS) or any(
         ".QLinear" in op or op.startswith("QLinear") for op in ops
     )
-    float16 = any(tensor.data_type == _FLOAT16 for tensor in model.graph.initializer) or any(
-        value.type.tensor_type.elem_type == _FLOAT16 for value in [*model.graph.input, *model.graph.output]
-    )
-    return LOW_PRECISION_TOLERANCE if rounded or float16 or _computes_float16(model) else FLOAT32_TOLERANCE
+    float16 = graphs.has_float16(model) or _computes_float16(model)
+    return LOW_PRECISION_TOLERANCE if rounded or float16 else FLOAT32_TOLERANCE
 
 
 class Reference:

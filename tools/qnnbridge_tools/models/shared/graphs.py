@@ -19,6 +19,7 @@ from qnnbridge_tools.models.shared.files import TOO_LARGE_FOR_ONE_MESSAGE, insid
 # TensorProto.DataLocation.
 _EXTERNAL = 1
 ONNX_DOMAINS = ("", "ai.onnx")
+_FLOAT16 = 10
 _CONSTANT_TYPES = {
     "value_float": np.float32,
     "value_floats": np.float32,
@@ -129,6 +130,13 @@ def trim_opsets(model: Any, wanted: Any = None) -> None:
     kept = [entry for entry in model.opset_import if entry.domain in used]
     del model.opset_import[:]
     model.opset_import.extend(kept)
+
+
+def has_float16(model: Any) -> bool:
+    """Whether a weight, an input or an output is of half floats."""
+    return any(
+        tensor.data_type == _FLOAT16 for graph in subgraphs(model.graph) for tensor in graph.initializer
+    ) or any(value.type.tensor_type.elem_type == _FLOAT16 for value in [*model.graph.input, *model.graph.output])
 
 
 def weights_out_of_inputs(model: Any) -> int:

@@ -11,9 +11,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import Dimensions, read_dimensions, refuse_unknown_names
 from qnnbridge_tools.models.shared.graphs import subgraphs
+
+_ELEMENTS = frozenset(element.value for element in ElementType)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,6 +54,24 @@ def free_dimensions(graph: Any) -> list[FreeAxis]:
             if not _is_fixed(dimension):
                 found.append(FreeAxis(value.name, axis, dimension.dim_param or None))
     return found
+
+
+def declared(value: Any) -> NodeInfo:
+    """An input or output as sessions describe it."""
+    kind = str(value.type.WhichOneof("value"))
+    if value.type.HasField("tensor_type"):
+        element = value.type.tensor_type.elem_type
+        kind = f"tensor({ElementType(element).text if element in _ELEMENTS else 'undefined'})"
+    return NodeInfo(value.name, kind, dims_of(value))
+
+
+def dims_of(value: Any) -> tuple[int | str | None, ...] | None:
+    """The declared shape: a number, a name or None for each axis; None if there is none."""
+    if not has_shape(value):
+        return None
+    return tuple(
+        dim.dim_value if _is_fixed(dim) else dim.dim_param or None for dim in value.type.tensor_type.shape.dim
+    )
 
 
 def no_input(name: str, inputs: Iterable[str]) -> OptionError:

@@ -16,8 +16,6 @@ def square_by_mul(editor: Editor) -> list[str]:
     """Pow(x, 2) becomes Mul(x, x): the same number, cheaper, and one constant less to quantise."""
 
     def change(node: Any) -> list[Any] | None:
-        if node.op_type != "Pow" or node.domain not in graphs.ONNX_DOMAINS:
-            return None
         exponent, rank = editor.constant(node.input[1], 1), editor.rank(node.input[0])
         if exponent is None or exponent.size != 1 or float(exponent.reshape(())) != 2:
             return None
@@ -25,18 +23,13 @@ def square_by_mul(editor: Editor) -> list[str]:
             return None  # the result would have more dimensions than x
         return [editor.make("Mul", [node.input[0], node.input[0]], node, node.output[0])]
 
-    count = editor.map_nodes(change)
-    if count:
-        editor.drop_dead()
-    return [f"{count} Pow(x, 2)"] if count else []
+    return editor.replace("Pow", change, "Pow(x, 2)")
 
 
 def exponent_of_base_type(editor: Editor) -> list[str]:
     """QNN refuses an integer exponent of a floating point base."""
 
     def change(node: Any) -> list[Any] | None:
-        if node.op_type != "Pow" or node.domain not in graphs.ONNX_DOMAINS:
-            return None
         base, exponent = (editor.element(name) for name in node.input)
         if base not in FLOATS or exponent not in INTEGERS:
             return None
@@ -48,24 +41,16 @@ def exponent_of_base_type(editor: Editor) -> list[str]:
         node.input[1] = cast.output[0]
         return [cast, node]
 
-    count = editor.map_nodes(change)
-    if count:
-        editor.drop_dead()
-    return [f"{count} exponents"] if count else []
+    return editor.replace("Pow", change, "exponents")
 
 
 def fold_gemm_scale(editor: Editor) -> list[str]:
     """QNN takes Gemm with alpha 1, and beta 1 or 0 only; other factors are multiplied into its constants."""
-    count = editor.map_nodes(lambda node: _scaled_gemm(editor, node))
-    if count:
-        editor.drop_dead()
-    return [f"{count} Gemm"] if count else []
+    return editor.replace("Gemm", lambda node: _scaled_gemm(editor, node), "Gemm")
 
 
 def _scaled_gemm(editor: Editor, node: Any) -> list[Any] | None:
-    if node.op_type != "Gemm" or node.domain not in graphs.ONNX_DOMAINS:
-        return None
-    factors = {a.name: a.f for a in node.attribute if a.name in ("alpha", "beta")}
+    factors = graphs.attribute_values(node)
     alpha, beta = factors.get("alpha", 1.0), factors.get("beta", 1.0)
     has_bias = len(node.input) > 2 and bool(node.input[2])
     if alpha == 1 and (beta == 1 or not has_bias):
@@ -99,8 +84,6 @@ def clip_by_min_max(editor: Editor) -> list[str]:
     """QNN takes constant limits only; Clip with other limits becomes Max and Min."""
 
     def change(node: Any) -> list[Any] | None:
-        if node.op_type != "Clip" or node.domain not in graphs.ONNX_DOMAINS:
-            return None
         limits = [name for name in node.input[1:] if name]
         if all(editor.tensor(name) is not None for name in limits):
             return None
@@ -113,8 +96,7 @@ def clip_by_min_max(editor: Editor) -> list[str]:
         made[-1].output[0] = node.output[0]
         return made
 
-    count = editor.map_nodes(change)
-    return [f"{count} Clip"] if count else []
+    return editor.replace("Clip", change, "Clip")
 
 
 # Elements of the mask.
@@ -125,25 +107,20 @@ def trilu_by_where(editor: Editor) -> list[str]:
     """QNN has no Trilu; of a tensor of known shape it becomes Where with a constant mask."""
 
     def change(node: Any) -> list[Any] | None:
-        if node.op_type != "Trilu" or node.domain not in graphs.ONNX_DOMAINS:
-            return None
         shape = editor.shape(node.input[0])
         offset: Any = np.asarray(0)
         if len(node.input) > 1 and node.input[1]:
             offset = editor.constant(node.input[1], 1)
         if shape is None or len(shape) < 2 or offset is None or shape[-1] * shape[-2] > _MASK_LIMIT:
             return None
-        upper = next((attribute.i for attribute in node.attribute if attribute.name == "upper"), 1)
+        upper = graphs.attribute_values(node).get("upper", 1)
         ones = np.ones(shape[-2:], bool)
         k = int(offset.reshape(-1)[0])
         mask = editor.add_constant(np.triu(ones, k) if upper else np.tril(ones, k), f"{node.output[0]}/mask")
         zero = editor.like(node.input[0], 0, f"{node.output[0]}/zero")
         return [editor.make("Where", [mask, node.input[0], zero], node, node.output[0])]
 
-    count = editor.map_nodes(change)
-    if count:
-        editor.drop_dead()
-    return [f"{count} Trilu"] if count else []
+    return editor.replace("Trilu", change, "Trilu")
 
 
 # LayerNormalization came with it.
@@ -156,13 +133,11 @@ def split_skip_norm(editor: Editor) -> list[str]:
         return []
 
     def change(node: Any) -> list[Any] | None:
-        if node.op_type != "SkipLayerNormalization" or node.domain != "com.microsoft":
-            return None
         inputs = [*node.input, *[""] * (5 - len(node.input))]
         if any(name and (editor.uses(name) or not editor.is_free(name)) for name in node.output[1:3]):
             return None  # mean and variance are wanted
         wanted_sum = node.output[3] if len(node.output) > 3 else ""
-        epsilon = next((attribute.f for attribute in node.attribute if attribute.name == "epsilon"), 1e-12)
+        epsilon = graphs.attribute_values(node).get("epsilon", 1e-12)
         made = [editor.make("Add", inputs[:2], node)]
         if inputs[4]:
             made.append(editor.make("Add", [made[-1].output[0], inputs[4]], node))
@@ -172,8 +147,7 @@ def split_skip_norm(editor: Editor) -> list[str]:
         made.append(editor.make("LayerNormalization", normal, node, node.output[0], axis=-1, epsilon=epsilon))
         return made
 
-    count = editor.map_nodes(change)
-    return [f"{count} SkipLayerNormalization"] if count else []
+    return editor.replace("SkipLayerNormalization", change, "SkipLayerNormalization", ("com.microsoft",))
 
 
 class _NodeChain:
@@ -196,16 +170,13 @@ class _NodeChain:
         self.made[-1].attribute.extend(self.node.attribute)
         return result
 
-    def attribute(self, name: str, default: float) -> float:
-        return next((attribute.f for attribute in self.node.attribute if attribute.name == name), default)
-
     def nodes(self) -> list[Any]:
         self.made[-1].output[0] = self.node.output[0]
         return self.made
 
 
 def _celu(c: _NodeChain) -> None:
-    alpha = c.attribute("alpha", 1.0)
+    alpha = graphs.attribute_values(c.node).get("alpha", 1.0)
     zero = c.constant(0.0)
     below = c("Sub", c("Exp", c("Mul", c("Min", c.x, zero), c.constant(1 / alpha))), c.constant(1.0))
     c("Add", c("Max", c.x, zero), c("Mul", below, c.constant(alpha)))
@@ -248,8 +219,6 @@ def define_missing_operators(editor: Editor) -> list[str]:
 
 
 def _axes_to_input(editor: Editor, node: Any) -> None:
-    import numpy as np
-
     axes = next((attribute for attribute in node.attribute if attribute.name == "axes"), None)
     if axes is not None:
         node.input.append(editor.add_constant(np.asarray(axes.ints, np.int64), f"{node.output[0]}/axes"))
@@ -268,14 +237,13 @@ def approximate_erf(editor: Editor) -> list[str]:
     """
 
     def change(node: Any) -> list[Any] | None:
-        if node.op_type != "Erf" or node.domain not in graphs.ONNX_DOMAINS or _in_gelu(editor, node):
+        if _in_gelu(editor, node) or editor.element(node.input[0]) not in (_FLOAT, _FLOAT16):
             return None
-        if editor.element(node.input[0]) not in (_FLOAT, _FLOAT16):
-            return None
-        return _erf_formula(editor, node)
+        chain = _NodeChain(editor, node)
+        _erf(chain)
+        return chain.nodes()
 
-    count = editor.map_nodes(change)
-    return [f"{count} Erf"] if count else []
+    return editor.replace("Erf", change, "Erf")
 
 
 def _in_gelu(editor: Editor, node: Any) -> bool:
@@ -290,24 +258,11 @@ def _in_gelu(editor: Editor, node: Any) -> bool:
     return False
 
 
-def _erf_formula(editor: Editor, node: Any) -> list[Any]:
-    made: list[Any] = []
-    x = node.input[0]
-
-    def do(op: str, *inputs: str) -> str:
-        made.append(editor.make(op, inputs, node))
-        return str(made[-1].output[0])
-
-    def number(value: float) -> str:
-        return editor.like(x, np.asarray(value), f"{node.output[0]}/erf")
-
-    size = do("Abs", x)
-    one = number(1.0)
-    t = do("Div", one, do("Add", do("Mul", size, number(_ERF_P)), one))
-    total = number(_ERF_TERMS[0])
+def _erf(c: _NodeChain) -> None:
+    one = c.constant(1.0)
+    t = c("Div", one, c("Add", c("Mul", c("Abs", c.x), c.constant(_ERF_P)), one))
+    total = c.constant(_ERF_TERMS[0])
     for term in _ERF_TERMS[1:]:
-        total = do("Add", do("Mul", total, t), number(term))
-    tail = do("Mul", do("Mul", total, t), do("Exp", do("Neg", do("Mul", x, x))))
-    do("Mul", do("Sign", x), do("Sub", one, tail))
-    made[-1].output[0] = node.output[0]
-    return made
+        total = c("Add", c("Mul", total, t), c.constant(term))
+    tail = c("Mul", c("Mul", total, t), c("Exp", c("Neg", c("Mul", c.x, c.x))))
+    c("Mul", c("Sign", c.x), c("Sub", one, tail))

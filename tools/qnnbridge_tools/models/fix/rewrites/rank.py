@@ -172,7 +172,7 @@ def _transpose(editor: Editor, node: Any) -> list[Any] | None:
     shape = editor.shape(node.input[0])
     if shape is None:
         return None
-    perm = next((list(a.ints) for a in node.attribute if a.name == "perm"), list(range(len(shape)))[::-1])
+    perm = graphs.attribute_values(node).get("perm", list(range(len(shape)))[::-1])
     made: list[Any] = []
     value = node.input[0]
     for sizes, order in transposes(shape, perm, MOST_DIMENSIONS):
@@ -242,8 +242,7 @@ def _reduce(editor: Editor, node: Any) -> list[Any] | None:
     shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or result is None:
         return None
-    attribute = next((a for a in node.attribute if a.name == "axes"), None)
-    axes: list[int] | None = list(attribute.ints) if attribute is not None else None
+    axes: list[int] | None = graphs.attribute_values(node).get("axes")
     if len(node.input) > 1 and node.input[1]:
         value = editor.constant(node.input[1])
         axes = None if value is None else [int(axis) for axis in value.reshape(-1)]
@@ -274,7 +273,7 @@ def _one_axis(editor: Editor, node: Any) -> list[Any] | None:
     result = editor.shape(node.output[0])
     shapes = [editor.shape(name) for name in node.input]
     default = ONE_AXIS[node.op_type]
-    axis = next((a.i for a in node.attribute if a.name == "axis"), default)
+    axis = graphs.attribute_values(node).get("axis", default)
     if result is None or axis is None or editor.opset < 13 or any(shape is None for shape in shapes):
         return None
     axis %= len(result)

@@ -176,7 +176,7 @@ def _without_empty_results(editor: Editor, node: Any) -> list[Any] | None:
         return None
     shapes = [editor.shape(node.output[n]) for n in used]
     data = editor.shape(node.input[0])
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+    axis = graphs.attribute_values(node).get("axis", 0)
     if data is None or any(shape is None for shape in shapes):
         return None
     sizes = [shape[axis] for shape in shapes if shape is not None]
