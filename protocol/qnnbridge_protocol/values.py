@@ -1,6 +1,6 @@
 """Values on the wire: what a model takes and gives, as a descriptor (msgpack) and buffers (raw bytes).
 
-This is the module to import; it owns the grammar, the parts are in `encoder`, `decoder` and their helpers.
+This is the module to import; it owns the grammar, the parts are in `codec` and `tensors`.
 
 In Python a *value* is one of these, on both sides:
 

@@ -1,7 +1,7 @@
 """Why hosts die, as data: kind of fault, phase and a line on stderr -> cause and fix. Read by `crash`.
 
 The deaths were reproduced with onnxruntime 1.31 and onnxruntime-qnn 2.7 (2.6 for mixed versions), on Linux and,
-for the exit codes, on Windows; each rule has a test with real output. Faults are the words of `exit_codes_data`.
+for the exit codes, on Windows; each rule has a test with real output. Faults are the words of `exit_codes`.
 """
 
 from __future__ import annotations

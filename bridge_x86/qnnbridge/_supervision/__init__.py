@@ -1,5 +1,6 @@
-"""Keeping a host alive: when to start it again, which model is to blame, which one to keep away.
+"""Keeping a host alive: when it is started again, which model is to blame, which one is kept away.
 
-`restart_policy`, `blame` and `quarantine` are pure decisions (time comes from a `Clock`, nothing is started or
-killed here); `supervisor` and `investigation` carry them out.
+`restart_policy`, `blame` and `quarantine` are pure decisions: time comes from a `Clock`, nothing is started or
+killed here. `supervisor` and `deaths` carry them out, `deadlines` ends calls whose time is up. `_host` and the
+sessions call it. It imports the protocol, `_platform`, `_transport` and `_diagnosis`.
 """

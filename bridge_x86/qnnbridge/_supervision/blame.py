@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # So often out of memory inside one model is no coincidence any more.
 KILLS_IN_A_ROW: Final = 3
-MAX_SOLO_REPLIES: Final = 16
+MAX_REPLIES_ALONE: Final = 16
 
 Why = Literal["died", "hung", "ended-by-us", "memory-ran-out"]
 
@@ -57,7 +57,7 @@ class Points:
 
 
 @dataclasses.dataclass
-class _Solo:
+class _Isolated:
     """A suspect that must run alone. needed: good replies until it may run with others again."""
 
     needed: int
@@ -69,25 +69,25 @@ class Blame:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._solo: dict[str, _Solo] = {}
+        self._isolated: dict[str, _Isolated] = {}
         self._times_suspected: dict[str, int] = {}
         self._kills: dict[str, int] = {}
-        self.cases: tuple[Sized, Sized] = (self._solo, self._kills)
+        self.cases: tuple[Sized, Sized] = (self._isolated, self._kills)
         """Both empty as long as it is `quiet`; a fast call looks at them first."""
 
     @property
     def active(self) -> bool:
         """Whether any model must run alone. Cheap: asked before every call."""
-        return bool(self._solo)
+        return bool(self._isolated)
 
     @property
     def quiet(self) -> bool:
         """Whether a good reply changes nothing. Cheap: asked after every call."""
-        return not (self._solo or self._kills)
+        return not (self._isolated or self._kills)
 
     def must_run_alone(self, fingerprint: str) -> bool:
         """Whether no other native call may be under way while this model is inside one."""
-        return fingerprint in self._solo
+        return fingerprint in self._isolated
 
     def on_death(
         self, status: ExitStatus | None, suspects: Iterable[NativeCall], why: Why = "died"
@@ -111,23 +111,23 @@ class Blame:
 
     def on_good_reply(self, call: NativeCall) -> list[Points]:
         """A native call of this model ended well. Gives what to take off its account again, mostly nothing."""
-        if not self._solo and not self._kills:
+        if not self._isolated and not self._kills:
             return []
         with self._lock:
             self._kills.pop(call.fingerprint, None)
-            solo = self._solo.get(call.fingerprint)
-            if solo is None:
+            isolated = self._isolated.get(call.fingerprint)
+            if isolated is None:
                 return []
-            solo.needed -= 1
-            if solo.needed > 0:
+            isolated.needed -= 1
+            if isolated.needed > 0:
                 return []
-            del self._solo[call.fingerprint]
-            return [Points(share.call, -share.points) for share in solo.shares]
+            del self._isolated[call.fingerprint]
+            return [Points(share.call, -share.points) for share in isolated.shares]
 
     def forget(self, fingerprint: str) -> None:
         """The model is in quarantine, or its quarantine was cleared: nothing is to be proved any more."""
         with self._lock:
-            self._solo.pop(fingerprint, None)
+            self._isolated.pop(fingerprint, None)
             self._times_suspected.pop(fingerprint, None)
             self._kills.pop(fingerprint, None)
 
@@ -141,9 +141,9 @@ class Blame:
         fingerprint = share.call.fingerprint
         before = self._times_suspected.get(fingerprint, 0)
         self._times_suspected[fingerprint] = before + 1
-        solo = self._solo.setdefault(fingerprint, _Solo(0, []))
-        solo.needed = min(MAX_SOLO_REPLIES, 2**before)
-        solo.shares.append(share)
+        isolated = self._isolated.setdefault(fingerprint, _Isolated(0, []))
+        isolated.needed = min(MAX_REPLIES_ALONE, 2**before)
+        isolated.shares.append(share)
 
 
 def _may_be_its_fault(status: ExitStatus) -> bool:

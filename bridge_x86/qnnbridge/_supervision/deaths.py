@@ -1,7 +1,7 @@
-"""Looks into a host's death: collects the evidence, names the cause, writes the report, books the blame.
+"""A host's death: collects the evidence, names the cause, writes the report, books the blame.
 
-What names the cause is twenty modules, which nobody needs for a host to start. They are loaded when it has said
-HELLO, while it is busy with ONNX Runtime, and not when it dies: that may be for want of memory or descriptors.
+The modules that name the cause are not needed for a host to start. They are loaded when it has said HELLO, while
+it is busy with ONNX Runtime, and not when it dies: that may be for want of memory or descriptors.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ class DeathReport:
 
 
 class DeathHandler(Protocol):
-    """What a supervisor asks about the hosts that it keeps alive. `investigate` is called by one thread at a
-    time."""
+    """The supervisor's questions about its hosts. `investigate` is called by one thread at a time."""
 
     def on_ready(self, process: HostProcess) -> None: ...
 
@@ -199,7 +198,7 @@ def _native_call(context: CallContext, phase: str) -> NativeCall:
 
 
 def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
-    """What is alone in the host declares no run (ADR 0003): then the oldest one is inside native code."""
+    """A call that is alone in the host declares no run (ADR 0003): then the oldest one is inside native code."""
     if any(one.phase for one in lost):
         return lost
     out = list(lost)
