@@ -13,13 +13,13 @@ import typer
 
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_tools import reporting
+from qnnbridge_tools.options import AsJson
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.reports import CrashReports
     from qnnbridge._supervision.quarantine import Quarantine, QuarantineAccount
 
 crashes_app = typer.Typer(help="List and show crash reports: why hosts ended.", rich_markup_mode=None)
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Ended = Annotated[
     bool,
     typer.Option("--ended", help="Instead: those ended on purpose, by on_deadline='kill', and what was no host."),
@@ -34,7 +34,7 @@ def crashes(context: typer.Context) -> None:
 
 
 @crashes_app.command("list")
-def list_reports(as_json: Json = False, ended: Ended = False) -> None:
+def list_reports(as_json: AsJson = False, ended: Ended = False) -> None:
     """List the reports, newest first."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import output
@@ -60,7 +60,7 @@ def show(
     report_id: Annotated[
         str, typer.Argument(metavar="[ID]", help="A report's id, the beginning of one, or last.")
     ] = "last",
-    as_json: Json = False,
+    as_json: AsJson = False,
     ended: Ended = False,
 ) -> None:
     """Show a report; the newest one if none is named."""
@@ -99,7 +99,7 @@ def quarantine(context: typer.Context) -> None:
 
 
 @quarantine_app.command("list")
-def list_models(as_json: Json = False) -> None:
+def list_models(as_json: AsJson = False) -> None:
     """List the models in quarantine, newest first."""
     with reporting.work(as_json=as_json):
         from qnnbridge._supervision.quarantine import Quarantine
@@ -189,7 +189,7 @@ def explain(
     codes: Annotated[
         list[str], typer.Argument(metavar="CODE...", help="3221226505, 0xC0000409, -1073740791, 127, -11 ...")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say in words what an exit code means."""
     with reporting.work(as_json=as_json):

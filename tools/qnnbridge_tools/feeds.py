@@ -138,11 +138,7 @@ def load(files: Iterable[InputFile], archive: Path | None) -> list[Feed]:
 
 
 def complete(
-    declared: Sequence[DeclaredInput],
-    loaded: Sequence[Feed],
-    dimensions: Dimensions,
-    *,
-    seed: int | None,
+    declared: Sequence[DeclaredInput], loaded: Sequence[Feed], dimensions: Dimensions, *, seed: int | None
 ) -> list[Feed]:
     """The values to run with: the loaded ones, and made-up ones for the rest if there is a seed."""
     nodes = {node.name: node for node in declared}

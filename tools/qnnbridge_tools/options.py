@@ -6,10 +6,22 @@ Command modules use them as the types of their parameters: `dims: Dims = None`. 
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class Provider(str, enum.Enum):
+    QNN = "qnn"
+    CPU = "cpu"
+
+
+class OnCpu(str, enum.Enum):
+    ERROR = "error"
+    CPU = "cpu"
+
 
 SourceModel = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file, not a compiled one.")]
 TargetModel = Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")]
@@ -54,6 +66,10 @@ Extreme = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of the made-up inputs.")]
 
+ProviderName = Annotated[Provider, typer.Option("--provider", help="Execution provider.")]
+Fallback = Annotated[
+    OnCpu, typer.Option("--fallback", help="What becomes of nodes that QNN cannot run: an error, or the CPU.")
+]
 ProviderOptions = Annotated[
     list[str] | None,
     typer.Option(

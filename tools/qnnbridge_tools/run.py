@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qnnbridge_tools import reporting
-from qnnbridge_tools.options import AsJson, Dims, HostPython, ProviderOptions, Timeout
-
-
-class Provider(str, enum.Enum):
-    QNN = "qnn"
-    CPU = "cpu"
-
-
-class OnCpu(str, enum.Enum):
-    ERROR = "error"
-    CPU = "cpu"
+from qnnbridge_tools.options import (
+    AsJson,
+    Dims,
+    Fallback,
+    HostPython,
+    OnCpu,
+    Provider,
+    ProviderName,
+    ProviderOptions,
+    Timeout,
+)
 
 
 def run(
@@ -39,11 +38,9 @@ def run(
     folder: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="Write the outputs there as .npy files.")
     ] = None,
-    provider: Annotated[Provider, typer.Option(help="Execution provider.")] = Provider.QNN,
+    provider: ProviderName = Provider.QNN,
     provider_options: ProviderOptions = None,
-    fallback: Annotated[
-        OnCpu, typer.Option(help="What becomes of nodes that QNN cannot run: an error, or the CPU.")
-    ] = OnCpu.ERROR,
+    fallback: Fallback = OnCpu.ERROR,
     repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Run N times.")] = 1,
     timeout: Timeout = None,
     host_python: HostPython = None,

@@ -44,10 +44,7 @@ def application_document() -> dict[str, str]:
 
 def application_pairs() -> list[tuple[str, str]]:
     told = application_document()
-    return [
-        ("Python", f"{told['python']}, {told['platform']}"),
-        ("interpreter", told["executable"]),
-    ]
+    return [("Python", f"{told['python']}, {told['platform']}"), ("interpreter", told["executable"])]
 
 
 def host_document(info: HostInfo) -> dict[str, object]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import reporting
-from qnnbridge_tools.run import OnCpu, Provider
+from qnnbridge_tools.options import AsJson, Dims, Fallback, HostPython, OnCpu, Provider
 
 
 def bench(
@@ -17,19 +17,12 @@ def bench(
         Path | None, typer.Option("--model", metavar="MODEL", help="An ONNX file in the place of our small ones.")
     ] = None,
     provider: Annotated[Provider, typer.Option(help="Execution provider for --model.")] = Provider.QNN,
-    fallback: Annotated[
-        OnCpu, typer.Option(help="What becomes of nodes that QNN cannot run: an error, or the CPU.")
-    ] = OnCpu.ERROR,
-    dims: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dim", metavar="NAME=SIZE", help="Fix a free dimension of MODEL; INPUT:AXIS=SIZE works, too."
-        ),
-    ] = None,
+    fallback: Fallback = OnCpu.ERROR,
+    dims: Dims = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds: some seconds.")] = False,
     pin: Annotated[bool, typer.Option(help="Keep all processes on one CPU while calls are measured.")] = True,
-    host_python: Annotated[str | None, typer.Option(metavar="PYTHON", help="Interpreter of the host.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    host_python: HostPython = None,
+    as_json: AsJson = False,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write the result there, with a chart.")
     ] = None,

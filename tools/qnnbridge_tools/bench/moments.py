@@ -118,12 +118,7 @@ def _same(python: str, spec: dict[str, Any]) -> float:
 def _told(command: list[str]) -> float:
     """From the start of a process to its first word."""
     begin = time.perf_counter()
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     with child:
         assert child.stdin is not None
         assert child.stdout is not None

@@ -23,6 +23,9 @@ NOISY = 0.1
 # Load per CPU above which a note is due.
 BUSY = 0.5
 
+_CROWD_HEADERS = ("threads", "calls/s", "times one thread")
+_START_HEADERS = ("", "median", "from", "to")
+
 
 def print_measured(measured: Measured) -> None:
     print("A call, median in microseconds (and times ONNX Runtime in one process)")
@@ -33,26 +36,15 @@ def print_measured(measured: Measured) -> None:
     print()
     print("The slowest call of ten, and of a hundred, in microseconds; noise: how far rounds lie apart")
     output.print_table(
-        ("", *WAYS),
-        [[row.name, *(_tail(row.timings[way]) for way in WAYS)] for row in measured.rows],
+        ("", *WAYS), [[row.name, *(_tail(row.timings[way]) for way in WAYS)] for row in measured.rows]
     )
     print()
     name = measured.rows[0].name
-    one = measured.crowds[min(measured.crowds)]
     print(f"Many callers at once ({name}, plain arrays)")
-    output.print_table(
-        ("threads", "calls/s", "times one thread"),
-        [[str(size), f"{rate:.0f}", f"{rate / one:.2f}"] for size, rate in measured.crowds.items()],
-    )
+    output.print_table(_CROWD_HEADERS, _crowd_rows(measured))
     print()
     print("Starting")
-    output.print_table(
-        ("", "median", "from", "to"),
-        [
-            [MOMENTS_IN_WORDS[kind], *(output.seconds(s) for s in (statistics.median(took), min(took), max(took)))]
-            for kind, took in measured.starts.items()
-        ],
-    )
+    output.print_table(_START_HEADERS, _start_rows(measured))
     print()
     recovery = measured.recovery_s
     print(
@@ -65,6 +57,18 @@ def print_measured(measured: Measured) -> None:
     output.print_pairs("Sides", session_report.sides_pairs(measured.host))
     for note in notes(measured):
         print(f"Note: {note}")
+
+
+def _crowd_rows(measured: Measured) -> list[tuple[str, ...]]:
+    one = measured.crowds[min(measured.crowds)]
+    return [(str(size), f"{rate:.0f}", f"{rate / one:.2f}") for size, rate in measured.crowds.items()]
+
+
+def _start_rows(measured: Measured) -> list[tuple[str, ...]]:
+    return [
+        (MOMENTS_IN_WORDS[kind], *map(output.seconds, (statistics.median(took), min(took), max(took))))
+        for kind, took in measured.starts.items()
+    ]
 
 
 def notes(measured: Measured) -> list[str]:
@@ -184,7 +188,6 @@ def write(measured: Measured, file: Path) -> None:
 
 def page(measured: Measured) -> str:
     host = measured.host
-    one = measured.crowds[min(measured.crowds)]
     return _PAGE.format(
         sides=escape(f"Host: {host.machine}, {host.platform}, Python {host.python}, {_versions(measured)}."),
         placement="" if measured.placement is None else _placement(measured.placement),
@@ -193,20 +196,8 @@ def page(measured: Measured) -> str:
             ("", "way", "median us", "times direct", "slowest of ten", "of a hundred", "noise", "calls"),
             [cells for row in measured.rows for cells in _call_rows(row)],
         ),
-        crowds=_table(
-            ("threads", "calls/s", "times one thread"),
-            [(str(size), f"{rate:.0f}", f"{rate / one:.2f}") for size, rate in measured.crowds.items()],
-        ),
-        starts=_table(
-            ("", "median", "from", "to"),
-            [
-                (
-                    MOMENTS_IN_WORDS[kind],
-                    *(output.seconds(seconds) for seconds in (statistics.median(took), min(took), max(took))),
-                )
-                for kind, took in measured.starts.items()
-            ],
-        ),
+        crowds=_table(_CROWD_HEADERS, _crowd_rows(measured)),
+        starts=_table(_START_HEADERS, _start_rows(measured)),
         recovery=output.seconds(statistics.median(measured.recovery_s)),
         kills=len(measured.recovery_s),
         notes="".join(f"<li>{escape(note)}</li>" for note in notes(measured)),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from qnnbridge_tools import reporting
+from qnnbridge_tools.options import AsJson, HostPython, Timeout
 
 
 def demo(
-    host_python: Annotated[str | None, typer.Option(metavar="PYTHON", help="Interpreter of the host.")] = None,
-    timeout: Annotated[float | None, typer.Option(min=0, metavar="S", help="Seconds for each call.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    host_python: HostPython = None,
+    timeout: Timeout = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show a trained model at work on QNN, the CPU beside it.
 

@@ -216,10 +216,7 @@ CATALOGUE: Final[dict[str, Problem]] = {
         _CPU,
     ),
     "sdk.too-old-for-chip": Problem(
-        BLOCKED,
-        "Each chip needs a stub and a skel of its own Hexagon version.",
-        _CPU,
-        ("probe.",),
+        BLOCKED, "Each chip needs a stub and a skel of its own Hexagon version.", _CPU, ("probe.",)
     ),
     "sdk.newer-than-system": Problem(
         BLOCKED,

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import reporting
+from qnnbridge_tools.options import AsJson, HostPython
 
 
 def doctor(
-    host_python: Annotated[str | None, typer.Option(metavar="PYTHON", help="Interpreter of the host.")] = None,
+    host_python: HostPython = None,
     model: Annotated[
         Path | None, typer.Option(metavar="MODEL", help="Examine this model on this host, too.")
     ] = None,
@@ -34,7 +35,7 @@ def doctor(
     explain: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Explain a pasted message or code; - reads standard input.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what is wrong with this machine, and how to mend it.
 

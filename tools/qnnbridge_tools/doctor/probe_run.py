@@ -92,12 +92,7 @@ def _asset() -> Any:
 
 
 def _compute(
-    host: Any,
-    model: str,
-    order: dict[str, Any],
-    run: ProbeLog,
-    feeds: Callable[[Any], dict[str, Any]],
-    right: Any,
+    host: Any, model: str, order: dict[str, Any], run: ProbeLog, feeds: Callable[[Any], dict[str, Any]], right: Any
 ) -> None:
     import numpy as np
 

@@ -123,7 +123,7 @@ class Program:
 
     def command(self) -> list[str]:
         start = ["-m", self.module] if self.module is not None else [str(self.script)]
-        by_hand = ["-m", "qnnbridge.ort._import_hook.start"] if sys.flags.ignore_environment else []
+        by_hand = ["-m", "qnnbridge.ort._import_hook"] if sys.flags.ignore_environment else []
         return [sys.executable, *by_hand, *start, *self.arguments]
 
 

@@ -9,6 +9,7 @@ import typer
 
 from qnnbridge_tools import reporting
 from qnnbridge_tools.host.options import DaemonOptions, with_daemon_options
+from qnnbridge_tools.options import AsJson
 
 DRAIN_S = 30.0
 RESTART_TIMEOUT_S = 300.0
@@ -17,7 +18,6 @@ LINES = 50
 app = typer.Typer(
     help="Start, stop and watch the daemon: one NPU host that several applications share.", rich_markup_mode=None
 )
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Drain = Annotated[
     float, typer.Option("--drain", metavar="S", min=0.0, help="Seconds that calls under way get to end.")
 ]
@@ -32,10 +32,7 @@ def host(context: typer.Context) -> None:
 
 @app.command("start")
 @with_daemon_options
-def start(
-    given: DaemonOptions,
-    as_json: Json = False,
-) -> None:
+def start(given: DaemonOptions, as_json: AsJson = False) -> None:
     """Start the daemon in the background, and return when it answers. One that runs already stays."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools.host import actions
@@ -54,7 +51,7 @@ def run(given: DaemonOptions) -> None:
 
 
 @app.command("stop")
-def stop(drain: Drain = DRAIN_S, as_json: Json = False) -> None:
+def stop(drain: Drain = DRAIN_S, as_json: AsJson = False) -> None:
     """End the daemon and its NPU host, and wait for that. Calls under way may end first."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools.arguments import check_seconds
@@ -72,7 +69,7 @@ def restart(
         bool, typer.Option("--daemon", help="The daemon, too: for another version or other options.")
     ] = False,
     drain: Drain = DRAIN_S,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Replace the NPU host by a new one; no call is lost. The options go with --daemon."""
     with reporting.work(as_json=as_json):
@@ -87,7 +84,7 @@ def restart(
 
 
 @app.command("status")
-def status(as_json: Json = False) -> None:
+def status(as_json: AsJson = False) -> None:
     """Show the daemon, its NPU host, its clients and models. Exit code 3 if no daemon runs."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools.host import actions

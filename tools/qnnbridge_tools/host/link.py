@@ -139,10 +139,7 @@ def without_us(document: dict[str, Any]) -> dict[str, Any]:
 
 def no_daemon(cause: str | None = None) -> HostStartFailed:
     return HostStartFailed(
-        "No qnnbridge daemon runs.",
-        cause=cause,
-        fix="Start one: qnnbridge host start",
-        details={STATE: NONE},
+        "No qnnbridge daemon runs.", cause=cause, fix="Start one: qnnbridge host start", details={STATE: NONE}
     )
 
 

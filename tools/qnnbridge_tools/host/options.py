@@ -46,8 +46,7 @@ class DaemonOptions:
         typer.Option(metavar="SIZE", help="Memory of one client's calls and shared arrays (500M, 4G). Default 2G."),
     ] = None
     recycle_bytes: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Replace an NPU host that grew so large. Default: never."),
+        str | None, typer.Option(metavar="SIZE", help="Replace an NPU host that grew so large. Default: never.")
     ] = None
     recycle_sessions: Annotated[
         int | None,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import reporting
-from qnnbridge_tools.run import OnCpu, Provider
+from qnnbridge_tools.options import Fallback, HostPython, OnCpu, Provider, ProviderName, ProviderOptions
 
 
 class Where(str, enum.Enum):
@@ -31,17 +31,13 @@ def serve(
     where: Annotated[
         Where, typer.Option("--host", help="The daemon that applications share, or a host of its own.")
     ] = Where.DAEMON,
-    provider: Annotated[Provider, typer.Option(help="Execution provider.")] = Provider.QNN,
-    provider_options: Annotated[
-        list[str] | None, typer.Option("--provider-option", metavar="KEY=VALUE", help="Option of the provider.")
-    ] = None,
-    fallback: Annotated[
-        OnCpu, typer.Option(help="What becomes of nodes that QNN cannot run: an error, or the CPU.")
-    ] = OnCpu.ERROR,
+    provider: ProviderName = Provider.QNN,
+    provider_options: ProviderOptions = None,
+    fallback: Fallback = OnCpu.ERROR,
     dims: Annotated[
         list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Fix a free dimension of all models.")
     ] = None,
-    host_python: Annotated[str | None, typer.Option(metavar="PYTHON", help="Interpreter of the host.")] = None,
+    host_python: HostPython = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Clients must show the token in it; its mode must be 0600.")
     ] = None,
@@ -87,10 +83,7 @@ def serve(
             where=where.value,
             host_python=host_python,
             limits=ServiceLimits(
-                timeout_s=timeout or None,
-                most_bytes=server.read_size(max_request),
-                threads=threads,
-                queue=queue,
+                timeout_s=timeout or None, most_bytes=server.read_size(max_request), threads=threads, queue=queue
             ),
             drain_s=drain,
             keep_going=keep_going,

@@ -12,6 +12,7 @@ import typer
 
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
+from qnnbridge_tools.options import AsJson
 from qnnbridge_tools.versions.command import Chip, SystemSdk
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def setup_host(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands and do nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make an environment for the host, with the onnxruntime-qnn that fits this computer.
 

@@ -14,8 +14,7 @@ LEAST_INTERVAL_S = 0.2
 
 def top(
     interval: Annotated[
-        float,
-        typer.Option("--interval", "-i", metavar="S", min=LEAST_INTERVAL_S, help="Seconds between looks."),
+        float, typer.Option("--interval", "-i", metavar="S", min=LEAST_INTERVAL_S, help="Seconds between looks.")
     ] = 1.0,
     order: Annotated[
         SortOrder, typer.Option("--sort", help="What stands first. The key s changes it.")

@@ -139,10 +139,7 @@ def _table(
     for column in kept:
         is_text = headers[column] in _TEXT_COLUMNS
         table.add_column(
-            Text(headers[column]),
-            justify="left" if is_text else "right",
-            no_wrap=True,
-            overflow="ellipsis",
+            Text(headers[column]), justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis"
         )
     for row in shown:
         table.add_row(*(Text(row[column]) for column in kept))

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import reporting
+from qnnbridge_tools.options import AsJson
 
 SystemSdk = Annotated[
     str | None, typer.Option(metavar="VERSION", help="QNN version of the NPU driver, such as 2.40; else found.")
@@ -27,7 +28,7 @@ def versions(
         str | None, typer.Option(metavar="VERSION", help="The onnxruntime that it shall work with; else any.")
     ] = None,
     working: Annotated[bool, typer.Option("--working", help="Only what works.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the releases of onnxruntime-qnn, and say which work here and why the others do not."""
     with reporting.work(as_json=as_json):

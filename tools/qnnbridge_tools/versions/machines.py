@@ -22,12 +22,7 @@ PLATFORM_MACHINES: Final[dict[Platform, str]] = {
     "linux_aarch64": "aarch64",
 }
 
-_OTHER_NAMES: Final = {
-    "arm64": "win_arm64",
-    "aarch64": "linux_aarch64",
-    "x64": "win_amd64",
-    "amd64": "win_amd64",
-}
+_OTHER_NAMES: Final = {"arm64": "win_arm64", "aarch64": "linux_aarch64", "x64": "win_amd64", "amd64": "win_amd64"}
 
 # The Hexagon versions that chips have which QNN is for.
 HEXAGONS: Final = tuple(sorted({chip.arch for chip in CHIPS}))

@@ -140,12 +140,7 @@ def _windows(facts: Facts) -> Iterator[Finding]:
         return
     seen = f"{name}: driver {driver.version or 'of unknown version'} ({driver.service}, {driver.folder})"
     if driver.status == "disabled":
-        yield finding(
-            "driver.disabled",
-            "the NPU is disabled",
-            seen,
-            fix=_enable(driver),
-        )
+        yield finding("driver.disabled", "the NPU is disabled", seen, fix=_enable(driver))
     elif driver.status == "problem":
         yield finding(
             "driver.problem",

@@ -188,11 +188,7 @@ def removal(facts: Facts, name: str, words: str = "Remove it") -> Remedy:
     return Remedy(words, unset_variable(facts, name))
 
 
-def healthy_variables(facts: Facts) -> str | None:
-    return None
-
-
-ENVIRONMENT_CHECK = SubjectCheck("environment", find_variables, healthy_variables)
+ENVIRONMENT_CHECK = SubjectCheck("environment", find_variables)
 
 
 # Characters. The driver's limit for the name of a process lies above it; Windows' own is 260 for a file.
