@@ -151,6 +151,13 @@ def test_model_and_cache_need_neither_onnxruntime_nor_numpy() -> None:
     assert wrong == []
 
 
+def test_only_the_engine_of_the_host_imports_onnxruntime() -> None:
+    users = {m for m in MODULES if any(within(name, "onnxruntime", "onnxruntime_qnn") for name in imports(m))}
+    of_the_host = {module for module in users if within(module, "qnnbridge_host")}
+    assert of_the_host
+    assert {module for module in of_the_host if not within(module, "qnnbridge_host.engine")} == set()
+
+
 def test_model_does_not_know_the_cache() -> None:
     users = [
         module for module in MODULES if within(module, PURE[0]) if any(within(n, PURE[1]) for n in imports(module))
