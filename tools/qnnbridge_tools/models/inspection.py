@@ -23,6 +23,14 @@ from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import output
 from qnnbridge_tools.arguments import read_chip
 
+SCHEMA_VERSION = 1
+_SHOWN_VALUES = 8
+_SHOWN_OPERATORS = 8
+_SHOWN_FILES = 5
+_SHOWN_PARTS = 4
+_SHOWN_TEXT = 60
+NO_MANIFEST = "none, so a damaged context binary is not noticed"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DataFile:
@@ -79,9 +87,6 @@ def _size(path: str) -> int | None:
         return os.path.getsize(path)
     except OSError:
         return None
-
-
-SCHEMA_VERSION = 1
 
 
 def document(facts: ModelFacts) -> dict[str, Any]:
@@ -207,15 +212,6 @@ def _blob_document(blob: Blob) -> dict[str, Any]:
         "vtcm_mb": facts.vtcm_mb,
         "graphs": list(facts.graphs),
     }
-
-
-_SHOWN_VALUES = 8
-_SHOWN_OPERATORS = 8
-_SHOWN_FILES = 5
-_SHOWN_PARTS = 4
-_SHOWN_TEXT = 60
-
-NO_MANIFEST = "none, so a damaged context binary is not noticed"
 
 
 def print_facts(facts: ModelFacts) -> None:

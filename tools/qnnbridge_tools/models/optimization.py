@@ -32,6 +32,33 @@ from qnnbridge_tools.models.shared import cpu, files, graphs, shapes
 from qnnbridge_tools.models.shared.comparing import ModelCheck, Reference, check_lines, evidence, tolerance_of
 from qnnbridge_tools.models.shared.files import Output, inside_folder, total_size
 
+LEVELS: Final = ("basic", "extended", "layout", "all")
+DEFAULT_LEVEL: Final = "basic"
+_ORT_NAMES: Final[Mapping[str, str]] = {
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}
+_QNN_TAKES: Final = frozenset(
+    f"com.microsoft.{op}"
+    for op in (
+        "DequantizeLinear",
+        "FusedMatMul",
+        "Gelu",
+        "GroupQueryAttention",
+        "MatMulNBits",
+        "QuantizeLinear",
+        "QuickGelu",
+        "RotaryEmbedding",
+        "SimplifiedLayerNormalization",
+    )
+)
+_QUANTIZE_OPS: Final = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
+_ONNX_ML: Final = "ai.onnx."
+COMMAND = "qnnbridge optimize"
+_DATA_FILE = "session.optimized_model_external_initializers_file_name"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OptimizeResult:
@@ -58,33 +85,6 @@ class OptimizeResult:
     warnings: tuple[str, ...] = ()
     check: ModelCheck | None = None
     seconds: float = 0.0
-
-
-LEVELS: Final = ("basic", "extended", "layout", "all")
-DEFAULT_LEVEL: Final = "basic"
-
-_ORT_NAMES: Final[Mapping[str, str]] = {
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "layout": "ORT_ENABLE_LAYOUT",
-    "all": "ORT_ENABLE_ALL",
-}
-_QNN_TAKES: Final = frozenset(
-    f"com.microsoft.{op}"
-    for op in (
-        "DequantizeLinear",
-        "FusedMatMul",
-        "Gelu",
-        "GroupQueryAttention",
-        "MatMulNBits",
-        "QuantizeLinear",
-        "QuickGelu",
-        "RotaryEmbedding",
-        "SimplifiedLayerNormalization",
-    )
-)
-_QUANTIZE_OPS: Final = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
-_ONNX_ML: Final = "ai.onnx."
 
 
 def ort_level(name: str) -> Any:
@@ -203,10 +203,6 @@ def _copy_whole(here: Path, there: Path) -> None:
         os.replace(part, there)
     finally:
         part.unlink(missing_ok=True)
-
-
-COMMAND = "qnnbridge optimize"
-_DATA_FILE = "session.optimized_model_external_initializers_file_name"
 
 
 def optimize_model(

@@ -34,6 +34,10 @@ _NAMED = 3
 _MOST_TRIED = 40
 _ORDER = {"crash": 0, "fails": 1, "cpu": 2, "model": 3}
 
+COMMAND = "qnnbridge analyze"
+_NO_SHAPE = "replace the operator before them from where on the shape is not known, or depends on the values"
+_CALCULATING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod", "CumSum", "ReduceSum", "MatMul", "Sum"})
+
 
 def advise(
     view: GraphView, verdicts: Sequence[NodeVerdict], costs: Sequence[Cost], notes: Sequence[Advice]
@@ -89,10 +93,6 @@ def _advice(
         max(parts, 0),
         first.place,
     )
-
-
-COMMAND = "qnnbridge analyze"
-_NO_SHAPE = "replace the operator before them from where on the shape is not known, or depends on the values"
 
 
 def analyze_model(
@@ -273,9 +273,6 @@ def _notes(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> list[
     if truth is not None and isinstance(truth.error, BridgeError):
         notes.append(Advice(truth.error.fix or "See the error above", truth.error.message, severity="fails"))
     return notes
-
-
-_CALCULATING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod", "CumSum", "ReduceSum", "MatMul", "Sum"})
 
 
 def _nodes_with_wide_integers(prediction: Prediction) -> list[int]:

@@ -42,6 +42,13 @@ _COMPUTED_AHEAD, _PASSED, _UNUSED = (
     "nothing uses its results",
 )
 
+_CLOSE = 1e-3
+# The orders of the modes DCR and CRD.
+_SHUFFLES = {(0, 3, 4, 1, 5, 2), (0, 1, 4, 2, 5, 3)}
+_COMPUTED = NodeVerdict("folded", reason="computed once when the model is loaded")
+# What ONNX Runtime does not compute ahead.
+_NOT_COMPUTED = frozenset({"CastLike", "Size"})
+
 
 def folded(view: GraphView) -> Mapping[int, str]:
     """Index of each such node, and why."""
@@ -94,11 +101,6 @@ def _add_unused(view: GraphView, found: dict[int, str]) -> None:
             needed.update(tensor.name for tensor in node.given)
         else:
             found[node.index] = _UNUSED
-
-
-_CLOSE = 1e-3
-# The orders of the modes DCR and CRD.
-_SHUFFLES = {(0, 3, 4, 1, 5, 2), (0, 1, 4, 2, 5, 3)}
 
 
 def fusions_of(view: GraphView) -> dict[int, str]:
@@ -195,11 +197,6 @@ def parts_of(view: GraphView, places: Sequence[NodePlace]) -> list[list[int]]:
     if part:
         parts.append(part)
     return parts
-
-
-_COMPUTED = NodeVerdict("folded", reason="computed once when the model is loaded")
-# What ONNX Runtime does not compute ahead.
-_NOT_COMPUTED = frozenset({"CastLike", "Size"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -19,6 +19,16 @@ EDGES: Final = QUANTIZE | DEQUANTIZE
 _V73 = 73
 _SHORT: Final = {"uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16", "int4": "s4", "uint4": "u4"}
 
+# Activation -> second operands that are taken; those behind the bar need V73.
+_CONV: Final = {"u8": "u8 s8 s4", "s8": "u8 s8 s4 u16 s16", "u16": "u8 s8 s4 | u16 s16", "s16": "s8 s4"}
+_CONV_PER_CHANNEL: Final = {"u8": "s8 s4", "s8": "s8", "u16": "s8 s4 | s16", "s16": "s8 s4"}
+_MATMUL: Final = {"u8": "u8 s8", "s8": "u8 s8 u16 s16", "u16": "u8 s8 | u16 s16", "s16": "s8"}
+_MATMUL_PER_CHANNEL: Final = {"u8": "s8 s4", "s8": "s8", "u16": "s8 s4", "s16": "s8 s4"}
+_MATMUL_DYNAMIC: Final = {"u8": "u8 s8", "s8": "u8 s8 u16 s16", "u16": "u8 s8 u16 | s16", "s16": "s8 | s16"}
+_LAYER_NORM: Final = {"u8": "u8", "s8": "s8", "u16": "u8 | s16", "s16": ""}
+_RMS_NORM: Final = {"u8": "u8", "s8": "", "u16": "u8 u16 s16", "s16": "u8 s16"}
+_NOT_INT16: Final = frozenset({"HardSwish", "Exp", "Round", "Sin", "GlobalAveragePool"})
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QdqUnit:
@@ -39,16 +49,6 @@ class QdqUnit:
 
 
 QdqUnits = Mapping[int, QdqUnit]
-
-# Activation -> second operands that are taken; those behind the bar need V73.
-_CONV: Final = {"u8": "u8 s8 s4", "s8": "u8 s8 s4 u16 s16", "u16": "u8 s8 s4 | u16 s16", "s16": "s8 s4"}
-_CONV_PER_CHANNEL: Final = {"u8": "s8 s4", "s8": "s8", "u16": "s8 s4 | s16", "s16": "s8 s4"}
-_MATMUL: Final = {"u8": "u8 s8", "s8": "u8 s8 u16 s16", "u16": "u8 s8 | u16 s16", "s16": "s8"}
-_MATMUL_PER_CHANNEL: Final = {"u8": "s8 s4", "s8": "s8", "u16": "s8 s4", "s16": "s8 s4"}
-_MATMUL_DYNAMIC: Final = {"u8": "u8 s8", "s8": "u8 s8 u16 s16", "u16": "u8 s8 u16 | s16", "s16": "s8 | s16"}
-_LAYER_NORM: Final = {"u8": "u8", "s8": "s8", "u16": "u8 | s16", "s16": ""}
-_RMS_NORM: Final = {"u8": "u8", "s8": "", "u16": "u8 u16 s16", "s16": "u8 s16"}
-_NOT_INT16: Final = frozenset({"HardSwish", "Exp", "Round", "Sin", "GlobalAveragePool"})
 
 
 def units_of(view: GraphView) -> dict[int, QdqUnit]:

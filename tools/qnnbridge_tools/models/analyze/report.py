@@ -12,6 +12,10 @@ from qnnbridge_tools.models.analyze.result import Analysis, GraphPlacement, shar
 
 SCHEMA_VERSION = 1
 
+_SHOWN_ADVICE = 8
+_SHOWN_DISAGREEMENTS = 5
+_WIDTH = 110
+
 
 def document(analysis: Analysis, html: Path | None = None) -> dict[str, Any]:
     """`best` is QNN's own answer where there is one, else that of the rules."""
@@ -73,11 +77,6 @@ def _node_document(analysis: Analysis, index: int) -> dict[str, Any]:
         "macs": cost.macs,
         "weight_bytes": cost.weights,
     }
-
-
-_SHOWN_ADVICE = 8
-_SHOWN_DISAGREEMENTS = 5
-_WIDTH = 110
 
 
 def print_analysis(analysis: Analysis, html: Path | None) -> None:

@@ -20,6 +20,13 @@ NodePlace = Literal["qnn", "cpu", "folded", "fails", "crash"]
 
 BAD: Final = ("cpu", "fails", "crash")
 
+_BYTES: Final[Mapping[str, float]] = {
+    **dict.fromkeys(("float", "int32", "uint32"), 4),
+    **dict.fromkeys(("double", "int64", "uint64", "complex64"), 8),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
+    **dict.fromkeys(("int4", "uint4"), 0.5),
+}
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeVerdict:
@@ -38,14 +45,6 @@ class NodeVerdict:
 
 
 ON_QNN: Final = NodeVerdict("qnn")
-
-
-_BYTES: Final[Mapping[str, float]] = {
-    **dict.fromkeys(("float", "int32", "uint32"), 4),
-    **dict.fromkeys(("double", "int64", "uint64", "complex64"), 8),
-    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
-    **dict.fromkeys(("int4", "uint4"), 0.5),
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

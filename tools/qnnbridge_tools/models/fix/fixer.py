@@ -19,6 +19,8 @@ from qnnbridge_tools.models.shared import cpu, files, graphs
 from qnnbridge_tools.models.shared import shapes as model_shapes
 from qnnbridge_tools.models.shared.comparing import ModelCheck, Reference, evidence, tolerance_of
 
+COMMAND = "qnnbridge fix"
+
 
 class RewriteRun:
     """A model on its way through the rewrites: each is tried, and undone if it changes a result.
@@ -141,9 +143,6 @@ def load_problem(model: Path) -> str | None:
     except BridgeError as error:
         return error.cause or error.message
     return None
-
-
-COMMAND = "qnnbridge fix"
 
 
 def fix_model(

@@ -11,6 +11,8 @@ from qnnbridge_tools import output
 from qnnbridge_tools.models.shared.comparing import ModelCheck, check_lines
 from qnnbridge_tools.models.shared.files import written_pairs
 
+_SHOWN_CHANGES = 6
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RewriteStep:
@@ -54,9 +56,6 @@ class FixResult:
     @property
     def kept(self) -> tuple[RewriteStep, ...]:
         return tuple(step for step in self.steps if step.kept)
-
-
-_SHOWN_CHANGES = 6
 
 
 def print_result(result: FixResult) -> None:

@@ -19,6 +19,11 @@ _SHOWN_ROWS = 6
 _MIB = 1024 * 1024
 _OF_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#])")
 
+MANIFEST = "manifest.json"
+REPORT = "report.md"
+MANIFEST_SCHEMA = 1
+_WORDS = {"done": "done in", "kept": "done before, kept", "failed": "FAILED after", "skipped": "skipped"}
+
 
 def markdown_page(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
     """sizes: bytes of each file."""
@@ -190,11 +195,6 @@ def _table(headers: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-MANIFEST = "manifest.json"
-REPORT = "report.md"
-MANIFEST_SCHEMA = 1
-
-
 def write_reports(prepared: PreparedFolder, journal: PrepareJournal) -> None:
     """The report first: the manifest says that all is there."""
     sizes = {name: record.size for name, record in journal.records().items()}
@@ -254,9 +254,6 @@ def _verification_state(step: StepResult | None) -> str:
     if step is None or step.state in ("failed", "skipped"):
         return f"no: {step.problem}" if step is not None else "no"
     return str(step.told.get("verdict", "no"))
-
-
-_WORDS = {"done": "done in", "kept": "done before, kept", "failed": "FAILED after", "skipped": "skipped"}
 
 
 def on_step(result: StepResult | None, title: str) -> None:

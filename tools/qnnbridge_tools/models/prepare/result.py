@@ -12,6 +12,9 @@ from qnnbridge_tools.arguments import Dimensions
 
 StepState = Literal["done", "kept", "failed", "skipped"]
 
+# What stands for the chip where none is named, on a machine with an NPU that has no name here.
+HOST_CHIP = "host"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PrepareOptions:
@@ -105,7 +108,3 @@ def product_of(chip: str | None) -> str:
     """Its name in shops; empty if it is not known."""
     known = chip_of(int(chip)) if chip is not None and chip.isdecimal() else None
     return known.product if known is not None else ""
-
-
-# What stands for the chip where none is named, on a machine with an NPU that has no name here.
-HOST_CHIP = "host"

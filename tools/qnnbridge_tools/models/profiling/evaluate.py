@@ -30,6 +30,9 @@ from qnnbridge_tools.models.profiling.result import (
 ACCELERATOR: Final = "Accelerator (execute) time"
 US_PER_S: Final = 1e6
 
+MIN_RUNS: Final = 3
+WIDE_SPREAD: Final = 1.5
+
 
 def load_of(recorded: Recording, labels: Mapping[str, str]) -> LoadTimes:
     """``labels``: of the partitions, by the name of their node."""
@@ -78,10 +81,6 @@ def _load_phases(calls: tuple[QnnCall, ...]) -> list[LoadPhase]:
         for call in calls
         if call.kind is CallKind.LOAD
     ]
-
-
-MIN_RUNS: Final = 3
-WIDE_SPREAD: Final = 1.5
 
 
 def notes_on(result: ProfileResult, recorded: Recording, *, attributed: bool) -> tuple[str, ...]:

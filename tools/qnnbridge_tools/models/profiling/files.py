@@ -17,6 +17,9 @@ from qnnbridge_protocol.errors import BridgeError
 # More is not read: it is thousands of runs, and a tenth of them gives the same medians.
 MAX_PROFILE_BYTES: Final = 256 << 20
 
+OP_TRACE_FILE: Final = "qnn_op_trace.json"
+MAX_TRACE_BYTES: Final = 64 << 20
+
 
 def check(path: Path, whose: str) -> None:
     """Raises if there is no file to read, or too much of it. ``whose`` is the writer: "QNN"."""
@@ -47,10 +50,6 @@ def unusable(path: Path, whose: str, why: str) -> BridgeError:
         fix="Run the command again. If the disk is full, make room first.",
         details={"file": path.name},
     )
-
-
-OP_TRACE_FILE: Final = "qnn_op_trace.json"
-MAX_TRACE_BYTES: Final = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -25,6 +25,25 @@ BAR_HEIGHT: Final = 16
 # Characters that fit in front of a bar; a longer label is cut in its middle and shown whole when pointed at.
 MAX_LABEL: Final = 46
 
+SHOWN_BARS: Final = 30
+_STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1c2128; --paper: #fff; --faint: #8a929c; --line: #d8dde3;
+  --qnn: #3b6fd4; --accelerator: #3b6fd4; --transfer: #7d9fe6; --provider: #b3c7f2; --cpu: #d4783b;
+  --onnxruntime: #e3b07f; --bridge: #5b9b6b; --move: #8f6fc4; }
+@media (prefers-color-scheme: dark) { :root { --ink: #dfe4ea; --paper: #16191d; --line: #363c44; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 1000px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.4rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
+svg { max-width: 100%; height: auto; font: 13px system-ui, sans-serif; }
+svg text { fill: var(--ink); } svg .label { text-anchor: end; }
+.qnn { fill: var(--qnn); } .accelerator { fill: var(--accelerator); } .transfer { fill: var(--transfer); }
+.provider { fill: var(--provider); } .cpu { fill: var(--cpu); } .onnxruntime { fill: var(--onnxruntime); }
+.bridge { fill: var(--bridge); } .move { fill: var(--move); }
+table { border-collapse: collapse; font-size: 13px; } td, th { text-align: left; padding: .2rem 1rem .2rem 0;
+  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; vertical-align: top; }
+.note { border-left: 4px solid var(--cpu); padding-left: .8rem; } summary { cursor: pointer; margin: .6rem 0; }
+"""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bar:
@@ -97,26 +116,6 @@ def _svg(title: str, height: int, drawn: Sequence[str]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{text(title)}"'
         f' viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">{"".join(drawn)}</svg>'
     )
-
-
-SHOWN_BARS: Final = 30
-_STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1c2128; --paper: #fff; --faint: #8a929c; --line: #d8dde3;
-  --qnn: #3b6fd4; --accelerator: #3b6fd4; --transfer: #7d9fe6; --provider: #b3c7f2; --cpu: #d4783b;
-  --onnxruntime: #e3b07f; --bridge: #5b9b6b; --move: #8f6fc4; }
-@media (prefers-color-scheme: dark) { :root { --ink: #dfe4ea; --paper: #16191d; --line: #363c44; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 1000px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.4rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
-svg { max-width: 100%; height: auto; font: 13px system-ui, sans-serif; }
-svg text { fill: var(--ink); } svg .label { text-anchor: end; }
-.qnn { fill: var(--qnn); } .accelerator { fill: var(--accelerator); } .transfer { fill: var(--transfer); }
-.provider { fill: var(--provider); } .cpu { fill: var(--cpu); } .onnxruntime { fill: var(--onnxruntime); }
-.bridge { fill: var(--bridge); } .move { fill: var(--move); }
-table { border-collapse: collapse; font-size: 13px; } td, th { text-align: left; padding: .2rem 1rem .2rem 0;
-  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; vertical-align: top; }
-.note { border-left: 4px solid var(--cpu); padding-left: .8rem; } summary { cursor: pointer; margin: .6rem 0; }
-"""
 
 
 def check_place(path: Path) -> None:

@@ -17,6 +17,10 @@ from qnnbridge_tools.models.profiling.result import (
 
 SCHEMA: Final = 1
 
+BAR_WIDTH: Final = 24
+SHOWN_OPERATOR_NAMES: Final = 2
+MAX_NAME: Final = 30
+
 
 def document(result: ProfileResult) -> dict[str, Any]:
     return {
@@ -99,11 +103,6 @@ def _series_document(series: Series) -> dict[str, Any]:
 
 def _optional_document(series: Series | None) -> dict[str, Any] | None:
     return None if series is None else _series_document(series)
-
-
-BAR_WIDTH: Final = 24
-SHOWN_OPERATOR_NAMES: Final = 2
-MAX_NAME: Final = 30
 
 
 def print_result(result: ProfileResult, top: int) -> None:

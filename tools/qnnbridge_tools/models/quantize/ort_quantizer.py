@@ -20,6 +20,11 @@ from qnnbridge_tools.models.shared import graphs
 from qnnbridge_tools.models.shared.progress import OnProgress
 from qnnbridge_tools.models.shared.sampling import Feeds
 
+CALIBRATING = "calibrating"
+_HISTOGRAM_METHODS = ("entropy", "percentile")
+# The quantizer's settings for single tensors.
+Overrides = dict[str, list[dict[str, Any]]]
+
 
 class Quiet:
     """A context manager; `messages` are the warnings that were logged meanwhile."""
@@ -67,13 +72,6 @@ class _Silenced:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
-
-
-CALIBRATING = "calibrating"
-_HISTOGRAM_METHODS = ("entropy", "percentile")
-
-# The quantizer's settings for single tensors.
-Overrides = dict[str, list[dict[str, Any]]]
 
 
 class CalibrationReader:

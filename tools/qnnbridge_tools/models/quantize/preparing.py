@@ -26,6 +26,11 @@ FLOAT, FLOAT16 = 1, 10
 # Of Cast, EyeLike, RandomNormal and others: an element type as a number.
 _TYPE_ATTRIBUTES = ("to", "dtype")
 
+TRIED_OPSETS = (graphs.NEWEST_QDQ_OPSET, 19, 17, 13)
+LEAST_IR_VERSION = 8
+# Relative, between the original and the prepared float model, on one sample.
+ALLOWED_DIFFERENCE = 5e-3
+
 
 def widen(model: Any) -> None:
     """Makes every float16 tensor float32, in place; a cast at each float16 input and output keeps the interface."""
@@ -108,12 +113,6 @@ def _widen_tensor(tensor: Any) -> None:
 def _widen_value(value: Any) -> None:
     if value.type.tensor_type.elem_type == FLOAT16:
         value.type.tensor_type.elem_type = FLOAT
-
-
-TRIED_OPSETS = (graphs.NEWEST_QDQ_OPSET, 19, 17, 13)
-LEAST_IR_VERSION = 8
-# Relative, between the original and the prepared float model, on one sample.
-ALLOWED_DIFFERENCE = 5e-3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

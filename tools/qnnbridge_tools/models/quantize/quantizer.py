@@ -30,6 +30,9 @@ _TEXT = 8
 _HAS_NUMPY_TYPE = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13)
 _SHOWN = 4
 
+COMMAND = "qnnbridge quantize"
+PathLike = str | os.PathLike[str]
+
 
 def refuse_unsuitable(model: Any, label: str) -> None:
     """Whatever no option can change."""
@@ -130,10 +133,6 @@ def _dims(value: Any) -> Any:
 def _counts_text(ops: Mapping[str, int]) -> str:
     shown = ", ".join(f"{count} {op}" for op, count in list(ops.items())[:_SHOWN])
     return shown + (" and others" if len(ops) > _SHOWN else "") if ops else "none"
-
-
-COMMAND = "qnnbridge quantize"
-PathLike = str | os.PathLike[str]
 
 
 def quantize_model(

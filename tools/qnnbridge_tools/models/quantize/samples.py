@@ -26,6 +26,10 @@ from qnnbridge_tools.models.shared.sampling import Feeds, random_samples
 SUFFIXES = (".npz", ".npy")
 MAX_NAMES_SHOWN = 8
 
+MOST_HELD_OUT = 10
+LEAST_TO_HOLD_OUT = 3
+FEW_SAMPLES = 10
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CalibrationInput:
@@ -195,11 +199,6 @@ def _fits(shape: tuple[int, ...], want: tuple[int | None, ...]) -> bool:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - MAX_NAMES_SHOWN} more" if len(names) > MAX_NAMES_SHOWN else ""
     return ", ".join(names[:MAX_NAMES_SHOWN]) + more
-
-
-MOST_HELD_OUT = 10
-LEAST_TO_HOLD_OUT = 3
-FEW_SAMPLES = 10
 
 
 class SampleSubset(Sequence[Feeds]):

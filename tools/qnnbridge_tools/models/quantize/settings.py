@@ -37,6 +37,10 @@ _ORT_TYPES: Final[Mapping[str, str]] = {
 }
 _ORT_METHODS: Final[Mapping[str, str]] = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
 
+# Below this, results of classifiers and detectors begin to change.
+POOR_COSINE = 0.99
+QNN_DIFFERS = 0.99
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QuantizeSettings:
@@ -149,11 +153,6 @@ def type_warnings(settings: QuantizeSettings) -> list[str]:
 def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise OptionError(f'There is no {what} "{value}".', fix=f"One of {', '.join(allowed)}.")
-
-
-# Below this, results of classifiers and detectors begin to change.
-POOR_COSINE = 0.99
-QNN_DIFFERS = 0.99
 
 
 def result_warnings(

@@ -25,6 +25,14 @@ SMALL_STEPS = 1.0
 # Below this a value counts as zero: differences are not told relative to it.
 _TINY = 1e-6
 
+# Relative to the largest value of an output. Fusing and folding in float32 moves results by some 1e-6 of it.
+FLOAT32_TOLERANCE = 1e-3
+# For float16 and quantised models, whose rounding steps are that large and may fall the other way.
+LOW_PRECISION_TOLERANCE = 2e-2
+_ROUNDED_OPS = ("QuantizeLinear", "DynamicQuantizeLinear", "com.microsoft.QuantizeLinear")
+_FLOAT16 = 10
+OpenSession = Callable[[], Any]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputComparison:
@@ -162,17 +170,6 @@ def cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
         return 1.0 if scale_a == scale_b else 0.0
     a, b = a / scale_a, b / scale_b
     return float(np.clip(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)), -1.0, 1.0))
-
-
-# Relative to the largest value of an output. Fusing and folding in float32 moves results by some 1e-6 of it.
-FLOAT32_TOLERANCE = 1e-3
-# For float16 and quantised models, whose rounding steps are that large and may fall the other way.
-LOW_PRECISION_TOLERANCE = 2e-2
-
-_ROUNDED_OPS = ("QuantizeLinear", "DynamicQuantizeLinear", "com.microsoft.QuantizeLinear")
-_FLOAT16 = 10
-
-OpenSession = Callable[[], Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,6 +17,10 @@ from qnnbridge_protocol.errors import ORT_ERRORS, BridgeError, Fail, OrtError
 
 PACKAGES = ("numpy", "onnx", "onnxruntime")
 
+_LOG_ERRORS_ONLY, _LOG_FATAL_ONLY = 3, 4
+_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_CPU = ["CPUExecutionProvider"]
+
 
 def require_models_extra(command: str) -> None:
     """Raises one clear error if a package is missing or broken. `command`: the words for the user."""
@@ -38,11 +42,6 @@ def require_models_extra(command: str) -> None:
             cause="Commands that change models work in the application's interpreter and need the extra [models].",
             fix=f'{sys.executable} -m pip install "qnnbridge[models]"',
         )
-
-
-_LOG_ERRORS_ONLY, _LOG_FATAL_ONLY = 3, 4
-_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
-_CPU = ["CPUExecutionProvider"]
 
 
 def quiet_options(*, optimize: bool = False) -> Any:

@@ -19,7 +19,8 @@ from qnnbridge_tools.models.shared.files import TOO_LARGE_FOR_ONE_MESSAGE, insid
 # TensorProto.DataLocation.
 _EXTERNAL = 1
 ONNX_DOMAINS = ("", "ai.onnx")
-_FLOAT16 = 10
+# TensorProto.DataType.
+_FLOAT, _UINT8, _FLOAT16 = 1, 2, 10
 _CONSTANT_TYPES = {
     "value_float": np.float32,
     "value_floats": np.float32,
@@ -30,6 +31,20 @@ _CONSTANT_TYPES = {
 INSERTED_CAST = "InsertedPrecisionFreeCast_"
 # From here on QuantizeLinear itself has 16 and 4 bits; before, they are com.microsoft's.
 NEWEST_QDQ_OPSET = 21
+
+# From here on a value is "never", not a number.
+HUGE_MASK = 1e6
+# exp(-1e4) is 0 in every float type.
+ENOUGH_FOR_MASK = 1e4
+# Through which a mask reaches the scores. Limits of Clip and paddings are not masks.
+MASK_ADDING_OPS = ("Add", "Sub", "Mul", "Where", "Expand")
+# TensorProto.DataType (0: not known), and the shape: None if not even the rank is known, None for a free axis.
+TensorType = tuple[int, tuple[int | None, ...] | None]
+_SAME_SHAPE = frozenset(
+    {"QuantizeLinear", "DequantizeLinear", "Gelu", "QuickGelu", "FastGelu", "BiasGelu", "SkipLayerNormalization"}
+)
+# Larger constants are no sizes or axes, from which shapes could follow.
+SMALL_BYTES = 1 << 12
 
 
 def load(path: Path, *, weights: bool = False) -> Any:
@@ -226,16 +241,6 @@ def strip_inserted_casts(model: Any) -> int:
     return len(casts)
 
 
-# From here on a value is "never", not a number.
-HUGE_MASK = 1e6
-# exp(-1e4) is 0 in every float type.
-ENOUGH_FOR_MASK = 1e4
-
-# Through which a mask reaches the scores. Limits of Clip and paddings are not masks.
-MASK_ADDING_OPS = ("Add", "Sub", "Mul", "Where", "Expand")
-_FLOAT32 = 1
-
-
 def shrink_masks(model: Any) -> int:
     """Makes attention masks among the initializers small enough to be quantised, in place; gives how many there
     were.
@@ -252,7 +257,7 @@ def shrink_masks(model: Any) -> int:
             used_by.setdefault(name, set()).add(node.op_type)
     shrunk = 0
     for tensor in model.graph.initializer:
-        if tensor.data_type != _FLOAT32 or not used_by.get(tensor.name, set()) & set(MASK_ADDING_OPS):
+        if tensor.data_type != _FLOAT or not used_by.get(tensor.name, set()) & set(MASK_ADDING_OPS):
             continue
         if used_by[tensor.name] - set(MASK_ADDING_OPS):
             continue
@@ -267,20 +272,6 @@ def shrink_masks(model: Any) -> int:
         )
         shrunk += 1
     return shrunk
-
-
-# TensorProto.DataType (0: not known), and the shape: None if not even the rank is known, None for a free axis.
-TensorType = tuple[int, tuple[int | None, ...] | None]
-
-
-_FLOAT, _UINT8 = 1, 2
-_SAME_SHAPE = frozenset(
-    {"QuantizeLinear", "DequantizeLinear", "Gelu", "QuickGelu", "FastGelu", "BiasGelu", "SkipLayerNormalization"}
-)
-# TensorProto.DataLocation.
-_ELSEWHERE = 1
-# Larger constants are no sizes or axes, from which shapes could follow.
-SMALL_BYTES = 1 << 12
 
 
 def types_of(model: Any) -> dict[str, TensorType]:
@@ -331,7 +322,7 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
             stub.CopyFrom(tensor)
         else:
             # Marked as external: without data it would read as a tensor of zeros.
-            stub.name, stub.data_type, stub.data_location = tensor.name, tensor.data_type, _ELSEWHERE
+            stub.name, stub.data_type, stub.data_location = tensor.name, tensor.data_type, _EXTERNAL
             stub.dims.extend(tensor.dims)
     return light
 

@@ -19,6 +19,10 @@ from qnnbridge_tools.models.shared.graphs import subgraphs
 
 _ELEMENTS = frozenset(element.value for element in ElementType)
 
+Shapes = Mapping[str, Sequence[int | None]]
+_SYMBOL = re.compile(r"[^\W\d][\w.\-+*/ ()]*")
+_MEANINGLESS = frozenset({"none", "unk", "unknown", "dynamic", "n/a", "dim", "any"})
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FreeAxis:
@@ -154,12 +158,6 @@ def _all_dimensions(graph: Any) -> Iterator[Any]:
         for value in [*inner.input, *inner.output, *inner.value_info]:
             if value.type.HasField("tensor_type"):
                 yield from value.type.tensor_type.shape.dim
-
-
-Shapes = Mapping[str, Sequence[int | None]]
-
-_SYMBOL = re.compile(r"[^\W\d][\w.\-+*/ ()]*")
-_MEANINGLESS = frozenset({"none", "unk", "unknown", "dynamic", "n/a", "dim", "any"})
 
 
 def is_symbol(name: str) -> bool:

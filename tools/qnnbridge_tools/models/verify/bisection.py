@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 _MOST_OUTPUTS = 40
 _TEXT_TYPE = 8
 
+CUTS_AT_ONCE = 6
+MOST_ROUNDS = 12
+# With less left no session is begun.
+_LEAST_S = 1.0
+
 
 class Cutter:
     """Of a model without free dimensions. external_files: names of its weight files."""
@@ -154,12 +159,6 @@ def _uses(node: Any) -> Iterable[str]:
                 for each in graph.node:
                     yield from each.input
                 yield from (value.name for value in graph.output)
-
-
-CUTS_AT_ONCE = 6
-MOST_ROUNDS = 12
-# With less left no session is begun.
-_LEAST_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -19,6 +19,36 @@ from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import feeds
 from qnnbridge_tools.arguments import Dimensions, InputFile, refuse_unknown_of
 
+Array = npt.NDArray[Any]
+# Every seventh value is NaN or infinite: data with some holes in it.
+_EVERY = 7
+_WIDE_BYTES = 4
+BIG_INTEGER = 2**33 + 5
+LARGE = 1e4
+HUGE = 1e5
+TINY = 1e-5
+# Operators that make a tensor as large as a number says: with 2**33 there they ask for gigabytes, or never end.
+SIZE_MAKERS = frozenset(
+    {
+        "ConstantOfShape",
+        "EyeLike",
+        "Expand",
+        "HammingWindow",
+        "HannWindow",
+        "BlackmanWindow",
+        "Loop",
+        "OneHot",
+        "Pad",
+        "RandomNormal",
+        "RandomUniform",
+        "Range",
+        "Resize",
+        "Scan",
+        "Tile",
+        "Upsample",
+    }
+)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GivenInputs:
@@ -123,39 +153,6 @@ def _size_in(given: Sequence[GivenInputs], name: str, axis: int) -> int | None:
         if axis < len(shape):
             return int(shape[axis])
     return None
-
-
-Array = npt.NDArray[Any]
-
-# Every seventh value is NaN or infinite: data with some holes in it.
-_EVERY = 7
-_WIDE_BYTES = 4
-BIG_INTEGER = 2**33 + 5
-LARGE = 1e4
-HUGE = 1e5
-TINY = 1e-5
-
-# Operators that make a tensor as large as a number says: with 2**33 there they ask for gigabytes, or never end.
-SIZE_MAKERS = frozenset(
-    {
-        "ConstantOfShape",
-        "EyeLike",
-        "Expand",
-        "HammingWindow",
-        "HannWindow",
-        "BlackmanWindow",
-        "Loop",
-        "OneHot",
-        "Pad",
-        "RandomNormal",
-        "RandomUniform",
-        "Range",
-        "Resize",
-        "Scan",
-        "Tile",
-        "Upsample",
-    }
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

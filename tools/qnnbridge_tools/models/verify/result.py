@@ -16,6 +16,10 @@ InputKind = Literal["given", "made up", "extreme"]
 InputStatus = Literal["agrees", "differs", "failed", "unchecked", "refused", "skipped"]
 VerificationVerdict = Literal["agrees", "differs", "failed", "not compared"]
 
+# One number has no direction.
+_SEVERAL = 2
+_MARKS = {"agrees": "AGREES", "differs": "DIFFERS", "failed": "FAILED", "not compared": "NOT COMPARED"}
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrapFound:
@@ -151,11 +155,6 @@ class Verification:
             if one.difference.cosine is not None and one.difference.elements > 1
         )
         return min(cosines, default=None)
-
-
-# One number has no direction.
-_SEVERAL = 2
-_MARKS = {"agrees": "AGREES", "differs": "DIFFERS", "failed": "FAILED", "not compared": "NOT COMPARED"}
 
 
 def print_result(result: Verification) -> None:

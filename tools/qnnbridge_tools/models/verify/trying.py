@@ -31,6 +31,9 @@ _FEW = 8
 _OF_INTEGERS = 0.1
 _NARROW_BYTES = 2
 
+_SPREADS = ("values in 0..1", "values with both signs", "zeros")
+_AGAIN_WITHIN = 1e-4
+
 
 def judge(
     names: Sequence[str],
@@ -86,10 +89,6 @@ def _other_remark(one: OutputComparison, expected: Any, tolerance: Tolerance) ->
     if one.elements >= _FEW and one.different <= _OF_INTEGERS * one.elements:
         return ""
     return f"{one.different} of {one.elements} values are other ones"
-
-
-_SPREADS = ("values in 0..1", "values with both signs", "zeros")
-_AGAIN_WITHIN = 1e-4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
