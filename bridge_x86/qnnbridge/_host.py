@@ -32,8 +32,8 @@ from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
+    from qnnbridge._daemon import DaemonAccess
     from qnnbridge._daemon.connector import DaemonConnector
-    from qnnbridge._daemon.start import DaemonAccess
     from qnnbridge._fastpath.arrays import SharedArrays
 
 START_TIMEOUT_S = 60.0
@@ -400,8 +400,8 @@ def default_host() -> Host:
 def _new_default_host() -> Host:
     if not os.environ.get("QNNBRIDGE_HOST"):
         return Host()
+    from qnnbridge._daemon import DaemonAccess
     from qnnbridge._daemon.connect import daemon_by_default, daemon_host
-    from qnnbridge._daemon.start import DaemonAccess
 
     return daemon_host(DaemonAccess()) if daemon_by_default() else Host()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import qnnbridge
-from qnnbridge._daemon.start import DaemonAccess
+from qnnbridge._daemon import DaemonAccess
 from qnnbridge._platform import enlarge_pipe
 from qnnbridge._platform._fds import OwnedFds
 from qnnbridge_daemon.broker import Broker, ClientEnds

@@ -186,8 +186,8 @@ def test_one_that_is_killed_is_told_with_its_log_and_comes_back() -> None:
 
 
 def test_a_caller_whose_time_is_up_does_not_wait_for_the_start() -> None:
+    from qnnbridge._daemon import DaemonAccess
     from qnnbridge._daemon.connect import daemon_host
-    from qnnbridge._daemon.start import DaemonAccess
 
     with daemon_host(DaemonAccess()) as host:
         clock = FairClock()

@@ -7,7 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge._daemon.start import START_TIMEOUT_S, DaemonAccess
+from qnnbridge._daemon import START_TIMEOUT_S, DaemonAccess
 from qnnbridge_protocol.errors import OptionError
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from qnnbridge._daemon import DaemonAccess
 from qnnbridge._daemon.discovery import Discovery, existing_runtime_folder, read_discovery, runtime_folder
-from qnnbridge._daemon.start import DaemonAccess, Starting
+from qnnbridge._daemon.start import Starting
 from qnnbridge._platform import (
     ChildProcess,
     DaemonStream,

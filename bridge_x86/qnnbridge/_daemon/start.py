@@ -2,14 +2,13 @@
 
 Over that pipe, its stderr, it says what became of it: a marker line when it can be connected to, another one when
 there is a daemon already (the lock decides, so ten that are started at once leave one), and plain text if it
-fails. `DaemonAccess` holds the arguments of `qnnbridge.connect`.
+fails.
 
 No thread; a `Starting` belongs to one caller at a time.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import sys
@@ -22,21 +21,6 @@ from typing import Final, Literal
 from qnnbridge._daemon.discovery import make_runtime_folder
 from qnnbridge._platform import Detached, native_machine, start_detached, start_failed, wait_readable
 from qnnbridge_protocol.errors import HostNotFound, HostStartFailed
-
-START_TIMEOUT_S: Final = 60.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DaemonAccess:
-    """start: whether a daemon may be started. python, arguments: how. start_timeout_s: for all of it. any_release:
-    one of a distant release will do: a caller that only ends it need not understand it."""
-
-    start: bool = True
-    python: str | None = None
-    arguments: tuple[str, ...] = ()
-    start_timeout_s: float = START_TIMEOUT_S
-    any_release: bool = False
-
 
 READY: Final = "@qnnbridge-daemon ready"
 # Another daemon holds the lock.

@@ -16,7 +16,6 @@ import datetime
 import json
 import os
 import re
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -43,6 +42,8 @@ def state_dir() -> Path:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a file so that a reader sees the old one or the new one, never a part. Raises `OSError`."""
+    import secrets  # 8 ms, for a case that is rare
+
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
