@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from qnnbridge import errors
     from qnnbridge._buckets.variants import BucketStatus
     from qnnbridge._buckets.verifying import PaddingReport
-    from qnnbridge._compiling.compile import compile  # noqa: A004 - as in qnnbridge.compile(...)
-    from qnnbridge._compiling.result import CompileResult
+    from qnnbridge._compile import compile  # noqa: A004 - as in qnnbridge.compile(...)
+    from qnnbridge._create import CacheWarning
     from qnnbridge._daemon.connect import connect
-    from qnnbridge._host import Host, HostInfo, HostStats, default_host
+    from qnnbridge._host import Host, HostStats, default_host
     from qnnbridge._io_binding import IOBinding
     from qnnbridge._node import ModelMetadata, NodeArg
     from qnnbridge._option_fields import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtAllocatorType
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from qnnbridge._sparse_tensor import SparseTensor
     from qnnbridge._supervision.restart_policy import RecycleAfter, RestartPolicy
     from qnnbridge.errors import BridgeError
-    from qnnbridge_host.cache.status import CacheStatus, CacheWarning
     from qnnbridge_protocol.limits import Limits
-    from qnnbridge_protocol.specs import Placement
+    from qnnbridge_protocol.model_records import CacheStatus, CompileResult
+    from qnnbridge_protocol.specs import HostInfo, Placement
     from qnnbridge_protocol.tensors import Typed
 
 _HOMES = {
     "BridgeError": "qnnbridge.errors",
     "BucketStatus": "qnnbridge._buckets.variants",
-    "CacheStatus": "qnnbridge_host.cache.status",
-    "CacheWarning": "qnnbridge_host.cache.status",
-    "CompileResult": "qnnbridge._compiling.result",
+    "CacheStatus": "qnnbridge_protocol.model_records",
+    "CacheWarning": "qnnbridge._create",
+    "CompileResult": "qnnbridge_protocol.model_records",
     "CpuFallbackWarning": "qnnbridge._session",
     "ExecutionMode": "qnnbridge._option_fields",
     "ExecutionOrder": "qnnbridge._option_fields",
     "GraphOptimizationLevel": "qnnbridge._option_fields",
     "Host": "qnnbridge._host",
-    "HostInfo": "qnnbridge._host",
+    "HostInfo": "qnnbridge_protocol.specs",
     "HostStats": "qnnbridge._host",
     "IOBinding": "qnnbridge._io_binding",
     "InferenceSession": "qnnbridge._session",
@@ -67,7 +67,7 @@ _HOMES = {
     "SessionOptions": "qnnbridge._session_options",
     "SparseTensor": "qnnbridge._sparse_tensor",
     "Typed": "qnnbridge_protocol.tensors",
-    "compile": "qnnbridge._compiling.compile",
+    "compile": "qnnbridge._compile",
     "connect": "qnnbridge._daemon.connect",
     "default_host": "qnnbridge._host",
 }

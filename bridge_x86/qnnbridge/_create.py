@@ -1,85 +1,225 @@
-"""Makes a session in one host: the request, the answer, and the cause of a failure from the host's log.
+"""Makes a session in one host: the request, what the host tells meanwhile, the answer, the cause of a failure.
 
-What the first run needs is loaded while the host is busy with the session: both take as long as numpy.
-Owns nothing: the caller keeps the session's number and releases it. Any thread.
+The host reads the model, asks its cache and compiles; this side follows by PHASE and EVENT frames, so that a death
+is booked on the right model or entry. Owns nothing: the caller keeps the session's number and releases it.
+Any thread.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+import os
+import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._transport.channel import CallContext, Deadline
-from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
+from qnnbridge_protocol.frames import Frame, Kind, desync
+from qnnbridge_protocol.model_records import CacheReply, EntryFault, ModelDescription, ModelIdentity, Notice
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge._daemon.session import DaemonSession
     from qnnbridge._host import Host
+    from qnnbridge._recipe import SessionRecipe
     from qnnbridge._transport.host_process import HostProcess
 
+_log = logging.getLogger("qnnbridge.session")
+_cache_log = logging.getLogger("qnnbridge.cache")
+
+# How long to wait for the host's log lines of a failed creation.
 LOG_TIMEOUT_S: Final = 1.0
-"""How long to wait for the host's log lines of a failed creation."""
+
+# Environment variable: ``warn`` lets a compiled model through that cannot run by all that is known of it.
+CONTEXT_CHECK_VARIABLE: Final = "QNNBRIDGE_CONTEXT_CHECK"
+FIRST_WORD_S: Final = 2.0
+WORD_EVERY_S: Final = 15.0
+# From here on the words are warnings: people see those.
+LOUD_S: Final = 15.0
+
+_STAGES: Final = {
+    "waiting": "{}: waiting for another process that compiles it",
+    "compiling": "{} is being compiled for QNN; it is kept for next time",
+}
+
+_PACKAGE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+_said: set[str] = set()
+_said_lock = threading.Lock()
+
+
+class CacheWarning(UserWarning):
+    """The cache of compiled models cannot be used; sessions are made without it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """What a host is told.
+    """What a host is told besides the recipe.
 
-    data: of a model that has no path. dynamic: options to set at once. seed: of random operators, if one was set.
-    shared: what a daemon is told besides, and says.
+    spec: the recipe's, or what is left of it. dynamic: options to set at once. again: the session was made before,
+    so nothing is compiled for it now. cached: it may come from the cache. quarantined: fingerprints that are
+    refused. invalid_entries: of the cache, that killed a host. retry, kill_after_s: for a daemon.
     """
 
+    recipe: SessionRecipe
     spec: SessionSpec
-    initializers: Sequence[Any]
-    data: bytes | None
     dynamic: Mapping[str, str]
-    seed: int | None = None
-    shared: DaemonSession | None = None
+    again: bool = False
+    cached: bool = True
+    quarantined: Sequence[str] = ()
+    invalid_entries: Sequence[EntryFault] = ()
+    retry: int = 0
+    kill_after_s: float | None = None
+
+    def message(self, deadline: float | None) -> tuple[dict[str, Any], tuple[Any, ...]]:
+        """Header and buffers."""
+        recipe = self.recipe
+        described, buffers = encoded(recipe.initializers)
+        header: dict[str, Any] = {
+            "op": "session.create",
+            "spec": self.spec.to_wire(),
+            "initializers": described,
+            "folder": recipe.folder,
+            "retry": self.retry,
+        }
+        if self.cached:
+            settings = dataclasses.replace(recipe.cache_settings(), load_only=self.again)
+            header["cache"] = settings.to_wire()
+        if recipe.identity is not None:
+            header |= {"fingerprint": recipe.fingerprint, "files": [list(file) for file in recipe.identity.files]}
+        if self.dynamic:
+            header["dynamic"] = dict(self.dynamic)
+        if recipe.seed is not None:
+            header["seed"] = recipe.seed
+        if self.quarantined:
+            header["quarantined"] = list(self.quarantined)
+        if self.invalid_entries:
+            header["invalid_entries"] = [entry.to_wire() for entry in self.invalid_entries]
+        check = recipe.context_check or os.environ.get(CONTEXT_CHECK_VARIABLE)
+        if check:
+            header["context_check"] = check
+        if self.kill_after_s is not None:
+            header["kill_after_s"] = self.kill_after_s
+        if deadline is not None:
+            header["budget_s"] = max(1.0, deadline - time.monotonic())
+        if recipe.spec.model_path is None:
+            buffers += (recipe.data or b"",)  # behind the tensors
+        return header, buffers
 
 
-def make_session(
-    host: Host, process: HostProcess, making: CreateRequest, context: CallContext, deadline: float | None
-) -> tuple[int, SessionInfo]:
-    """The session's number in `process`, and what it is. Raises what the host raises, with the cause from its log.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Created:
+    """The host's answer.
+
+    number: of the session. blame: the fingerprint on which a later death is booked. shared: another application of
+    the daemon has the same session.
+    """
+
+    number: int
+    info: SessionInfo
+    model: ModelIdentity
+    cache: CacheReply
+    blame: str
+    notices: tuple[Notice, ...] = ()
+    shared: bool = False
+
+    @classmethod
+    def from_wire(cls, header: Mapping[str, Any]) -> Created:
+        try:
+            model = ModelIdentity.from_wire(header["model"])
+            return cls(
+                int(header["session"]),
+                SessionInfo.from_wire(header["info"]),
+                model,
+                CacheReply.from_wire(header["cache"]),
+                str(header.get("blame") or model.fingerprint),
+                tuple(Notice.from_wire(notice) for notice in header.get("notices") or ()),
+                header.get("shared") is True,
+            )
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"a reply to session.create without a proper description ({error})") from None
+
+
+class RequestNews:
+    """Follows one request by its PHASE and EVENT frames. Written by the thread that reads the connection.
+
+    label, fingerprint: of the model or the entry that native code works on. entry: key and id of the entry of the
+    cache. stage: what the host does without native code: waiting, compiling, validating; empty in a native step.
+    """
+
+    def __init__(self, label: str, on_progress: Callable[[str, float], None]) -> None:
+        self.label = label
+        self.fingerprint = ""
+        self.entry: tuple[str, str] | None = None
+        self.stage = ""
+        self._on_progress = on_progress
+
+    def __call__(self, frame: Frame) -> None:
+        told = frame.header
+        if type(told.get("label")) is str:
+            self.label = told["label"]
+        if frame.kind is Kind.PHASE:
+            self.stage = ""
+            if type(told.get("fingerprint")) is str:
+                self.fingerprint = told["fingerprint"]
+                entry = told.get("entry")
+                self.entry = (str(entry["key"]), str(entry["id"])) if isinstance(entry, Mapping) else None
+        elif told.get("event") == "progress":
+            self.stage, seconds = str(told.get("stage")), told.get("seconds")
+            self.report(self.stage, float(seconds) if isinstance(seconds, (int, float)) else 0.0)
+
+    def report(self, stage: str, seconds: float) -> None:
+        try:
+            self._on_progress(stage, seconds)
+        except Exception:  # noqa: BLE001 - showing progress must not decide whether the work succeeds
+            _log.exception("on_progress failed")
+
+
+class WaitLog:
+    """Says now and then in the log how long the host waits or compiles."""
+
+    def __init__(self, label: Callable[[], str]) -> None:
+        self._label = label
+        self._stage = ""
+        self._next_s = FIRST_WORD_S
+
+    def __call__(self, stage: str, seconds: float) -> None:
+        if stage != self._stage:
+            self._stage, self._next_s = stage, FIRST_WORD_S
+        if seconds < self._next_s or stage not in _STAGES:
+            return
+        self._next_s = seconds + WORD_EVERY_S
+        level = logging.WARNING if seconds >= LOUD_S else logging.INFO
+        _cache_log.log(level, "%s (%.0f s so far)", _STAGES[stage].format(self._label()), seconds)
+
+
+def create(
+    host: Host,
+    process: HostProcess,
+    request: CreateRequest,
+    context: CallContext,
+    deadline: float | None,
+    news: RequestNews,
+    while_busy: Callable[[], None],
+) -> Created:
+    """Make the session in `process`. Raises what the host raises, with the cause from its log.
 
     A session of which the answer is not waited for is released with a later call.
+    while_busy: called when the request has been sent.
     """
-    buffers: tuple[Any, ...] = ()
-    initializers: list[Any] = []
-    if making.initializers:
-        from qnnbridge_protocol.values import Encoder
-
-        encoder = Encoder()
-        initializers = [encoder.add(value) for value in making.initializers]
-        buffers = tuple(encoder.buffers)
-    header: dict[str, Any] = {
-        "op": "session.create",
-        "spec": making.spec.to_wire(),
-        "initializers": initializers,
-    }
-    if making.dynamic:
-        header["dynamic"] = dict(making.dynamic)
-    if making.seed is not None:
-        header["seed"] = making.seed
-    if making.shared is not None:
-        header |= making.shared.request()
-    if making.data is not None:
-        # Behind the tensors.
-        buffers += (making.data,)
-    if deadline is not None:
-        header["budget_s"] = max(1.0, deadline - time.monotonic())
+    header, buffers = request.message(deadline)
     request_id: list[int] = []
 
     def on_sent(number: int) -> None:
         request_id.append(number)
-        from qnnbridge import _preload as needed_by_runs  # noqa: F401 - while the host is busy
+        while_busy()
 
     try:
         with host.gate(context, deadline):
-            frame = process.call(header, buffers, deadline, context, on_sent)
+            frame = process.call(header, buffers, deadline, context, on_sent, news)
     except (Deadline, KeyboardInterrupt):
         # It may be made all the same; its number is that of the request.
         for number in request_id:
@@ -89,10 +229,82 @@ def make_session(
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr
 
         raise enrich_from_stderr(error, process.stderr, request_id, LOG_TIMEOUT_S) from None
-    if making.shared is not None:
-        making.shared.made(frame.header)
-    info = SessionInfo.from_wire(frame.header["info"])
-    return int(frame.header["session"]), _with_cause(info, process, request_id[-1])
+    created = Created.from_wire(frame.header)
+    return dataclasses.replace(created, info=_with_cause(created.info, process, request_id[-1]))
+
+
+def identify(host: Host, recipe: SessionRecipe, deadline: float | None) -> ModelDescription:
+    """What the host reads in the model, without loading it. Raises what a model that cannot be read raises."""
+    header: dict[str, Any] = {"op": "model.identify", "folder": recipe.folder}
+    header["cache"] = recipe.cache_settings().to_wire()
+    header["config_entries"] = dict(recipe.spec.config_entries)
+    if recipe.spec.model_path is not None:
+        header["path"] = recipe.spec.model_path
+    timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+    reply = host.call(header, timeout, () if recipe.spec.model_path is not None else (recipe.data or b"",))
+    try:
+        return ModelDescription.from_wire(reply.header)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise desync(f"a reply to model.identify without a proper description ({error})") from None
+
+
+def encoded(values: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
+    """Tensors as they travel: their descriptions and their buffers."""
+    if not values:
+        return [], ()
+    from qnnbridge_protocol.values import Encoder
+
+    encoder = Encoder()
+    return [encoder.add(value) for value in values], tuple(encoder.buffers)
+
+
+def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | None:
+    """The error for a caller whose time was over while no native code of the host worked for it, else ``None``."""
+    seconds = f" within {timeout_s:g} s" if timeout_s is not None else ""
+    if news.stage == "waiting":
+        return DeadlineExceeded(
+            f"The time for {news.label} was over while another process was compiling it.",
+            fix="Give it more time (timeout=): it is compiled once, and then loaded in milliseconds.",
+            details={"state": "not-started", "model": news.label},
+        )
+    if news.stage == "compiling":
+        return DeadlineExceeded(
+            f"{news.label} was not compiled{seconds}; the compiler was ended.",
+            cause="Compiling takes from a second to many minutes, and cannot be interrupted in any other way.",
+            fix="Give it more time (timeout=, --timeout), or none for as long as it takes.",
+            details={"state": "stopped", "model": news.label},
+        )
+    if news.stage == "validating":
+        return DeadlineExceeded(
+            f"{news.label} was compiled, and the time was over before the result was compared with the CPU.",
+            cause="The time that was given is for both; a large model takes longest on the CPU.",
+            fix="Give it more time (timeout=, --timeout), or leave the comparison out (validate=False, "
+            "--no-validate); nothing was written.",
+            details={"state": "stopped", "model": news.label},
+        )
+    return None
+
+
+def show_notices(notices: Sequence[Notice]) -> None:
+    """What the host has to say of the model goes to the log, of the cache as a warning once in a process."""
+    for notice in notices:
+        if notice.kind == "model":
+            _log.warning("%s", notice.text)
+        else:
+            _say_once(notice.text)
+
+
+def _say_once(text: str) -> None:
+    """A warning at the line of the application that led here, and one in the log."""
+    with _said_lock:
+        if text in _said:
+            return
+        _said.add(text)
+    _cache_log.warning("%s", text)
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, CacheWarning, stacklevel=level)
 
 
 def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> SessionInfo:

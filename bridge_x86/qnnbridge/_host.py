@@ -21,7 +21,7 @@ from qnnbridge._launch.interpreter import HostInterpreter, find_host, host_comma
 from qnnbridge._platform import default_spawner
 from qnnbridge._supervision.blame import Blame, IsolationLock
 from qnnbridge._supervision.deadlines import deadline_after
-from qnnbridge._supervision.deaths import Investigator
+from qnnbridge._supervision.deaths import DeathHandler, Investigator
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, RestartPolicy
 from qnnbridge._supervision.supervisor import Supervisor
@@ -30,6 +30,8 @@ from qnnbridge._transport.host_process import HostProcess, Launch
 from qnnbridge_protocol.errors import DeadlineExceeded
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.limits import Limits
+from qnnbridge_protocol.model_records import EntryFault
+from qnnbridge_protocol.specs import HostInfo
 
 if TYPE_CHECKING:
     from qnnbridge._daemon import DaemonAccess
@@ -38,35 +40,6 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 60.0
 INFO_TIMEOUT_S = 60.0
-
-
-@dataclasses.dataclass(frozen=True)
-class HostInfo:
-    """What the host says of itself.
-
-    machine: architecture of the host's process. startup_seconds: from its start to its HELLO.
-    versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, as far as installed.
-    providers: execution providers that ONNX Runtime has there. devices: QNN devices, as ONNX Runtime lists them.
-    simulator: whether QNN computes on the x86 simulator; ``None`` without QNN.
-    build: ONNX Runtime's own words on how it was built. ort_folder: where its package is installed.
-    library_folder: where the QNN libraries are; ``None`` without QNN.
-    """
-
-    pid: int
-    machine: str
-    python: str
-    executable: str
-    qnnbridge: str
-    platform: str
-    generation: int
-    startup_seconds: float
-    versions: Mapping[str, str]
-    providers: tuple[str, ...] = ()
-    devices: tuple[Mapping[str, Any], ...] = ()
-    simulator: bool | None = None
-    build: str = ""
-    ort_folder: str = ""
-    library_folder: str | None = None
 
 
 @dataclasses.dataclass
@@ -161,15 +134,17 @@ class Host:
         self.interpreter: HostInterpreter | None = None
         """The interpreter that was chosen; ``None`` before the first start."""
         blame = Blame()
-        self.supervisor = Supervisor(
-            self._launch,
-            self._connector or default_spawner(),
-            restart or (RestartPolicy() if self._connector is None else self._connector.policy),
-            Investigator(blame, Quarantine(), CrashReports())
-            if self._connector is None
-            else self._connector.inquest,
-            *(() if self._connector is None else (self._connector.reach,)),
-        )
+        self.quarantine: Quarantine | None = None
+        """``None`` for the daemon, which keeps its own."""
+        if self._connector is None:
+            self.quarantine = Quarantine()
+            death_handler: DeathHandler = Investigator(blame, self.quarantine, CrashReports())
+            self.supervisor = Supervisor(self._launch, default_spawner(), restart or RestartPolicy(), death_handler)
+        else:
+            connector = self._connector
+            self.supervisor = Supervisor(
+                self._launch, connector, restart or connector.policy, connector.inquest, connector.reach
+            )
         self.blame = blame
         self._solo = IsolationLock(blame)
         self.sharing = default_sharing(shared_memory, spin)
@@ -182,6 +157,8 @@ class Host:
         models that are suspected."""
         self._info: HostInfo | None = None
         self.cache_counters = CacheCounters()
+        self.invalid_entries: dict[tuple[str, str], EntryFault] = {}
+        """Entries of the cache (key, id) that killed a host, until the next one has been told."""
         _open_hosts.add(self)
 
     # --- life ---
@@ -321,14 +298,25 @@ class Host:
                     self.sharing.collect = self._arrays.collect
         return self._arrays
 
-    def call(self, header: dict[str, Any], timeout: float | None = None) -> Frame:
+    def twin(self) -> Host:
+        """A new host, not started yet, that is started the same way."""
+        return Host(
+            self._python,
+            env=self._env,
+            cwd=self._cwd,
+            start_timeout=self._start_timeout,
+            limits=self._limits,
+            _command=self._command,
+        )
+
+    def call(self, header: dict[str, Any], timeout: float | None = None, buffers: tuple[Any, ...] = ()) -> Frame:
         """An operation on the host itself; repeated once if the host dies meanwhile."""
         deadline = deadline_after(timeout)
         last = False
         while True:
             process = self._process(deadline)
             try:
-                return process.call(header, deadline=deadline, context=CallContext(str(header.get("op"))))
+                return process.call(header, buffers, deadline, CallContext(str(header.get("op"))))
             except Deadline:
                 raise DeadlineExceeded(f"The host did not answer within {timeout:g} s.") from None
             except ChannelRetired:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from qnnbridge._buckets.api import Bucketable
 from qnnbridge._node import ModelMetadata, NodeArg
-from qnnbridge_host.cache.status import CacheStatus
+from qnnbridge_protocol.model_records import CacheStatus
 from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:

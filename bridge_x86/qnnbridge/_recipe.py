@@ -1,29 +1,68 @@
-"""`SessionRecipe`: all that a session is made from. The application keeps it to make the session again. Frozen."""
+"""`SessionRecipe`: all that a session is made from. The application keeps it to make the session again.
+
+The host reads the model; this side keeps its path or its bytes, and the facts that the host told of it when the
+session was made first. Frozen; any thread.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any
 
-from qnnbridge._providers import CPU, QNN
-from qnnbridge_host.model.source import ModelSource
-from qnnbridge_protocol.specs import SessionSpec
+from qnnbridge_protocol.cache_settings import cache_settings
+from qnnbridge_protocol.model_path import absolute_model_path
+from qnnbridge_protocol.model_records import CacheSettings, ModelIdentity
+from qnnbridge_protocol.specs import CPU, QNN, SessionSpec
+
+# path (or hash of the bytes), size, date in nanoseconds
+Source = tuple[str, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
 class SessionRecipe:
     """All that a session is made from.
 
-    cache: whether a compiled model may be loaded in the place of `source`: ``None`` leaves that to the cache.
-    seed: of random operators; ``None`` leaves it to ONNX Runtime.
+    Args:
+        spec: options, providers and the model's absolute path.
+        data: the bytes of a model without a path.
+        initializers: values of the initializers that `spec` names.
+        cache: whether a compiled model may be loaded in place of the model; ``None`` leaves that to the cache. The
+            daemon has the settings of the application that asks.
+        seed: of random operators; ``None`` leaves it to ONNX Runtime.
+        folder: from where paths inside of a model given as bytes count.
+        identity: what the host told of the model, ``None`` before it was asked.
+        context_check: whether a compiled model that cannot run is refused; default as the environment says.
     """
 
-    source: ModelSource
     spec: SessionSpec
+    data: bytes | None = None
     initializers: Sequence[Any] = ()
-    cache: bool | None = False
+    cache: bool | CacheSettings | None = False
     seed: int | None = None
+    folder: str = dataclasses.field(default_factory=os.getcwd)
+    identity: ModelIdentity | None = None
+    context_check: str | None = None
+
+    @property
+    def label(self) -> str:
+        """How messages call the model."""
+        if self.identity is not None:
+            return self.identity.label
+        if self.spec.model_path is None:
+            return f"<{len(self.data or b'')} bytes>"
+        return os.path.basename(self.spec.model_path)
+
+    @property
+    def fingerprint(self) -> str:
+        """Empty before the host has told it."""
+        return self.identity.fingerprint if self.identity is not None else ""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the model is known to be compiled for QNN: no other provider can read it."""
+        return self.identity is not None and self.identity.compiled
 
     @property
     def on_cpu(self) -> bool:
@@ -39,8 +78,44 @@ class SessionRecipe:
     @property
     def options_hash(self) -> str:
         """Of everything but the model, so that a change of options is another case."""
-        import hashlib
-        import json
+        return self.spec.options_hash
 
-        spec = dataclasses.replace(self.spec, model_path=None, model_files=()).to_wire()
-        return hashlib.sha256(json.dumps(spec, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    def cache_settings(self) -> CacheSettings:
+        """What the host is told of the cache: the environment is read each time."""
+        return self.cache if isinstance(self.cache, CacheSettings) else cache_settings(wanted=self.cache)
+
+    def source(self, fingerprint: str) -> Source | None:
+        """Where the model with this fingerprint was read from: recognizes it before it is read again."""
+        path = self.spec.model_path
+        if path is None:
+            # Of bytes the fingerprint is the hash, unless there are files beside them.
+            return fingerprint, len(self.data or b""), 0
+        try:
+            status = os.stat(path)
+        except OSError:
+            return None
+        return path, status.st_size, status.st_mtime_ns
+
+    def was_read_from(self, source: Source) -> bool:
+        """Whether `source` is what `source()` says of this model now. Bytes are hashed if their number fits."""
+        if self.spec.model_path is not None:
+            return source == self.source("")
+        if self.data is None or source[1:] != (len(self.data), 0):
+            return False
+        import hashlib
+
+        return hashlib.sha256(self.data).hexdigest() == source[0]
+
+    def forget_model(self) -> SessionRecipe:
+        """The recipe for the model as it will be then, without what is known of it now."""
+        return dataclasses.replace(self, identity=None)
+
+
+def model_parts(path_or_bytes: object) -> tuple[str | None, bytes | None]:
+    """The absolute path of a model or its bytes. Raises what `absolute_model_path` raises, and `TypeError`."""
+    if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
+        return None, bytes(path_or_bytes)
+    if not isinstance(path_or_bytes, (str, os.PathLike)):
+        # ONNX Runtime's own words.
+        raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
+    return absolute_model_path(path_or_bytes), None

@@ -8,49 +8,73 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._create import LOG_TIMEOUT_S as LOG_TIMEOUT_S
-from qnnbridge._create import CreateRequest, make_session
-from qnnbridge._daemon.session import KILL_ANSWER_S
-from qnnbridge._recipe import SessionRecipe as SessionRecipe
-from qnnbridge._replay import BadEntry, ReplayingSession
+from qnnbridge._create import (
+    Created,
+    CreateRequest,
+    RequestNews,
+    WaitLog,
+    create,
+    identify,
+    show_notices,
+    too_late,
+)
+from qnnbridge._recipe import SessionRecipe
+from qnnbridge._replay import ReplayingSession
 from qnnbridge._session_profile import SessionProfile, profile_lost
-from qnnbridge._supervision.deadlines import OnDeadline as OnDeadline
-from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._supervision.deadlines import OnDeadline, deadline_after
 from qnnbridge._terminate_relay import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
-from qnnbridge_host.model.checks import before_session
 from qnnbridge_protocol.errors import BridgeError, Closed
 from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.model_records import CacheReply, ModelDescription
+from qnnbridge_protocol.specs import RunSpec, SessionInfo
 
 if TYPE_CHECKING:
     from qnnbridge._fastpath.failure import FastCallFailed
     from qnnbridge._host import Host
     from qnnbridge._transport.host_process import HostProcess
-    from qnnbridge_host.cache.loadable import Loadable
     from qnnbridge_protocol.elements import ValueType
 
-_log = logging.getLogger("qnnbridge.session")
-
+# Tell sessions apart for the counting of creations.
 _keys = itertools.count(1)
-"""Tell sessions apart for the counting of creations."""
 
+# In the place of a generation: it was in a host, and is in none.
 UNLOADED = -1
-"""In the place of a generation: it was in a host, and is in none."""
+
+# How long a daemon's answer is waited for after the time at which it is to end its NPU host.
+KILL_ANSWER_S = 0.5
 
 
 class RemoteSession(ReplayingSession):
     """See the module. Any thread may call."""
 
-    def __init__(self, host: Host, manifest: SessionRecipe, *, retry: int, timeout_s: float | None) -> None:
-        super().__init__(host, manifest, retry=retry)
+    def __init__(
+        self,
+        host: Host,
+        recipe: SessionRecipe,
+        *,
+        retry: int,
+        timeout_s: float | None,
+        on_progress: Callable[[str, float], None] | None = None,
+        while_busy: Callable[[], None] = lambda: None,
+    ) -> None:
+        """on_progress: told what the host does for a creation without native code, and for how many seconds.
+
+        while_busy: called while a host makes the session.
+        """
+        super().__init__(host, recipe, retry=retry)
         self.timeout_s = timeout_s
+        self._on_progress = on_progress
+        self._while_busy = while_busy
+        self._kill_at: float | None = None
+        """When a daemon is to end its NPU host if that still works on the creation."""
         self.info: SessionInfo
+        self.is_shared = False
+        """Whether another application of the daemon has the same session."""
         self._key = str(next(_keys))
         self._dynamic: dict[str, str] = {}
         self.session_id = 0
@@ -59,20 +83,25 @@ class RemoteSession(ReplayingSession):
 
     def may_go_quick(self, retry: int | None, on_deadline: OnDeadline) -> bool:
         """Whether a call with these may go by a line, where there is no word for them to a daemon."""
-        return self._shared is None or (retry in (None, self.retry) and on_deadline == "raise")
+        return not self.host.is_daemon or (retry in (None, self.retry) and on_deadline == "raise")
 
     def open(self, timeout_s: float | None, on_deadline: OnDeadline) -> SessionInfo:
         """Make the session. Raises what the host raises, with the cause from its log."""
         deadline = deadline_after(timeout_s)
-        if self._shared is not None and on_deadline == "kill" and deadline is not None:
+        if self.host.is_daemon and on_deadline == "kill" and deadline is not None:
             # Of what others use as well only the owner may be the end.
-            self._shared.kill_at, on_deadline = deadline, "raise"
+            self._kill_at, on_deadline = deadline, "raise"
             deadline += KILL_ANSWER_S
-        self._prepare_entry(deadline)
         self.with_retry(self._id_in, timeout_s, self.retry, on_deadline, self._create_context, deadline)
-        if self._shared is not None:
-            self._shared.kill_at = None
+        self._kill_at = None
         return self.info
+
+    def describe(self, deadline: float | None) -> ModelDescription:
+        """What the model says of itself; the recipe knows it from now on."""
+        found = identify(self.host, self.recipe, deadline)
+        self.recipe = dataclasses.replace(self.recipe, identity=found.model)
+        self._book_on(found.model.fingerprint, found.model.label)
+        return found
 
     def run(
         self,
@@ -140,8 +169,6 @@ class RemoteSession(ReplayingSession):
             return
         self.live = self.fast_call = None
         self._closed = True  # whoever is making it this moment looks at that, and releases what it made
-        if self._cache is not None:
-            self._cache.close()
         process = self.host.supervisor.running
         if process is not None and process.generation == self._generation:
             try:
@@ -177,9 +204,11 @@ class RemoteSession(ReplayingSession):
             if only_in is not None and process.generation != only_in:
                 raise profile_lost()
             request = {**header, "session": self._id_in(process, deadline)}
-            if self._shared is not None:
-                request |= self._shared.of_call(retries, deadline if kill else None)
-                deadline = deadline + KILL_ANSWER_S if kill and deadline is not None else deadline
+            if self.host.is_daemon:
+                request["retry"] = retries
+                if kill and deadline is not None:
+                    request["kill_after_s"] = _seconds_until(deadline)
+                    deadline += KILL_ANSWER_S
             context = self._context_of(
                 header["op"]
             )  # the session may be another than at the attempt before, on the CPU
@@ -189,7 +218,7 @@ class RemoteSession(ReplayingSession):
         if self._closed:
             raise Closed("The session is closed.", fix="Create a new one.")
         retries = self.retry if retry is None else retry
-        kill = self._shared is not None and on_deadline == "kill"
+        kill = self.host.is_daemon and on_deadline == "kill"
         deadline = None if failed is None else failed.deadline
         context = self._context_of(header["op"])
         result = self.with_retry(
@@ -211,31 +240,62 @@ class RemoteSession(ReplayingSession):
             raise Deadline("not-started")
         try:
             if process.generation != self._generation:
-                if self._generation:
-                    self.manifest.source.check_unchanged()
                 self._create(process, deadline)
             return self.session_id
         finally:
             self._lock.release()
 
     def _create(self, process: HostProcess, deadline: float | None) -> None:
-        manifest = self.manifest
-        spec = self._profile.to_make(manifest.spec)
-        # A compiled model that is broken, or made for another machine, may kill the host: it never gets there.
-        if self._shared is None:
-            self._look_at_compiled_model(process)
-        entry = self._cache.loadable() if self._cache is not None and not manifest.on_cpu else None
-        if entry is None:
-            self._book_on(manifest.source.fingerprint)
-            source, seed = manifest.source, manifest.seed
-            making = CreateRequest(spec, manifest.initializers, source.data, self._dynamic, seed, self._shared)
-            number, info = make_session(self.host, process, making, self._create_context, deadline)
-        else:
-            self._book_on(entry.fingerprint)
-            number, info = self._load(process, deadline, entry, spec)
-        self.info, self.session_id, self._generation = info, number, process.generation
-        self._note_part_of_qnn(info.placement)
+        host, recipe, again = self.host, self.recipe, bool(self._generation)
+        if host.blame.active and not recipe.fingerprint and not host.is_daemon:
+            # A suspect runs alone; for that it must be known which model this is.
+            self.describe(deadline)
+            recipe = self.recipe
+        spec = self._profile.to_make(recipe.spec)
+        invalid = dict(host.invalid_entries)
+        request = CreateRequest(
+            recipe,
+            spec,
+            self._dynamic,
+            again=again,
+            cached=not again or self._from_cache,
+            quarantined=host.quarantine.fingerprints(self.context.options_hash)
+            if host.quarantine is not None
+            else (),
+            invalid_entries=tuple(invalid.values()),
+            retry=self.retry,
+            kill_after_s=None if self._kill_at is None else _seconds_until(self._kill_at),
+        )
+        news = RequestNews(recipe.label, self._on_progress or WaitLog(lambda: news.label))
+        if recipe.fingerprint:
+            self._book_on(recipe.fingerprint, recipe.label)
+        try:
+            created = create(host, process, request, self._create_context, deadline, news, self._while_busy)
+        except Deadline:
+            error = too_late(news, self.timeout_s)
+            if error is not None:
+                raise error from None
+            raise
+        finally:
+            if news.fingerprint:
+                self._book_on(news.fingerprint, news.label)
+                self._entry = news.entry
+                if news.entry is None:
+                    self._remember_source(news.fingerprint)
+        for entry in invalid:
+            host.invalid_entries.pop(entry, None)
+        self._made(process, created, again=again)
         self._profile.made(spec, process.generation)
+
+    def _made(self, process: HostProcess, created: Created, *, again: bool) -> None:
+        self.recipe = dataclasses.replace(self.recipe, identity=created.model)
+        self._remember_source(created.model.fingerprint)
+        self._book_on(created.blame, created.model.label)
+        self._count(created.cache, again=again)
+        show_notices(created.notices)
+        self.info, self.session_id, self._generation = created.info, created.number, process.generation
+        self.is_shared = created.shared
+        self._note_part_of_qnn(self.info.placement)
         self.live, self.fast_call = process, None
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
@@ -244,31 +304,27 @@ class RemoteSession(ReplayingSession):
             self.host.release_later(self._generation, self.session_id)
         self.host.recycler.created(process.generation, self._key)
         self.host.supervisor.good_reply(self._create_context, "creating")
-        if self._cache is not None and entry is None:
-            self._cache.made_without(self.info)
 
-    def _look_at_compiled_model(self, process: HostProcess) -> None:
-        """Raises `ContextUnusable`."""
-        manifest = self.manifest
-        for warning in before_session(
-            manifest.source, manifest.spec.providers, process.peer, manifest.spec.config_entries
-        ):
-            _log.warning("%s", warning)
+    def _count(self, cache: CacheReply, *, again: bool) -> None:
+        """What the cache did goes to the status of the session and to the counters of the host."""
+        was_from_cache = self._from_cache
+        self._entry = (cache.key, cache.id) if cache.key is not None and cache.id is not None else None
+        self._from_cache = self._entry is not None
+        if not again:
+            self.cache_status = cache.status
+        elif was_from_cache and not self._from_cache:
+            reason = self._entry_fault or cache.reason
+            self.cache_status = dataclasses.replace(self.cache_status, state="off", reason=reason)
+        self._entry_fault = ""
+        if self.host.is_daemon:
+            return
+        counters = self.host.cache_counters
+        counters.set_aside += cache.set_aside
+        counters.problem = cache.problem or counters.problem
+        if not again:
+            counters.hits += cache.state == "hit"
+            counters.misses += cache.state == "miss"
 
-    def _load(
-        self, process: HostProcess, deadline: float | None, entry: Loadable, spec: SessionSpec
-    ) -> tuple[int, SessionInfo]:
-        """Make the session from the compiled model of the cache. Raises `BadEntry` if that does not work."""
-        assert self._cache is not None
-        making = CreateRequest(entry.spec(spec), (), None, self._dynamic, self.manifest.seed)
-        try:
-            number, loaded = make_session(self.host, process, making, self._create_context, deadline)
-        except BridgeError as error:
-            if not self._cache.load_failed(error):
-                raise
-            raise BadEntry from error
-        info = self._cache.loaded(entry, loaded)
-        if info is None:
-            self.host.release_later(process.generation, number)
-            raise BadEntry
-        return number, info
+
+def _seconds_until(moment: float) -> float:
+    return round(max(0.0, moment - time.monotonic()), 3)

@@ -1,5 +1,19 @@
 """What keeps a session alive: its calls are done again in the next host, on the CPU, or without the cache.
 
+A call goes through these states::
+
+                 quarantined                        quarantined, fallback="cpu"
+    CHECKED ------------------> refused        +--------------------------------------+
+       |                                       |                                      |
+       v                                       |                                      v
+    HOST RUNNING --> SESSION MADE THERE --> IN THE HOST --> answered              ON THE CPU
+       ^                  |                    |                                      |
+       |   entry of the   |   host or worker   |                                      |
+       |   cache died     v        died        v         retry left                   |
+       +------------- ENTRY IS NAMED      INVESTIGATED --------------> HOST RUNNING <-+
+                                               |
+                                               +---- no retry left --> raised, with the cause
+
 Owns who is to blame if a host dies (the model, or the entry of the cache that stands for it), and whether the
 session has gone to the CPU. Every call either gives its result or raises the error that explains why not.
 Any thread.
@@ -11,51 +25,51 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from qnnbridge._daemon.session import DaemonSession
-from qnnbridge._providers import CPU
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._supervision.deadlines import OnDeadline, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
-from qnnbridge_host.cache.status import CacheStatus
-from qnnbridge_protocol.errors import BridgeError, ModelQuarantined
-from qnnbridge_protocol.specs import Placement, ProviderSpec
+from qnnbridge_protocol.errors import BridgeError, HostCrashed, ModelQuarantined, WorkerDied
+from qnnbridge_protocol.model_records import CacheStatus, EntryFault
+from qnnbridge_protocol.specs import CPU, Placement, ProviderSpec
 
 if TYPE_CHECKING:
     from qnnbridge._fastpath.failure import FastCallFailed
-    from qnnbridge._fastpath.runner import FastCall
     from qnnbridge._host import Host
     from qnnbridge._transport.host_process import HostProcess
-    from qnnbridge_host.cache.lookup import SessionCache
 
 _log = logging.getLogger("qnnbridge.session")
 
 T = TypeVar("T")
 
-
-class BadEntry(Exception):
-    """The compiled model of the cache could not be used, and was set aside: make the session another way."""
+# Entries of the cache that may die under one creation before it counts as the model's own death.
+MAX_BAD_ENTRIES = 3
 
 
 class ReplayingSession:
     """See the module. Base of `RemoteSession`, which makes the session and its calls."""
 
-    def __init__(self, host: Host, manifest: SessionRecipe, *, retry: int) -> None:
+    def __init__(self, host: Host, recipe: SessionRecipe, *, retry: int) -> None:
         self.host = host
-        self.manifest = manifest
+        self.recipe = recipe
         self.retry = retry
-        source = manifest.source
         self.context = CallContext(
-            "session.run", source.label, source.fingerprint, manifest.options_hash, manifest.without_qnn
+            "session.run", recipe.label, recipe.fingerprint, recipe.options_hash, recipe.without_qnn
         )
         """What its runs are about."""
         self._create_context = dataclasses.replace(self.context, op="session.create")
         self._lock = threading.Lock()
-        self._use_cache = manifest.cache is not False and not host.is_daemon
-        self._cache: SessionCache | None = None
-        self._shared = DaemonSession(manifest, retry) if host.is_daemon else None
+        self._entry: tuple[str, str] | None = None
+        """Key and id of the entry of the cache that native code works on, or was loaded last."""
+        self.cache_status = CacheStatus("off", "not asked yet")
+        """What the cache did for this session."""
+        self._from_cache = False
+        """Whether it was made from an entry of the cache."""
+        self._entry_fault = ""
+        """Why that entry cannot be used again."""
+        self._bad_entries = 0
         self._moved_because: str | None = None
         self._generation = 0
         self._closed = False
@@ -63,7 +77,7 @@ class ReplayingSession:
         """The process in which it was made last, for quick calls. It may have ended."""
         self.next_upkeep = 0.0
         """When a quick call has to look again after what every other call looks after."""
-        self.fast_call: FastCall | None = None
+        self.fast_call: Callable[..., list[Any] | None] | None = None
         """For the call that was made last, once there was a quick one."""
 
     @property
@@ -79,13 +93,6 @@ class ReplayingSession:
     def moved(self) -> bool:
         """Whether it went to the CPU because its model is in quarantine."""
         return self._moved_because is not None
-
-    @property
-    def cache_status(self) -> CacheStatus:
-        """What the cache did for this session."""
-        if self._shared is not None:
-            return self._shared.cache_status
-        return self._cache.status if self._cache is not None else CacheStatus("off", "cache=False")
 
     def with_retry(
         self,
@@ -113,7 +120,7 @@ class ReplayingSession:
                 self.host.before_call(process)
             else:
                 process = failed.process
-            on_cpu = self.manifest.on_cpu
+            on_cpu = self.recipe.on_cpu
             try:
                 if failed is not None:
                     before, failed = failed, None
@@ -121,99 +128,117 @@ class ReplayingSession:
                 return attempt(process, deadline)
             except ChannelRetired:
                 continue
-            except BadEntry:
-                self._after_bad_entry(context, deadline)
             except ChannelFailed as failure:
                 if process.retiring:
                     continue  # it did not finish in time, by our own plan
                 death: BridgeError | None = supervisor.lost(process, failure, deadline)
                 assert death is not None
                 if self._is_the_entrys_fault(death) and context.op == self._create_context.op:
-                    # Nobody asked for this entry; the model itself has not been tried yet.
-                    self._after_bad_entry(context, deadline)
-                    continue
-                if retry <= 0 or (death.retry == "pointless" and self._concerns_me(death)):
-                    if not may_repeat or on_cpu or not self._went_to_cpu():
-                        try:
-                            raise as_onnxruntime(death) from None
-                        finally:
-                            death = None  # else it and this frame would keep each other, and the call's arrays
-                    continue
-                retry -= 1
-                supervisor.counters.retried_calls += 1
+                    continue  # it was not asked for; the model itself has not been tried yet
+                counts = 1
+            except WorkerDied as error:
+                if self.host.is_daemon:
+                    raise as_onnxruntime(error) from None
+                death, counts = self._worker_died(process, error), 0
+            except ModelQuarantined as refusal:
+                if self.host.is_daemon:
+                    raise as_onnxruntime(refusal) from None
+                self._refused_by_the_host(refusal)
+                continue
             except Deadline as late:
                 raise overdue(process, late, context, timeout_s, on_deadline) from None
             except BridgeError as error:
-                if self._shared is not None or not error.details.get("host_must_restart"):
+                if self.host.is_daemon or not error.details.get("host_must_restart"):
                     raise as_onnxruntime(error) from None
                 supervisor.npu_lost(process, error, self.context)
                 if retry <= 0:
                     raise as_onnxruntime(error) from None
                 retry -= 1
                 supervisor.counters.retried_calls += 1
+                continue
+            if retry <= 0 or (death.retry == "pointless" and self._concerns_me(death)):
+                if not may_repeat or on_cpu or not self._went_to_cpu():
+                    try:
+                        raise as_onnxruntime(death) from None
+                    finally:
+                        death = None  # else it and this frame would keep each other, and the call's arrays
+                continue
+            retry -= 1
+            supervisor.counters.retried_calls += counts
 
-    # --- the cache ---
-
-    def _prepare_entry(self, deadline: float | None) -> None:
-        """Find or make the compiled model to load. Raises what the model raises when it is compiled."""
-        if not self._use_cache:
-            return
-        self._check_quarantine()
-        if self._cache is None:
-            # The host comes up while the cache's modules are loaded.
-            self.host.supervisor.start_ahead(deadline)
-            self._cache = _session_cache(self.host, self.manifest, self.retry)
-        if not self.moved:
-            try:
-                self._cache.prepare(deadline)
-            except ModelQuarantined as error:
-                self._bear(error)
-            except BridgeError as error:
-                raise as_onnxruntime(error) from None
-        if self.manifest.on_cpu:
-            self._cache.close()
-
-    def _after_bad_entry(self, context: CallContext, deadline: float | None) -> None:
-        """A session that is being opened has its entry made anew; one that exists goes back to its model."""
-        if context.op == "session.create":
-            self._prepare_entry(deadline)
+    # --- blame ---
 
     def _is_the_entrys_fault(self, error: BridgeError) -> bool:
-        """Whether a host was killed by the compiled model of the cache alone; then that is set aside."""
+        """Whether a host was killed by the compiled model of the cache alone; then the next host is told."""
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
-        return self._cache is not None and self._cache.host_died(error, suspects)
+        entry = self._entry
+        if entry is None or suspects != {self.context.fingerprint} or error.details.get("from_outside"):
+            return False
+        if self._bad_entries >= MAX_BAD_ENTRIES or not isinstance(error, HostCrashed):
+            return False
+        self._bad_entries += 1
+        self._entry_fault = error.message
+        self.host.invalid_entries[entry] = EntryFault(*entry, "crashed", error.message)
+        return True
 
-    def _book_on(self, fingerprint: str) -> None:
+    def _worker_died(self, process: HostProcess, error: WorkerDied) -> HostCrashed:
+        """The process that compiles for the host has died: explained and booked like the death of a host."""
+        told = error.details
+        if isinstance(told.get("fingerprint"), str):
+            self._book_on(told["fingerprint"], str(told.get("label") or self.context.model))
+            self._remember_source(told["fingerprint"])
+        return self.host.supervisor.worker_died(process, error, self._create_context)
+
+    def _book_on(self, fingerprint: str, label: str) -> None:
         """Who is to blame if the host dies: the model, or the entry of the cache that stands for it."""
-        if fingerprint != self.context.fingerprint:
-            self.context = dataclasses.replace(self.context, fingerprint=fingerprint)
-            self._create_context = dataclasses.replace(self._create_context, fingerprint=fingerprint)
+        if fingerprint != self.context.fingerprint or label != self.context.model:
+            self.context = dataclasses.replace(self.context, fingerprint=fingerprint, model=label)
+            self._create_context = dataclasses.replace(self._create_context, fingerprint=fingerprint, model=label)
+
+    def _remember_source(self, fingerprint: str) -> None:
+        """By what the quarantine recognizes the model before a host has read it again."""
+        source = self.recipe.source(fingerprint) if self.host.quarantine is not None else None
+        if self.host.quarantine is not None and source is not None:
+            self.host.quarantine.remember_source(fingerprint, source)
 
     def _note_part_of_qnn(self, placement: Placement) -> None:
         """Whether QNN can be to blame if the host dies in a run: not if it took no node."""
-        without = self.manifest.without_qnn or (placement.known and not placement.qnn_nodes)
+        without = self.recipe.without_qnn or (placement.known and not placement.qnn_nodes)
         if without != self.context.without_qnn:
             self.context = dataclasses.replace(self.context, without_qnn=without)
-
-    # --- quarantine ---
 
     def _concerns_me(self, error: BridgeError) -> bool:
         """Whether a death that a restart does not cure says anything about this model: not if another may be it."""
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
         return not suspects or suspects == {self.context.fingerprint}
 
+    # --- quarantine ---
+
     def _check_quarantine(self) -> None:
         """Raises `ModelQuarantined`, or goes on with the CPU if the session allows that."""
         try:
-            self.host.supervisor.check_quarantine(self.context)
+            if self.context.fingerprint:
+                self.host.supervisor.check_quarantine(self.context)
+            elif self.host.quarantine is not None:
+                self.host.quarantine.check_source(self.recipe.was_read_from, self.context.options_hash)
         except ModelQuarantined as error:
             self._bear(error)
 
-    def _bear(self, error: ModelQuarantined) -> None:
+    def _refused_by_the_host(self, refusal: ModelQuarantined) -> None:
+        """The host has found out that the model is one of those that were named to it."""
+        told = refusal.details
+        self._book_on(str(told.get("fingerprint", "")), str(told.get("label", self.context.model)))
+        error: ModelQuarantined = refusal
+        try:
+            self.host.supervisor.check_quarantine(self.context)
+        except ModelQuarantined as full:
+            error = full
+        self._bear(error, compiled=told.get("compiled") is True)
+
+    def _bear(self, error: ModelQuarantined, *, compiled: bool = False) -> None:
         """Go on with the CPU if the session allows that, else raise."""
-        scan = self.manifest.source.scan
-        compiled = scan is not None and scan.is_compiled  # for QNN: no other provider can read it
-        if self.manifest.spec.fallback != "cpu" or self.manifest.on_cpu or compiled:
+        recipe = self.recipe
+        if recipe.spec.fallback != "cpu" or recipe.on_cpu or compiled or recipe.compiled:
             raise error
         self._move_to_cpu(error)
 
@@ -223,17 +248,17 @@ class ReplayingSession:
             self._check_quarantine()
         except ModelQuarantined:
             return False
-        return self.manifest.on_cpu
+        return self.recipe.on_cpu
 
     def _move_to_cpu(self, error: ModelQuarantined) -> None:
         """The model keeps killing hosts on QNN; there it is refused from now on, not here."""
         with self._lock:
-            if self.manifest.on_cpu:
+            if self.recipe.on_cpu:
                 return
-            spec = dataclasses.replace(self.manifest.spec, providers=(ProviderSpec(CPU),))
-            self.manifest = dataclasses.replace(self.manifest, spec=spec)
+            spec = dataclasses.replace(self.recipe.spec, providers=(ProviderSpec(CPU),))
+            self.recipe = dataclasses.replace(self.recipe, spec=spec)
             self.context = dataclasses.replace(
-                self.context, options_hash=self.manifest.options_hash, without_qnn=self.manifest.without_qnn
+                self.context, options_hash=self.recipe.options_hash, without_qnn=self.recipe.without_qnn
             )
             self._create_context = dataclasses.replace(self.context, op="session.create")
             self._moved_because = error.message
@@ -241,9 +266,3 @@ class ReplayingSession:
             self.live = self.fast_call = None
         self.host.supervisor.counters.cpu_fallbacks += 1
         _log.warning("%s It runs on the CPU from now on, as fallback='cpu' allows.", error.message)
-
-
-def _session_cache(host: Host, manifest: SessionRecipe, retry: int) -> SessionCache:
-    from qnnbridge_host.cache.lookup import SessionCache
-
-    return SessionCache(host, manifest, retry)

@@ -20,21 +20,15 @@ from qnnbridge._fastpath.failure import FastCallFailed
 from qnnbridge._host import Host
 from qnnbridge._node import NodeArg
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
-from qnnbridge._remote_session import OnDeadline, RemoteSession, SessionRecipe
+from qnnbridge._recipe import SessionRecipe, model_parts
+from qnnbridge._remote_session import RemoteSession
 from qnnbridge._run_options import RunOptions, coerce_run_options, coerce_session_options
 from qnnbridge._run_variants import RunVariants, check_call, read_only
 from qnnbridge._session_options import SessionOptions
+from qnnbridge._supervision.deadlines import OnDeadline
 from qnnbridge.errors import as_onnxruntime
-from qnnbridge_host.cache.memo import memo_for
-from qnnbridge_host.model.checks import with_context_folder
-from qnnbridge_host.model.native_path import path_for_qnn
-from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
-from qnnbridge_protocol.errors import (
-    BridgeError,
-    InvalidArgument,
-    OptionError,
-)
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
 from qnnbridge_protocol.specs import Fallback, RunSpec, SessionSpec
 
 if TYPE_CHECKING:
@@ -44,11 +38,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("qnnbridge.session")
 
-EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
-"""Configuration entry that says where the external data of a model given as bytes lies."""
-
+# How long `close` waits for calls of `run_async` that are under way.
 CLOSE_TIMEOUT_S = 2.0
-"""How long `close` waits for calls of `run_async` that are under way."""
 
 
 class CpuFallbackWarning(UserWarning):
@@ -116,12 +107,9 @@ class InferenceSession(RunVariants):
             parts = options.to_spec_parts()
             specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
             parts.pop("providers", None)
-            folder = parts["config_entries"].get(EXTERNAL_DATA_FOLDER)
-            source = ModelSource.open(path_or_bytes, folder=folder, memo=memo_for(cache))
-            parts["config_entries"] = with_context_folder(source, parts["config_entries"])
+            path, data = model_parts(path_or_bytes)
             spec = SessionSpec(
-                model_path=path_for_qnn(source),
-                model_files=source.files,
+                model_path=path,
                 providers=specs,
                 fallback=choose_fallback(specs, fallback),
                 disabled_optimizers=tuple(disabled_optimizers or ()),
@@ -133,14 +121,14 @@ class InferenceSession(RunVariants):
         self._timeout = timeout
         self._background = Background("qnnbridge run_async")
         self._open(
-            SessionRecipe(source, spec, tuple(options.initializer_values().values()), cache),
+            SessionRecipe(spec, data, tuple(options.initializer_values().values()), cache),
             host,
             retry,
             on_deadline,
         )
 
-    def _open(self, manifest: SessionRecipe, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
-        remote = RemoteSession(host, manifest, retry=retry, timeout_s=self._timeout)
+    def _open(self, recipe: SessionRecipe, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
+        remote = RemoteSession(host, recipe, retry=retry, timeout_s=self._timeout, while_busy=_load_modules_of_runs)
         info = remote.open(self._timeout, on_deadline)
         # Loaded while the host made the session, not for its start, which would wait for numpy.
         from qnnbridge._fastpath.runner import run
@@ -158,9 +146,9 @@ class InferenceSession(RunVariants):
         placement = info.placement
         no_results = BACKENDS_WITHOUT_RESULTS.get(placement.backend)
         if no_results is not None:
-            warnings.warn(f"{manifest.source.label}: {no_results}", RuntimeWarning, stacklevel=3)
-        if manifest.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
-            told = f"{manifest.source.label} runs on the CPU: no node of it could be placed on QNN"
+            warnings.warn(f"{remote.recipe.label}: {no_results}", RuntimeWarning, stacklevel=3)
+        if recipe.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
+            told = f"{remote.recipe.label} runs on the CPU: no node of it could be placed on QNN"
             told += f" ({placement.cause})" if placement.cause else ""
             if not remote.moved:  # that was counted and logged
                 host.supervisor.counters.cpu_fallbacks += 1
@@ -347,8 +335,8 @@ class InferenceSession(RunVariants):
         """Make the session again with other providers."""
         old = self._remote
         specs = normalize_providers(providers, provider_options)
-        spec = dataclasses.replace(old.manifest.spec, providers=specs, fallback=choose_fallback(specs, None))
-        self._open(dataclasses.replace(old.manifest, spec=spec), old.host, old.retry)
+        spec = dataclasses.replace(old.recipe.spec, providers=specs, fallback=choose_fallback(specs, None))
+        self._open(dataclasses.replace(old.recipe.forget_model(), spec=spec), old.host, old.retry)
         old.close()
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
@@ -401,21 +389,30 @@ class InferenceSession(RunVariants):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, a session is what it was made from; unpickled, it is made again in that process' own host."""
         host = DAEMON if self._remote.host.is_daemon else None
-        return _remake, (self._remote.manifest, self._remote.retry, self._timeout, host)
+        return _remake, (self._remote.recipe.forget_model(), self._remote.retry, self._timeout, host)
+
+
+def _load_modules_of_runs() -> None:
+    """numpy, and what handles values: loaded while the host makes the session, so that no run waits for it."""
+    import qnnbridge._fastpath.channel_pool
+    import qnnbridge._fastpath.runner
+    import qnnbridge._fastpath.user_arrays
+    import qnnbridge._feeds
+    import qnnbridge._ort_value  # noqa: F401
 
 
 def _remake(
-    manifest: SessionRecipe,
+    recipe: SessionRecipe,
     retry: int,
     timeout: float | None,
     host: Host | Literal["daemon"] | None = None,
     on_deadline: OnDeadline = "raise",
 ) -> InferenceSession:
     session = InferenceSession.__new__(InferenceSession)
-    session._options = SessionOptions.from_spec(manifest.spec)
+    session._options = SessionOptions.from_spec(recipe.spec)
     session._timeout = timeout
     session._background = Background("qnnbridge run_async")
-    session._open(manifest, chosen_host(host), retry, on_deadline)
+    session._open(recipe, chosen_host(host), retry, on_deadline)
     return session
 
 

@@ -65,6 +65,7 @@ from qnnbridge_protocol.errors import (
     UnknownOperation,
     VersionMismatch,
     WireError,
+    WorkerDied,
 )
 
 __all__ = [
@@ -121,6 +122,7 @@ __all__ = [
     "UnknownOperation",
     "VersionMismatch",
     "WireError",
+    "WorkerDied",
     "as_onnxruntime",
 ]
 

@@ -58,7 +58,7 @@ class Broker:
         self.settings = settings = settings or BrokerSettings()
         self.fair_share = FairShare(settings.slots, settings.limits.queued)
         self.sessions = SharedSessions(settings.keep_unused_s, settings.keep_unused)
-        self.known_models = KnownModels()
+        self.known_models = KnownModels(host)
         self.gone_slabs = GoneSlabs(host)
         self.meter = Meter()
         self.started = time.monotonic()

@@ -5,7 +5,6 @@ One `BrokerHandlers` belongs to one client; what it opened is released with it. 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import threading
@@ -14,7 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._recipe import SessionRecipe
-from qnnbridge._remote_session import OnDeadline, RemoteSession
+from qnnbridge._remote_session import RemoteSession
+from qnnbridge._supervision.deadlines import OnDeadline, deadline_after
 from qnnbridge_daemon.bound_runs import BoundSession
 from qnnbridge_daemon.cancelling import Cancellation
 from qnnbridge_daemon.client_sessions import ClientSession
@@ -25,6 +25,7 @@ from qnnbridge_host.in_flight import Request
 from qnnbridge_host.server import Answer
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, HostNotFound, UnknownOperation
 from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.specs import SessionSpec
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class BrokerHandlers:
         self._operations: dict[str, Callable[[Request, Cancellation], Answer]] = {
             "host.info": self._forward_to_host,
             "host.stats": self._forward_to_host,
+            "model.identify": self._identify,
             "session.create": self._create,
             "session.run": self._run,
             "session.close": self._close_session,
@@ -109,6 +111,9 @@ class BrokerHandlers:
     def _forward_to_host(self, request: Request, _cancellation: Cancellation) -> Answer:
         return self._broker.host.call({"op": request.op}).header, ()
 
+    def _identify(self, request: Request, _cancellation: Cancellation) -> Answer:
+        return self._broker.host.call(dict(request.header), None, request.buffers).header, ()
+
     def _status(self, _request: Request, _cancellation: Cancellation) -> Answer:
         return {"status": self._broker.status()}, ()
 
@@ -147,10 +152,13 @@ class BrokerHandlers:
             raise Cancelled("The creation of the session was cancelled.")
         remote = session.model.remote
         assert remote is not None
+        assert remote.recipe.identity is not None
         return {
             "session": request.id,
             "info": remote.info.to_wire(),
-            "cache": dataclasses.asdict(remote.cache_status),
+            "model": remote.recipe.identity.to_wire(),
+            "cache": remote.cache_status.to_wire(),
+            "blame": remote.recipe.fingerprint,
             "shared": shared,
         }, ()
 
@@ -160,34 +168,27 @@ class BrokerHandlers:
             spec = SessionSpec.from_wire(header["spec"])
             described = list(header.get("initializers") or [])
             dynamic = dict(header.get("dynamic") or {})
-            seed, budget = header.get("seed"), header.get("budget_s")
-            cache, fingerprint = header.get("cache"), header.get("fingerprint")
-            if cache not in (None, True, False):
-                raise ValueError(f"cache is {cache!r}")
+            budget, fingerprint = header.get("budget_s"), header.get("fingerprint")
             retry = _retries(header.get("retry"), DEFAULT_RETRY)
             timeout_s = None if budget is None else float(budget)
             kill_after_s = header.get("kill_after_s")
             on_deadline: OnDeadline = "raise" if kill_after_s is None else "kill"
             timeout_s = timeout_s if kill_after_s is None else float(kill_after_s)
-            # A model that travels as bytes is the last buffer, behind the tensors.
-            count = len(request.buffers) - (spec.model_path is None)
-            tensors, data = request.buffers[:count], request.buffers[count:]
-            initializers = _decode(described, tensors)
+            recipe, tensors = _recipe(spec, described, request)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a proper description ({error})") from None
-        source, spec = self._broker.known_models.open(spec, data[0] if data else None, fingerprint, cache)
-        manifest = SessionRecipe(source, spec, initializers, cache, seed)
+        recipe = self._broker.known_models.identify(recipe, fingerprint, deadline_after(timeout_s))
 
         def make() -> RemoteSession:
-            remote = RemoteSession(self._broker.host, manifest, retry=retry, timeout_s=None)
+            remote = RemoteSession(self._broker.host, recipe, retry=retry, timeout_s=None)
             remote.open(timeout_s, on_deadline)
             if dynamic:
                 remote.set_ep_dynamic_options(dynamic)
             return remote
 
-        shareable = may_be_shared(spec) and not dynamic and seed is None
-        key = key_of(source, spec, described, tensors, cache) if shareable else None
-        model, shared = self._broker.sessions.open(self._client, key, source.label, make)
+        shareable = may_be_shared(spec) and not dynamic and recipe.seed is None
+        key = key_of(recipe, described, tensors) if shareable else None
+        model, shared = self._broker.sessions.open(self._client, key, recipe.label, make)
         session = ClientSession(
             model,
             retry,
@@ -255,10 +256,10 @@ class BrokerHandlers:
         options = dict(request.header["options"])
         before = session.model.remote
         assert before is not None
-        manifest = before.manifest
+        recipe = before.recipe
 
         def make() -> RemoteSession:
-            remote = RemoteSession(self._broker.host, manifest, retry=session.retry, timeout_s=None)
+            remote = RemoteSession(self._broker.host, recipe, retry=session.retry, timeout_s=None)
             remote.open(None, "raise")
             return remote
 
@@ -273,6 +274,26 @@ class BrokerHandlers:
         if session is None:
             raise Closed("The session is closed.", fix="Create a new one.")
         return session
+
+
+def _recipe(spec: SessionSpec, described: list[Any], request: Request) -> tuple[SessionRecipe, tuple[Any, ...]]:
+    """What the session is made from, and the tensors as they travelled."""
+    header = request.header
+    # A model that travels as bytes is the last buffer, behind the tensors.
+    count = len(request.buffers) - (spec.model_path is None)
+    tensors, data = request.buffers[:count], request.buffers[count:]
+    cache, seed = header.get("cache"), header.get("seed")
+    check = header.get("context_check")
+    recipe = SessionRecipe(
+        spec,
+        bytes(data[0]) if spec.model_path is None else None,
+        _decode(described, tensors),
+        CacheSettings.from_wire(cache) if cache is not None else False,
+        None if seed is None else int(seed),
+        str(header.get("folder") or os.getcwd()),
+        context_check=None if check is None else str(check),
+    )
+    return recipe, tensors
 
 
 def _size(buffers: tuple[Any, ...]) -> int:

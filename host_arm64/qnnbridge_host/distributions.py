@@ -29,6 +29,7 @@ else:
     from qnnbridge_protocol.records import NamedTuple
 
 QNN_DISTRIBUTION = "onnxruntime-qnn"
+# Distributions that bring the module ``onnxruntime``.
 RUNTIMES = frozenset(
     {QNN_DISTRIBUTION, "onnxruntime"}
     | {
@@ -48,7 +49,6 @@ RUNTIMES = frozenset(
     }
     | {f"ort-nightly{kind}" for kind in ("", "-directml", "-gpu", "-qnn")}
 )
-"""Distributions that bring the module ``onnxruntime``."""
 
 _DIST_INFO = ".dist-info"
 _SMALL_FILE_BYTES = 64 * 1024

@@ -1,96 +1,71 @@
-"""What each operation of the protocol does. `docs/protocol.md` lists the operations and their fields."""
+"""The operations of the protocol. `docs/protocol.md` lists them with their fields."""
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
-import os
-import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.in_flight import Request
-from qnnbridge_host.npu_reset import Npu, ResettableSession
+from qnnbridge_host.model_service import ModelService, deadline_of, model_and_tensors
 from qnnbridge_host.server import Answer
-from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, UnknownOperation
+from qnnbridge_host.sessions import Enter, Sessions
+from qnnbridge_protocol.errors import UnknownOperation
 from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
-    from qnnbridge_host.engine import Engine, EngineSession
-    from qnnbridge_protocol.specs import SessionSpec
+    from qnnbridge_host.engine import Engine
+    from qnnbridge_host.npu_reset import ResettableSession
+    from qnnbridge_protocol.hello import Hello
 
-NPU_LANE = "npu"
-CREATE_LANE = "create"
-WATCHDOG_GRACE_S = 5.0
+NPU_LANE: Final = "npu"
 
 
 class HostHandlers:
-    """The sessions of one client, and the engine that makes them. Any thread."""
+    """The operations for one client. Any thread.
 
-    def __init__(self, load_engine: Callable[[Callable[[str], None]], Engine]) -> None:
-        self._load_engine = load_engine
-        self._engine: Engine | None = None
-        self._engine_error: BaseException | None = None
-        self._engine_loaded = threading.Event()
-        self._sessions: dict[int, ResettableSession] = {}
-        self._compiled: list[EngineSession] = []
-        self._npu = Npu()
+    Args:
+        load_engine: imports ONNX Runtime; is given what declares its phases.
+        hello: the host's; default what it says of itself.
+        worker: value of the option ``--worker``: a JSON list, the command line that starts a worker.
+    """
+
+    def __init__(
+        self,
+        load_engine: Callable[[Callable[[str], None]], Engine],
+        hello: Hello | None = None,
+        worker: str | None = None,
+    ) -> None:
+        self._sessions = Sessions(load_engine)
+        self._models = ModelService(self._sessions, hello, worker)
         self._started_at = time.monotonic()
-        self._operations: dict[str, Callable[[Request, Callable[[str], None]], Answer]] = {
+        self._operations: dict[str, Callable[[Request, Enter], Answer]] = {
             "host.info": self._host_info,
             "host.stats": self._host_stats,
-            "session.create": self._create,
+            "model.identify": self._models.identify,
+            "model.compile": self._models.compile,
+            "session.create": self._models.create,
             "session.run": self._run,
             "session.close": self._close_session,
             "session.assignment": self._assignment,
             "session.end_profiling": self._end_profiling,
             "session.set_ep_dynamic_options": self._set_ep_dynamic_options,
-            "model.compile": self._compile,
+            "worker.compile": self._worker_compile,
+            "worker.create": self._worker_create,
         }
 
-    # --- the engine ---
-
     def start(self, tell_phase: Callable[[str], None]) -> None:
-        """Import ONNX Runtime while the application goes on.
-
-        numpy first, and here: two threads that import it at once can meet it half made (its modules import each
-        other in a circle), and both the loader and the reader of a first tensor need it.
-        """
-        import numpy  # noqa: F401
-
-        threading.Thread(target=self._load, args=(tell_phase,), name="qnnbridge loader", daemon=True).start()
-
-    def _load(self, tell_phase: Callable[[str], None]) -> None:
-        try:
-            self._engine = self._load_engine(tell_phase)
-        except BaseException as error:  # noqa: BLE001 - told to everyone who asks for the engine
-            self._engine_error = error
-        finally:
-            tell_phase("ready")
-            self._engine_loaded.set()
-
-    def _ready_engine(self) -> Engine:
-        self._engine_loaded.wait()
-        if self._engine_error is not None:
-            # A fresh one for each: what is raised gathers tracebacks, and is completed on its way.
-            error = self._engine_error
-            raise error.copy() if isinstance(error, BridgeError) else error.with_traceback(None)
-        assert self._engine is not None
-        return self._engine
+        """The client is there: import ONNX Runtime."""
+        self._sessions.start(tell_phase)
 
     # --- dispatch ---
 
     def lane_of(self, request: Request) -> str | None:
-        if request.op in ("session.create", "model.compile"):
-            return CREATE_LANE
         if request.op in ("session.run", "session.set_ep_dynamic_options"):
-            session = self._sessions.get(_session_id(request))
-            if session is not None and session.on_npu:
-                return NPU_LANE
+            return NPU_LANE if self._sessions.on_npu(_session_id(request)) else None
         return None
 
-    def handle(self, request: Request, enter: Callable[[str], None]) -> Answer:
+    def handle(self, request: Request, enter: Enter) -> Answer:
         operation = self._operations.get(str(request.op))
         if operation is None:
             raise UnknownOperation(
@@ -99,19 +74,21 @@ class HostHandlers:
             )
         return operation(request, enter)
 
+    def find(self, session: int) -> tuple[ResettableSession, str | None]:
+        """The session with this number, and the lane that its runs wait in."""
+        found = self._sessions.find(session)
+        return found, NPU_LANE if found.on_npu else None
+
     def close(self) -> None:
-        for session in list(self._sessions.values()):
-            session.close()
-        self._sessions.clear()
-        self._compiled.clear()
+        self._sessions.close_all()
 
     # --- operations on the host ---
 
-    def _host_info(self, _request: Request, _enter: Callable[[str], None]) -> Answer:
-        engine = self._ready_engine()
+    def _host_info(self, _request: Request, _enter: Enter) -> Answer:
+        engine = self._sessions.engine
         return {"versions": engine.versions(), **engine.describe()}, ()
 
-    def _host_stats(self, _request: Request, _enter: Callable[[str], None]) -> Answer:
+    def _host_stats(self, _request: Request, _enter: Enter) -> Answer:
         import psutil
 
         process = psutil.Process()
@@ -119,66 +96,13 @@ class HostHandlers:
             "rss_bytes": process.memory_info().rss,
             "threads": process.num_threads(),
             "sessions": len(self._sessions),
-            "npu_resets": self._npu.resets,
+            "npu_resets": self._sessions.npu_resets,
             "uptime_seconds": time.monotonic() - self._started_at,
         }, ()
 
     # --- operations on a session ---
 
-    def _create(self, request: Request, enter: Callable[[str], None]) -> Answer:
-        from qnnbridge_protocol.specs import SessionSpec
-
-        engine = self._ready_engine()
-        header = request.header
-        try:
-            spec = SessionSpec.from_wire(header["spec"])
-            model, initializers = _model_and_tensors(request, spec, header.get("initializers", []))
-            dynamic = dict(header.get("dynamic") or {})
-            seed = header.get("seed")
-            if seed is not None:
-                engine.set_seed(int(seed))
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise desync(f"session.create without a proper description ({error})") from None
-        with _native_set_up(request, engine, header.get("budget_s")):
-            session = ResettableSession(
-                self._npu,
-                spec,
-                lambda on_phase: engine.create_session(spec, model, initializers, on_phase),
-                enter,
-            )
-            if dynamic:
-                try:
-                    session.set_ep_dynamic_options(dynamic, enter)
-                except BaseException:
-                    session.close()
-                    raise
-        if request.withdrawn:
-            # Whoever asked has given up, so nobody would ever close it.
-            session.close()
-            raise Cancelled("The creation of the session was cancelled.")
-        # Its number is that of the request: a client that does not wait for the answer can close it all the same.
-        self._sessions[request.id] = session
-        request.after = _load_what_runs_need
-        return {"session": request.id, "info": session.info.to_wire()}, ()
-
-    def _compile(self, request: Request, enter: Callable[[str], None]) -> Answer:
-        from qnnbridge_host.engine.compile import compile_model
-        from qnnbridge_protocol.specs import CompileSpec
-
-        engine = self._ready_engine()
-        header = request.header
-        try:
-            spec = CompileSpec.from_wire(header["spec"])
-            model, initializers = _model_and_tensors(request, spec.session, header.get("initializers", []))
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise desync(f"model.compile without a proper description ({error})") from None
-        with _native_set_up(request, engine, header.get("budget_s")):
-            session = compile_model(engine, spec, model, initializers, enter)
-        # Released with the host: QNN may die of that, and must not take the answer with it.
-        self._compiled.append(session)
-        return {"info": session.info.to_wire(), "versions": engine.versions()}, ()
-
-    def _run(self, request: Request, enter: Callable[[str], None]) -> Answer:
+    def _run(self, request: Request, enter: Enter) -> Answer:
         from qnnbridge_host.engine import StopHandle
         from qnnbridge_protocol.specs import RunSpec
         from qnnbridge_protocol.values import Decoder, Encoder
@@ -196,68 +120,60 @@ class HostHandlers:
         described = [encoder.add(value) for value in outputs]
         return {"outputs": described}, tuple(encoder.buffers)
 
-    def _close_session(self, request: Request, _enter: Callable[[str], None]) -> Answer:
-        session = self._sessions.pop(_session_id(request), None)
-        if session is not None:
-            session.close()
+    def _close_session(self, request: Request, _enter: Enter) -> Answer:
+        self._sessions.close(_session_id(request))
         return {}, ()
 
-    def _assignment(self, request: Request, _enter: Callable[[str], None]) -> Answer:
+    def _assignment(self, request: Request, _enter: Enter) -> Answer:
         return {"subgraphs": self._session(request).assignment()}, ()
 
-    def _end_profiling(self, request: Request, _enter: Callable[[str], None]) -> Answer:
+    def _end_profiling(self, request: Request, _enter: Enter) -> Answer:
         return {"file": self._session(request).end_profiling()}, ()
 
-    def _set_ep_dynamic_options(self, request: Request, enter: Callable[[str], None]) -> Answer:
+    def _set_ep_dynamic_options(self, request: Request, enter: Enter) -> Answer:
         self._session(request).set_ep_dynamic_options(request.header["options"], enter)
         return {}, ()
 
-    def find(self, session: int) -> tuple[ResettableSession, str | None]:
-        """The session with this number, and the lane that its runs wait in."""
-        found = self._sessions.get(session)
-        if found is None:
-            raise Closed("The session is closed.", fix="Create a new one.")
-        return found, NPU_LANE if found.on_npu else None
-
     def _session(self, request: Request) -> ResettableSession:
-        return self.find(_session_id(request))[0]
+        return self._sessions.find(_session_id(request))
+
+    # --- operations of a worker ---
+
+    def _worker_compile(self, request: Request, enter: Enter) -> Answer:
+        from qnnbridge_protocol.specs import CompileSpec
+
+        header = request.header
+        try:
+            spec = CompileSpec.from_wire(header["spec"])
+            model, values = model_and_tensors(request, spec.session, header.get("initializers", []))
+            deadline = deadline_of(header.get("budget_s"))
+            mark_id = header.get("mark")
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"worker.compile without a proper description ({error})") from None
+        info = self._sessions.compile(
+            request, enter, spec, model, _by_name(spec.session, values), deadline=deadline, mark_id=mark_id
+        )
+        return {"info": info.to_wire(), "versions": self._sessions.engine.versions()}, ()
+
+    def _worker_create(self, request: Request, enter: Enter) -> Answer:
+        from qnnbridge_protocol.specs import SessionSpec
+
+        header = request.header
+        try:
+            spec = SessionSpec.from_wire(header["spec"])
+            model, values = model_and_tensors(request, spec, header.get("initializers", []))
+            deadline = deadline_of(header.get("budget_s"))
+            mark_id = header.get("mark")
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"worker.create without a proper description ({error})") from None
+        session = self._sessions.create(
+            request, enter, spec, model, _by_name(spec, values), deadline=deadline, mark_id=mark_id
+        )
+        return {"session": self._sessions.keep(request, session), "info": session.info.to_wire()}, ()
 
 
-def _load_what_runs_need() -> None:
-    """Behind the answer that a session is there: the application has its arrays to make ready before it runs it."""
-    with contextlib.suppress(ImportError):  # who needs it is told
-        from qnnbridge_host.engine import ort_values  # noqa: F401
-        from qnnbridge_host.fastpath import channel  # noqa: F401
-        from qnnbridge_protocol import values  # noqa: F401
-
-
-def _model_and_tensors(request: Request, spec: SessionSpec, described: list[Any]) -> tuple[Any, dict[str, Any]]:
-    """The model, unless it is a file, and the initializers by name."""
-    # A model that travels as bytes is the last buffer, behind the tensors.
-    count = len(request.buffers) - (spec.model_path is None)
-    model = request.buffers[count] if spec.model_path is None else None
-    values: list[Any] = []
-    if described or count:
-        from qnnbridge_protocol.values import Decoder
-
-        decoder = Decoder(request.buffers[:count])
-        values = [decoder.value(item) for item in described]
-        decoder.finish()
-    return model, dict(zip((*spec.initializers, *spec.external_initializers), values, strict=True))
-
-
-@contextlib.contextmanager
-def _native_set_up(request: Request, engine: Engine, budget: Any) -> Iterator[None]:
-    """Marks on stderr what is written meanwhile, and holds a watchdog over calls that may hold the GIL."""
-    mark("begin", request.id)
-    try:
-        # Only around calls that may hold the GIL: the dumper races with running frames (cpython 116008).
-        if budget and getattr(engine, "create_holds_gil", False):
-            faulthandler.dump_traceback_later(float(budget) + WATCHDOG_GRACE_S, exit=True)
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-        mark("end", request.id)
+def _by_name(spec: Any, values: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip((*spec.initializers, *spec.external_initializers), values, strict=True))
 
 
 def _session_id(request: Request) -> int:
@@ -265,15 +181,4 @@ def _session_id(request: Request) -> int:
     return session_id if type(session_id) is int else 0
 
 
-def mark(what: str, request_id: int) -> None:
-    """A line on stderr around native set-up: QNN tells the real cause of a failure nowhere else.
-
-    The application's side collects stderr and looks between the two lines.
-    """
-    try:
-        os.write(2, f"\n@qnnbridge {what} {request_id}\n".encode())
-    except OSError:
-        pass
-
-
-__all__ = ["HostHandlers", "mark"]
+__all__ = ["HostHandlers"]

@@ -5,16 +5,44 @@ The main thread, before there is any other.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from qnnbridge_protocol.connection import Connection, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import ProtocolDesync, VersionMismatch
+from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
+
+
+def introduction() -> Hello:
+    """What the host says of itself; nothing heavy is imported for it."""
+    from qnnbridge_host.distributions import installed_versions
+
+    return Hello(
+        # As `sharing.AVAILABLE`, which is not imported for this.
+        features=FEATURES if sys.platform in ("linux", "win32") else FEATURES - SHARING_FEATURES,
+        pid=os.getpid(),
+        machine=_machine(),
+        python="{}.{}.{}".format(*sys.version_info[:3]),
+        executable=sys.executable,
+        platform=sys.platform,
+        versions=installed_versions(),
+    )
+
+
+def _machine() -> str:
+    """The process' own architecture: what the interpreter was built for, which no emulation hides."""
+    if sys.platform == "win32":
+        # As `sysconfig.get_platform` finds it out.
+        built = sys.version.lower()
+        return "x64" if "amd64" in built else "ARM64" if "(arm64)" in built else "x86"
+    machine = os.uname().machine
+    return {"amd64": "x64", "arm64": "ARM64"}.get(machine, machine)
 
 
 def greet(in_fd: int, out_fd: int, connection: Connection, before_waiting: Callable[[], None]) -> None:
@@ -66,4 +94,4 @@ def _leave(defect: object) -> NoReturn:
     leave(EXIT_OK if defect is None else EXIT_PROTOCOL)
 
 
-__all__ = ["greet"]
+__all__ = ["greet", "introduction"]

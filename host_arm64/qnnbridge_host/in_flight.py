@@ -31,10 +31,12 @@ class Request:
 
     __slots__ = (
         "after",
+        "blame",
         "buffers",
         "counted",
         "declared",
         "done",
+        "emit",
         "failed",
         "has_place",
         "header",
@@ -65,6 +67,10 @@ class Request:
         self.failed = False
         self.done: threading.Event | None = None
         self.stopper: Stoppable | None = None
+        self.blame: dict[str, Any] = {}
+        """What PHASE says besides: the model on which a death in the phase is to be booked."""
+        self.emit: Callable[[dict[str, Any]], None] = _no_events
+        """Sends an EVENT about it."""
         self.after: Callable[[], None] | None = None
         """What is to be done when it has been answered, once."""
 
@@ -89,6 +95,10 @@ class Request:
         self.buffers = ()
         self.header.pop("inputs", None)
         self.header.pop("initializers", None)
+
+
+def _no_events(_event: dict[str, Any]) -> None:
+    """Of a request that did not come by the connection."""
 
 
 class Declaration(NamedTuple):

@@ -9,9 +9,8 @@ import gc
 import os
 import sys
 
-from qnnbridge_host.handshake import greet
+from qnnbridge_host.handshake import greet, introduction
 from qnnbridge_protocol.connection import Connection, Role
-from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,8 +21,11 @@ if TYPE_CHECKING:
 
     Loader = Callable[[Callable[[str], None]], Engine]
 
+# Option: the process to end with, if that is not the one that started this one.
 PARENT = "--parent"
-"""Option: the process to end with, if that is not the one that started this one."""
+# Option: the command line that starts a worker, a JSON list; default this host's own. An emulated interpreter
+# cannot be started by `sys.executable`.
+WORKER = "--worker"
 
 
 def main(
@@ -33,7 +35,7 @@ def main(
     load_engine: Loader | None = None,
 ) -> NoReturn:
     """Serve one application over the two descriptors. Never returns."""
-    parent = _parent(sys.argv[1:] if argv is None else argv)
+    parent, worker = _options(sys.argv[1:] if argv is None else argv)
     if sys.platform == "win32":
         from qnnbridge_host.parent_watch import error_dialogs_off
 
@@ -46,24 +48,8 @@ def main(
     from qnnbridge_host.handlers import HostHandlers
     from qnnbridge_host.server import ProcessTransport, Server
 
-    handlers = HostHandlers(_then_collect(load_engine or _load_engine))
+    handlers = HostHandlers(_then_collect(load_engine or _load_engine), connection.hello, worker)
     Server(ProcessTransport(in_fd, out_fd), connection.hello, handlers, connection).run()
-
-
-def introduction() -> Hello:
-    """What the host says of itself; nothing heavy is imported for it."""
-    from qnnbridge_host.distributions import installed_versions
-
-    return Hello(
-        # As `sharing.AVAILABLE`, which is not imported for this.
-        features=FEATURES if sys.platform in ("linux", "win32") else FEATURES - SHARING_FEATURES,
-        pid=os.getpid(),
-        machine=_machine(),
-        python="{}.{}.{}".format(*sys.version_info[:3]),
-        executable=sys.executable,
-        platform=sys.platform,
-        versions=installed_versions(),
-    )
 
 
 class _Watch:
@@ -82,27 +68,20 @@ class _Watch:
             parent_watch.arm(self._parent, lambda: leave(EXIT_OK))
 
 
-def _parent(argv: Sequence[str]) -> int:
-    """From the command line, which only our own client writes: no argparse, which takes longer than HELLO."""
-    if not argv:
-        return os.getppid()
-    name, _, value = argv[0].partition("=")
-    rest = list(argv[1:]) if value else list(argv[2:])
-    value = value or "".join(argv[1:2])
-    if name != PARENT or not value.isdecimal() or rest:
-        print(f"usage: python -m qnnbridge_host [{PARENT} PID]", file=sys.stderr)
+def _options(argv: Sequence[str]) -> tuple[int, str | None]:
+    """Parent and worker, from the command line, which only our own client writes: argparse takes longer than
+    HELLO."""
+    words = list(argv)
+    given: dict[str, str] = {}
+    while words:
+        name, separator, value = words.pop(0).partition("=")
+        if not separator:
+            value = words.pop(0) if words else ""
+        given[name] = value
+    if not given.keys() <= {PARENT, WORKER} or not given.get(PARENT, "0").isdecimal() or given.get(WORKER) == "":
+        print(f"usage: python -m qnnbridge_host [{PARENT} PID] [{WORKER} JSON]", file=sys.stderr)
         sys.exit(2)
-    return int(value)
-
-
-def _machine() -> str:
-    """The process' own architecture: what the interpreter was built for, which no emulation hides."""
-    if sys.platform == "win32":
-        # As `sysconfig.get_platform` finds it out.
-        built = sys.version.lower()
-        return "x64" if "amd64" in built else "ARM64" if "(arm64)" in built else "x86"
-    machine = os.uname().machine
-    return {"amd64": "x64", "arm64": "ARM64"}.get(machine, machine)
+    return int(given[PARENT]) if PARENT in given else os.getppid(), given.get(WORKER)
 
 
 def _then_collect(load_engine: Loader) -> Loader:

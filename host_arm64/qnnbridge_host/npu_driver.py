@@ -19,12 +19,12 @@ else:
         return None
 
 
+# The driver's, newest name first; the order in which QNN looks.
 SERVICES = ("qcnspmcdm", "qcadsprpc")
-"""The driver's, newest name first; the order in which QNN looks."""
 
 _CONTROL_SET = r"SYSTEM\CurrentControlSet"
+# Comes with the driver, in its folder and with its version.
 _RPC_LIBRARY = "libcdsprpc.dll"
-"""Comes with the driver, in its folder and with its version."""
 
 _MAX_TEXT = 64
 

@@ -53,8 +53,8 @@ class Npu:
             return not again
 
 
+# Declares the native step that a request is about to enter.
 Enter = Callable[[str], None]
-"""Declares the native step that a request is about to enter."""
 
 
 class ResettableSession:
@@ -64,9 +64,17 @@ class ResettableSession:
     What always holds: when it could not be made again, the next call tries it again.
     """
 
-    def __init__(self, npu: Npu, spec: SessionSpec, make: Callable[[Enter], EngineSession], enter: Enter) -> None:
+    def __init__(
+        self,
+        npu: Npu,
+        files: Sequence[str],
+        spec: SessionSpec,
+        make: Callable[[Enter], EngineSession],
+        enter: Enter,
+    ) -> None:
+        """files: absolute paths of all that it is made from."""
         self._npu = npu
-        self._stamps = {path: _stamp(path) for path in (spec.model_path, *spec.model_files) if path is not None}
+        self._stamps = {path: _stamp(path) for path in files}
         self._make: Callable[[Enter], EngineSession] | None = make
         self._profiling = bool(spec.options.get("enable_profiling"))
         self._profile_lost = False

@@ -12,7 +12,8 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from qnnbridge_host.errors import describe
@@ -359,6 +360,8 @@ class Server:
             finally:
                 _drop_handles(request)
             return {}, ()
+        number = request.id  # not the request: it would keep itself
+        request.emit = lambda event: self._send(Frame(Kind.EVENT, number, event))
         return self._handlers.handle(request, lambda phase: self._in_flight.enter(request, phase))
 
     def _open_channels(self) -> OpenChannels:
@@ -375,7 +378,7 @@ class Server:
     def _declare(self, what: Declaration) -> None:
         with self._write_lock:
             if what.due:
-                self._send_next(_phase(what.id, what.phase))
+                self._send_next(_phase(what.id, what.phase, what.request.blame))
                 what.made()
 
     def _send_error(self, request: Request, error: BaseException) -> None:
@@ -408,8 +411,8 @@ def _drop_handles(request: Request) -> None:
         drop_handles(request.header)
 
 
-def _phase(request_id: int, phase: str) -> Frame:
-    return Frame(Kind.PHASE, request_id, {"phase": phase})
+def _phase(request_id: int, phase: str, blame: Mapping[str, Any] = MappingProxyType({})) -> Frame:
+    return Frame(Kind.PHASE, request_id, {"phase": phase, **blame})
 
 
 class _ServerSink:

@@ -9,6 +9,7 @@
     │   │   ├── HandshakeFailed      it came up and did not say HELLO
     │   │   └── VersionMismatch      no common protocol version
     │   ├── HostCrashed              it ended while work was under way
+    │   ├── WorkerDied               the process that compiles for the host ended while it was needed
     │   ├── HostHung                 it neither ended nor answered
     │   ├── BreakerOpen              it keeps dying; no new start for now
     │   ├── StateLost                what lived in it is gone and cannot be made again
@@ -150,6 +151,16 @@ class HostCrashed(HostError):
     """The host process ended while it was needed. ``details`` holds the crash record (see `docs/errors.md`)."""
 
     code = "host.Crashed"
+    retry: Retry = "safe"
+
+
+class WorkerDied(HostError):
+    """The process that compiles for the host ended while it was needed; the application raises `HostCrashed`.
+
+    ``details``: ``exit_code`` (raw, 32 bits), ``phase``, ``label`` and ``fingerprint`` of the model, ``versions``.
+    """
+
+    code = "host.WorkerDied"
     retry: Retry = "safe"
 
 
@@ -397,13 +408,13 @@ def _tree(root: type[BridgeError]) -> list[type[BridgeError]]:
     return [root] + [cls for child in root.__subclasses__() for cls in _tree(child)]
 
 
+# The closed table of what may come over the wire.
 BY_CODE: Mapping[str, type[BridgeError]] = {cls.code: cls for cls in _tree(BridgeError)}
-"""The closed table of what may come over the wire."""
 
+# ONNX Runtime's exception class name -> ours.
 ORT_ERRORS: Mapping[str, type[OrtError]] = {
     cls.__name__: cls for cls in _tree(OrtError) if issubclass(cls, OrtError) and cls is not OrtError
 }
-"""ONNX Runtime's exception class name -> ours."""
 
 
 def speak_like_onnxruntime() -> None:

@@ -20,7 +20,7 @@ else:
     from qnnbridge_protocol.records import NamedTuple
 
 # Lowest and highest version of the operations that this build speaks. Only additions inside a version.
-API_VERSIONS = (1, 1)
+API_VERSIONS = (2, 2)
 
 # Further streams beside the connection, and memory that both sides have mapped: not on every system.
 SHARING_FEATURES: frozenset[str] = frozenset({"fast1", "shm1"})

@@ -1,109 +1,33 @@
-"""What a session is made from, and what is known of it: the shapes shared by the proxy and the host.
+"""What a session is made from, and what is known of it: the shapes shared by the application and the host.
 
-Each class turns into a map of msgpack types and back. Unknown keys are ignored (an older peer), wrong types are
-a `ProtocolDesync`-worthy error raised as `TypeError`. Names of fields are those of ONNX Runtime.
+Names of fields are those of ONNX Runtime.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from qnnbridge_protocol.wire_record import Record, record
 
 Fallback = Literal["error", "cpu"]
 ShareWeights = Literal["no", "more", "last"]
-T = TypeVar("T", bound="_Record")
+
+QNN: Final = "QNNExecutionProvider"
+CPU: Final = "CPUExecutionProvider"
 
 
-if TYPE_CHECKING:
-    from dataclasses import dataclass as _record
-else:
-
-    def _record(**_declared: bool) -> Callable[[type], type]:
-        """A dataclass that writes no code of its own: `_Record` has it."""
-        return dataclasses.dataclass(init=False, repr=False, eq=False)
-
-
-@_record(frozen=True, repr=False, eq=False)
-class _Record:
-    """What `dataclasses` would write for each class is here once: writing it takes the host 10 ms of its start."""
-
-    if not TYPE_CHECKING:
-
-        def __init__(self, *values: Any, **named: Any) -> None:
-            fields = dataclasses.fields(self)
-            given = dict(zip((field.name for field in fields), values, strict=False)) | named
-            wrong = len(given) < len(values) + len(named) or not given.keys() <= self.__dataclass_fields__.keys()
-            for field in fields:
-                if field.name in given:
-                    value = given[field.name]
-                elif field.default_factory is not dataclasses.MISSING:
-                    value = field.default_factory()
-                else:
-                    value = field.default
-                wrong |= value is dataclasses.MISSING
-                object.__setattr__(self, field.name, value)
-            if wrong:
-                names = ", ".join(field.name for field in fields)
-                raise TypeError(f"{type(self).__name__} takes {names}; got {len(values)} and {sorted(named)}")
-            self.__post_init__()
-
-        def __post_init__(self) -> None:
-            """For classes that check or convert what they are given."""
-
-        def __setattr__(self, name: str, value: object) -> None:
-            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-
-        def __delattr__(self, name: str) -> None:
-            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
-
-    def __repr__(self) -> str:
-        told = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self))
-        return f"{type(self).__qualname__}({told})"
-
-    def __eq__(self, other: object) -> bool:
-        if other.__class__ is not self.__class__:
-            return NotImplemented
-        return self._values() == other._values()
-
-    def __hash__(self) -> int:
-        return hash(self._values())
-
-    def _values(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, field.name) for field in dataclasses.fields(self))
-
-    def to_wire(self) -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            out[field.name] = _plain(getattr(self, field.name))
-        return out
-
-    @classmethod
-    def from_wire(cls: type[T], data: Mapping[str, Any]) -> T:
-        known = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{k: v for k, v in data.items() if k in known})
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, _Record):
-        return value.to_wire()
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    return value
-
-
-@_record(frozen=True, repr=False, eq=False)
-class ProviderSpec(_Record):
+@record(frozen=True, repr=False, eq=False)
+class ProviderSpec(Record):
     """One execution provider by its ONNX Runtime name, with its options as text."""
 
     name: str
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-@_record(frozen=True, repr=False, eq=False)
-class SessionSpec(_Record):
+@record(frozen=True, repr=False, eq=False)
+class SessionSpec(Record):
     """Everything that makes a session, apart from the model's bytes and initializer tensors.
 
     model_path: absolute path on this machine, or ``None`` when the model travels as a buffer.
@@ -111,7 +35,6 @@ class SessionSpec(_Record):
     fallback: "error" refuses a session of which any node would run on the CPU though QNN was asked for.
     options: attributes of ``onnxruntime.SessionOptions`` that the application set, by name; enums as numbers.
     config_entries: ``SessionOptions.add_session_config_entry`` pairs.
-    model_files: absolute paths of the other files that the model is made of (external data, context binaries).
     initializers: names of the initializers that travel as values; `external_initializers` likewise.
     """
 
@@ -126,20 +49,26 @@ class SessionSpec(_Record):
     external_initializers: tuple[str, ...] = ()
     custom_op_libraries: tuple[str, ...] = ()
     disabled_optimizers: tuple[str, ...] = ()
-    model_files: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         providers = tuple(p if isinstance(p, ProviderSpec) else ProviderSpec.from_wire(p) for p in self.providers)
         object.__setattr__(self, "providers", providers)
-        for name in (
-            *("initializers", "external_initializers", "custom_op_libraries", "disabled_optimizers"),
-            "model_files",
-        ):
+        for name in ("initializers", "external_initializers", "custom_op_libraries", "disabled_optimizers"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
+    @property
+    def options_hash(self) -> str:
+        """Of everything but the model: quarantines and manifests tell by it that options are the same."""
+        import hashlib
+        import json
 
-@_record(frozen=True, repr=False, eq=False)
-class CompileSpec(_Record):
+        # `model_files` was a field of 0.1.0, empty in these hashes; with it they stay what they were.
+        plain = {**self.to_wire(), "model_path": None, "model_files": []}
+        return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+@record(frozen=True, repr=False, eq=False)
+class CompileSpec(Record):
     """A session, and where its compiled (EPContext) model goes.
 
     output: absolute path of the .onnx file to write, which must not exist; the context binary is put beside it, as
@@ -160,16 +89,16 @@ class CompileSpec(_Record):
             raise TypeError("no proper description of a compilation")
 
 
-@_record(frozen=True, repr=False, eq=False)
-class RunSpec(_Record):
+@record(frozen=True, repr=False, eq=False)
+class RunSpec(Record):
     """What ``onnxruntime.RunOptions`` carries: attributes that were set, and config entries."""
 
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     config_entries: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-@_record(frozen=True, repr=False, eq=False)
-class NodeInfo(_Record):
+@record(frozen=True, repr=False, eq=False)
+class NodeInfo(Record):
     """An input or output as ``onnxruntime.NodeArg`` shows it. A dimension is a number, a name or ``None``."""
 
     name: str
@@ -181,8 +110,8 @@ class NodeInfo(_Record):
             object.__setattr__(self, "shape", tuple(self.shape))
 
 
-@_record(frozen=True, repr=False, eq=False)
-class Placement(_Record):
+@record(frozen=True, repr=False, eq=False)
+class Placement(Record):
     """Where the nodes of the optimized graph run, from ONNX Runtime's own graph assignment.
 
     known: False where this ONNX Runtime cannot tell (before 1.24); the counts are then 0.
@@ -206,8 +135,8 @@ class Placement(_Record):
         object.__setattr__(self, "cpu_list", tuple((str(n), str(o)) for n, o in self.cpu_list))
 
 
-@_record(frozen=True, repr=False, eq=False)
-class SessionInfo(_Record):
+@record(frozen=True, repr=False, eq=False)
+class SessionInfo(Record):
     """What the host tells of a session that it created. Durations in seconds."""
 
     inputs: tuple[NodeInfo, ...]
@@ -227,3 +156,32 @@ class SessionInfo(_Record):
         object.__setattr__(self, "providers", tuple(self.providers))
         if not isinstance(self.placement, Placement):
             object.__setattr__(self, "placement", Placement.from_wire(self.placement))
+
+
+@dataclasses.dataclass(frozen=True)
+class HostInfo:
+    """What the host says of itself.
+
+    machine: architecture of the host's process. startup_seconds: from its start to its HELLO.
+    versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, as far as installed.
+    providers: execution providers that ONNX Runtime has there. devices: QNN devices, as ONNX Runtime lists them.
+    simulator: whether QNN computes on the x86 simulator; ``None`` without QNN.
+    build: ONNX Runtime's own words on how it was built. ort_folder: where its package is installed.
+    library_folder: where the QNN libraries are; ``None`` without QNN.
+    """
+
+    pid: int
+    machine: str
+    python: str
+    executable: str
+    qnnbridge: str
+    platform: str
+    generation: int
+    startup_seconds: float
+    versions: Mapping[str, str]
+    providers: tuple[str, ...] = ()
+    devices: tuple[Mapping[str, Any], ...] = ()
+    simulator: bool | None = None
+    build: str = ""
+    ort_folder: str = ""
+    library_folder: str | None = None

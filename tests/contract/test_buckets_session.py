@@ -257,7 +257,7 @@ def test_many_threads_make_each_variant_once(host: qnnbridge.Host, monkeypatch: 
     real = RemoteSession.open
 
     def counted(self: RemoteSession, *arguments: Any) -> Any:
-        opened.append(dict(self.manifest.spec.free_dimensions_by_name))
+        opened.append(dict(self.recipe.spec.free_dimensions_by_name))
         return real(self, *arguments)
 
     monkeypatch.setattr(RemoteSession, "open", counted)
@@ -403,20 +403,21 @@ def test_a_session_without_buckets_refuses_what_is_for_them(host: qnnbridge.Host
         qnnbridge.InferenceSession(MODEL, host=host, providers=[CPU], pad=0)
 
 
-def test_what_is_wrong_with_the_arguments_is_said_before_a_host_is_needed() -> None:
-    nowhere = qnnbridge.Host(python="/nowhere/python")
+def test_what_is_wrong_with_the_arguments_is_said_before_a_session_is_made(host: qnnbridge.Host) -> None:
+    made = host.call({"op": "host.stats"}).header["sessions"]
     with pytest.raises(OptionError, match=r"no input of .* has a dimension 'sec'"):
-        open_session(nowhere, buckets={"sec": [4]})
+        open_session(host, buckets={"sec": [4]})
     with pytest.raises(OptionError, match="nothing is said of what input 'x'"):
-        open_session(nowhere, pad=None)
+        open_session(host, pad=None)
     with pytest.raises(OptionError, match="cut: the model has no output 'z'"):
-        open_session(nowhere, cut={"z": ["seq"]})
+        open_session(host, cut={"z": ["seq"]})
     with pytest.raises(NoSuchFile):
-        open_session(nowhere, "nowhere.onnx")
+        open_session(host, "nowhere.onnx")
     options = qnnbridge.SessionOptions()
     options.add_free_dimension_override_by_name("seq", 3)
     with pytest.raises(OptionError, match="session options fix it to 3"):
-        open_session(nowhere, sess_options=options)
+        open_session(host, sess_options=options)
+    assert host.call({"op": "host.stats"}).header["sessions"] == made
 
 
 @pytest.mark.parametrize("option", ["ep.context_enable", "optimized_model_filepath"])

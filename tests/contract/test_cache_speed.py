@@ -15,14 +15,13 @@ import onnx
 import pytest
 
 import qnnbridge
-from qnnbridge._remote_session import SessionRecipe
 from qnnbridge_host.cache import memo, store
 from qnnbridge_host.cache.key import key_of, key_parts
 from qnnbridge_host.cache.lookup import SessionCache
-from qnnbridge_host.cache.memo import HashMemo, memo_for
-from qnnbridge_host.cache.settings import cache_dir
+from qnnbridge_host.cache.memo import HashMemo, memo_of
 from qnnbridge_host.cache.store import Store
 from qnnbridge_host.model.source import ModelSource
+from qnnbridge_protocol.cache_settings import cache_dir, cache_settings
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from tests.contract.small_models import model, node, tensor
 from tests.fakes.fair_clock import FairClock
@@ -89,12 +88,15 @@ def test_an_unchanged_model_of_100_mb_costs_no_reading_and_less_than_20_ms(
 
     def look() -> float:
         clock = FairClock()
-        cache = SessionCache(host, SessionRecipe(ModelSource.open(path, memo=memo_for(None)), spec, cache=None))
-        cache.prepare(None)
+        settings = cache_settings()
+        opened = ModelSource.open(str(path), memo=memo_of(settings))
+        cache = SessionCache(opened, spec, (), settings, on_wait=_not_now, on_compile=_not_now)
+        assert cache.reason_against is None
+        found = cache.find(info, _not_now, None)
         took_s = clock.seconds
-        assert cache.status.state == "hit"
-        assert cache.loadable() is not None
-        cache.close()
+        assert cache.reply.state == "hit"
+        assert found is not None
+        cache.release()
         return took_s
 
     look()
@@ -107,3 +109,7 @@ def test_an_unchanged_model_of_100_mb_costs_no_reading_and_less_than_20_ms(
 
 def _hash(path: str) -> str | None:
     raise AssertionError(f"no option names {path}")
+
+
+def _not_now(*_: Any) -> Any:
+    raise AssertionError("it is compiled, or waited for")

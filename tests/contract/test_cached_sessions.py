@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pickle
 import shutil
@@ -17,16 +16,15 @@ from onnx import TensorProto
 
 import qnnbridge
 from qnnbridge.errors import DeadlineExceeded, OptionError, PlacementRefused
-from qnnbridge_host.cache import build, waiting
-from qnnbridge_host.cache import lookup as session_cache
-from qnnbridge_host.cache.manifest import MODEL
-from qnnbridge_host.cache.negative_entries import Notes
-from qnnbridge_host.cache.settings import cache_dir
+from qnnbridge_host.cache.entry import MODEL
+from qnnbridge_host.cache.negative_entries import NegativeEntries
 from qnnbridge_host.cache.store import Store
+from qnnbridge_protocol.cache_settings import cache_dir
 from qnnbridge_protocol.values import equal_bits
 from tests.conformance.real_models import QNN, REAL_MODELS, SOC_MODEL, RealModel
 from tests.contract.small_models import model, node, tensor
 from tests.fakes.fair_clock import FairClock
+from tests.fakes.hosts import patched_host
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = [pytest.mark.simulator, pytest.mark.filterwarnings("ignore::qnnbridge.CpuFallbackWarning")]
@@ -217,12 +215,10 @@ def test_small_models_and_the_cpu_are_left_alone_unless_asked(host: qnnbridge.Ho
     assert "does not ask" in open_session(host, providers=["CPUExecutionProvider"], cache=True).cache.reason
 
 
-def test_a_small_model_that_takes_long_is_cached_from_then_on(
-    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session_cache, "SLOW_S", 0.0)
+def test_a_small_model_that_takes_long_is_cached_from_then_on(tmp_path: Path) -> None:
     small = MODELS / "mul_1.onnx"
-    assert [open_session(host, small).cache.state for _ in range(3)] == ["off", "miss", "hit"]
+    with patched_host(tmp_path, "from qnnbridge_host.cache import lookup; lookup.SLOW_S = 0.0") as host:
+        assert [open_session(host, small).cache.state for _ in range(3)] == ["off", "miss", "hit"]
 
 
 def test_switched_off_it_leaves_no_trace(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,10 +234,27 @@ def test_an_unknown_word_for_cache_is_refused(host: qnnbridge.Host) -> None:
         open_session(host, cache="yes")
 
 
-def test_a_refused_model_is_refused_in_the_same_words_and_not_compiled_again(
-    host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def must_not_compile(folder: Path) -> tuple[qnnbridge.Host, Path]:
+    """A host, and a file: while that is there, compiling for the cache fails."""
+    flag = folder / "must not compile"
+    code = f"""
+        import os
+        from qnnbridge_host.compile import entry
+
+        real = entry.build_entry
+
+        def build_entry(*arguments, **keywords):
+            assert not os.path.exists({str(flag)!r}), "it is compiled again"
+            return real(*arguments, **keywords)
+
+        entry.build_entry = build_entry
+        """
+    return patched_host(folder, code), flag
+
+
+def test_a_refused_model_is_refused_in_the_same_words_and_not_compiled_again(tmp_path: Path) -> None:
     path = scaled(tmp_path, dimension="N")
+    host, compiled_again = must_not_compile(tmp_path)
 
     def refusal(cache: bool) -> str:
         with pytest.raises(PlacementRefused) as caught:
@@ -250,23 +263,24 @@ def test_a_refused_model_is_refused_in_the_same_words_and_not_compiled_again(
 
     expected = refusal(False)
     assert refusal(True) == expected
-    monkeypatch.setattr(session_cache, "build_entry", None)  # whoever calls it fails
+    compiled_again.touch()
     assert refusal(True) == expected
-    assert [note.kind for note in Notes(store().root).all()] == ["refused"]
+    host.close()
+    assert [note.kind for note in NegativeEntries(store().root).all()] == ["refused"]
 
 
-def test_a_model_without_a_node_for_qnn_runs_on_the_cpu_and_is_not_compiled_again(
-    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_without_a_node_for_qnn_runs_on_the_cpu_and_is_not_compiled_again(tmp_path: Path) -> None:
     iris = MODELS / "logreg_iris.onnx"
+    host, compiled_again = must_not_compile(tmp_path)
     feeds = {"float_input": np.ones((3, 2), np.float32)}
     first = open_session(host, iris, fallback="cpu", cache=True)
     assert first.cache.state == "off"
-    monkeypatch.setattr(session_cache, "build_entry", None)
+    compiled_again.touch()
     second = open_session(host, iris, fallback="cpu", cache=True)
     assert second.cache.reason == first.cache.reason
     assert second.placement.qnn_nodes == 0
     assert second.run(None, feeds)[1] == first.run(None, feeds)[1]
+    host.close()
 
 
 def test_a_model_with_initializers_that_are_inputs_too_is_left_alone(host: qnnbridge.Host, tmp_path: Path) -> None:
@@ -281,47 +295,59 @@ def test_a_model_with_initializers_that_are_inputs_too_is_left_alone(host: qnnbr
     assert rounded(sessions[1], given) == [0.0, 3.0, 6.0, 9.0]
 
 
-def test_a_compiled_model_that_shows_something_else_is_not_used(
-    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = build.build_entry
+OTHER_OUTPUT = """
+    import dataclasses
+    from qnnbridge_host.compile import entry
 
-    def other_output(*arguments: Any, **keywords: Any) -> Any:
-        entry = real(*arguments, **keywords)
-        (output,) = entry.manifest.info.outputs
-        info = dataclasses.replace(entry.manifest.info, outputs=(dataclasses.replace(output, name="z"),))
-        manifest = dataclasses.replace(entry.manifest, info=info)
-        manifest.write(entry.folder)
-        return dataclasses.replace(entry, manifest=manifest)
+    real = entry.build_entry
 
-    monkeypatch.setattr(session_cache, "build_entry", other_output)
-    session = open_session(host)
-    assert (session.cache.state, [n.name for n in session.get_outputs()]) == ("off", ["y"])
-    assert "does not show the same" in session.cache.reason
-    assert [bad.fault for bad in store().bad_entries()] == ["differs"]
-    session.run(None, input_of(session))
+    def build_entry(*arguments, **keywords):
+        made = real(*arguments, **keywords)
+        (output,) = made.manifest.info.outputs
+        info = dataclasses.replace(made.manifest.info, outputs=(dataclasses.replace(output, name="z"),))
+        manifest = dataclasses.replace(made.manifest, info=info)
+        manifest.write(made.folder)
+        return dataclasses.replace(made, manifest=manifest)
+
+    entry.build_entry = build_entry
+"""
+
+
+def test_a_compiled_model_that_shows_something_else_is_not_used(tmp_path: Path) -> None:
+    with patched_host(tmp_path, OTHER_OUTPUT) as host:
+        session = open_session(host)
+        assert (session.cache.state, [n.name for n in session.get_outputs()]) == ("off", ["y"])
+        assert "does not show the same" in session.cache.reason
+        assert [bad.fault for bad in store().invalid_entries()] == ["differs"]
+        session.run(None, input_of(session))
 
 
 # --- restarts ---
 
 
-def test_after_a_restart_the_session_comes_back_from_the_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    with qnnbridge.Host() as host:
+def test_after_a_restart_the_session_comes_back_from_the_entry(tmp_path: Path) -> None:
+    looked_up = tmp_path / "looked up"
+    code = f"""
+        from qnnbridge_host.cache.store import Store
+
+        real = Store.find
+
+        def find(self, key, **keywords):
+            with open({str(looked_up)!r}, "a") as file:
+                print(key, file=file)
+            return real(self, key, **keywords)
+
+        Store.find = find
+        """
+    with patched_host(tmp_path, code) as host:
         session = open_session(host)
         feeds = input_of(session)
         expected, looks = session.run(None, feeds), shown(session)
-        loads: list[str] = []
-        real = Store.find
-
-        def find(self: Store, key: str, **keywords: Any) -> Any:
-            loads.append(key)
-            return real(self, key, **keywords)
-
-        monkeypatch.setattr(Store, "find", find)
+        looked_up.unlink()
         host.restart()
         assert equal_bits(session.run(None, feeds), expected)
         assert (session.generation, shown(session), session.cache.state) == (2, looks, "miss")
-        assert loads == [session.cache.key]
+        assert looked_up.read_text().split() == [session.cache.key]
 
 
 @pytest.mark.parametrize("what", ["gone", "damaged"])
@@ -405,17 +431,22 @@ def test_whoever_waits_for_another_compiler_keeps_the_deadline(host: qnnbridge.H
     assert open_session(host, timeout=60).cache.state == "hit"
 
 
-def test_a_compiler_without_a_sign_of_life_is_not_waited_for(
-    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+NO_PATIENCE = """
+    from qnnbridge_host.cache import lookup
+
+    real = lookup.WaitPolicy
+    lookup.WaitPolicy = lambda path, on_wait: real(path, on_wait, stalled_s=0.0)
+"""
+
+
+def test_a_compiler_without_a_sign_of_life_is_not_waited_for(host: qnnbridge.Host, tmp_path: Path) -> None:
     open_session(host).close()
     held = store().try_lock(store().all_keys()[0])
     assert held is not None
-    patience = waiting.WaitPolicy
-    monkeypatch.setattr(session_cache, "WaitPolicy", lambda path, words: patience(path, words, stalled_s=0.0))
-    session = open_session(host)
-    assert (session.cache.state, session.placement.cpu_nodes) == ("off", 0)
-    assert "no sign of life" in session.cache.reason
+    with patched_host(tmp_path, NO_PATIENCE) as impatient:
+        session = open_session(impatient)
+        assert (session.cache.state, session.placement.cpu_nodes) == ("off", 0)
+        assert "no sign of life" in session.cache.reason
     held.release()
 
 

@@ -13,11 +13,9 @@ import pytest
 from onnx import TensorProto
 
 import qnnbridge
-from qnnbridge._compiling.bundle import compile_bundle
-from qnnbridge._compiling.compiler import compile_into
-from qnnbridge._compiling.request import make_job
 from qnnbridge.errors import CompiledModelRefused, CompileFailed, InvalidProtobuf, OptionError, PlacementRefused
 from qnnbridge_host.model.scan import scan_model
+from qnnbridge_tools.compile.matrix import compile_bundle
 from tests.contract.small_models import model, node, tensor
 
 pytest.importorskip("onnxruntime_qnn")
@@ -259,22 +257,20 @@ def test_a_model_that_cannot_be_tried_is_delivered_with_a_warning(tmp_path: Path
     assert any(warning.startswith("Not validated:") for warning in result.warnings)
 
 
-# --- for the cache ---------------------------------------------------------------------------------------
+def test_the_result_tells_what_it_was_compiled_with(tmp_path: Path) -> None:
+    result = qnnbridge.compile(MUL, tmp_path, soc_model=60, fallback="error", validate=False)
+    assert sorted(os.listdir(tmp_path)) == sorted(
+        os.path.basename(path or "") for path in (result.path, result.blob, result.manifest)
+    )
+    assert result.provider_options["soc_model"] == "60"
+    assert {"onnxruntime", "onnxruntime_qnn", "qnn_sdk", "qnnbridge"} <= set(result.versions)
+    assert result.compile_seconds > 0
+    assert not result.died_at_teardown
 
 
-def test_compile_into_fills_a_folder_and_tells_what_a_session_would(tmp_path: Path) -> None:
-    job = make_job(MUL, soc_model=60, fallback="error")
-    files = compile_into(job, str(tmp_path))
-    assert sorted(os.listdir(tmp_path)) == sorted(files.names)
-    assert files.provider_options["soc_model"] == "60"
-    assert {"onnxruntime", "onnxruntime_qnn", "qnn_sdk", "qnnbridge"} <= set(files.versions)
-    assert files.seconds > 0
-    assert not files.died_at_teardown
-
-
-def test_compile_into_refuses_as_a_strict_session_does(tmp_path: Path) -> None:
+def test_a_strict_compilation_refuses_as_a_strict_session_does(tmp_path: Path) -> None:
     with pytest.raises(PlacementRefused, match="this session forbids the CPU"):
-        compile_into(make_job(MODELS / "pnet.onnx", fallback="error"), str(tmp_path))
+        qnnbridge.compile(MODELS / "pnet.onnx", tmp_path, fallback="error")
 
 
 # --- shared weights --------------------------------------------------------------------------------------

@@ -15,17 +15,20 @@ from typing import Any
 import pytest
 
 import qnnbridge
-from qnnbridge._compiling import cluster
-from qnnbridge._compiling.hosts import HostGroup
-from qnnbridge._compiling.job import HostSettings
-from qnnbridge._compiling.matrix import Outcome, finished, plan, run_here, run_on
 from qnnbridge.errors import Closed, CompileFailed, OptionError
+from qnnbridge_host.compile.jobs import CompilerInput
+from qnnbridge_host.compile.publish import is_finished
+from qnnbridge_host.model.source import ModelSource
+from qnnbridge_tools.compile import cluster
+from qnnbridge_tools.compile.cluster import run_on
+from qnnbridge_tools.compile.matrix import Cell, CellOutcome, CompileGroup, plan, run_here
+from tests.fakes.hosts import patched_host
 
 MODELS = Path(__file__).parent.parent / "models"
 MUL, SIGMOID, IRIS = (MODELS / f"{name}.onnx" for name in ("mul_1", "sigmoid", "logreg_iris"))
 
 
-def states(outcomes: list[Outcome]) -> list[tuple[str, str | None, str]]:
+def states(outcomes: list[CellOutcome]) -> list[tuple[str, str | None, str]]:
     return [(outcome.model, outcome.soc_model, outcome.state) for outcome in outcomes]
 
 
@@ -40,7 +43,7 @@ def test_every_model_meets_every_chip_and_gets_a_file_of_its_own(tmp_path: Path)
         "sigmoid_soc60_ctx.onnx",
         "sigmoid_socSC8480XP_ctx.onnx",
     ]
-    assert [cell.job.spec.providers[0].options for cell in cells][:2] == [
+    assert [cell.job.recipe.spec.providers[0].options for cell in cells][:2] == [
         {"soc_model": "60"},
         {"soc_model": "SC8480XP"},
     ]
@@ -62,6 +65,11 @@ def test_models_of_one_name_cannot_go_to_one_folder(tmp_path: Path) -> None:
 def test_several_results_are_not_one_file(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="is one file"):
         plan([MUL, SIGMOID], [], tmp_path / "m.onnx")
+
+
+def finished(cell: Cell, versions: Any) -> str | None:
+    source = ModelSource.open(str(cell.job.recipe.spec.model_path))
+    return is_finished(CompilerInput(source, cell.job.recipe.spec, embed=cell.job.embed), cell.place, versions)
 
 
 # --- here ------------------------------------------------------------------------------------------------
@@ -94,34 +102,41 @@ def test_what_fails_does_not_stop_the_others_and_a_second_time_only_that_is_done
     assert finished(cells[0], versions) is None, "a damaged one is not finished"
 
 
-def test_an_interrupted_matrix_ends_its_hosts() -> None:
-    """As Ctrl+C does: those that run are killed, and a thread that would start another one cannot."""
-    group = HostGroup()
-    started, goes_on = threading.Event(), threading.Event()
+def test_an_interrupted_matrix_ends_its_hosts(tmp_path: Path) -> None:
+    """As Ctrl+C does: those that run are ended, and a thread that would start another one cannot."""
+    began, out = tmp_path / "began", tmp_path / "out"
+    code = f"""
+        import time
+        from qnnbridge_host.engine import compile as compiling
+
+        def compile_model(engine, spec, model, initializers, on_phase):
+            on_phase("compiling")
+            open({str(began)!r}, "w").close()
+            time.sleep(600)
+
+        compiling.compile_model = compile_model
+        """
+    group = CompileGroup()
+    (cell,) = plan([MUL], [], out)
     errors: list[BaseException] = []
 
     def work() -> None:
-        group.join()
-        try:
-            with HostSettings().fresh() as host:
-                host.start()
-                started.set()
-                goes_on.wait(30)
-                host.call({"op": "host.stats"})
-        except BaseException as error:
-            errors.append(error)
-        try:
-            HostSettings().fresh()
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(2):
+            try:
+                group.perform(cell.job, host=patched_host(tmp_path, code))
+            except BaseException as error:
+                errors.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert started.wait(60)
+    deadline = time.monotonic() + 60
+    while not began.exists():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
     group.end()
-    goes_on.set()
     thread.join(30)
     assert [type(error) for error in errors] == [Closed, Closed]
+    assert not out.exists(), "nothing is left behind"
 
 
 # --- on a cluster ----------------------------------------------------------------------------------------
@@ -190,7 +205,7 @@ def test_two_workers_do_the_same_jobs_and_the_files_come_back(tmp_path: Path, sc
 def test_without_the_extra_it_says_what_to_install() -> None:
     script = (
         "import sys; sys.modules['distributed'] = None\n"
-        "from qnnbridge._compiling.cluster import executor_of\n"
+        "from qnnbridge_tools.compile.cluster import executor_of\n"
         "executor_of('tcp://127.0.0.1:1').__enter__()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

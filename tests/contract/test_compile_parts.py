@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import pickle
@@ -13,27 +14,34 @@ import numpy as np
 import pytest
 
 import qnnbridge
-from qnnbridge._compiling import inputs, names, trouble
-from qnnbridge._compiling.compare import TOLERANCES, Difference, compare
-from qnnbridge._compiling.job import CompiledFiles, CompileJob, HostSettings, job_key
-from qnnbridge._compiling.places import place_of
-from qnnbridge._compiling.progress import ticking
-from qnnbridge._compiling.refusals import blame_unknown_chips, nothing_to_compile, unknown_chips
-from qnnbridge._compiling.request import make_job
-from qnnbridge._compiling.staging import workplace
-from qnnbridge._compiling.validation import Validation, validate
-from qnnbridge._providers import QNN
+from qnnbridge._compile import make_jobs
 from qnnbridge.errors import CompileFailed, DeadlineExceeded, EPFail, OptionError, PlacementRefused
+from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.compile import errors, jobs
+from qnnbridge_host.compile.compare import TOLERANCES, CannotMakeUp, compare, made_up_ones, made_up_random
+from qnnbridge_host.compile.destination import Destination, destination_of
+from qnnbridge_host.compile.errors import blame_unknown_chips, nothing_to_compile, unknown_chips
+from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput, job_key
+from qnnbridge_host.compile.staging import staging_dir
+from qnnbridge_host.compile.validation import validate
+from qnnbridge_host.compile.worker import WorkOrder, ticking, worker_command
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_protocol.specs import NodeInfo, ProviderSpec, SessionSpec
+from qnnbridge_protocol.hello import Hello
+from qnnbridge_protocol.model_records import Difference, Validation
+from qnnbridge_protocol.specs import QNN, NodeInfo, ProviderSpec, SessionSpec
 
 MODELS = Path(__file__).parent.parent / "models"
 FP16 = TOLERANCES["fp16"]
 
 
-def job_of(path: Path, **spec: Any) -> CompileJob:
+def job_of(path: Path, **spec: Any) -> CompilerInput:
     source = ModelSource.open(path)
-    return CompileJob(source, SessionSpec(source.path, **spec))
+    return CompilerInput(source, SessionSpec(source.path, **spec))
+
+
+def job_for(path: Path, soc_model: int, *, embed: bool = False) -> CompilerInput:
+    job = job_of(path, providers=(ProviderSpec(QNN, {"soc_model": str(soc_model)}),))
+    return dataclasses.replace(job, embed=embed)
 
 
 # --- names and places ------------------------------------------------------------------------------------
@@ -51,15 +59,19 @@ def job_of(path: Path, **spec: Any) -> CompileJob:
     ],
 )
 def test_a_compiled_model_has_a_name_that_qnn_can_load(stem: str | None, expected: str) -> None:
-    assert names.context_stem(stem) == expected
+    assert jobs.context_stem(stem) == expected
 
 
 def test_long_names_are_cut_and_stay_different() -> None:
-    first, second = names.context_stem("m" * 250 + "1"), names.context_stem("m" * 250 + "2")
+    first, second = jobs.context_stem("m" * 250 + "1"), jobs.context_stem("m" * 250 + "2")
     assert first != second
-    assert all(len(os.fsencode(stem)) <= names.MAX_STEM_BYTES for stem in (first, second))
-    assert names.context_stem("m" * 200) == "m" * 200 + "_ctx"
-    assert len(os.fsencode(names.context_stem("ж" * 240))) <= names.MAX_STEM_BYTES
+    assert all(len(os.fsencode(stem)) <= jobs.MAX_STEM_BYTES for stem in (first, second))
+    assert jobs.context_stem("m" * 200) == "m" * 200 + "_ctx"
+    assert len(os.fsencode(jobs.context_stem("ж" * 240))) <= jobs.MAX_STEM_BYTES
+
+
+def place_of(source: ModelSource, output: Path | str | None, tag: str = "") -> Destination:
+    return destination_of(source, None if output is None else str(output), os.getcwd(), tag=tag)
 
 
 def test_without_an_output_the_result_goes_beside_the_model() -> None:
@@ -92,39 +104,38 @@ def test_the_model_itself_is_no_output(tmp_path: Path) -> None:
 
 
 def test_a_job_can_be_sent_to_another_process() -> None:
-    job = make_job(MODELS / "mul_1.onnx", soc_model=60, host=qnnbridge.Host(python="p", env={"A": "1"}))
+    (job,) = make_jobs([MODELS / "mul_1.onnx"], [60])
     assert pickle.loads(pickle.dumps(job)) == job
-    assert job.host == HostSettings(python="p", env={"A": "1"}, limits=job.host.limits)
 
 
 def test_the_key_of_a_job_is_of_contents_options_and_versions_and_not_of_places(tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     model.write_bytes((MODELS / "mul_1.onnx").read_bytes())
     versions = {"onnxruntime": "1", "python": "3.11"}
-    key = job_key(make_job(MODELS / "mul_1.onnx", soc_model=60), versions)
-    assert job_key(make_job(model, soc_model=60), versions) == key
-    assert job_key(make_job(model, soc_model=60), {**versions, "python": "3.12"}) == key
+    key = job_key(job_for(MODELS / "mul_1.onnx", 60), versions)
+    assert job_key(job_for(model, 60), versions) == key
+    assert job_key(job_for(model, 60), {**versions, "python": "3.12"}) == key
     others = [
-        job_key(make_job(model, soc_model=88), versions),
-        job_key(make_job(model, soc_model=60, embed=True), versions),
-        job_key(make_job(model, soc_model=60), {**versions, "onnxruntime": "2"}),
-        job_key(make_job(MODELS / "sigmoid.onnx", soc_model=60), versions),
+        job_key(job_for(model, 88), versions),
+        job_key(job_for(model, 60, embed=True), versions),
+        job_key(job_for(model, 60), {**versions, "onnxruntime": "2"}),
+        job_key(job_for(MODELS / "sigmoid.onnx", 60), versions),
     ]
     assert len({key, *others}) == 5
 
 
 def test_a_chip_that_is_named_twice_must_be_the_same() -> None:
-    job = make_job(MODELS / "mul_1.onnx", soc_model=60, provider_options={"soc_model": "60"})
-    assert job.spec.providers == (ProviderSpec("QNNExecutionProvider", {"soc_model": "60"}),)
+    (job,) = make_jobs([MODELS / "mul_1.onnx"], [60], provider_options={"soc_model": "60"})
+    assert job.recipe.spec.providers == (ProviderSpec("QNNExecutionProvider", {"soc_model": "60"}),)
     with pytest.raises(OptionError, match="soc_model is given twice"):
-        make_job(MODELS / "mul_1.onnx", soc_model=60, provider_options={"soc_model": 88})
+        make_jobs([MODELS / "mul_1.onnx"], [60], provider_options={"soc_model": 88})
 
 
 def test_session_options_without_qnn_are_refused() -> None:
     options = qnnbridge.SessionOptions()
     options.add_provider("CPUExecutionProvider", {})
     with pytest.raises(OptionError, match="compiled for QNNExecutionProvider"):
-        make_job(MODELS / "mul_1.onnx", sess_options=options)
+        make_jobs([MODELS / "mul_1.onnx"], sess_options=options)
 
 
 # --- a place with an ASCII path --------------------------------------------------------------------------
@@ -132,7 +143,7 @@ def test_session_options_without_qnn_are_refused() -> None:
 
 def test_ascii_paths_are_used_as_they_are(tmp_path: Path) -> None:
     job = job_of(MODELS / "mul_1.onnx")
-    with workplace([job], str(tmp_path)) as place:
+    with staging_dir([job], str(tmp_path)) as place:
         assert (place.folder, place.specs) == (str(tmp_path), (job.spec,))
 
 
@@ -143,7 +154,7 @@ def test_other_paths_are_staged_with_the_files_of_the_model_and_results_come_bac
     model = onnx.load(str(MODELS / "pnet.onnx"))
     onnx.save(model, str(home / "ж.onnx"), save_as_external_data=True, location="weights/w.bin", size_threshold=0)
     job = job_of(home / "ж.onnx")
-    with workplace([job], str(home)) as place:
+    with staging_dir([job], str(home)) as place:
         path = place.specs[0].model_path
         assert path is not None
         assert path.isascii()
@@ -222,7 +233,7 @@ def test_made_up_inputs_have_the_declared_types_and_are_the_same_every_time() ->
         NodeInfo("u", "tensor(uint8)", ("N", 64)),
         NodeInfo("b", "tensor(bool)", ()),
     )
-    ones, first, second = inputs.ones(nodes), inputs.random(nodes, 1), inputs.random(nodes, 1)
+    ones, first, second = made_up_ones(nodes), made_up_random(nodes, 1), made_up_random(nodes, 1)
     types = [np.float32, np.float16, np.int64, np.uint8, np.bool_]
     for node, dtype in zip(nodes, types, strict=True):
         assert ones[node.name].dtype == first[node.name].dtype == dtype
@@ -231,8 +242,8 @@ def test_made_up_inputs_have_the_declared_types_and_are_the_same_every_time() ->
     assert first["u"].max() > 128
     assert first["f"].min() >= 0
     assert first["f"].max() <= 1
-    with pytest.raises(inputs.CannotMakeUp, match="string"):
-        inputs.ones((NodeInfo("s", "tensor(string)", (1,)),))
+    with pytest.raises(CannotMakeUp, match="string"):
+        made_up_ones((NodeInfo("s", "tensor(string)", (1,)),))
 
 
 def test_the_figures_are_those_of_the_output_that_differs_most_by_its_own_measure() -> None:
@@ -291,10 +302,11 @@ def test_an_unknown_chip_is_said_first_where_qnn_refuses() -> None:
 
 
 def test_time_that_is_over_before_the_comparison_says_so() -> None:
-    job = make_job(MODELS / "mul_1.onnx", soc_model=60)
+    job = job_for(MODELS / "mul_1.onnx", 60)
     files = CompiledFiles("/nowhere", "m_ctx.onnx", None, None, "60", {}, {}, 0.1)
+    order = WorkOrder(worker_command(None), StopSignal(), deadline=time.monotonic())
     with pytest.raises(DeadlineExceeded, match=r"mul_1\.onnx was compiled, and the time was over before") as caught:
-        validate(job, files, deadline=time.monotonic())
+        validate(job, files, order, Hello())
     assert "--no-validate" in str(caught.value.fix)
     assert caught.value.state == "not-started"
 
@@ -308,12 +320,12 @@ def test_time_that_is_over_before_the_comparison_says_so() -> None:
     ],
 )
 def test_what_could_not_be_written_is_told_as_that(text: str, tmp_path: Path) -> None:
-    told = trouble.from_host(EPFail(text), str(tmp_path))
+    told = errors.from_host(EPFail(text), str(tmp_path))
     assert isinstance(told, CompileFailed)
     assert str(tmp_path) in told.message
     assert told.evidence == (text,)
     other = EPFail("Failed to finalize QNN graph. Error code: 1002")
-    assert trouble.from_host(other, str(tmp_path)) is other
+    assert errors.from_host(other, str(tmp_path)) is other
 
 
 def test_work_that_is_over_at_once_is_told_of_as_well() -> None:

@@ -101,7 +101,7 @@ def test_two_applications_share_the_session_of_a_model_and_the_second_is_quick()
             took_s.append(time.perf_counter() - begin)
             if took_s[-1] < QUICK_S:
                 break
-        assert [s._remote._shared.is_shared for s in (first, second)] == [False, True]  # type: ignore[union-attr]
+        assert [s._remote.is_shared for s in (first, second)] == [False, True]
         assert first.run(None, x_of(first))[0].tolist() == second.run(None, x_of(second))[0].tolist()
     assert min(took_s) < QUICK_S
 

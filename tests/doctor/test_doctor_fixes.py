@@ -30,8 +30,7 @@ from machines import (
     x64_pc,
 )
 
-from qnnbridge_host.model.release_table import for_version, load_releases
-from qnnbridge_host.model.release_versions import sdk_is_newer
+from qnnbridge_host.model.releases import for_version, load_releases, sdk_is_newer
 from qnnbridge_tools.doctor import advice, examine, tell
 from qnnbridge_tools.doctor.advice import python_lines
 from qnnbridge_tools.doctor.diagnose import diagnose

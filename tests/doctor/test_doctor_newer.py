@@ -17,8 +17,7 @@ from machines import (
     x64_pc,
 )
 
-from qnnbridge_host.model.release_table import generated_on, load_releases
-from qnnbridge_host.model.release_versions import version_key
+from qnnbridge_host.model.releases import generated_on, load_releases, version_key
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.facts import ProbeResult

@@ -1,4 +1,4 @@
-"""The real host, which dies or fails once at a named step of `model.compile`.
+"""The real host, which dies or fails once at a named step of compiling in a worker.
 
 `python tests/fakes/compile_host.py --step=STEP [--once=FILE] [--file-bytes=N] --parent PID`
 
@@ -21,7 +21,7 @@ if __name__ == "__main__":
     import signal
     import threading
 
-    from qnnbridge_host import handlers
+    from qnnbridge_host import sessions
     from qnnbridge_host.engine import compile as compiling
     from qnnbridge_host.engine import load_engine
     from qnnbridge_host.main import main
@@ -74,12 +74,12 @@ if __name__ == "__main__":
 
     compiling.compile_model = compile_model
     if step == "teardown":
-        close = handlers.HostHandlers.close
+        close = sessions.Sessions.close_all
 
         def close_and_die(self):
             if self._compiled and due():
                 faulthandler._sigsegv()
             close(self)
 
-        handlers.HostHandlers.close = close_and_die
+        sessions.Sessions.close_all = close_and_die
     main(IN_FD, OUT_FD, rest, load_engine)

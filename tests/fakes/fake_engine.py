@@ -208,10 +208,20 @@ class FakeEngine:
         if spec.model_path is not None:
             with open(spec.model_path, "rb") as file:
                 model = file.read()
-        script = json.loads(bytes(model))
+        script = script_of(bytes(model))
         on_phase("creating")
         perform(script, "on_create")
         return FakeSession(script, spec)
+
+
+def script_of(model: bytes) -> dict[str, Any]:
+    """The script that a model is; an ONNX model has it in its metadata."""
+    if model.lstrip().startswith(b"{"):
+        return dict(json.loads(model))
+    import onnx
+
+    (text,) = (entry.value for entry in onnx.load_from_string(model).metadata_props if entry.key == "script")
+    return dict(json.loads(text))
 
 
 def perform(script: Mapping[str, Any], when: str, stop: Any = None) -> None:

@@ -165,7 +165,7 @@ def quarantined() -> set[str]:
 
 
 def fingerprint(session: qnnbridge.InferenceSession) -> str:
-    return session._remote.manifest.source.fingerprint
+    return session._remote.recipe.fingerprint
 
 
 def test_of_several_in_native_code_at_once_the_one_that_kills_is_found_and_no_other(host: qnnbridge.Host):

@@ -5,7 +5,6 @@ Real file systems: small tmpfs volumes, mounted in a namespace of their own, whi
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -19,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fakes.hosts import patched_host
 
 import qnnbridge
-from qnnbridge_host.cache import status as cache_status
-from qnnbridge_host.cache.settings import cache_dir
 from qnnbridge_host.cache.store import Store
+from qnnbridge_protocol.cache_settings import cache_dir
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator
@@ -39,7 +38,7 @@ APPLICATION_TIMEOUT_S = 200
 @pytest.fixture(autouse=True)
 def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
-    monkeypatch.setattr(cache_status, "_said", set())
+    monkeypatch.setattr("qnnbridge._create._said", set())
 
 
 @pytest.fixture(scope="module")
@@ -103,16 +102,21 @@ def test_a_disk_on_which_the_compiled_model_has_no_room_costs_the_cache_and_not_
     assert list((store().root / "tmp").iterdir()) == []
 
 
-def test_a_full_disk_costs_the_cache_and_not_the_session(
-    host: qnnbridge.Host, right: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The manifest is what does not fit any more."""
+FULL = """
+    import errno, os
+    from qnnbridge_host.cache import entry
 
-    def full(*_: Any, **__: Any) -> None:
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("qnnbridge_host.cache.manifest.write_json", full)
-    assert_made_without(host, right, "No space left on device")
+    entry.write_json = full
+"""
+
+
+def test_a_full_disk_costs_the_cache_and_not_the_session(right: bytes, tmp_path: Path) -> None:
+    """The manifest is what does not fit any more."""
+    with patched_host(tmp_path, FULL) as host:
+        assert_made_without(host, right, "No space left on device")
     assert store().all_keys() == []
     assert list((store().root / "tmp").iterdir()) == []
 

@@ -20,17 +20,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fakes.hosts import patched_host
 from tests.fakes.stopping import stop
 
 import qnnbridge
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._transport.open_requests import OpenRequests
 from qnnbridge.errors import HostCrashed, ModelQuarantined
-from qnnbridge_host.cache.files import hash_file
-from qnnbridge_host.cache.manifest import MODEL, EntryManifest, FileRecord
-from qnnbridge_host.cache.negative_entries import Notes
-from qnnbridge_host.cache.settings import cache_dir
+from qnnbridge_host.cache.entry import MODEL, EntryFile, EntryManifest
+from qnnbridge_host.cache.negative_entries import NegativeEntries
 from qnnbridge_host.cache.store import Store
+from qnnbridge_host.model.source import hash_file
+from qnnbridge_protocol.cache_settings import cache_dir
 
 pytest.importorskip("onnxruntime_qnn")
 onnx = pytest.importorskip("onnx")
@@ -99,7 +100,7 @@ def result(session: qnnbridge.InferenceSession) -> bytes:
 
 
 def faults() -> list[str]:
-    return [bad.fault for bad in store().bad_entries()]
+    return [bad.fault for bad in store().invalid_entries()]
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:
@@ -189,7 +190,7 @@ def believe(folder: Path) -> None:
     manifest = EntryManifest.read(folder)
     assert manifest is not None
     files = tuple(
-        FileRecord(file.name, (folder / file.name).stat().st_size, hash_file(folder / file.name))
+        EntryFile(file.name, (folder / file.name).stat().st_size, hash_file(folder / file.name))
         for file in manifest.files
     )
     EntryManifest(**{**plain(manifest), "files": files, "id": os.urandom(16).hex()}).write(folder)
@@ -248,7 +249,7 @@ def test_an_entry_that_kills_the_host_is_set_aside_and_the_model_is_compiled_aga
         assert host.stats.crashes == 1
         assert open_quantized(host).cache.state == "hit"
     assert Quarantine().accounts() == []
-    (bad,) = store().bad_entries()
+    (bad,) = store().invalid_entries()
     assert "SIGSEGV" in bad.reason
 
 
@@ -272,6 +273,7 @@ def test_a_run_that_must_not_be_repeated_is_not(compiled_quantized: Path) -> Non
         session = open_quantized(host)
         with pytest.raises(HostCrashed):
             session.run(None, INPUT, retry=0)
+        assert open_quantized(host).cache.state == "miss", "the next host is told of the entry"
         assert faults() == ["crashed"]
 
 
@@ -315,28 +317,41 @@ def test_an_entry_that_qnn_refuses_is_set_aside_and_the_model_is_compiled_again(
 
 
 def test_when_the_second_entry_is_bad_too_the_model_is_left_alone(
-    entry: Path, host: qnnbridge.Host, right: bytes, monkeypatch: pytest.MonkeyPatch
+    entry: Path, right: bytes, tmp_path: Path
 ) -> None:
-    from qnnbridge_host.cache import build
-    from qnnbridge_host.cache import lookup as session_cache
-
     (entry / BLOB).write_bytes(b"no context binary" * 4000)
     believe(entry)
-    real, built = build.build_entry, []
+    built = tmp_path / "built"
+    code = f"""
+        import os
+        from qnnbridge_host.cache.entry import EntryManifest, FileRecord
+        from qnnbridge_host.model.source import hash_file
+        from qnnbridge_host.compile import entry
 
-    def faulty(*arguments: Any, **keywords: Any) -> Any:
-        made = real(*arguments, **keywords)
-        built.append(made.key)
-        (made.folder / BLOB).write_bytes(b"no context binary" * 4000)
-        believe(made.folder)
-        return made
+        real = entry.build_entry
 
-    monkeypatch.setattr(session_cache, "build_entry", faulty)
-    for _ in range(2):
-        session = open_session(host)
-        assert (session.cache.state, result(session)) == ("off", right)
-        assert "two compiled models of it could not be used" in session.cache.reason
-    assert len(built) == 1
+        def faulty(*arguments, **keywords):
+            made = real(*arguments, **keywords)
+            with open({str(built)!r}, "a") as file:
+                print(made.key, file=file)
+            (made.folder / {BLOB!r}).write_bytes(b"no context binary" * 4000)
+            read = EntryManifest.read(made.folder)
+            files = tuple(
+                FileRecord(file.name, (made.folder / file.name).stat().st_size, hash_file(made.folder / file.name))
+                for file in read.files
+            )
+            fields = {{name: getattr(read, name) for name in read.__dataclass_fields__}}
+            EntryManifest(**{{**fields, "files": files, "id": os.urandom(16).hex()}}).write(made.folder)
+            return made
+
+        entry.build_entry = faulty
+        """
+    with patched_host(tmp_path, code) as host:
+        for _ in range(2):
+            session = open_session(host)
+            assert (session.cache.state, result(session)) == ("off", right)
+            assert "two compiled models of it could not be used" in session.cache.reason
+    assert len(built.read_text().split()) == 1
     assert faults() == ["unloadable"] * 2
 
 
@@ -344,7 +359,7 @@ def test_when_the_second_entry_is_bad_too_the_model_is_left_alone(
 
 
 def compile_host(step: str, once: Path | None = None, file_bytes: int | None = None) -> qnnbridge.Host:
-    """The real host; when it is to compile, it dies at `step`."""
+    """The real host, of which a worker dies at `step`."""
     command = [sys.executable, "-I", "-u", "-X", "utf8", "-X", "faulthandler", str(COMPILE_HOST), f"--step={step}"]
     command += [f"--once={once}"] if once is not None else []
     command += [f"--file-bytes={file_bytes}"] if file_bytes is not None else []
@@ -369,26 +384,34 @@ def test_a_compiler_that_is_killed_costs_a_second_try_and_never_the_serving_host
 
 
 def test_the_second_compiler_gives_signs_of_life_however_long_the_first_one_lived(
-    host: qnnbridge.Host, right: bytes, monkeypatch: pytest.MonkeyPatch
+    right: bytes, tmp_path: Path
 ) -> None:
-    from qnnbridge_host.cache import build
-    from qnnbridge_host.cache import lookup as session_cache
+    alive = tmp_path / "alive"
+    code = f"""
+        import os
+        from pathlib import Path
+        from qnnbridge_host.cache.lookup import NothingTold
+        from qnnbridge_host.compile import entry
 
-    alive: list[bool] = []
+        real = entry.build_entry
+        alive = []
 
-    def dies_once(*arguments: Any, on_progress: Any, **keywords: Any) -> Any:
-        for sign in store().root.rglob("*.beat"):
-            os.utime(sign, (1, 1))
-        on_progress(0.0 if alive else 1000.0)
-        alive.append([sign.stat().st_mtime > 1 for sign in store().root.rglob("*.beat")] == [True])
-        if len(alive) == 1:
-            raise build.NothingTold
-        return build.build_entry(*arguments, on_progress=on_progress, **keywords)
+        def dies_once(store, key, parts, job, order, on_progress):
+            for sign in store.root.rglob("*.beat"):
+                os.utime(sign, (1, 1))
+            on_progress(0.0 if alive else 1000.0)
+            alive.append([sign.stat().st_mtime > 1 for sign in store.root.rglob("*.beat")] == [True])
+            Path({str(alive)!r}).write_text(repr(alive))
+            if len(alive) == 1:
+                raise NothingTold
+            return real(store, key, parts, job, order, on_progress)
 
-    monkeypatch.setattr(session_cache, "build_entry", dies_once)
-    session = open_session(host)
-    assert (session.cache.state, result(session)) == ("miss", right)
-    assert alive == [True, True]
+        entry.build_entry = dies_once
+        """
+    with patched_host(tmp_path, code) as host:
+        session = open_session(host)
+        assert (session.cache.state, result(session)) == ("miss", right)
+    assert alive.read_text() == "[True, True]"
     assert not any(store().root.rglob("*.beat"))
 
 
@@ -403,12 +426,10 @@ def test_a_model_that_kills_every_compiler_is_quarantined_as_without_the_cache(r
 
 
 KILLED_AT = """
-    import os, signal, sys
-    from pathlib import Path
-    import qnnbridge
-    from qnnbridge_host.cache import build, store
-    from qnnbridge_host.cache.manifest import EntryManifest
-    from qnnbridge._compiling import compiler
+    import os, signal
+    from qnnbridge_host.cache import store
+    from qnnbridge_host.cache.entry import EntryManifest
+    from qnnbridge_host.compile import entry
 
     def die(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -421,8 +442,8 @@ KILLED_AT = """
         setattr(owner, name, lambda *a, **k: (real(*a, **k), die()))
 
     steps = {
-        "the folder is made": lambda: before(compiler, "compile_into"),
-        "the files are written": lambda: behind(compiler, "compile_into"),
+        "the folder is made": lambda: before(entry, "compile_together"),
+        "the files are written": lambda: behind(entry, "compile_together"),
         "the files are on the disk": lambda: before(EntryManifest, "write"),
         "the manifest is half written": lambda: setattr(
             EntryManifest, "write", lambda self, folder: ((folder / "manifest.json").write_bytes(b"{"), die())
@@ -431,9 +452,6 @@ KILLED_AT = """
         "the entry is in its place": lambda: behind(store.Store, "publish"),
         "the entry is in use": lambda: behind(store.Store, "use"),
     }
-    steps[sys.argv[2]]()
-    qnnbridge.InferenceSession(sys.argv[1], providers=[("QNNExecutionProvider", {"soc_model": "60"})])
-    raise SystemExit("still alive")
 """
 STEPS = {
     "the folder is made": False,
@@ -444,20 +462,16 @@ STEPS = {
     "the entry is in its place": True,
     "the entry is in use": True,
 }
-"""When the application is killed -> whether the entry is there then."""
+"""When the host is killed -> whether the entry is there then."""
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_an_application_killed_while_it_fills_the_cache_leaves_nothing_half(
-    step: str, host: qnnbridge.Host, right: bytes
+def test_a_host_killed_while_it_fills_the_cache_leaves_nothing_half(
+    step: str, host: qnnbridge.Host, right: bytes, tmp_path: Path
 ) -> None:
-    killed = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(KILLED_AT), str(F), step],
-        capture_output=True,
-        text=True,
-        timeout=APPLICATION_TIMEOUT_S,
-    )
-    assert killed.returncode == -KILLED, killed.stderr
+    doomed = patched_host(tmp_path, textwrap.dedent(KILLED_AT) + f"steps[{step!r}]()\n")
+    with doomed, pytest.raises(HostCrashed, match="SIGKILL"):
+        open_session(doomed, retry=0)
     assert len(store().all_keys()) == STEPS[step]
     session = open_session(host)
     assert session.cache.state == ("hit" if STEPS[step] else "miss")
@@ -493,8 +507,8 @@ def test_eight_processes_that_open_the_same_model_at_once_compile_it_once(right:
 
 
 def test_a_note_about_a_bad_model_does_not_outlive_clearing(entry: Path, host: qnnbridge.Host) -> None:
-    Notes(store().root).write(entry.name, "crashes", "twice", "f.onnx")
+    NegativeEntries(store().root).write(entry.name, "crashes", "twice", "f.onnx")
     shutil.rmtree(entry)
     assert open_session(host).cache.reason == "twice"
-    Notes(store().root).remove(entry.name)
+    NegativeEntries(store().root).remove(entry.name)
     assert open_session(host).cache.state == "miss"

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.hosts import patched_host
 
 import qnnbridge
-from qnnbridge._compiling import publish, workfolder
-from qnnbridge._compiling.places import Place
 from qnnbridge.errors import CompileFailed, DeadlineExceeded, HostCrashed, OptionError
+from qnnbridge_host.compile import destination, publish
+from qnnbridge_host.compile.destination import Destination
 from qnnbridge_host.model.manifest import manifest_path, read_manifest
 
 pytest.importorskip("onnxruntime_qnn")
@@ -143,8 +144,8 @@ def test_a_folder_that_takes_no_files_is_one_clear_error() -> None:
 
 KILLED_WHILE_MOVING = """
 import os, signal, sys
-from qnnbridge._compiling import publish
-from qnnbridge._compiling.places import Place
+from qnnbridge_host.compile import publish
+from qnnbridge_host.compile.destination import Destination
 from qnnbridge_host.model.manifest import write_manifest
 
 target, work, blob, at, overwrite = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5] == "True"
@@ -165,7 +166,7 @@ def counted(really):
 
 for name in ("link", "replace", "unlink"):
     setattr(os, name, counted(getattr(os, name)))
-publish.move_whole(work, [Place(target, "m.onnx")], [blob], overwrite=overwrite)
+publish.move_whole(work, [Destination(target, "m.onnx")], [blob], overwrite=overwrite)
 print(steps)
 """
 
@@ -224,7 +225,7 @@ def test_an_application_killed_at_any_step_of_the_move_leaves_the_old_model_or_t
         again = tmp_path / f"again{at}"
         fill(again, "m-5678_qnn.bin", b"next")
         publish.write_manifest(again, "m.onnx", ("m-5678_qnn.bin",))
-        publish.move_whole(str(again), [Place(str(target), "m.onnx")], ["m-5678_qnn.bin"], overwrite=True)
+        publish.move_whole(str(again), [Destination(str(target), "m.onnx")], ["m-5678_qnn.bin"], overwrite=True)
         assert check_nothing_is_torn(target) == "next"
     assert seen[-1] == "new"
     assert len(seen) > 3, "the kills hit something"
@@ -234,29 +235,29 @@ def test_an_application_killed_at_any_step_of_the_move_leaves_the_old_model_or_t
 
 
 KILLED_BEFORE_THE_MOVE = """
-import os, signal, sys
-import qnnbridge
-from qnnbridge._compiling import publish
+    import os, signal
+    from qnnbridge_host.compile import publish
 
-publish.move_whole = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
-qnnbridge.compile(sys.argv[1], sys.argv[2], validate=False)
+    publish.move_whole = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_an_application_killed_before_the_move_leaves_only_what_the_next_compilation_removes(target: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED_BEFORE_THE_MOVE, MUL, f"{target}/"], timeout=60)
-    assert done.returncode == -signal.SIGKILL
+def test_a_host_killed_before_the_move_leaves_only_what_the_next_compilation_removes(
+    target: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(HostCrashed):
+        qnnbridge.compile(MUL, target, host=patched_host(tmp_path, KILLED_BEFORE_THE_MOVE), validate=False)
     (left,) = target.iterdir()
-    assert left.name.startswith(workfolder.PREFIX)
+    assert left.name.startswith(destination.PREFIX)
     os.utime(left, (1, 1))  # long ago
     qnnbridge.compile(MUL, target, validate=False)
     assert names_in(target) == ALL_THREE
 
 
 def test_the_folder_of_a_living_compilation_is_left_alone(target: Path) -> None:
-    with workfolder.work_folder(str(target)) as folder:
+    with destination.work_folder(str(target)) as folder:
         os.utime(os.path.dirname(folder), (1, 1))
-        workfolder.sweep(str(target))
+        destination.sweep(str(target))
         assert os.path.isdir(folder)
     assert names_in(target) == []
 
@@ -270,24 +271,39 @@ def test_a_folder_that_was_made_for_nothing_is_gone_again(tmp_path: Path) -> Non
 # --- what is in the way ----------------------------------------------------------------------------------
 
 
-def test_an_existing_output_is_refused_before_anything_is_started(target: Path) -> None:
+NO_WORKER = """
+    from qnnbridge_host.compile import orchestrate
+
+    def compile_together(*_, **__):
+        raise AssertionError("a worker is started")
+
+    orchestrate.compile_together = compile_together
+"""
+
+
+def test_an_existing_output_is_refused_before_a_compiler_is_started(target: Path, tmp_path: Path) -> None:
     (target / "mul_1_ctx.onnx").write_bytes(b"precious")
     with pytest.raises(OptionError, match="exists already") as caught:
-        qnnbridge.compile(MUL, target, host=qnnbridge.Host(python="/nonexistent"))
+        qnnbridge.compile(MUL, target, host=patched_host(tmp_path, NO_WORKER))
     assert "--overwrite" in str(caught.value)
     assert (target / "mul_1_ctx.onnx").read_bytes() == b"precious"
 
 
-def test_an_output_that_appears_meanwhile_is_not_replaced(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    describe = publish.describe
+def test_an_output_that_appears_meanwhile_is_not_replaced(target: Path, tmp_path: Path) -> None:
+    code = f"""
+        from pathlib import Path
+        from qnnbridge_host.compile import publish
 
-    def describe_late(*arguments: Any, **options: Any) -> Any:
-        (target / "mul_1_ctx.onnx").write_bytes(b"precious")
-        return describe(*arguments, **options)
+        describe = publish.describe
 
-    monkeypatch.setattr(publish, "describe", describe_late)
+        def describe_late(*arguments, **options):
+            Path({str(target / "mul_1_ctx.onnx")!r}).write_bytes(b"precious")
+            return describe(*arguments, **options)
+
+        publish.describe = describe_late
+        """
     with pytest.raises(OptionError, match="exists already"):
-        qnnbridge.compile(MUL, target, validate=False)
+        qnnbridge.compile(MUL, target, host=patched_host(tmp_path, code), validate=False)
     assert (target / "mul_1_ctx.onnx").read_bytes() == b"precious"
     assert names_in(target) == ["mul_1_ctx.onnx"]
 
@@ -305,8 +321,9 @@ def test_the_blob_of_another_model_is_never_replaced(target: Path) -> None:
 def test_of_two_at_once_to_one_output_the_last_one_stays_whole(target: Path) -> None:
     theirs = target / "mul_1_ctx_qnn.bin"
 
-    def another_one_is_quicker(_stage: str, _seconds: float) -> None:
-        theirs.write_bytes(b"theirs")
+    def another_one_is_quicker(_stage: str, seconds: float) -> None:
+        if seconds:  # when the host has begun, and has chosen its names
+            theirs.write_bytes(b"theirs")
 
     with pytest.raises(CompileFailed, match=r"Another compilation has put mul_1_ctx_qnn\.bin into") as caught:
         qnnbridge.compile(MUL, target, validate=False, on_progress=another_one_is_quicker)

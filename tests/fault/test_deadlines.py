@@ -171,7 +171,7 @@ def test_a_model_that_hangs_is_to_blame_and_not_the_one_that_waits_behind_it(
             slow.run(None, {"x": X})
         assert "while running" in str(caught.value)
         (account,) = Quarantine().accounts()
-        assert account.fingerprint == slow._remote.manifest.source.fingerprint
+        assert account.fingerprint == slow._remote.recipe.fingerprint
         assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
 
 
@@ -190,7 +190,7 @@ def test_a_crash_of_abandoned_work_is_blamed_on_it(tmp_path: Path):
             end.touch()
             assert np.array_equal(waits.result(WAIT_S)[0], X * 3)
         (account,) = Quarantine().accounts()
-        assert account.fingerprint == poison._remote.manifest.source.fingerprint
+        assert account.fingerprint == poison._remote.recipe.fingerprint
 
 
 def test_abandoned_work_that_has_ended_is_not_blamed_for_what_comes_later(tmp_path: Path):
@@ -204,7 +204,7 @@ def test_abandoned_work_that_has_ended_is_not_blamed_for_what_comes_later(tmp_pa
         with pytest.raises(errors.HostCrashed) as caught:
             poison.run(None, {"x": X}, retry=0)
         (suspect,) = caught.value.details["suspects"]
-        assert suspect["fingerprint"] == poison._remote.manifest.source.fingerprint
+        assert suspect["fingerprint"] == poison._remote.recipe.fingerprint
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["queued", "running"])

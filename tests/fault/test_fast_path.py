@@ -68,7 +68,7 @@ def test_a_session_that_is_dropped_is_freed_at_once(host: qnnbridge.Host, no_col
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     for _ in range(3):
         warm(session)
-    left = [weakref.ref(session), weakref.ref(session._remote), weakref.ref(session._remote.manifest)]
+    left = [weakref.ref(session), weakref.ref(session._remote), weakref.ref(session._remote.recipe)]
     del session
     assert [reference() for reference in left] == [None] * 3
 

@@ -136,7 +136,7 @@ def test_a_phase_that_nobody_takes_keeps_no_call_on_a_channel_waiting(
     gate.touch()
     process, _ = running(host)
     assert wait_readable(process.channel._read_fd, GRACE_S), "the host answers"
-    spec = {**session._remote.manifest.spec.to_wire(), "model_path": str(third)}
+    spec = {**session._remote.recipe.spec.to_wire(), "model_path": str(third)}
     process.channel.one_way.add({"op": "session.create", "spec": spec})
     process.channel.one_way.add({"op": "session.close", "session": given_up._remote.session_id})
 

@@ -1,8 +1,8 @@
 """An application that is meant to be killed: ``python -m tests.faultlab.application STATE FILE``.
 
 It starts a host with the scripted engine, brings it into the state, prints the host's pid and waits. States:
-``idle``; ``run`` and ``create``: inside native code; ``compile``: the same in a disposable host beside an idle one (both
-pids are printed); ``gil``: inside native code that holds the host's GIL; ``slots``: inside a call whose tensors lie in shared memory;
+``idle``; ``run`` and ``create``: inside native code; ``compile``: the same in a worker of a host for compiling,
+beside an idle host (all pids are printed); ``gil``: inside native code that holds the host's GIL; ``slots``: inside a call whose tensors lie in shared memory;
 ``fork``: idle, with a forked sibling that has all of the application's pipes and lives on; ``fork-run``: both.
 """
 
@@ -19,14 +19,22 @@ import numpy as np
 import psutil
 
 import qnnbridge
-from qnnbridge._compiling.compiler import compile_into
-from qnnbridge._compiling.job import CompileJob, HostSettings
-from qnnbridge_host.model.source import ModelSource
-from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
-from tests.fakes.hosts import fake_host, script
+from tests.fakes.hosts import fake_host, patched_host, script
 from tests.faultlab.orphans import STATES
 
-QNN = "QNNExecutionProvider"
+MODEL = Path(__file__).parents[1] / "models" / "mul_1.onnx"
+WORKING = 2
+COMPILES = """
+    import time
+    from qnnbridge_host.engine import compile as compiling
+
+    def compile_model(engine, spec, model, initializers, on_phase):
+        on_phase("compiling")
+        open({began!r}, "w").close()
+        time.sleep(600)
+
+    compiling.compile_model = compile_model
+"""
 X = np.zeros(4, np.float32)
 _held: list[object] = []
 
@@ -35,7 +43,7 @@ def main(state: str, began: str) -> None:
     """began: a file that says that the host is in native code; its folder exists."""
     if state not in STATES:
         raise SystemExit(f"unknown state {state!r}; known: {', '.join(STATES)}")
-    host = fake_host()
+    host = patched_host(Path(began).parent, COMPILES.format(began=began)) if state == "compile" else fake_host()
     pid = host.info.pid
     if state.startswith("fork"):
         _fork()
@@ -49,13 +57,11 @@ def main(state: str, began: str) -> None:
         model = script(on_create=[f"note:{began}", action])
         _in_a_thread(lambda: qnnbridge.InferenceSession(model, host=host), began)
     elif state == "compile":
-        source = ModelSource.open(script(on_create=[f"note:{began}", action]))
-        job = CompileJob(source, SessionSpec(None, (ProviderSpec(QNN),)), host=HostSettings.of(host))
-        _in_a_thread(lambda: compile_into(job, os.path.dirname(began)), began)
+        _in_a_thread(lambda: qnnbridge.compile(MODEL, os.path.dirname(began), host=host), began)
     others: set[int] = set()
     if state == "compile":
-        (compiler,) = {child.pid for child in psutil.Process().children()} - {pid}
-        others = {compiler}
+        others = {child.pid for child in psutil.Process().children(recursive=True)} - {pid}
+        assert len(others) == WORKING, "a host that compiles, and its worker"
     print(pid, *others, flush=True)
     sys.stdin.read()
 

@@ -19,8 +19,8 @@ import numpy as np
 
 import qnnbridge
 from qnnbridge_host.cache.eviction import evict, shrink
-from qnnbridge_host.cache.settings import cache_settings
 from qnnbridge_host.cache.store import Store
+from qnnbridge_protocol.cache_settings import cache_settings
 
 BLOB = "model_ctx_qnn.bin"
 
@@ -60,7 +60,7 @@ def main() -> None:
         with open_session(host) as third:
             report["states"].append(str(third.cache))
             report["results"].append(result(third))
-        report["set aside"] = [bad.fault for bad in store.bad_entries()]
+        report["set aside"] = [bad.fault for bad in store.invalid_entries()]
         report["crashes"] = host.stats.crashes
     made = qnnbridge.compile(own, Path(own).with_name("compiled.onnx"), soc_model=60)
     report["own compared"] = [made.validation.skipped, len(made.validation.differences)]

@@ -13,9 +13,9 @@ from tests.unit.cache_entries import BLOB, key_number, put, tree
 from typer.testing import CliRunner
 
 from qnnbridge_host.cache.memo import HashMemo
-from qnnbridge_host.cache.negative_entries import Notes
-from qnnbridge_host.cache.settings import cache_dir
+from qnnbridge_host.cache.negative_entries import NegativeEntries
 from qnnbridge_host.cache.store import Store
+from qnnbridge_protocol.cache_settings import cache_dir
 from qnnbridge_tools.cli import app
 
 FIRST, SECOND = key_number(1), key_number(2)
@@ -97,8 +97,8 @@ def test_what_is_in_use_is_told(store: Store) -> None:
 
 def test_what_was_set_aside_and_what_is_left_alone_is_listed_with_its_reason(store: Store) -> None:
     put(store, FIRST, label="bad.onnx")
-    store.set_aside(FIRST, "crashed", "the host died of SIGSEGV")
-    Notes(store.root).write(SECOND, "nothing-on-qnn", "no node of it runs on QNN", "iris.onnx")
+    store.quarantine_entry(FIRST, "crashed", "the host died of SIGSEGV")
+    NegativeEntries(store.root).write(SECOND, "nothing-on-qnn", "no node of it runs on QNN", "iris.onnx")
     code, text = cache("list")
     assert code == 0
     for words in ("bad.onnx", "crashed", "the host died of SIGSEGV"):
@@ -222,7 +222,7 @@ def test_pruning_removes_what_is_left_over_and_what_was_set_aside_and_keeps_what
 ) -> None:
     put(store, FIRST)
     put(store, SECOND, b"other" * 1000)
-    store.set_aside(FIRST, "damaged", "x")
+    store.quarantine_entry(FIRST, "damaged", "x")
     (store.root / "tmp" / "left").mkdir()
     (store.root / "tmp" / "left" / "model_ctx.onnx").write_bytes(b"half")
     model = tmp_path / "model.onnx"
@@ -237,7 +237,7 @@ def test_pruning_removes_what_is_left_over_and_what_was_set_aside_and_keeps_what
     assert [one["key"] for one in told["kept_in_use"]] == [SECOND]
     assert store.all_keys() == [SECOND]
     assert list((store.root / "tmp").iterdir()) == list(memo.folder.iterdir()) == []
-    assert store.bad_entries() == []
+    assert store.invalid_entries() == []
 
 
 def test_a_size_that_is_none_is_bad_input(store: Store) -> None:
@@ -249,8 +249,8 @@ def test_a_size_that_is_none_is_bad_input(store: Store) -> None:
 
 def test_one_model_is_cleared_with_all_that_is_remembered_of_it(store: Store) -> None:
     put(store, FIRST, label="a.onnx")
-    store.set_aside(FIRST, "unloadable", "x")
-    Notes(store.root).write(FIRST, "crashes", "twice", "a.onnx")
+    store.quarantine_entry(FIRST, "unloadable", "x")
+    NegativeEntries(store.root).write(FIRST, "crashes", "twice", "a.onnx")
     put(store, SECOND, b"other" * 1000, label="b.onnx")
     told = as_json("clear", "a.onnx")
     assert (told["set_aside"], told["left_alone"]) == (1, 1)
@@ -262,7 +262,7 @@ def test_one_model_is_cleared_with_all_that_is_remembered_of_it(store: Store) ->
 def test_clearing_all_leaves_locks_only(store: Store) -> None:
     put(store, FIRST)
     store.count_hit(FIRST)
-    Notes(store.root).write(SECOND, "slow", "it took 0.7 s to make", "b.onnx")
+    NegativeEntries(store.root).write(SECOND, "slow", "it took 0.7 s to make", "b.onnx")
     code, text = cache("clear", "--all")
     assert code == 0
     assert "Removed m.onnx" in text

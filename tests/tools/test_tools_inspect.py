@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from qnnbridge_host.model.host_traits import QUESTION
 from qnnbridge_host.model.manifest import write_manifest
 from qnnbridge_tools.cli import app
+from qnnbridge_tools.models.inspection import QUESTION
 
 onnx = pytest.importorskip("onnx")
 

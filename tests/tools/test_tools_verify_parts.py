@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnbridge._compiling.compare import TOLERANCES
+from qnnbridge_host.compile.compare import TOLERANCES
 from qnnbridge_protocol.errors import Fail, HostCrashed, OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import Dimensions

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from qnnbridge_host.model.release_table import load_releases
+from qnnbridge_host.model.releases import load_releases
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.versions.here import host_python
 from qnnbridge_tools.versions.view import label_of

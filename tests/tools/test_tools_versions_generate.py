@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from qnnbridge_host.model.release_table import read_table
+from qnnbridge_host.model.releases import read_table
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.versions import generate, wheels
 from qnnbridge_tools.versions.wheels import WheelReader

@@ -11,7 +11,7 @@ from typer import Typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from qnnbridge_host.model.release_table import load_releases
+from qnnbridge_host.model.releases import load_releases
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.versions.fitness import platform_of_release

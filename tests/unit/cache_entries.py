@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from qnnbridge_host.cache.manifest import MODEL, EntryManifest, FileRecord
-from qnnbridge_host.cache.store import Entry, Store
+from qnnbridge_host.cache.entry import MODEL, CacheEntry, EntryFile, EntryManifest
+from qnnbridge_host.cache.store import Store
 from qnnbridge_protocol.specs import NodeInfo, SessionInfo
 
 BLOB = "model_ctx_qnn.bin"
@@ -24,7 +24,7 @@ def key_number(number: int) -> str:
 
 def put(
     store: Store, key: str, blob: bytes = b"blob" * 1000, *, label: str = "m.onnx", created: float = 1.0
-) -> Entry:
+) -> CacheEntry:
     """Make an entry. Its .onnx file is another one for each key."""
     store.prepare()
     files = {MODEL: f"model {key}".encode(), BLOB: blob}
@@ -32,7 +32,7 @@ def put(
         for name, data in files.items():
             (draft.folder / name).write_bytes(data)
         records = tuple(
-            FileRecord(name, len(data), hashlib.sha256(data).hexdigest()) for name, data in files.items()
+            EntryFile(name, len(data), hashlib.sha256(data).hexdigest()) for name, data in files.items()
         )
         manifest = EntryManifest(
             key=key,

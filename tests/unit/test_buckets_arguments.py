@@ -20,7 +20,7 @@ from qnnbridge._buckets.plan import (
     refuse_dimensions_left,
 )
 from qnnbridge.errors import BridgeError, CompiledModelRefused, OptionError
-from qnnbridge_host.model.scan import EpContextNode, ModelScan
+from qnnbridge_protocol.model_records import ModelDescription, ModelIdentity
 from qnnbridge_protocol.specs import NodeInfo
 
 IDS = NodeInfo("input_ids", "tensor(int64)", ("batch", "seq"))
@@ -28,11 +28,12 @@ MASK = NodeInfo("attention_mask", "tensor(float)", ("batch", "seq"))
 LOGITS = NodeInfo("logits", "tensor(float)", ("batch", "seq", 8))
 
 
-def scan_of(*inputs: NodeInfo, outputs: tuple[NodeInfo, ...] = (LOGITS,), **fields: Any) -> ModelScan:
-    return ModelScan(100, inputs=inputs, outputs=outputs, **fields)
+def scan_of(*inputs: NodeInfo, outputs: tuple[NodeInfo, ...] = (LOGITS,), **fields: Any) -> ModelDescription:
+    model = ModelIdentity("0" * 64, "m.onnx", compiled=bool(fields.pop("compiled", False)))
+    return ModelDescription(model, inputs=inputs, outputs=outputs, **fields)
 
 
-def plan_of(buckets: Any, *inputs: NodeInfo, scan: ModelScan | None = None, **keywords: Any) -> BucketPlan:
+def plan_of(buckets: Any, *inputs: NodeInfo, scan: ModelDescription | None = None, **keywords: Any) -> BucketPlan:
     keywords.setdefault("pad", 0)
     return make_plan(make_arguments(buckets, **keywords), scan or scan_of(*(inputs or (IDS, MASK))), "m.onnx")
 
@@ -189,13 +190,10 @@ def test_a_dimension_that_is_split_needs_no_value() -> None:
 
 
 def test_compiled_models_and_what_is_no_onnx_model_are_refused() -> None:
-    node = EpContextNode("n", "EPContext", "com.microsoft", "the main graph")
     with pytest.raises(CompiledModelRefused, match="cannot have buckets"):
-        plan_of({"seq": [16]}, scan=scan_of(IDS, ep_contexts=(node,)))
+        plan_of({"seq": [16]}, scan=scan_of(IDS, compiled=True))
     with pytest.raises(OptionError, match="cannot be read"):
-        plan_of({"seq": [16]}, scan=scan_of(format="ort"))
-    with pytest.raises(OptionError, match="cannot be read"):
-        make_plan(make_arguments({"seq": 1}), None, "m.onnx")
+        plan_of({"seq": [16]}, scan=scan_of(readable=False))
 
 
 def test_dimensions_that_stay_free_are_named_with_what_to_do() -> None:

@@ -25,8 +25,8 @@ from qnnbridge._buckets.batches import (
 from qnnbridge._buckets.plan import BucketPlan, make_plan
 from qnnbridge._buckets.verifying import check_cut, find_shapes
 from qnnbridge.errors import DeadlineExceeded, Fail, HostCrashed, InvalidArgument, ModelError, OptionError
-from qnnbridge_host.model.scan import ModelScan
 from qnnbridge_protocol.elements import ElementType
+from qnnbridge_protocol.model_records import ModelDescription, ModelIdentity
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.tensors import Typed
 
@@ -35,7 +35,11 @@ M = NodeInfo("m", "tensor(bool)", ("seq",))
 
 
 def plan_of(buckets: Any, *inputs: NodeInfo, pad: Any = 0, **keywords: Any) -> BucketPlan:
-    return make_plan(make_arguments(buckets, pad, **keywords), ModelScan(1, inputs=inputs or (X, M)), "m.onnx")
+    return make_plan(
+        make_arguments(buckets, pad, **keywords),
+        ModelDescription(ModelIdentity("0" * 64, "m.onnx"), inputs=inputs or (X, M)),
+        "m.onnx",
+    )
 
 
 def shapes_of(feeds: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

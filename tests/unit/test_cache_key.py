@@ -13,8 +13,8 @@ import pytest
 
 from qnnbridge._host import HostInfo
 from qnnbridge_host.cache import key as module
-from qnnbridge_host.cache.files import hash_file
 from qnnbridge_host.cache.key import key_of, key_parts, libraries_digest
+from qnnbridge_host.model.source import hash_file
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 
 QNN = "QNNExecutionProvider"
@@ -116,7 +116,7 @@ CHANGES: dict[str, Callable[[], str]] = {
 }
 
 THE_SAME: dict[str, Callable[[], str]] = {
-    "another place of the model": with_spec(model_path="/b/other.onnx", model_files=("/b/w.bin",)),
+    "another place of the model": with_spec(model_path="/b/other.onnx"),
     "how much is logged": with_spec(options={"graph_optimization_level": 99, "log_severity_level": 0}),
     "how much is logged, as an entry": with_spec(
         config_entries={**SPEC.config_entries, "session.log_severity_level": "0"}

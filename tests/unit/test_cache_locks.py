@@ -14,9 +14,8 @@ from tests.unit.cache_entries import key_number, put
 
 from qnnbridge_host.cache.eviction import evict, shrink, total_bytes
 from qnnbridge_host.cache.files import write_json
-from qnnbridge_host.cache.locks import hold, try_hold
+from qnnbridge_host.cache.locks import Heartbeat, WaitPolicy, hold, try_hold
 from qnnbridge_host.cache.store import HITS_FILE, Store
-from qnnbridge_host.cache.waiting import FIRST_WORD_S, LOUD_S, Heartbeat, WaitPolicy, Words
 
 SECONDS_FOR_ALL = 30.0
 
@@ -115,18 +114,6 @@ def test_a_compiler_that_shows_signs_of_life_is_waited_for_and_another_is_not(tm
     assert not (tmp_path / "beat").exists()
 
 
-def test_words_are_few_and_grow_loud(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "qnnbridge.cache")
-    words = Words("m.onnx is being compiled")
-    for tenth in range(600):
-        words(tenth / 10)
-    levels = [record.levelname for record in caplog.records]
-    assert levels[0] == "INFO"
-    assert set(levels[1:]) == {"WARNING"}
-    assert 3 <= len(levels) <= 6
-    assert FIRST_WORD_S < LOUD_S
-
-
 # --- the size limit ---
 
 
@@ -212,9 +199,9 @@ def test_a_shared_blob_counts_once_and_is_freed_with_its_last_entry(store: Store
 
 def test_entries_that_were_set_aside_go_before_good_ones(store: Store) -> None:
     size = fill(store, 2)
-    store.set_aside(key_number(1), "damaged", "x")
+    store.quarantine_entry(key_number(1), "damaged", "x")
     assert shrink(store, size + size // 2) == []
-    assert store.bad_entries() == []
+    assert store.invalid_entries() == []
     assert numbers(store) == {0}
 
 

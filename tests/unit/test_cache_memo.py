@@ -11,8 +11,7 @@ import pytest
 
 from qnnbridge_host.cache import memo as module
 from qnnbridge_host.cache.memo import HashMemo
-from qnnbridge_host.model.file_stamps import RESTED_NS, FileStamp, take_stamp
-from qnnbridge_host.model.source import ModelSource
+from qnnbridge_host.model.source import RESTED_NS, FileStamp, ModelSource, take_stamp
 
 
 @pytest.fixture

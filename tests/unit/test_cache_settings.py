@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_host.cache.policy import is_small, reason_against
-from qnnbridge_host.cache.settings import MAX_BYTES, MIN_MODEL_BYTES, CacheSettings, cache_settings
+from qnnbridge_host.cache.key import is_small, reason_against
 from qnnbridge_host.model.source import ModelSource
+from qnnbridge_protocol.cache_settings import MAX_BYTES, MIN_MODEL_BYTES, cache_settings
+from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 
 onnx = pytest.importorskip("onnx")
@@ -22,7 +23,7 @@ CPU = "CPUExecutionProvider"
 def test_by_default_it_is_on_and_in_the_users_cache_folder() -> None:
     settings = cache_settings({})
     assert settings.enabled
-    assert settings.folder.name in ("qnnbridge", "Cache")
+    assert Path(settings.folder).name in ("qnnbridge", "Cache")
     assert (settings.max_bytes, settings.min_model_bytes) == (MAX_BYTES, MIN_MODEL_BYTES)
 
 
@@ -33,8 +34,8 @@ def test_it_can_be_switched_off(text: str) -> None:
 
 def test_a_relative_folder_is_that_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cache_settings({"QNNBRIDGE_CACHE_DIR": "c"}).folder == tmp_path / "c"
-    assert cache_settings({"QNNBRIDGE_CACHE_DIR": "~/c"}).folder == Path(os.path.expanduser("~/c"))
+    assert cache_settings({"QNNBRIDGE_CACHE_DIR": "c"}).folder == str(tmp_path / "c")
+    assert cache_settings({"QNNBRIDGE_CACHE_DIR": "~/c"}).folder == os.path.expanduser("~/c")
 
 
 @pytest.mark.parametrize(
@@ -53,13 +54,13 @@ def test_a_size_that_is_none_is_said_and_not_used() -> None:
 
 # --- which sessions ---
 
-SETTINGS = CacheSettings(Path("/cache"))
+SETTINGS = CacheSettings("/cache")
 MODEL = MODELS / "f.onnx"
 SPEC = SessionSpec(model_path=str(MODEL))
 
 
 def against(spec: SessionSpec = SPEC, wanted: bool | None = None, model: Path = MODEL) -> str | None:
-    return reason_against(ModelSource.open(model), spec, SETTINGS, wanted)
+    return reason_against(ModelSource.open(model), spec, dataclasses.replace(SETTINGS, wanted=wanted))
 
 
 def test_a_model_for_qnn_is_for_the_cache() -> None:
@@ -72,8 +73,8 @@ def test_small_models_are_only_if_the_application_wants_it() -> None:
     small = MODELS / "mul_1.onnx"
     assert "130 bytes" in (against(model=small) or "")
     assert against(wanted=True, model=small) is None
-    assert is_small(ModelSource.open(small), SETTINGS, None)
-    assert not is_small(ModelSource.open(small), SETTINGS, True)
+    assert is_small(ModelSource.open(small), SETTINGS)
+    assert not is_small(ModelSource.open(small), dataclasses.replace(SETTINGS, wanted=True))
 
 
 def test_external_data_counts_for_the_size(tmp_path: Path) -> None:
@@ -135,6 +136,6 @@ def test_what_is_no_model_is_left_to_the_host(tmp_path: Path) -> None:
 
 
 def test_the_environment_has_the_last_word() -> None:
-    off = dataclasses.replace(SETTINGS, enabled=False)
-    assert "QNNBRIDGE_CACHE" in (reason_against(ModelSource.open(MODEL), SPEC, off, True) or "")
+    off = dataclasses.replace(SETTINGS, enabled=False, wanted=True)
+    assert "QNNBRIDGE_CACHE" in (reason_against(ModelSource.open(MODEL), SPEC, off) or "")
     assert against(wanted=False) == "cache=False"

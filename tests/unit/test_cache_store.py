@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from tests.unit.cache_entries import BLOB, INFO, key_number, put, tree
 
+from qnnbridge_host.cache.entry import FILE_NAME, MODEL, EntryManifest
 from qnnbridge_host.cache.files import Damaged, read_json
-from qnnbridge_host.cache.manifest import FILE_NAME, MODEL, EntryManifest
-from qnnbridge_host.cache.negative_entries import CRASHES_MAX_AGE_S, Notes
-from qnnbridge_host.cache.store import MANY_USES, MAX_BAD, Store
+from qnnbridge_host.cache.negative_entries import CRASHES_MAX_AGE_S, NegativeEntries
+from qnnbridge_host.cache.store import MANY_USES, MAX_INVALID, Store
 
 KEY = key_number(1)
 
@@ -148,22 +148,22 @@ def test_a_manifest_of_another_version_is_not_read(store: Store) -> None:
 
 def test_a_bad_entry_is_set_aside_with_the_reason(store: Store) -> None:
     put(store, KEY)
-    store.set_aside(KEY, "damaged", "a byte was flipped")
+    store.quarantine_entry(KEY, "damaged", "a byte was flipped")
     assert store.find(KEY) is None
-    (bad,) = store.bad_entries()
+    (bad,) = store.invalid_entries()
     assert (bad.key, bad.fault, bad.reason, bad.label) == (KEY, "damaged", "a byte was flipped", "m.onnx")
     assert (bad.folder / BLOB).exists()
     put(store, KEY)
     assert store.find(KEY) is not None
 
 
-def test_only_so_many_bad_entries_are_kept(store: Store) -> None:
-    for number in range(MAX_BAD + 3):
+def test_only_so_many_invalid_entries_are_kept(store: Store) -> None:
+    for number in range(MAX_INVALID + 3):
         put(store, KEY)
-        store.set_aside(KEY, "damaged", str(number))
-    assert len(store.bad_entries()) == MAX_BAD
+        store.quarantine_entry(KEY, "damaged", str(number))
+    assert len(store.invalid_entries()) == MAX_INVALID
     # Of one second; with four digits of chance two of them had the same name once in three hundred runs.
-    assert all(len(bad.folder.name.split("-")[2]) >= 16 for bad in store.bad_entries())
+    assert all(len(bad.folder.name.split("-")[2]) >= 16 for bad in store.invalid_entries())
 
 
 @pytest.mark.parametrize("write", ["sync_file", "EntryManifest.write", "os.rename", "sync_folder"])
@@ -330,7 +330,7 @@ def test_the_manifest_is_readable_by_people_and_programs(store: Store) -> None:
 
 
 def test_notes_are_kept_by_key_and_grow_old(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    notes = Notes(store.root)
+    notes = NegativeEntries(store.root)
     notes.write(KEY, "refused", "nodes on the CPU", "m.onnx")
     notes.write(key_number(2), "crashes", "twice", "n.onnx")
     assert {note.key for note in notes.all()} == {KEY, key_number(2)}
@@ -345,7 +345,7 @@ def test_notes_are_kept_by_key_and_grow_old(store: Store, monkeypatch: pytest.Mo
 
 
 def test_a_damaged_note_is_no_note(store: Store) -> None:
-    notes = Notes(store.root)
+    notes = NegativeEntries(store.root)
     notes.write(KEY, "refused", "nodes on the CPU", "m.onnx")
     (store.root / "notes" / f"{KEY}.json").write_text("{")
     assert notes.read(KEY) is None

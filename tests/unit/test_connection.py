@@ -13,7 +13,7 @@ from tests.unit.wire_streams import hear, put, wire
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.errors import ProtocolDesync, TooLarge, VersionMismatch
 from qnnbridge_protocol.frames import MAGIC, Frame, Kind
-from qnnbridge_protocol.hello import Hello
+from qnnbridge_protocol.hello import API_VERSIONS, Hello
 from qnnbridge_protocol.limits import EVIDENCE_BYTES, MAX_PREAMBLE_BYTES, Limits
 
 CLIENT, HOST = Role.CLIENT, Role.HOST
@@ -268,7 +268,7 @@ def test_a_host_of_other_versions_refuses_in_words_that_reach_the_client() -> No
 def test_a_client_refuses_a_host_that_accepts_without_a_common_version() -> None:
     client = in_state(CLIENT, State.GREETING)
     with pytest.raises(VersionMismatch):
-        hear(client, wire(Frame(Kind.HELLO_OK, 0, Hello(api=(2, 2)).to_wire())))
+        hear(client, wire(Frame(Kind.HELLO_OK, 0, Hello(api=(API_VERSIONS[1] + 1,) * 2).to_wire())))
 
 
 @pytest.mark.parametrize("header", [{}, {"api": [1, 1]}, {"api": [2, 1], "limits": {}}, {"limits": {}}], ids=str)

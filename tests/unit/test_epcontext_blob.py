@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnnbridge_host.model.blob import BlobTarget, blob_facts, read_blob
+from qnnbridge_host.model.context_binary import BlobTarget, blob_facts, read_blob
 
 COMPILED = Path(__file__).parents[1] / "models" / "compiled"
 BINARIES = sorted(COMPILED.glob("*.bin"))

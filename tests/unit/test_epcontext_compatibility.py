@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnnbridge_host.model.compatibility import Target, parse
+from qnnbridge_host.model.compatibility import CompiledTarget, parse
 
 
 @pytest.mark.parametrize(
     ("text", "targets"),
     [
-        ("v2:6:2.51.0:5.51.0:0:0:0:0", [Target()]),
-        ("v2:6:2.51.0:5.51.0:0:60:0:0", [Target(soc_model=60)]),
-        ("v2:6:2.51.0:5.51.0:73:60:0:0", [Target(73, 60)]),
-        ("v2:6:2.51.0:5.51.0:0:60:8:0", [Target(0, 60, 8)]),
-        ("v2:6:2.51.0:5.51.0:0,0:60,88:0,0:0", [Target(soc_model=60), Target(soc_model=88)]),
+        ("v2:6:2.51.0:5.51.0:0:0:0:0", [CompiledTarget()]),
+        ("v2:6:2.51.0:5.51.0:0:60:0:0", [CompiledTarget(soc_model=60)]),
+        ("v2:6:2.51.0:5.51.0:73:60:0:0", [CompiledTarget(73, 60)]),
+        ("v2:6:2.51.0:5.51.0:0:60:8:0", [CompiledTarget(0, 60, 8)]),
+        ("v2:6:2.51.0:5.51.0:0,0:60,88:0,0:0", [CompiledTarget(soc_model=60), CompiledTarget(soc_model=88)]),
     ],
 )
-def test_the_second_form(text: str, targets: list[Target]) -> None:
+def test_the_second_form(text: str, targets: list[CompiledTarget]) -> None:
     found = parse(text)
     assert found is not None
     assert (found.form, found.backend, found.sdk, found.backend_api) == (2, 6, "2.51.0", "5.51.0")
@@ -30,22 +30,27 @@ def test_the_second_form(text: str, targets: list[Target]) -> None:
 def test_the_first_form() -> None:
     found = parse("6:2.48.40:5.48.0:0.0.0:68:1")
     assert found is not None
-    assert (found.form, found.sdk, found.context_blob, found.targets) == (1, "2.48.40", "0.0.0", (Target(68),))
+    assert (found.form, found.sdk, found.context_blob, found.targets) == (
+        1,
+        "2.48.40",
+        "0.0.0",
+        (CompiledTarget(68),),
+    )
     assert found.user_driver
 
 
 @pytest.mark.parametrize(
     ("target", "arch", "label"),
     [
-        (Target(), None, "no chip named"),
-        (Target(soc_model=60), 73, "SoC 60 (V73)"),
-        (Target(81, 60), 73, "SoC 60 (V73)"),
-        (Target(81), 81, "V81"),
-        (Target(soc_model=12345), None, "SoC 12345"),
+        (CompiledTarget(), None, "no chip named"),
+        (CompiledTarget(soc_model=60), 73, "SoC 60 (V73)"),
+        (CompiledTarget(81, 60), 73, "SoC 60 (V73)"),
+        (CompiledTarget(81), 81, "V81"),
+        (CompiledTarget(soc_model=12345), None, "SoC 12345"),
     ],
     ids=["nothing", "a chip", "the chip wins over another architecture", "only an architecture", "unknown chip"],
 )
-def test_what_a_target_means(target: Target, arch: int | None, label: str) -> None:
+def test_what_a_target_means(target: CompiledTarget, arch: int | None, label: str) -> None:
     assert (target.known_arch, target.label) == (arch, label)
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from qnnbridge_host.model.compatibility import release_with_sdk, sdk_numbers, short_sdk
 from qnnbridge_host.model.compatibility_check import HostTraits, check_compiled
+from qnnbridge_host.model.refusals import Verdict
 from qnnbridge_host.model.scan import scan_model
-from qnnbridge_host.model.verdict import Verdict
-from qnnbridge_host.model.versions_text import release_with_sdk, sdk_numbers, short_sdk
 
 pytest.importorskip("onnx")
 
@@ -142,7 +142,7 @@ def test_a_newer_sdk_cannot_be_read(made_with: str, host: str, level: str, host_
 
 
 def test_the_release_to_install_is_the_oldest_that_is_new_enough() -> None:
-    releases = pytest.importorskip("qnnbridge_host.model.release_table").load_releases()
+    releases = pytest.importorskip("qnnbridge_host.model.releases").load_releases()
     assert release_with_sdk("v2.51.0.260929181845") == "onnxruntime-qnn 2.7.0"
     assert release_with_sdk("2.99") is None
     for sdk in ("2.37.1", "2.42.0", "2.48.40"):

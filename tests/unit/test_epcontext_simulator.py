@@ -13,6 +13,7 @@ import qnnbridge
 from qnnbridge_host.model.compatibility_check import HostTraits, examine
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, CompiledModelRefused, ContextUnusable
+from qnnbridge_tools.models.inspection import traits_of_interpreter
 
 pytest.importorskip("onnxruntime_qnn")
 pytest.importorskip("onnx")
@@ -168,4 +169,4 @@ def test_bytes_count_from_the_folder_of_the_application(
 
 
 def test_an_interpreter_that_is_asked_says_what_its_running_host_says(host: qnnbridge.Host) -> None:
-    assert HostTraits.of_interpreter(host.info.executable) == HostTraits.of_host(host.info)
+    assert traits_of_interpreter(host.info.executable) == HostTraits.of_host(host.info)

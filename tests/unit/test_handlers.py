@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import threading
@@ -16,6 +17,7 @@ from tests.fakes.fake_engine import FakeEngine, FakeSession
 from qnnbridge_host.handlers import HostHandlers
 from qnnbridge_host.in_flight import Request
 from qnnbridge_protocol import errors
+from qnnbridge_protocol.model_records import ModelDescription
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder
 
@@ -124,7 +126,7 @@ def test_a_session_has_the_number_of_the_request_that_made_it() -> None:
 def test_a_creation_that_nobody_waits_for_leaves_no_session_behind() -> None:
     client = Client()
     request = client.creation({})
-    request.withdrawn = True
+    client.on_create = lambda: setattr(request, "withdrawn", True)
     with pytest.raises(errors.Cancelled):
         client.handlers.handle(request, nothing)
     assert client.sessions[0].closed
@@ -255,12 +257,50 @@ def test_dynamic_options_that_were_refused_are_not_set_again(tmp_path: Path) -> 
     assert client.sessions[1].dynamic == {}
 
 
+def model_beside(folder: Path, script: dict[str, Any], beside: str) -> None:
+    """An ONNX model with external data, which the scripted engine takes for `script`."""
+    onnx = pytest.importorskip("onnx")
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=[1], data_location=1)
+    tensor.external_data.add(key="location", value=beside)
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [tensor]))
+    model.metadata_props.add(key="script", value=json.dumps(script))
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("content", [b"no model at all", b"\0\0\0\0ORTM" + bytes(100)], ids=["text", "ort"])
+def test_a_file_that_is_no_onnx_model_is_identified_and_not_described(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "m.onnx").write_bytes(content)
+    reply, _ = Client().ask("model.identify", path=str(tmp_path / "m.onnx"), folder=str(tmp_path))
+    described = ModelDescription.from_wire(reply)
+    assert not described.readable
+    assert described.model.label == "m.onnx"
+    assert described.model.fingerprint == hashlib.sha256(content).hexdigest()
+    assert described.inputs == ()
+
+
+def test_a_model_is_identified_with_its_inputs_and_files_and_nothing_is_loaded(tmp_path: Path) -> None:
+    def fail(_on_phase: Any) -> Any:
+        raise errors.ProviderUnavailable("no onnxruntime")
+
+    handlers = HostHandlers(fail)
+    (tmp_path / "w.bin").write_bytes(b"1234")
+    model_beside(tmp_path, {}, "w.bin")
+    data = np.frombuffer((tmp_path / "m.onnx").read_bytes(), np.uint8)
+    by_path = Request(1, {"op": "model.identify", "path": str(tmp_path / "m.onnx")}, ())
+    by_bytes = Request(2, {"op": "model.identify", "folder": str(tmp_path)}, (data,))
+    first, second = (ModelDescription.from_wire(handlers.handle(one, nothing)[0]) for one in (by_path, by_bytes))
+    assert first.readable
+    assert first.external == ("w.bin",)
+    assert first.model.fingerprint == second.model.fingerprint
+    assert [path for path, _, _ in first.model.files] == [str(tmp_path / name) for name in ("m.onnx", "w.bin")]
+
+
 @pytest.mark.parametrize("changed", ["m.onnx", "w.bin"])
 def test_a_model_of_which_any_file_changed_is_not_made_again(tmp_path: Path, changed: str) -> None:
     client = Client()
-    (tmp_path / "m.onnx").write_text(json.dumps(reset_on_run(tmp_path)))
     (tmp_path / "w.bin").write_bytes(b"1234")
-    session = client.create(tmp_path / "m.onnx", {"model_files": (str(tmp_path / "w.bin"),)})
+    model_beside(tmp_path, reset_on_run(tmp_path), "w.bin")
+    session = client.create(tmp_path / "m.onnx")
     (tmp_path / changed).write_bytes(b"something else, and longer than it was before, by far " * 9)
     with pytest.raises(errors.ModelChanged, match=changed):
         client.run(session)

@@ -52,7 +52,7 @@ def test_the_range_that_this_build_speaks_is_one() -> None:
 
 def test_what_only_informs_may_be_missing() -> None:
     hello = Hello.from_wire({"api": [1, 1], "limits": {}})
-    assert hello == Hello(features=frozenset(), limits=Limits(), qnnbridge="?")
+    assert hello == Hello(api=(1, 1), features=frozenset(), limits=Limits(), qnnbridge="?")
 
 
 def test_unknown_fields_and_unknown_limits_are_ignored() -> None:

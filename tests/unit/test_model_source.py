@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests import needs
 
-from qnnbridge_host.model.source import ModelSource
+from qnnbridge_host.model.source import ModelSource, open_again
 from qnnbridge_protocol.errors import InvalidArgument, InvalidProtobuf, ModelChanged, NoSuchFile
 
 onnx = pytest.importorskip("onnx")
@@ -44,6 +44,13 @@ def rewrite(path: Path, data: bytes) -> None:
     os.utime(path, ns=(before + 10**9, before + 10**9))
 
 
+def again(source: ModelSource, folder: Path | None = None) -> ModelSource:
+    """The model as a session is made from it a second time."""
+    identity = source.identity
+    given = source.path if source.path is not None else source.data
+    return open_again(given, None if folder is None else str(folder), None, identity.fingerprint, identity.files)
+
+
 def test_it_names_the_files_beside_the_model_by_absolute_paths(model: Path, tmp_path: Path) -> None:
     assert ModelSource.open(model).files == (str(tmp_path / "w.bin"), str(tmp_path / "sub/v.bin"))
 
@@ -51,11 +58,11 @@ def test_it_names_the_files_beside_the_model_by_absolute_paths(model: Path, tmp_
 @pytest.mark.parametrize("name", ["m.onnx", "w.bin", "sub/v.bin"])
 def test_a_changed_file_is_named(model: Path, tmp_path: Path, name: str) -> None:
     source = ModelSource.open(model)
-    source.check_unchanged()
+    again(source)
     changed = tmp_path / name
     rewrite(changed, changed.read_bytes()[:-1] + b"X")
     with pytest.raises(ModelChanged, match=changed.name) as caught:
-        source.check_unchanged()
+        again(source)
     assert caught.value.details["path"] == str(changed)
 
 
@@ -63,14 +70,14 @@ def test_a_changed_file_is_named(model: Path, tmp_path: Path, name: str) -> None
 def test_a_file_that_was_only_touched_is_the_same(model: Path, tmp_path: Path, name: str) -> None:
     source = ModelSource.open(model)
     rewrite(tmp_path / name, (tmp_path / name).read_bytes())
-    source.check_unchanged()
+    again(source)
 
 
 def test_a_file_that_went_away_is_named(model: Path, tmp_path: Path) -> None:
     source = ModelSource.open(model)
     (tmp_path / "w.bin").unlink()
     with pytest.raises(ModelChanged, match=r"w\.bin.*cannot be read any more"):
-        source.check_unchanged()
+        again(source)
 
 
 def test_the_fingerprint_covers_the_data_and_not_the_place(model: Path, tmp_path: Path) -> None:
@@ -100,14 +107,14 @@ def test_a_missing_file_is_left_to_onnx_runtime(tmp_path: Path) -> None:
     source = ModelSource.open(path)
     assert source.files == (str(tmp_path / "w.bin"),)
     (tmp_path / "w.bin").write_bytes(b"12345678")
-    source.check_unchanged()
+    again(source)
 
 
 @needs.posix
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "w.bin")
     (tmp_path / "m.onnx").write_bytes(model_with("w.bin"))
-    ModelSource.open(tmp_path / "m.onnx").check_unchanged()
+    again(ModelSource.open(tmp_path / "m.onnx"))
 
 
 def test_a_model_given_as_bytes_has_its_files_in_the_current_folder(
@@ -120,7 +127,7 @@ def test_a_model_given_as_bytes_has_its_files_in_the_current_folder(
     monkeypatch.chdir("/")
     rewrite(tmp_path / "w.bin", b"1234567X")
     with pytest.raises(ModelChanged, match=r"w\.bin"):
-        source.check_unchanged()
+        again(source, tmp_path)
     assert ModelSource.open(model.read_bytes(), folder=str(tmp_path)).files == source.files
 
 

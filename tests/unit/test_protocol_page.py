@@ -9,16 +9,16 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tests.golden.make_golden import CONVERSATIONS
 from tests.unit.wire_streams import feed, plain, wire
 
-from qnnbridge_host import handlers, server
+from qnnbridge_host import handlers, server, sessions
 from qnnbridge_host.engine.common import OrtEngine
 from qnnbridge_host.in_flight import InFlight
-from qnnbridge_protocol import connection, errors, frames, limits, specs, values
+from qnnbridge_protocol import connection, errors, frames, limits, model_records, specs, values
 from qnnbridge_protocol.connection import Role, State
 from qnnbridge_protocol.elements import LAYOUTS, MAX_DEPTH, MAX_RANK, MAX_TENSOR_BYTES, ElementType
 from qnnbridge_protocol.frames import Frame, Kind
@@ -173,7 +173,7 @@ def test_the_fixed_limits_are_those_of_the_code() -> None:
         ("States", f"for at most {server.DRAIN_TIMEOUT_S:.0f} seconds, then sends its own GOODBYE"),
         ("States", f"ends with exit code {server.EXIT_OK}"),
         ("Cancel", f"after at most {server.CANCEL_GRACE_S} seconds"),
-        ("session.create", f"(and {handlers.WATCHDOG_GRACE_S:.0f} seconds)"),
+        ("session.create", f"(and {sessions.WATCHDOG_GRACE_S:.0f} seconds)"),
         ("Values", f"nested at most {MAX_DEPTH} deep"),
         ("Values", f"the limit of 2^{MAX_TENSOR_BYTES.bit_length() - 1} elements and bytes"),
         ("Values", f"0 to {MAX_RANK} dimensions"),
@@ -248,6 +248,12 @@ def test_the_phases_are_those_that_the_host_declares() -> None:
     assert set(names("Phases", "phase")) == found
 
 
+def test_the_stages_of_progress_are_those_of_the_code() -> None:
+    told = re.search(r"A stage is (.*?)\. `label`", section("Events"), re.S)
+    assert told
+    assert re.findall(r"`(\w+)`", told[1]) == list(get_args(model_records.ProgressStage))
+
+
 # --- operations ------------------------------------------------------------------------------------------
 
 OPERATIONS: Mapping[str, Any] = handlers.HostHandlers(lambda _on_phase: pytest.fail("not loaded"))._operations
@@ -308,6 +314,10 @@ def test_the_reply_to_an_operation_is_what_the_host_answers(operation: str) -> N
         ("Run options", specs.RunSpec),
         ("Session information", specs.SessionInfo),
         ("Placement", specs.Placement),
+        ("Cache settings", model_records.CacheSettings),
+        ("Cache reply", model_records.CacheReply),
+        ("Model identity", model_records.ModelIdentity),
+        ("Compile result", model_records.CompileResult),
     ],
 )
 def test_the_fields_of_a_specification_are_those_of_the_code(title: str, record: type[Any]) -> None:
@@ -374,8 +384,8 @@ def test_every_code_that_the_page_mentions_exists(code: str) -> None:
 
 def test_the_marks_on_stderr_are_those_of_the_code(capfd: pytest.CaptureFixture[str]) -> None:
     (expected,) = blocks("stderr", "")
-    handlers.mark("begin", 7)
-    handlers.mark("end", 7)
+    sessions.mark("begin", 7)
+    sessions.mark("end", 7)
     lines = [line for line in capfd.readouterr().err.split("\n") if line]
     assert lines == expected.splitlines()
 

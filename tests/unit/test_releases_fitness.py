@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qnnbridge_host.model.release_table import Release, for_version, load_releases
-from qnnbridge_host.model.release_versions import satisfies, sdk_is_newer, version_key
+from qnnbridge_host.model.releases import Release, for_version, load_releases, satisfies, sdk_is_newer, version_key
 from qnnbridge_tools.versions.fitness import (
     best_of,
     fits,

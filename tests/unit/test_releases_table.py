@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from qnnbridge._launch.installed import read_executable
-from qnnbridge_host.model.release_table import (
+from qnnbridge_host.model.releases import (
     SCHEMA_VERSION,
     Release,
     for_chip,
@@ -23,8 +23,9 @@ from qnnbridge_host.model.release_table import (
     generated_on,
     load_releases,
     read_table,
+    sdk_numbers,
+    version_key,
 )
-from qnnbridge_host.model.release_versions import sdk_numbers, version_key
 from qnnbridge_tools.versions.fitness import platform_of_release
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnnbridge_host.model.release_versions import is_final, satisfies, sdk_is_newer, sdk_numbers, version_key
+from qnnbridge_host.model.releases import is_final, satisfies, sdk_is_newer, sdk_numbers, version_key
 
 numbers = st.lists(st.integers(0, 99), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
 

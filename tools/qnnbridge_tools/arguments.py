@@ -15,7 +15,7 @@ from qnnbridge_protocol.errors import OptionError, PlacementRefused
 
 if TYPE_CHECKING:
     from qnnbridge import SessionOptions
-    from qnnbridge_host.model.scan import ModelScan
+    from qnnbridge_host.model.collector import ModelScan
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import numpy as np
 from qnnbridge._buckets.arguments import BucketArguments
 from qnnbridge._feed_rules import Array, FeedRule, make_rule
 from qnnbridge._option_fields import suggest
-from qnnbridge_host.model.scan import ModelScan
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import CompiledModelRefused, OptionError
+from qnnbridge_protocol.model_records import ModelDescription
 from qnnbridge_protocol.specs import NodeInfo
 
 
@@ -41,9 +41,9 @@ def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[BucketAxis, ...]:
     )
 
 
-def without_shape(scan: ModelScan) -> tuple[str, ...]:
+def without_shape(model: ModelDescription) -> tuple[str, ...]:
     """Inputs of which the model does not even give the number of dimensions."""
-    return tuple(node.name for node in scan.inputs if node.shape is None and "tensor" in node.type)
+    return tuple(node.name for node in model.inputs if node.shape is None and "tensor" in node.type)
 
 
 _WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
@@ -89,27 +89,27 @@ class BucketPlan:
         return ", ".join(f"{name}={size}" for name, size in zip(self.symbols, sizes, strict=True))
 
 
-def make_plan(arguments: BucketArguments, scan: ModelScan | None, label: str) -> BucketPlan:
+def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -> BucketPlan:
     """Raises `OptionError` where the arguments do not fit the model, `CompiledModelRefused` for a compiled one."""
-    if scan is None or scan.format != "onnx":
+    if not model.readable:
         raise OptionError(
             f"The inputs of {label} cannot be read, so it cannot have buckets.", fix="Give the ONNX model itself."
         )
-    if scan.is_compiled:
+    if model.model.compiled:
         raise CompiledModelRefused(
             f"{label} is a compiled model and cannot have buckets.",
             cause="Its sizes were fixed when it was compiled.",
             fix="Give the original model; the cache keeps each bucket's compiled model.",
         )
-    if nameless := without_shape(scan):
+    if nameless := without_shape(model):
         raise OptionError(
             f"Input {nameless[0]!r} of {label} has no shape in the model, so it cannot have buckets.",
             fix="Export the model with shapes whose free dimensions have names.",
         )
-    free = free_dimensions(scan.inputs)
+    free = free_dimensions(model.inputs)
     symbols = tuple(arguments.sizes)
     _check_symbols(symbols, free, label)
-    rules = {node.name: make_rule(node.name, node.type, tuple(node.shape or ())) for node in scan.inputs}
+    rules = {node.name: make_rule(node.name, node.type, tuple(node.shape or ())) for node in model.inputs}
     _check_pad_names(arguments, rules, label)
     split = frozenset(symbols.index(name) for name in arguments.split)
     inputs = {}
@@ -126,10 +126,10 @@ def make_plan(arguments: BucketArguments, scan: ModelScan | None, label: str) ->
     return BucketPlan(symbols, tuple(arguments.sizes.values()), split, inputs)
 
 
-def dimensions_left(plan: BucketPlan, scan: ModelScan, fixed: Mapping[str, int]) -> tuple[BucketAxis, ...]:
+def dimensions_left(plan: BucketPlan, model: ModelDescription, fixed: Mapping[str, int]) -> tuple[BucketAxis, ...]:
     """Those that stay free with buckets and with the overrides of the session: QNN takes no such model."""
     known = {*plan.symbols, *fixed}
-    return tuple(dim for dim in free_dimensions(scan.inputs) if dim.symbol not in known)
+    return tuple(dim for dim in free_dimensions(model.inputs) if dim.symbol not in known)
 
 
 def refuse_dimensions_left(left: tuple[BucketAxis, ...], label: str) -> OptionError:

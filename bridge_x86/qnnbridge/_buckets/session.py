@@ -42,6 +42,7 @@ from qnnbridge._buckets.plan import (
 )
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, warm
 from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, check_cut, find_shapes, verify_padding, zeros
+from qnnbridge._create import identify
 from qnnbridge._daemon.connect import DAEMON, chosen_host
 from qnnbridge._fastpath.runner import FastCallFailed, deliver
 from qnnbridge._fastpath.user_arrays import Out, check_out
@@ -63,9 +64,10 @@ from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._remote_session import OnDeadline, SessionRecipe
     from qnnbridge._run_options import RunOptions
-    from qnnbridge_host.model.scan import ModelScan
+    from qnnbridge._recipe import SessionRecipe
+    from qnnbridge._supervision.deadlines import OnDeadline
+    from qnnbridge_protocol.model_records import ModelDescription
 
 _log = logging.getLogger("qnnbridge.buckets")
 
@@ -95,21 +97,23 @@ class BucketedSession(InferenceSession):
 
     _bucket_arguments: BucketArguments
 
-    def _open(self, manifest: SessionRecipe, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
+    def _open(self, recipe: SessionRecipe, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
         deadline = deadline_after(self._timeout)
         try:
-            plan, scan = self._planned(manifest)
-            variants = Variants(plan, manifest, self._opener(host, retry))
+            model = identify(host, recipe, deadline)
+            recipe = dataclasses.replace(recipe, identity=model.model)
+            plan = self._planned(recipe, model)
+            variants = Variants(plan, recipe, self._opener(host, retry))
             try:
                 first = variants.get(plan.smallest(), "open", deadline, on_deadline)
-                shapes = self._find_shapes(plan, scan, manifest, variants, deadline)
+                shapes = self._find_shapes(plan, model, recipe, variants, deadline)
             except BaseException:
                 variants.close()
                 raise
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-        fixed = manifest.spec.free_dimensions_by_name
-        inputs, outputs = shown_inputs(scan.inputs, fixed), shown_outputs(scan.outputs, shapes, fixed)
+        fixed = recipe.spec.free_dimensions_by_name
+        inputs, outputs = shown_inputs(model.inputs, fixed), shown_outputs(model.outputs, shapes, fixed)
         self._plan, self._variants, self._shapes = plan, variants, shapes
         self._remote = first._remote
         self._inputs = [NodeArg(node) for node in inputs]
@@ -117,50 +121,47 @@ class BucketedSession(InferenceSession):
         self._overridable = first._overridable
         self._checker = FeedChecker(inputs, self._remote.info.overridable_initializers)
         self._output_names = [node.name for node in outputs]
-        self._manifest = manifest
+        self._recipe = recipe
         self._counts, self._counting = _Counts(), threading.Lock()
 
-    def _planned(self, manifest: SessionRecipe) -> tuple[BucketPlan, ModelScan]:
-        arguments, source, spec = self._bucket_arguments, manifest.source, manifest.spec
-        plan = make_plan(arguments, source.scan, source.label)
-        assert source.scan is not None
+    def _planned(self, recipe: SessionRecipe, model: ModelDescription) -> BucketPlan:
+        arguments, spec = self._bucket_arguments, recipe.spec
+        plan = make_plan(arguments, model, recipe.label)
         check_overrides(plan, spec.free_dimensions_by_name)
-        check_cut(plan, arguments, source.scan.outputs)
+        check_cut(plan, arguments, model.outputs)
         check_options(spec.options, spec.config_entries)
         asks_for_qnn = not spec.providers or any(provider.name == QNN for provider in spec.providers)
         if asks_for_qnn and spec.fallback == "error" and not spec.free_dimensions_by_denotation:
-            left = dimensions_left(plan, source.scan, spec.free_dimensions_by_name)
+            left = dimensions_left(plan, model, spec.free_dimensions_by_name)
             if left:
-                raise refuse_dimensions_left(left, source.label)
-        return plan, source.scan
+                raise refuse_dimensions_left(left, recipe.label)
+        return plan
 
     def _opener(self, host: Host, retry: int) -> Any:
         timeout = self._timeout
 
-        def open_session(
-            manifest: SessionRecipe, left_s: float | None, on_deadline: OnDeadline
-        ) -> InferenceSession:
-            session = _remake(manifest, retry, left_s, host, on_deadline)
+        def open_session(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> InferenceSession:
+            session = _remake(recipe, retry, left_s, host, on_deadline)
             session._timeout = timeout
             return session
 
         return open_session
 
     def _find_shapes(
-        self, plan: BucketPlan, scan: ModelScan, manifest: SessionRecipe, variants: Variants, deadline: float | None
+        self, plan: BucketPlan, model: ModelDescription, recipe: SessionRecipe, variants: Variants, deadline: float | None
     ) -> OutputShapes:
-        fixed = manifest.spec.free_dimensions_by_name
-        names = [node.name for node in scan.outputs]
+        fixed = recipe.spec.free_dimensions_by_name
+        names = [node.name for node in model.outputs]
 
         def run(sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
-            feeds = zeros(scan.inputs, {**fixed, **plan.named(sizes)})
+            feeds = zeros(model.inputs, {**fixed, **plan.named(sizes)})
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             values = variants.free(deadline).run_values(names, feeds, timeout=left_s)
             shapes = [getattr(value, "shape", None) for value in values]
             return dict(zip(names, shapes, strict=True))
 
-        others = {dim.symbol for dim in free_dimensions(scan.inputs) if dim.symbol is not None}
-        return find_shapes(plan, self._bucket_arguments, scan.outputs, others - {*plan.symbols}, run)
+        others = {dim.symbol for dim in free_dimensions(model.inputs) if dim.symbol is not None}
+        return find_shapes(plan, self._bucket_arguments, model.outputs, others - {*plan.symbols}, run)
 
     # --- running ---
 
@@ -272,7 +273,7 @@ class BucketedSession(InferenceSession):
         if self._count("on_cpu") > 1:
             return
         text = (
-            f"{self._manifest.source.label}: a call with {self._plan.text(true)} is larger than the largest bucket "
+            f"{self._recipe.label}: a call with {self._plan.text(true)} is larger than the largest bucket "
             "and runs on the CPU, as overflow='cpu' allows"
         )
         self.host.supervisor.counters.cpu_fallbacks += 1
@@ -367,8 +368,8 @@ class BucketedSession(InferenceSession):
     ) -> None:
         old, host, retry = self._variants, self.host, self._remote.retry
         specs = normalize_providers(providers, provider_options)
-        spec = dataclasses.replace(self._manifest.spec, providers=specs, fallback=choose_fallback(specs, None))
-        self._open(dataclasses.replace(self._manifest, spec=spec), host, retry)
+        spec = dataclasses.replace(self._recipe.spec, providers=specs, fallback=choose_fallback(specs, None))
+        self._open(dataclasses.replace(self._recipe.forget_model(), spec=spec), host, retry)
         old.close()
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
@@ -378,7 +379,7 @@ class BucketedSession(InferenceSession):
         """Ends the profiles of all variants; the path of the first variant's, the others are in the log."""
         first, *others = [session.end_profiling() for session in self._variants.made()]
         for path in filter(None, others):
-            _log.info("%s: the profile of another variant is %s", self._manifest.source.label, path)
+            _log.info("%s: the profile of another variant is %s", self._recipe.label, path)
         return first
 
     def close(self) -> None:
@@ -390,7 +391,13 @@ class BucketedSession(InferenceSession):
 
     def __reduce__(self) -> tuple[Any, ...]:
         host = DAEMON if self.host.is_daemon else None
-        return _remake_bucketed, (self._manifest, self._bucket_arguments, self._remote.retry, self._timeout, host)
+        return _remake_bucketed, (
+            self._recipe.forget_model(),
+            self._bucket_arguments,
+            self._remote.retry,
+            self._timeout,
+            host,
+        )
 
 
 _classes: dict[type, type] = {InferenceSession: BucketedSession}
@@ -408,7 +415,7 @@ def with_buckets(cls: type) -> Any:
 
 
 def _remake_bucketed(
-    manifest: SessionRecipe,
+    recipe: SessionRecipe,
     arguments: BucketArguments,
     retry: int,
     timeout: float | None,
@@ -417,11 +424,11 @@ def _remake_bucketed(
     from qnnbridge._background import Background
 
     session = BucketedSession.__new__(BucketedSession)
-    session._options = SessionOptions.from_spec(manifest.spec)
+    session._options = SessionOptions.from_spec(recipe.spec)
     session._timeout = timeout
     session._background = Background("qnnbridge run_async")
     session._bucket_arguments = arguments
-    session._open(manifest, chosen_host(host), retry)
+    session._open(recipe, chosen_host(host), retry)
     return session
 
 

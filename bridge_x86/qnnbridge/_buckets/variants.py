@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from qnnbridge._buckets.plan import BucketPlan, Sizes
 from qnnbridge._providers import CPU
-from qnnbridge_host.cache.status import CacheStatus
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, OptionError
+from qnnbridge_protocol.model_records import CacheStatus
 from qnnbridge_protocol.specs import Placement, ProviderSpec
 
 if TYPE_CHECKING:
-    from qnnbridge._remote_session import OnDeadline, SessionRecipe
+    from qnnbridge._recipe import SessionRecipe
     from qnnbridge._session import InferenceSession
+    from qnnbridge._supervision.deadlines import OnDeadline
 
 WEIGHTS: Final = (
     "Each variant has its own copy of the weights: QNN can keep those of several variants in one context binary, "
@@ -86,7 +87,7 @@ class BucketStatus:
 _log = logging.getLogger("qnnbridge.buckets")
 
 MadeBy = Literal["open", "warm", "call"]
-# Makes a session from its manifest, within so many seconds.
+# Makes a session from its recipe, within so many seconds.
 Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "InferenceSession"]
 
 # Configuration entries that say nothing to the CPU, or forbid it.
@@ -111,9 +112,9 @@ class Variant:
 class Variants:
     """See the module."""
 
-    def __init__(self, plan: BucketPlan, manifest: SessionRecipe, open_session: Open) -> None:
+    def __init__(self, plan: BucketPlan, recipe: SessionRecipe, open_session: Open) -> None:
         self.plan = plan
-        self.manifest = manifest
+        self.recipe = recipe
         self._open_session = open_session
         self._variants = {sizes: Variant(sizes) for sizes in (*plan.variants(), FREE)}
         self._counting = threading.Lock()
@@ -177,13 +178,13 @@ class Variants:
             session.close()
 
     def _make(self, variant: Variant, made_by: MadeBy, deadline: float | None, on_deadline: OnDeadline) -> None:
-        label = self.manifest.source.label
+        label = self.recipe.label
         if made_by == "call":
             _log.info("%s: making the variant for %s at its first call", label, self.text(variant.sizes))
         begun = time.monotonic()
         left_s = None if deadline is None else max(0.0, deadline - begun)
         try:
-            session = self._open_session(self._manifest_of(variant.sizes), left_s, on_deadline)
+            session = self._open_session(self._recipe_of(variant.sizes), left_s, on_deadline)
             if self._dynamic and variant.sizes != FREE:
                 session.set_ep_dynamic_options(self._dynamic)
         except BridgeError as error:
@@ -195,20 +196,20 @@ class Variants:
             session.close()
             raise Closed("The session is closed.", fix="Create a new one.")
 
-    def _manifest_of(self, sizes: Sizes) -> SessionRecipe:
-        manifest = self.manifest
+    def _recipe_of(self, sizes: Sizes) -> SessionRecipe:
+        recipe = self.recipe
         if sizes == FREE:
-            entries = manifest.spec.config_entries
+            entries = recipe.spec.config_entries
             spec = dataclasses.replace(
-                manifest.spec,
+                recipe.spec,
                 providers=(ProviderSpec(CPU),),
                 fallback="cpu",
                 config_entries={key: text for key, text in entries.items() if not key.startswith(_FOR_QNN)},
             )
-            return dataclasses.replace(manifest, spec=spec, cache=False)
-        fixed = {**manifest.spec.free_dimensions_by_name, **self.plan.named(sizes)}
-        spec = dataclasses.replace(manifest.spec, free_dimensions_by_name=fixed)
-        return dataclasses.replace(manifest, spec=spec)
+            return dataclasses.replace(recipe, spec=spec, cache=False)
+        fixed = {**recipe.spec.free_dimensions_by_name, **self.plan.named(sizes)}
+        spec = dataclasses.replace(recipe.spec, free_dimensions_by_name=fixed)
+        return dataclasses.replace(recipe, spec=spec)
 
 
 # Called with how many variants are made, how many there are, and the sizes of the next; of the last at the end.

@@ -54,6 +54,7 @@ from qnnbridge_protocol.errors import (
     HostError,
     HostHung,
     HostStartFailed,
+    WorkerDied,
 )
 from qnnbridge_protocol.hello import DAEMON_FEATURE
 
@@ -220,6 +221,10 @@ class LostDaemon:
         error = _error(process, failure.reason)
         error.details.setdefault("generation", process.generation)
         return DeathReport(error, None, on_purpose=False)
+
+    def investigate_worker(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
+        """The daemon does that for its own workers."""
+        return HostCrashed(error.message, cause=error.cause, fix=error.fix, evidence=error.evidence)
 
 
 def _error(process: HostProcess, reason: BridgeError | None) -> HostError:

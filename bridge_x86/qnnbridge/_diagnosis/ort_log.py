@@ -18,6 +18,7 @@ from qnnbridge._diagnosis.qnn_codes import by_number
 from qnnbridge._diagnosis.stderr_text import LogLine, decode_stderr, parse_line, shorten
 from qnnbridge_protocol.errors import (
     BridgeError,
+    CompileFailed,
     OrtError,
     PlacementRefused,
     ProviderUnavailable,
@@ -167,14 +168,18 @@ def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
     from the outcome (these nodes are not on QNN), and a line which says that QNN did not start at all is the fact
     behind that.
     """
-    if not isinstance(error, (OrtError, PlacementRefused, ProviderUnavailable, RemoteRuntimeError)):
+    # What compiling makes of a refusal has the same causes.
+    refused = isinstance(error, PlacementRefused) or (
+        isinstance(error, CompileFailed) and "qnn_nodes" in error.details
+    )
+    if not refused and not isinstance(error, (OrtError, ProviderUnavailable, RemoteRuntimeError)):
         return error
     lines = list(lines)
     findings = [finding for finding in explain_lines(lines) if finding.weight > HINT]
     best = findings[0] if findings else None
-    if best is not None and best.setup and isinstance(error, PlacementRefused):
+    if best is not None and best.setup and refused:
         error.cause, error.fix = best.cause, best.fix
-    elif isinstance(error, PlacementRefused) or _ABOUT_PLACEMENT.search(error.message):
+    elif refused or _ABOUT_PLACEMENT.search(error.message):
         _add_nodes(error, unsupported_nodes(lines))
     # What the error itself says comes second: the log names the reason behind it.
     best = best or next(iter(explain_lines(error.message.splitlines())), None)

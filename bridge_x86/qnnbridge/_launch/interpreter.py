@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import os
 import shutil
 import sys
@@ -38,8 +39,13 @@ HOST_DEFAULTS = {
 
 
 def host_command(python: str, *arguments: str) -> list[str]:
-    """The command line of a host that ends with this process."""
-    return [python, *INTERPRETER_FLAGS, "-m", HOST_MODULE, "--parent", str(os.getpid()), *arguments]
+    """The command line of a host that ends with this process.
+
+    It is told how its workers are started: `sys.executable` of an emulated interpreter, or of one behind a wrapper,
+    is not always what can be started again.
+    """
+    start = [python, *INTERPRETER_FLAGS, "-m", HOST_MODULE]
+    return [*start, "--parent", str(os.getpid()), "--worker", json.dumps(start), *arguments]
 
 
 def host_environment(

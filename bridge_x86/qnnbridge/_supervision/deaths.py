@@ -19,7 +19,7 @@ from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._transport.channel import CallContext, ChannelFailed, Lost
 from qnnbridge._transport.host_process import EXIT_WAIT_S, KILL_TIMEOUT_S, STDERR_TIMEOUT_S, HostProcess
 from qnnbridge_protocol._version import __version__
-from qnnbridge_protocol.errors import HostError, HostHung
+from qnnbridge_protocol.errors import HostCrashed, HostError, HostHung, WorkerDied
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.crash import CrashRecord
@@ -64,6 +64,8 @@ class DeathHandler(Protocol):
         patience_s: float = EXIT_WAIT_S,
     ) -> DeathReport: ...
 
+    def investigate_worker(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed: ...
+
 
 class Investigator:
     """See the module. One investigation at a time (the supervisor's lock)."""
@@ -104,7 +106,6 @@ class Investigator:
         patience_s: how long the process may take to end by itself.
         """
         from qnnbridge._diagnosis.crash import to_error
-        from qnnbridge._diagnosis.exit_codes import ExitStatus
 
         on_purpose = process.killed_because is not None or _asked_for(failure)
         if failure.reason is not None:
@@ -115,7 +116,7 @@ class Investigator:
             process.kill("it closed its output and did not end")
             raw = process.exit_code(KILL_TIMEOUT_S)
         process.stderr.drain(min(STDERR_TIMEOUT_S, patience_s))
-        status = None if raw is None else ExitStatus(raw, "win32" if sys.platform == "win32" else "posix")
+        status = _exit_status(raw)
         record = self._record(process, status, on_purpose=on_purpose)
         report = self._reports.write(record)
         self._book(record, failure, report, suspect)
@@ -129,6 +130,44 @@ class Investigator:
                 error.evidence = failure.reason.evidence
         error.details.setdefault("generation", process.generation)
         return DeathReport(error, status, on_purpose)
+
+    def investigate_worker(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
+        """Why the process that compiles for `process` has died, as far as its exit code and its words tell.
+
+        Its words are on the host's stderr, between the marks of the request.
+        """
+        from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, processor_of, to_error
+
+        told = error.details
+        code, phase = told.get("exit_code"), told.get("phase")
+        call = OpenCall(
+            0,
+            str(told.get("op") or "model.compile"),
+            str(told.get("label") or context.model),
+            str(told.get("fingerprint") or context.fingerprint),
+            context.options_hash,
+            str(phase) if phase is not None else None,
+        )
+        process.stderr.drain(0)
+        record = CrashRecord(
+            exit=_exit_status(code if isinstance(code, int) else None),
+            host_phase=str(phase or "starting"),
+            generation=process.generation,
+            uptime_s=float(told.get("uptime_s") or 0.0),
+            in_flight=(call,),
+            stderr_tail=decode_stderr(process.stderr.tail()),
+            ready=bool(told.get("ready", True)),
+            memory_ran_out=process.memory_ran_out,
+            processor=processor_of(process.peer.machine),
+            interpreter=process.peer.executable,
+            versions={**process.peer.versions, **(told.get("versions") or {}), "qnnbridge": process.peer.qnnbridge},
+            application_versions={"qnnbridge": __version__, "python": sys.version.partition(" ")[0]},
+        )
+        report = self._reports.write(record)
+        self._book(record, ChannelFailed(), report, None)
+        crashed = to_error(record, str(report) if report else None)
+        crashed.details.setdefault("generation", process.generation)
+        return crashed if isinstance(crashed, HostCrashed) else HostCrashed(error.message, cause=crashed.message)
 
     def _record(self, process: HostProcess, status: ExitStatus | None, *, on_purpose: bool) -> CrashRecord:
         from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, processor_of
@@ -186,6 +225,12 @@ class Investigator:
             account = self._quarantine.add(points, exit_text=text, report=str(report) if report else None)
             if account is not None:
                 self._blame.forget(points.call.fingerprint)
+
+
+def _exit_status(raw: int | None) -> ExitStatus | None:
+    from qnnbridge._diagnosis.exit_codes import ExitStatus
+
+    return None if raw is None else ExitStatus(raw, "win32" if sys.platform == "win32" else "posix")
 
 
 def _asked_for(failure: ChannelFailed) -> bool:

@@ -34,7 +34,13 @@ RECHECK_S: Final = 1.0
 MAX_ACCOUNTS: Final = 500
 SCHEMA: Final = 1
 _ROUNDING: Final = 1e-6
+# So many models are remembered by their source.
+_MAX_SOURCES: Final = 1000
 _NAMES: Final = ("id", "fingerprint", "options_hash", "phase", "model", "versions")
+
+
+# path, size in bytes, date in nanoseconds
+Source = tuple[str, int, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +55,11 @@ class DeathEntry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QuarantineAccount:
-    """What a model has done. since: when it was put in quarantine (seconds since 1970), ``None`` if it is not."""
+    """What a model has done.
+
+    since: when it was put in quarantine (seconds since 1970), ``None`` if it is not. source: path, size and date of
+    the model's file (hash, size and 0 of a model given as bytes), as far as known.
+    """
 
     id: str
     fingerprint: str
@@ -59,6 +69,7 @@ class QuarantineAccount:
     versions: str
     deaths: tuple[DeathEntry, ...] = ()
     since: float | None = None
+    source: Source | None = None
 
     @property
     def points(self) -> float:
@@ -83,6 +94,7 @@ class Quarantine:
         self._lock = threading.Lock()
         self._accounts: Accounts = {}
         self._refused: dict[tuple[str, str], list[QuarantineAccount]] = {}
+        self._sources: dict[str, Source] = {}
         self._stamp: tuple[int, int, int] | None = None
         self._next_look = -math.inf
         self._unsaved = False
@@ -99,15 +111,43 @@ class Quarantine:
             if account.versions == self.versions and not self._expired(account):
                 raise self._error(account)
 
-    def add(
-        self, points: Points, *, exit_text: str = "", report: Path | str | None = None
-    ) -> QuarantineAccount | None:
+    def check_source(self, was_read_from: Callable[[Source], bool], options_hash: str) -> None:
+        """Raises `ModelQuarantined` if a model that nobody has read yet is one in quarantine, by its source."""
+        for account in self._of_options(options_hash):
+            if account.source is not None and was_read_from(account.source):
+                raise self._error(account)
+
+    def fingerprints(self, options_hash: str) -> tuple[str, ...]:
+        """All that are refused with these options and the versions of the host."""
+        return tuple(dict.fromkeys(account.fingerprint for account in self._of_options(options_hash)))
+
+    def remember_source(self, fingerprint: str, source: Source) -> None:
+        """By what a model with this fingerprint is recognized before it is read."""
+        with self._lock:
+            self._sources.pop(fingerprint, None)
+            self._sources[fingerprint] = source
+            while len(self._sources) > _MAX_SOURCES:
+                del self._sources[next(iter(self._sources))]
+
+    def _of_options(self, options_hash: str) -> list[QuarantineAccount]:
+        if self._clock.monotonic() >= self._next_look:
+            self._look()
+        return [
+            account
+            for (_, options), accounts in self._refused.items()
+            if options == options_hash
+            for account in accounts
+            if account.versions == self.versions and not self._expired(account)
+        ]
+
+    def add(self, points: Points, *, exit_text: str = "", report: Path | str | None = None) -> QuarantineAccount | None:
         """Book what a death adds to a model's account, or an acquittal takes off.
 
         Gives the account if it is in quarantine now.
         """
         account_id = _account_id(points.call, self.versions)
         now = self._clock.wall()
+        source = self._sources.get(points.call.fingerprint)
         death = DeathEntry(now, points.points, exit_text, os.fspath(report) if report is not None else None)
 
         def book(accounts: Accounts) -> None:
@@ -120,6 +160,8 @@ class Quarantine:
             deaths = _without(account.deaths, -death.points) if death.points < 0 else (*account.deaths, death)
             deaths = tuple(d for d in deaths if account.since is not None or abs(now - d.when) <= WINDOW_S)
             account = dataclasses.replace(account, deaths=deaths)
+            if source is not None and account.source is None:
+                account = dataclasses.replace(account, source=source)
             guilty = account.points >= LIMIT_POINTS - _ROUNDING
             since = (account.since if account.since is not None else now) if guilty else None
             accounts.pop(account_id, None)
@@ -271,5 +313,10 @@ def _decode(text: str) -> Accounts:
         )
         since = None if item["since"] is None else float(item["since"])
         names = {name: str(item[name]) for name in _NAMES}
-        accounts[names["id"]] = QuarantineAccount(**names, deaths=deaths, since=since)
+        accounts[names["id"]] = QuarantineAccount(**names, deaths=deaths, since=since, source=_source(item.get("source")))
     return accounts
+
+
+def _source(item: Any) -> Source | None:
+    """Accounts of 0.1.0 have none."""
+    return None if item is None else (str(item[0]), int(item[1]), int(item[2]))

@@ -19,7 +19,15 @@ from qnnbridge._supervision.deaths import DeathHandler
 from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge._transport.channel import CallContext, ChannelFailed, Deadline
 from qnnbridge._transport.host_process import EXIT_WAIT_S, HostProcess, Launch
-from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, ForkedClient, HostCrashed, HostError
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Closed,
+    DeadlineExceeded,
+    ForkedClient,
+    HostCrashed,
+    HostError,
+    WorkerDied,
+)
 
 _log = logging.getLogger("qnnbridge.supervisor")
 
@@ -156,6 +164,11 @@ class Supervisor:
         with self._death_lock:
             if process.generation not in self._deaths:
                 self._deaths[process.generation] = self._investigate(process, failure, context)
+
+    def worker_died(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
+        """The process that compiles for `process` has died. Booked on its model; no death of the host."""
+        with self._death_lock:
+            return self._investigator.investigate_worker(process, error, context)
 
     def good_reply(self, context: CallContext, phase: str) -> None:
         """A call was answered well: the host is worth its start, and the model is not to blame for that moment."""

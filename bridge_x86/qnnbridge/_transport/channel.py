@@ -124,17 +124,20 @@ class Channel:
         deadline: float | None = None,
         context: CallContext | None = None,
         on_sent: Callable[[int], None] | None = None,
+        on_news: Callable[[Frame], None] | None = None,
     ) -> Frame:
         """Send a request and wait for its REPLY.
 
-        on_sent: told the request's id when it has been written.
+        on_sent: told the request's id when it has been written. on_news: see `Waiter`.
         Raises the error that the host answered with, `Deadline` when the time is up (the work is cancelled as far
         as that goes), `ChannelFailed` when the host is lost, `ChannelRetired` and `TooLarge` when nothing was sent.
         """
         if not self._room.acquire(timeout=None if deadline is None else _remaining(deadline)):
             raise Deadline("not-started")
         try:
-            answer = self._exchange(Kind.REQUEST, header, buffers, deadline, context or NO_CONTEXT, on_sent)
+            answer = self._exchange(
+                Kind.REQUEST, header, buffers, deadline, context or NO_CONTEXT, on_sent, on_news
+            )
         finally:
             self._room.release()
         if answer.kind is Kind.ERROR:
@@ -219,8 +222,9 @@ class Channel:
         deadline: float | None,
         context: CallContext,
         on_sent: Callable[[int], None] | None,
+        on_news: Callable[[Frame], None] | None = None,
     ) -> Frame:
-        waiter = Waiter()
+        waiter = Waiter(on_news)
         request_id = self._send(kind, header, buffers, deadline, waiter, context)
         try:
             if on_sent is not None:
@@ -437,12 +441,14 @@ class Channel:
     def _hand_out(self, frame: Frame) -> None:
         kind = frame.kind
         if kind is Kind.PHASE:
-            self.requests.declare(frame.request_id, str(frame.header.get("phase")))
+            self.requests.declare(frame)
+        elif kind is Kind.EVENT:
+            self.requests.tell(frame)
         elif kind in (Kind.HELLO_OK, Kind.HELLO_ERR):
             self._greeting = frame
         elif kind is Kind.GOODBYE:
             self._said_goodbye = True
-        elif kind is not Kind.EVENT:  # an event is news that this version does not know
+        else:
             self.requests.answer(frame)
 
     def _check_owner(self) -> None:

@@ -173,9 +173,10 @@ class HostProcess:
         deadline: float | None = None,
         context: CallContext | None = None,
         on_sent: Callable[[int], None] | None = None,
+        on_news: Callable[[Frame], None] | None = None,
     ) -> Frame:
         """See `Channel.call`."""
-        return self.channel.call(header, buffers, deadline, context, on_sent)
+        return self.channel.call(header, buffers, deadline, context, on_sent, on_news)
 
     def ping(self, deadline: float | None) -> None:
         """Ask for a sign of life, over a channel if one is open. See `Channel.ping`."""

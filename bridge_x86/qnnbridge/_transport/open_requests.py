@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.frames import Frame
@@ -40,6 +40,13 @@ class CallContext:
     fingerprint: str = ""
     options_hash: str = ""
     without_qnn: bool = False
+
+    def about(self, phase: Mapping[str, Any]) -> CallContext:
+        """The same request, now known to work on the model, or the entry of the cache, that a PHASE names."""
+        fingerprint, label = phase.get("fingerprint"), phase.get("label")
+        if type(fingerprint) is not str:
+            return self
+        return dataclasses.replace(self, fingerprint=fingerprint, model=label if type(label) is str else self.model)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +81,12 @@ class ChannelInUse(Protocol):
 class Waiter:
     """One caller that waits for one answer."""
 
-    __slots__ = ("answer", "wakeup")
+    __slots__ = ("answer", "on_news", "wakeup")
 
-    def __init__(self) -> None:
+    def __init__(self, on_news: Callable[[Frame], None] | None = None) -> None:
+        """on_news: given each PHASE and EVENT frame of the request by the thread that reads it; must not wait."""
         self.answer: Frame | None = None
+        self.on_news = on_news
         self.wakeup = threading.Lock()
         self.wakeup.acquire()
 
@@ -168,16 +177,26 @@ class OpenRequests:
         if entry is not None and entry.context.op and self.on_left is not None:
             self.on_left()
 
-    def declare(self, request_id: int, phase: str) -> None:
-        """The host said which native step it is about to enter."""
+    def declare(self, frame: Frame) -> None:
+        """The host said which native step it is about to enter, and with which model if that was not known."""
+        phase = str(frame.header.get("phase"))
         with self._lock:
-            if not request_id:
+            if not frame.request_id:
                 self.host_phase = phase
                 return
             # One that was just answered may still be declared: a second request came in that very moment.
-            entry = self._open.get(request_id)
+            entry = self._open.get(frame.request_id)
             if entry is not None:
                 entry.phase = phase
+                entry.context = entry.context.about(frame.header)
+        self.tell(frame)
+
+    def tell(self, frame: Frame) -> None:
+        """News of a request, for its caller if it still waits."""
+        entry = self._open.get(frame.request_id)
+        waiter = entry.waiter if entry is not None else None
+        if waiter is not None and waiter.on_news is not None:
+            waiter.on_news(frame)
 
     def answer(self, frame: Frame) -> None:
         """Its answer came: hand it to who waits for it."""

@@ -1,4 +1,4 @@
-"""``ModelCompiler``: compiles a model for QNN in a process of its own, over `qnnbridge._compiling`.
+"""``ModelCompiler``: compiles a model for QNN in a process of its own, over `qnnbridge.compile`.
 
 Whatever providers the session options name, QNN is what it compiles for. A compiled model stands in its place whole
 or not at all.
@@ -6,13 +6,14 @@ or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from qnnbridge._compiling import names
 from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags
 from qnnbridge._run_options import coerce_session_options
 from qnnbridge._session_options import SessionOptions
@@ -25,6 +26,9 @@ from qnnbridge_protocol.errors import (
     RemoteTypeError,
     RemoteValueError,
 )
+
+# Of 255 that file systems take: leaves room for suffixes.
+MAX_STEM_BYTES = 215
 
 
 class ModelCompiler:
@@ -132,8 +136,8 @@ class ModelCompiler:
                 fix="Put a slash at its end.",
             )
         path = os.path.join(folder, name)
-        stem = names.stem_of(path)
-        if not stem or names.safe_stem(stem) != stem:
+        stem = os.path.splitext(os.path.basename(path))[0]
+        if not stem or ".." in stem or len(os.fsencode(stem)) > MAX_STEM_BYTES:
             raise OptionError(
                 f"A context binary cannot be called after {name!r}.",
                 cause="QNN does not load a file whose name has two dots in a row, is empty or too long.",
@@ -143,22 +147,29 @@ class ModelCompiler:
 
     def _compile_beside(self, folder: str, stem: str) -> bytes:
         """Compile; only the context binary goes to `folder`, in the place of what has that name there."""
-        from qnnbridge._compiling import trouble
-        from qnnbridge._compiling.workfolder import work_folder
-
-        folder, blob = os.path.abspath(folder), names.blob_of(stem)
-        with work_folder(folder) as inner:
-            output = os.path.join(inner, stem + names.MODEL_SUFFIX)
+        folder, blob = os.path.abspath(folder), f"{stem}_qnn.bin"
+        with tempfile.TemporaryDirectory(prefix="qnnbridge-") as work:
+            output = os.path.join(work, f"{stem}.onnx")
+            self._compile(output, embed=False)
+            with open(output, "rb") as file:
+                model = file.read()
+            draft = os.path.join(folder, f".{blob}.{os.getpid()}")
             try:
-                self._compile(output, embed=False)
-            except CompileFailed as error:
-                raise trouble.seen_from(error, inner, folder) from None
-            try:
-                with open(output, "rb") as file:
-                    model = file.read()
-                os.replace(os.path.join(inner, blob), os.path.join(folder, blob))
+                os.makedirs(folder, exist_ok=True)
+                try:
+                    shutil.copyfile(os.path.join(work, blob), draft)
+                    os.replace(draft, os.path.join(folder, blob))
+                except BaseException:
+                    with contextlib.suppress(OSError):
+                        os.unlink(draft)
+                    raise
             except OSError as error:
-                raise trouble.from_os(error, folder) from None
+                raise CompileFailed(
+                    f"The compiled model cannot be written to {folder}.",
+                    cause=f"{error.strerror or error}.",
+                    fix="Make room there or choose another folder that can be written to.",
+                    details={"folder": folder},
+                ) from None
         return model
 
     def _default_output(self) -> str:

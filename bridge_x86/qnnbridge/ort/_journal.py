@@ -97,7 +97,7 @@ class _Writing:
     @contextlib.contextmanager
     def _changing(self, session: Any) -> Iterator[ModelRecord]:
         placement = session.placement
-        label = session._remote.manifest.source.label
+        label = session._remote.recipe.label
         with self._lock:
             if self._process != os.getpid():  # the first record, or a fork, which has a file of its own
                 self._begin()

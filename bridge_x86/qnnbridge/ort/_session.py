@@ -125,8 +125,8 @@ class InferenceSession(bridge.InferenceSession):
             )
             raise
 
-    def _open(self, manifest: SessionRecipe, *args: Any, **kwargs: Any) -> None:
-        super()._open(dataclasses.replace(manifest, seed=environment.setting("seed")), *args, **kwargs)
+    def _open(self, recipe: SessionRecipe, *args: Any, **kwargs: Any) -> None:
+        super()._open(dataclasses.replace(recipe, seed=environment.setting("seed")), *args, **kwargs)
 
     # --- running: the base class's, with ONNX Runtime's texts ---
 

@@ -11,8 +11,8 @@ import time
 assert sys.platform != "win32"
 
 _PR_SET_PDEATHSIG = 1
+# Without `signal`, whose enums take the host half a millisecond of its start.
 _SIGKILL = 9
-"""Without `signal`, whose enums take the host half a millisecond of its start."""
 
 _POLL_INTERVAL_S = 1.0
 

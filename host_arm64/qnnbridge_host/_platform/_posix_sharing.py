@@ -17,8 +17,8 @@ assert sys.platform != "win32"
 
 from qnnbridge_protocol.drivers.posix_mapping import map_shared  # noqa: E402 - type checkers find it empty on Windows
 
+# Whether this host can open what an application shares.
 AVAILABLE = sys.platform == "linux"
-"""Whether this host can open what an application shares."""
 
 
 def open_stream(where: Mapping[str, Any], *, write: bool) -> int:

@@ -15,8 +15,8 @@ _OPEN_EXISTING = 3
 _BACKUP_SEMANTICS = 0x02000000
 _FILE_BASIC_INFO = 0
 _NS_PER_TICK = 100
+# From 1601 to 1970.
 _EPOCH_TICKS = 116_444_736_000_000_000
-"""From 1601 to 1970."""
 
 
 class _BasicInfo(ctypes.Structure):

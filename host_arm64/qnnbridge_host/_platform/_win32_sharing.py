@@ -19,7 +19,6 @@ assert sys.platform == "win32"
 from qnnbridge_protocol.drivers.win32_mapping import map_shared  # noqa: E402 - type checkers find it empty on Linux
 
 AVAILABLE = True
-"""Whether this host can open what an application shares."""
 
 _INVALID_HANDLE = 2**64 - 1
 

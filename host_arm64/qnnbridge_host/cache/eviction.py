@@ -14,8 +14,8 @@ from qnnbridge_host.cache.files import Damaged
 from qnnbridge_host.cache.locks import try_hold
 from qnnbridge_host.cache.store import Store
 
+# Device and number of a file: its name does not count.
 File = tuple[int, int]
-"""Device and number of a file: its name does not count."""
 
 
 def total_bytes(store: Store) -> int:
@@ -40,7 +40,7 @@ def shrink(store: Store, max_bytes: int, keep: str | None = None) -> list[str]:
 def _shrink(store: Store, max_bytes: int, keep: str | None) -> list[str]:
     gone: list[str] = []
     if total_bytes(store) > max_bytes:
-        _drop_bad(store)
+        _drop_invalid(store)
     for key in _oldest_first(store):
         if total_bytes(store) <= max_bytes:
             break
@@ -79,15 +79,15 @@ def _oldest_first(store: Store) -> list[str]:
     return sorted(store.all_keys(), key=lambda key: last_used(store, key))
 
 
-def _drop_bad(store: Store) -> None:
+def _drop_invalid(store: Store) -> None:
     from qnnbridge_host.cache.files import remove_tree
 
-    for bad in store.bad_entries():
+    for bad in store.invalid_entries():
         remove_tree(bad.folder)
 
 
 def _folders(store: Store) -> list[Path]:
-    return [store.entry_folder(key) for key in store.all_keys()] + [bad.folder for bad in store.bad_entries()]
+    return [store.entry_folder(key) for key in store.all_keys()] + [bad.folder for bad in store.invalid_entries()]
 
 
 def _sizes(folders: list[Path]) -> dict[File, int]:

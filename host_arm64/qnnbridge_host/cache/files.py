@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-_CHUNK_BYTES: Final = 1024 * 1024
 MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -56,16 +55,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not isinstance(content, dict) or digest != _digest(content):
         raise Damaged(f"{path.name} is not as it was written")
     return content
-
-
-def hash_file(path: str | Path) -> str:
-    """SHA-256 in hex. Raises `OSError`."""
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(_CHUNK_BYTES))
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            digest.update(buffer[:count])
-    return digest.hexdigest()
 
 
 def sync_file(path: Path) -> None:

@@ -1,7 +1,9 @@
-"""The key of a compiled model: a hash of all that it depends on.
+"""The key of a compiled model, a hash of all that it depends on; and which sessions the cache has to do with.
 
-What is not known to be harmless is part of the key: an unknown option that changes nothing costs a compilation, one
-that is left out would give wrong results. Names and places of files never are, only their contents. Pure functions.
+What is not known to be harmless is part of the key: an unknown option that changes nothing costs a compilation,
+one that is left out would give wrong results. Names and places of files never are, only their contents. A reason
+against the cache is half a sentence that goes on after "off: "; a session that debugs a compilation (dumps,
+profiles, op traces, own compiled models) wants it to happen, so the cache stays out of it. Pure functions.
 """
 
 from __future__ import annotations
@@ -12,16 +14,18 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from qnnbridge._host import HostInfo
-from qnnbridge._providers import QNN
-from qnnbridge_host.cache.manifest import SCHEMA
-from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
+from qnnbridge_host.cache.entry import SCHEMA
+from qnnbridge_host.model.source import ModelSource
+from qnnbridge_protocol.cache_settings import SWITCH_VARIABLE
+from qnnbridge_protocol.model_records import CacheSettings
+from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec, SessionSpec
 
+# 128 bits; longer names would only make paths that Windows refuses.
 KEY_DIGITS: Final = 32
-"""128 bits; longer names would only make paths that Windows refuses."""
 
 VERSIONS_THAT_MATTER: Final = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
 
+# Attributes of SessionOptions that change how a graph is run and reported, never the graph.
 HARMLESS_OPTIONS: Final = frozenset(
     (
         *("log_severity_level", "log_verbosity_level", "logid"),
@@ -30,30 +34,29 @@ HARMLESS_OPTIONS: Final = frozenset(
         *("enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse"),
     )
 )
-"""Attributes of SessionOptions that change how a graph is run and reported, never the graph."""
 
+# Beginnings of configuration entries of the same kinds. The last is a place: contents are in the fingerprint.
 HARMLESS_ENTRIES: Final = (
     *("session.log_", "session.intra_op", "session.inter_op", "session.force_spinning_stop"),
     *("session.enable_profiling", "session.use_per_session_threads"),
     *("session.enable_cpu_mem_arena", "session.enable_mem_pattern"),
     *("session.record_ep_graph_assignment_info", "session.model_external_initializers_file_folder_path"),
 )
-"""Beginnings of configuration entries of the same kinds. The last is a place: contents are in the fingerprint."""
 
+# Clock settings, which are given again when the compiled model is loaded.
 HARMLESS_QNN_OPTIONS: Final = frozenset(("htp_performance_mode", "rpc_control_latency"))
-"""Clock settings, which are given again when the compiled model is loaded."""
 
+# Configuration entries with this beginning are QNN options by another name.
 SESSION_PREFIX: Final = "ep.qnnexecutionprovider."
-"""Configuration entries with this beginning are QNN options by another name."""
 
+# QNN options that name a file: its contents count.
 FILE_OPTIONS: Final = frozenset(("backend_path", "op_affinity"))
-"""QNN options that name a file: its contents count."""
 
+# Of a device only what stays when the machine is started again.
 _DEVICE_FACTS: Final = ("ep_name", "device_type", "device_vendor_id", "device_id")
-"""Of a device only what stays when the machine is started again."""
 
+# The SHA-256 of a file, ``None`` if there is none. May raise `OSError`.
 HashFile = Callable[[str], str | None]
-"""The SHA-256 of a file, ``None`` if there is none. May raise `OSError`."""
 
 
 def key_of(parts: Mapping[str, Any]) -> str:
@@ -170,3 +173,80 @@ def _values(names: Iterable[str], values: Sequence[Any]) -> list[list[str]]:
 def _is_library(name: str) -> bool:
     lowered = name.lower()
     return lowered.endswith((".dll", ".so", ".cat", ".dylib")) or ".so." in lowered
+
+
+# QNN options that are about what happens, or is written, while a model is compiled.
+_WRITES: Final = frozenset(
+    (
+        *("dump_qnn_ir_dlc", "dump_json_qnn_graph", "enable_framework_op_trace", "dump_qnn_ep_input_graph"),
+        *("enable_htp_prepare_only", "enable_htp_prepare_and_load"),
+    )
+)
+
+_LIBRARIES: Final = ("op_packages", "qnn_saver_path", "qnn_ir_backend_path")
+
+_OWN_CONTEXT: Final = ("ep.context_", "ep.share_ep_contexts", "ep.stop_share_ep_contexts", "ep.enable_weightless")
+_OTHER_ENTRIES: Final = ("session.compile_only", "session.disable_model_compile", "session.save_model_format")
+
+
+def reason_against(source: ModelSource, spec: SessionSpec, settings: CacheSettings) -> str | None:
+    """Why this session is made without the cache; ``None`` if it should be used."""
+    if settings.wanted is False:
+        return "cache=False"
+    if not settings.enabled:
+        return f"{SWITCH_VARIABLE} switches it off"
+    if spec.providers and spec.providers[0].name != QNN:
+        return f"the session does not ask for {QNN} first"
+    if source.scan is None or source.scan.format != "onnx":
+        return "the model is not an ONNX model"
+    if source.scan.is_compiled:
+        return "the model is compiled already"
+    return _against_options(spec) or _against_size(source, settings)
+
+
+def is_small(source: ModelSource, settings: CacheSettings) -> bool:
+    """Whether the model is compiled so quickly that it is not worth a process and an entry, as a rule."""
+    return settings.wanted is not True and size_of(source) < settings.min_model_bytes
+
+
+def size_of(source: ModelSource) -> int:
+    """Of the model with all its files, as they were when it was opened."""
+    sizes = [file.stamp.size for file in source.known if file.stamp is not None]
+    return sum(sizes) + len(source.data or b"")
+
+
+def _against_size(source: ModelSource, settings: CacheSettings) -> str | None:
+    if is_small(source, settings):
+        return f"the model has {size_of(source)} bytes, compiling it is quick"
+    return None
+
+
+def _against_options(spec: SessionSpec) -> str | None:
+    options = qnn_options(spec)
+    backend = options.get("backend_type") or _stem(options.get("backend_path", ""))
+    if backend not in ("", "htp"):
+        return f"QNN's backend is {backend}, not htp"
+    for name in _WRITES & options.keys():
+        if options[name] != "0":
+            return f"the QNN option {name} is about compiling itself"
+    if options.get("profiling_level", "off") != "off":
+        return "QNN's profiling would not see the compilation"
+    for name in _LIBRARIES:
+        if options.get(name):
+            return f"the QNN option {name} names libraries whose contents are not known"
+    if spec.custom_op_libraries:
+        return "the session has custom operators, in libraries whose contents are not known"
+    if spec.options.get("optimized_model_filepath"):
+        return "optimized_model_filepath asks for a file that only the original model gives"
+    for key, text in spec.config_entries.items():
+        if key.startswith(_OWN_CONTEXT) and text not in ("", "0"):
+            return f"the session itself is about compiled models ({key})"
+        if key in _OTHER_ENTRIES and text not in ("", "0"):
+            return f"the session entry {key} does not go together with it"
+    return None
+
+
+def _stem(path: str) -> str:
+    """The backend that a library's name means: ``libQnnHtp.so`` and ``QnnHtp.dll`` are htp."""
+    name = os.path.basename(path.replace("\\", "/")).removeprefix("lib").split(".", 1)[0].lower()
+    return name.removeprefix("qnn")

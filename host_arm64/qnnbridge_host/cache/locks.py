@@ -1,8 +1,9 @@
-"""Locks between threads and processes: of the operating system, so those of a killed process are free at once.
+"""Locks between threads and processes, and waiting for them with signs of life.
 
-A lock is a file; whoever holds it is alone, in all processes; nothing is ever written into it. It is removed only
-by its holder, and only where nobody else can be about to take it (under another lock). Waiting asks again and
-again, because only that can be bounded and interrupted on every system.
+Locks are the operating system's, so those of a killed process are free at once. A lock is a file; its holder is
+alone, in all processes; nothing is ever written into it. It is removed only by its holder, and only where nothing
+else can be about to take it (under another lock). Waiting asks again and again, because only that can be bounded
+and interrupted on every system.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
+
 POLL_S: Final = 0.02
-ASK_AGAIN_S: Final = 0.25
-"""Between two calls of ``on_wait``."""
+# Between two calls of ``on_wait``.
+ASK_AGAIN_S: Final = 0.1
 
 
 class Held:
@@ -84,3 +86,63 @@ def holding(path: Path, deadline: float | None = None) -> Iterator[bool]:
     finally:
         if held is not None:
             held.release()
+
+
+BEAT_EVERY_S: Final = 1.0
+# A compiler that gives no sign for so long is not waited for: it was stopped, or its lock is held by a fork.
+STALLED_S: Final = 60.0
+
+
+class Heartbeat:
+    """The compiler's sign of life: the date of a file. Called with the seconds so far, by whatever thread."""
+
+    def __init__(self, path: Path, on_wait: Callable[[float], None]) -> None:
+        self._path = path
+        self._on_wait = on_wait
+        self._next_s = 0.0
+
+    def __call__(self, seconds: float) -> None:
+        if seconds >= self._next_s:
+            self._next_s = seconds + BEAT_EVERY_S
+            with contextlib.suppress(OSError):
+                self._path.touch()
+        self._on_wait(seconds)
+
+    def stop(self) -> None:
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+class WaitPolicy:
+    """The one who waits; ``False`` from it when there has been no sign of life for too long.
+
+    The date is compared with itself only: neither machine's clock matters.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        on_wait: Callable[[float], None],
+        clock: Callable[[], float] = time.monotonic,
+        stalled_s: float = STALLED_S,
+    ) -> None:
+        self._path = path
+        self._on_wait = on_wait
+        self._clock = clock
+        self._stalled_s = stalled_s
+        self._seen: int | None = None
+        self._seen_at = clock()
+
+    def __call__(self, seconds: float) -> bool:
+        self._on_wait(seconds)
+        beat = self._date()
+        now = self._clock()
+        if beat != self._seen:
+            self._seen, self._seen_at = beat, now
+        return now - self._seen_at < self._stalled_s
+
+    def _date(self) -> int | None:
+        try:
+            return os.stat(self._path).st_mtime_ns
+        except OSError:
+            return None

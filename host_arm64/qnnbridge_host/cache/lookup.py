@@ -1,36 +1,32 @@
-"""What one session has to do with the cache: finds or makes the entry to load, and judges what came of it.
+"""What the cache does for one creation of a session: finds or makes the entry to load, and judges what came of it.
 
-Used by `RemoteSession`: `prepare` when the session is opened, `loadable` each time it is made in a host, and one of
-`loaded`, `load_failed` and `host_died` behind it. What always holds: an entry is loaded only after every byte of it
-was checked (by its stamp, if it has not changed); a bad one is set aside, made once more, and then left alone;
-where the cache cannot be used the session is made from its model. `prepare` and `close` are called by the thread
-that opens or closes the session, the others under the session's lock.
+`find` before the session is made, then one of `loaded` and `load_failed`, or `made_without`. What always holds:
+an entry is loaded only after every byte of it was checked (by its stamp, if it has not changed); a bad one is set
+aside, made once more, and then left alone; where the cache cannot be used the session is made from its model. One
+thread.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
-from qnnbridge_host.cache import policy
-from qnnbridge_host.cache.build import CannotStandFor, NothingTold, build_entry
+from qnnbridge_host.cache.entry import CacheEntry, Differs, Loadable
 from qnnbridge_host.cache.eviction import shrink
 from qnnbridge_host.cache.files import Damaged
-from qnnbridge_host.cache.key import key_of, key_parts
-from qnnbridge_host.cache.loadable import Differs, Loadable, fingerprint_of
-from qnnbridge_host.cache.locks import Held
-from qnnbridge_host.cache.negative_entries import DAY_S, Kind, Notes
-from qnnbridge_host.cache.settings import cache_settings
-from qnnbridge_host.cache.status import CacheStatus, say_once
-from qnnbridge_host.cache.store import Entry, Fault, Store
-from qnnbridge_host.cache.waiting import Heartbeat, WaitPolicy, Words
-from qnnbridge_host.model.native_path import native_path
+from qnnbridge_host.cache.key import is_small, key_of, key_parts, reason_against, size_of
+from qnnbridge_host.cache.locks import Heartbeat, Held, WaitPolicy
+from qnnbridge_host.cache.negative_entries import DAY_S, Kind, NegativeEntries
+from qnnbridge_host.cache.store import Fault, Store
+from qnnbridge_host.model.paths import native_path
+from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import (
     BridgeError,
+    Cancelled,
     CompileFailed,
     DeadlineExceeded,
     DeviceReset,
@@ -40,108 +36,190 @@ from qnnbridge_protocol.errors import (
     ModelQuarantined,
     OrtError,
     PlacementRefused,
+    WorkerDied,
 )
-from qnnbridge_protocol.specs import SessionInfo
-
-if TYPE_CHECKING:
-    from qnnbridge._host import Host
-    from qnnbridge._remote_session import SessionRecipe
+from qnnbridge_protocol.model_records import CacheReply, CacheSettings, CacheState, EntryFault, Notice
+from qnnbridge_protocol.specs import HostInfo, SessionInfo, SessionSpec
 
 _log = logging.getLogger("qnnbridge.cache")
 
+# A small model that takes longer to make is cached from its next session on.
 SLOW_S: Final = 0.5
-"""A small model that takes longer to make is cached from its next session on."""
 SET_ASIDE_WAIT_S: Final = 10.0
 SECOND_STRIKE_S: Final = 7 * DAY_S
+# A compiler that dies before it can tell what it made is started so often for one entry.
+ATTEMPTS: Final = 2
 
-_OURS_TO_RAISE = (DeadlineExceeded, HostCrashed, HostHung, ModelQuarantined)
-"""What the session would raise without the cache, too, or would make it wait as long again."""
+# What the session would raise without the cache, too, or would make it wait as long again.
+_RAISED = (Cancelled, DeadlineExceeded, HostCrashed, HostHung, ModelQuarantined, WorkerDied)
 _NOT_THE_ENTRYS_FAULT = (DeviceReset, EngineError)
 
 
-class SessionCache:
-    """See the module. retry: how often a compiler that dies is started again."""
+class NothingTold(Exception):
+    """The compiler died before it could tell what the model looks like: its files cannot stand for the model."""
 
-    def __init__(self, host: Host, manifest: SessionRecipe, retry: int = 1) -> None:
-        self._host = host
-        self._manifest = manifest
-        self._wanted = manifest.cache
-        self._retry = retry
-        self._settings = cache_settings()
-        self._store = Store(self._settings.folder)
-        self._notes = Notes(self._store.root)
-        self._entry: Entry | None = None
-        self._checked = False
-        """The entry was checked a moment ago, for its first use."""
+
+class CannotStandFor(Exception):
+    """The compiled model cannot take the place of the model. The text says why."""
+
+
+class Compile(Protocol):
+    """Compiles the session's model into an entry. The caller holds the key's lock."""
+
+    def __call__(
+        self,
+        store: Store,
+        key: str,
+        parts: Mapping[str, Any],
+        deadline: float | None,
+        on_progress: Callable[[float], None],
+    ) -> CacheEntry:
+        """Raises what compiling raises, `NothingTold`, `CannotStandFor`, and `OSError` of the disk."""
+
+
+class SessionCache:
+    """See the module.
+
+    Args:
+        source: the model.
+        spec: of the session.
+        initializers: values of those that `spec` announces.
+        settings: of the application.
+        refused: fingerprints of models and entries that the application refuses.
+        on_wait: called now and then while another process compiles, with the seconds so far. May raise.
+        on_compile: the same while this one compiles.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        spec: SessionSpec,
+        initializers: Sequence[Any],
+        settings: CacheSettings,
+        *,
+        refused: frozenset[str] = frozenset(),
+        on_wait: Callable[[float], None],
+        on_compile: Callable[[float], None],
+    ) -> None:
+        self._source = source
+        self._spec = spec
+        self._initializers = initializers
+        self._settings = settings
+        self._refused = refused
+        self._on_wait = on_wait
+        self._on_compile = on_compile
+        self._store = Store(Path(settings.folder))
+        self._negative = NegativeEntries(self._store.root)
+        self._entry: CacheEntry | None = None
         self._use: Held | None = None
-        self.status = CacheStatus("off", "not asked yet")
+        self._state: CacheState = "off"
+        self._reason = ""
+        self._key: str | None = None
+        self._seconds: float | None = None
+        self._set_aside: dict[str, str] = {}
+        """Keys of entries that were set aside, with the reason."""
+        self._set_aside_count = 0
+        self._problem: str | None = None
+        self.notices: list[Notice] = []
+
+    @property
+    def reply(self) -> CacheReply:
+        """What it came to."""
+        entry_id = self._entry.manifest.id if self._entry is not None else None
+        return CacheReply(
+            self._state, self._reason, self._key, self._seconds, entry_id, self._set_aside_count, self._problem
+        )
+
+    @property
+    def reason_against(self) -> str | None:
+        """Why this session is made without the cache, as far as that is known before the engine is there."""
+        source, settings = self._source, self._settings
+        reason = reason_against(source, self._spec, settings)
+        if reason is not None and self._may_be_slow and self._negative.read(self._slow_key) is not None:
+            return reason_against(source, self._spec, _wanted(settings))
+        return reason
+
+    def off(self, reason: str, key: str | None = None) -> None:
+        """The session is made from its model, for this reason."""
+        self._state, self._reason, self._key = "off", reason, key or self._key
 
     # --- before the session is made ---
 
-    def prepare(self, deadline: float | None) -> None:
-        """Find the entry, or compile it. Raises what the model raises when it is compiled, and `DeadlineExceeded`.
+    def set_aside(self, faults: Sequence[EntryFault]) -> None:
+        """Entries that the application saw kill a host."""
+        for fault in faults:
+            try:
+                self._quarantine(fault.key, fault.id, fault.fault, fault.reason)
+            except OSError as error:
+                self._unusable(error.strerror or str(error))
 
-        Asks the host only if the session is one for the cache.
+    def find(self, host: HostInfo, compile_entry: Compile, deadline: float | None) -> Loadable | None:
+        """The entry to load in the place of the model; ``None``: make the session from the model.
+
+        Args:
+            host: all that an entry depends on besides model and options.
+            compile_entry: makes an entry that is not there.
+            deadline: on `time.monotonic`.
+
+        Raises:
+            DeadlineExceeded: another process was still compiling the model.
+            BridgeError: what the model raises when it is compiled.
         """
-        self._let_go()
-        reason = self._reason_against()
-        if reason is not None:
-            self.status = CacheStatus("off", reason)
-            return
         for problem in self._settings.problems:
-            say_once(problem)
-        host = self._host.learn(deadline)
+            self._notice(problem)
         if host.simulator is None:
-            self.status = CacheStatus("off", "this host has no QNN")
-            return
-        spec, source = self._manifest.spec, self._manifest.source
+            self.off("this host has no QNN")
+            return None
         try:
-            parts = key_parts(source.fingerprint, spec, self._manifest.initializers, host, self._hash_library)
-            self._find_or_make(key_of(parts), parts, deadline)
+            parts = key_parts(self._source.fingerprint, self._spec, self._initializers, host, self._hash_library)
+            self._key = key_of(parts)
+            self._find_or_make(self._key, parts, compile_entry, deadline)
+            return Loadable.of(self._entry) if self._entry is not None else None
         except BridgeError:
             raise  # some are also an `OSError`
         except OSError as error:
+            self.release()
             self._unusable(error.strerror or str(error))
+            return None
 
-    def _reason_against(self) -> str | None:
-        source, settings = self._manifest.source, self._settings
-        reason = policy.reason_against(source, self._manifest.spec, settings, self._wanted)
-        small = settings.enabled and self._wanted is None and policy.is_small(source, settings, None)
-        if reason is not None and small and self._notes.read(self._slow_key) is not None:
-            return policy.reason_against(source, self._manifest.spec, settings, True)
-        return reason
-
-    def _find_or_make(self, key: str, parts: dict[str, object], deadline: float | None) -> None:
+    def _find_or_make(
+        self, key: str, parts: dict[str, object], compile_entry: Compile, deadline: float | None
+    ) -> None:
         self._store.prepare()
         native_path(self._store.root)
         held = self._wait(key, deadline)
         if held is None:
-            self.status = CacheStatus("off", "another process compiles it and gives no sign of life", key)
+            self.off("another process compiles it and gives no sign of life")
             return
         try:
-            entry = self._find(key)
-            note = self._notes.read(key) if entry is None else None
-            if note is not None:
-                self.status = CacheStatus("off", note.reason, key)
+            entry = self._checked(key)
+            negative = self._negative.read(key) if entry is None else None
+            if negative is not None:
+                self.off(negative.reason)
                 return
             found = entry is not None
+            if entry is None and self._settings.load_only:
+                self.off(self._set_aside.get(key, "its entry in the cache is gone"))
+                return
             if entry is None:
-                self._store.check_room(policy.size_of(self._manifest.source))
-                entry = self._make(key, parts, deadline)
+                self._store.check_room(size_of(self._source))
+                entry = self._make(key, parts, compile_entry, deadline)
             if entry is None:
                 return
             self._use = self._store.use(key)
-            self._entry, self._checked = entry, True
-            self._count(entry, found)
+            self._entry = entry
+            self._state = "hit" if found else "miss"
+            self._seconds = entry.manifest.compile_seconds
+            self._reason = f"compiled {'before' if found else 'now'}, in {self._seconds:.2f} s"
+            if found and not self._settings.load_only:
+                self._store.count_hit(key)
         finally:
             held.release()
         if not found:
             self._tidy(key)
 
     def _wait(self, key: str, deadline: float | None) -> Held | None:
-        words = Words(f"{self._label}: waiting for another process that compiles it")
-        patience = WaitPolicy(self._beat_file(key), words)
-        held = self._store.lock(key, deadline, patience)
+        held = self._store.lock(key, deadline, WaitPolicy(self._beat_file(key), self._on_wait))
         if held is None and deadline is not None and time.monotonic() >= deadline:
             raise DeadlineExceeded(
                 f"The time for {self._label} was over while another process was compiling it.",
@@ -150,131 +228,107 @@ class SessionCache:
             )
         return held
 
-    def _find(self, key: str) -> Entry | None:
-        """Under the key's lock. What is damaged is set aside."""
+    def _checked(self, key: str) -> CacheEntry | None:
+        """The entry with every byte checked. Under the key's lock. A damaged one is set aside."""
         try:
-            return self._store.find(key)
+            entry = self._store.find(key)
         except Damaged as damage:
-            fault: Fault = "foreign" if "another key" in str(damage) else "damaged"
-            self._bad(key, fault, str(damage))
+            self._bad(key, "foreign" if "another key" in str(damage) else "damaged", str(damage))
             return None
+        if entry is not None and Loadable.of(entry).fingerprint in self._refused:
+            self._bad(key, "crashed", "it killed the host")
+            return None
+        return entry
 
-    def _make(self, key: str, parts: dict[str, object], deadline: float | None) -> Entry | None:
-        """Compile. ``None``, with the status said, if the session should be made without the cache."""
-        retry = self._retry
+    def _make(
+        self, key: str, parts: dict[str, object], compile_entry: Compile, deadline: float | None
+    ) -> CacheEntry | None:
+        """Compile. ``None``, with the reason said, if the session should be made without the cache."""
         try:
-            while True:
+            for _ in range(ATTEMPTS):
+                # One process that compiles, with signs of life of its own.
+                beat = Heartbeat(self._beat_file(key), self._on_compile)
                 try:
-                    return self._attempt(key, parts, deadline)
-                except (HostCrashed, NothingTold) as error:
-                    if retry <= 0 or (isinstance(error, HostCrashed) and error.retry == "pointless"):
-                        raise
-                    retry -= 1
-        except NothingTold:
-            self.status = CacheStatus("off", "the compiler died before it could tell what it made", key)
+                    return compile_entry(self._store, key, parts, deadline, beat)
+                except NothingTold:
+                    self.off("the compiler died before it could tell what it made")
+                finally:
+                    beat.stop()
         except CannotStandFor as reason:
             self._leave_alone(key, "differs", str(reason))
         except PlacementRefused as error:
-            if self._manifest.spec.fallback == "error":
-                self._notes.write(key, "refused", error.message, self._label)
+            if self._spec.fallback == "error":
+                self._negative.write(key, "refused", error.message, self._label)
                 raise
             self._leave_alone(key, "nothing-on-qnn", error.message)
         except CompileFailed as error:
-            self._compile_failed(key, error)
-        except _OURS_TO_RAISE:
+            if error.details.get("qnn_nodes") == 0:
+                self._leave_alone(key, "nothing-on-qnn", error.message)
+            elif error.details.get("folder"):
+                self._unusable(error.cause or error.message)
+            else:
+                self.off(error.message)
+        except _RAISED:
             raise
         except BridgeError as error:
             # Whether it is the model's fault or that of compiling apart: the session itself will tell.
-            self.status = CacheStatus("off", f"it could not be compiled apart ({error.message})", key)
+            self.off(f"it could not be compiled apart ({error.message})")
         return None
 
-    def _attempt(self, key: str, parts: dict[str, object], deadline: float | None) -> Entry:
-        """One process that compiles, with signs of life of its own: their seconds begin again with it."""
-        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-        words = Words(f"{self._label} is being compiled for QNN; it is kept for next time")
-        beat = Heartbeat(self._beat_file(key), words)
-        try:
-            return build_entry(
-                self._store, key, parts, self._manifest, self._host, timeout_s=left_s, on_progress=beat
-            )
-        finally:
-            beat.stop()
-
-    def _compile_failed(self, key: str, error: CompileFailed) -> None:
-        if error.details.get("qnn_nodes") == 0:
-            self._leave_alone(key, "nothing-on-qnn", error.message)
-        elif error.details.get("folder"):
-            self._unusable(error.cause or error.message)
-        else:
-            self.status = CacheStatus("off", error.message, key)
-
-    # --- making the session in a host ---
-
-    def loadable(self) -> Loadable | None:
-        """The entry to load in the place of the model, checked again; ``None``: make it from the model."""
-        entry = self._entry
-        if entry is None:
-            return None
-        checked, self._checked = self._checked, False
-        try:
-            again = entry if checked else self._store.find(entry.key)
-            if again is not None:
-                self._entry = again
-                return Loadable.of(again)
-            self._drop("its entry in the cache is gone")
-        except Damaged as damage:
-            self._set_aside("damaged", str(damage))
-        except OSError as error:
-            self._drop(f"its entry in the cache cannot be read ({error.strerror or error})")
-        return None
+    # --- behind it ---
 
     def loaded(self, loadable: Loadable, info: SessionInfo) -> SessionInfo | None:
         """What the session shows; ``None`` if the entry does not stand for the model, and was set aside."""
         try:
             return loadable.restore(info)
         except Differs as difference:
-            self._set_aside("differs", str(difference))
+            self._give_up(loadable, "differs", str(difference))
             return None
 
-    def load_failed(self, error: BridgeError) -> bool:
-        """The host could not load the entry. Whether it is set aside for that, so that the session can be made."""
+    def load_failed(self, loadable: Loadable, error: BridgeError) -> bool:
+        """ONNX Runtime could not load the entry. Whether it is set aside for that, so that the session can be
+        made."""
         if not isinstance(error, OrtError) or isinstance(error, _NOT_THE_ENTRYS_FAULT):
             return False
         if error.details.get("host_must_restart"):
             return False
-        self._set_aside("unloadable", error.message)
-        return True
-
-    def host_died(self, error: BridgeError, suspects: set[object]) -> bool:
-        """A host died. Whether the entry alone is to blame; then it is set aside."""
-        entry = self._entry
-        if entry is None or suspects != {fingerprint_of(entry)} or error.details.get("from_outside"):
-            return False
-        self._set_aside("crashed", error.message)
+        self._give_up(loadable, "unloadable", error.message)
         return True
 
     def made_without(self, info: SessionInfo) -> None:
         """The session was made from its model: one that took long although it is small is remembered."""
-        if info.create_seconds < SLOW_S or not info.placement.qnn_nodes:
+        if info.create_seconds < SLOW_S or not info.placement.qnn_nodes or not self._may_be_slow:
             return
-        source, settings = self._manifest.source, self._settings
-        small = settings.enabled and self._wanted is None and policy.is_small(source, settings, None)
-        if small and policy.reason_against(source, self._manifest.spec, settings, True) is None:
-            self._notes.write(self._slow_key, "slow", f"it took {info.create_seconds:.1f} s to make", self._label)
+        if reason_against(self._source, self._spec, _wanted(self._settings)) is None:
+            reason = f"it took {info.create_seconds:.1f} s to make"
+            self._negative.write(self._slow_key, "slow", reason, self._label)
 
-    def close(self) -> None:
-        """The session is gone: its entry may be evicted. Idempotent."""
-        self._let_go()
+    def take_use(self) -> Held | None:
+        """The lock that keeps the entry from being evicted: the session's from here on."""
+        use, self._use = self._use, None
+        return use
+
+    def release(self) -> None:
+        """No session came of it. Idempotent."""
+        use, self._use, self._entry = self._use, None, None
+        if use is not None:
+            with contextlib.suppress(OSError):
+                use.release(remove=True)
 
     # --- details ---
 
     @property
     def _label(self) -> str:
-        return self._manifest.source.label
+        return self._source.label
 
     @property
     def _slow_key(self) -> str:
-        return f"slow-{self._manifest.source.fingerprint[:32]}"
+        return f"slow-{self._source.fingerprint[:32]}"
+
+    @property
+    def _may_be_slow(self) -> bool:
+        settings = self._settings
+        return settings.enabled and settings.wanted is None and is_small(self._source, settings)
 
     def _beat_file(self, key: str) -> Path:
         return self._store.root / "locks" / f"{key}.beat"
@@ -283,15 +337,10 @@ class SessionCache:
         found = self._store.memo.look(path)
         return found.sha256 if found is not None else None
 
-    def _count(self, entry: Entry, found: bool) -> None:
-        seconds = entry.manifest.compile_seconds
-        if found:
-            self._store.count_hit(entry.key)
-            self._host.cache_counters.hits += 1
-            self.status = CacheStatus("hit", f"compiled before, in {seconds:.2f} s", entry.key, seconds)
-        else:
-            self._host.cache_counters.misses += 1
-            self.status = CacheStatus("miss", f"compiled now, in {seconds:.2f} s", entry.key, seconds)
+    def _notice(self, text: str) -> None:
+        notice = Notice("cache", text)
+        if notice not in self.notices:
+            self.notices.append(notice)
 
     def _tidy(self, key: str) -> None:
         with contextlib.suppress(OSError):
@@ -300,60 +349,61 @@ class SessionCache:
             if gone:
                 _log.info("%d compiled models that were used longest ago were removed from the cache", len(gone))
 
-    def _set_aside(self, fault: Fault, reason: str) -> None:
+    def _give_up(self, loadable: Loadable, fault: Fault, reason: str) -> None:
         """The entry that was loaded, without its lock."""
-        entry = self._entry
-        self._drop(reason)
-        if entry is None:
-            return
+        self.release()
+        self.off(reason)
         try:
-            held = self._store.lock(entry.key, time.monotonic() + SET_ASIDE_WAIT_S)
-            if held is None:
-                return
-            try:
-                there = self._store.peek(entry.key)
-                if there is not None and there.manifest.id == entry.manifest.id:
-                    self._bad(entry.key, fault, reason)
-            except Damaged as damage:
-                self._bad(entry.key, "damaged", str(damage))
-            finally:
-                held.release()
+            self._quarantine(loadable.entry.key, loadable.entry.manifest.id, fault, reason)
         except OSError as error:
             self._unusable(error.strerror or str(error))
 
-    def _bad(self, key: str, fault: Fault, reason: str) -> None:
-        """Under the key's lock."""
-        reason = reason.rstrip(".")
-        _log.warning("The compiled model of %s in the cache is set aside: %s.", self._label, reason)
-        self._host.cache_counters.set_aside += 1
+    def _quarantine(self, key: str, entry_id: str, fault: Fault, reason: str) -> None:
+        """Set an entry aside, if it is there still. Raises `OSError`."""
+        held = self._store.lock(key, time.monotonic() + SET_ASIDE_WAIT_S)
+        if held is None:
+            return
+        try:
+            there = self._store.peek(key)
+            if there is not None and there.manifest.id == entry_id:
+                self._bad(key, fault, reason, there.manifest.label)
+        except Damaged as damage:
+            self._bad(key, "damaged", str(damage))
+        finally:
+            held.release()
+
+    def _bad(self, key: str, fault: Fault, reason: str, label: str | None = None) -> None:
+        """Under the key's lock. label: of an entry that may be another model's."""
+        reason, label = reason.rstrip("."), label or self._label
+        self.notices.append(Notice("model", f"The compiled model of {label} in the cache is set aside: {reason}."))
+        self._set_aside[key] = reason
+        self._set_aside_count += 1
         faults = ("crashed", "unloadable")
         since = time.time() - SECOND_STRIKE_S
-        before = [b for b in self._store.bad_entries() if b.key == key and b.fault in faults and b.when > since]
-        self._store.set_aside(key, fault, reason)
+        before = [
+            entry
+            for entry in self._store.invalid_entries()
+            if entry.key == key and entry.fault in faults and entry.when > since
+        ]
+        self._store.quarantine_entry(key, fault, reason)
         if fault == "differs":
-            self._notes.write(key, "differs", f"its compiled model does not show the same: {reason}", self._label)
+            text = f"its compiled model does not show the same: {reason}"
+            self._negative.write(key, "differs", text, label)
         elif fault in faults and before:
             text = f"two compiled models of it could not be used: {reason}"
-            self._notes.write(key, "crashes", text, self._label)
+            self._negative.write(key, "crashes", text, label)
 
     def _leave_alone(self, key: str, kind: Kind, reason: str) -> None:
-        self._notes.write(key, kind, reason, self._label)
-        self.status = CacheStatus("off", reason, key)
+        self._negative.write(key, kind, reason, self._label)
+        self.off(reason)
 
     def _unusable(self, reason: str) -> None:
         reason = reason.rstrip(".")
         text = f"The cache of compiled models in {self._settings.folder} cannot be used: {reason}. "
-        text += "Sessions are made without it."
-        self._host.cache_counters.problem = text
-        self.status = CacheStatus("off", f"the cache cannot be used: {reason}")
-        say_once(text)
+        self._problem = text + "Sessions are made without it."
+        self.off(f"the cache cannot be used: {reason}")
+        self._notice(self._problem)
 
-    def _drop(self, reason: str) -> None:
-        self._let_go()
-        self.status = dataclasses.replace(self.status, state="off", reason=reason)
 
-    def _let_go(self) -> None:
-        use, self._use, self._entry = self._use, None, None
-        if use is not None:
-            with contextlib.suppress(OSError):
-                use.release(remove=True)
+def _wanted(settings: CacheSettings) -> CacheSettings:
+    return CacheSettings.from_wire({**settings.to_wire(), "wanted": True})

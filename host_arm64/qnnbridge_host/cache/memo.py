@@ -14,9 +14,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-from qnnbridge_host.cache.files import Damaged, hash_file, read_json, write_json
-from qnnbridge_host.cache.settings import cache_settings
-from qnnbridge_host.model.file_stamps import FileStamp, take_stamp
+from qnnbridge_host.cache.files import Damaged, read_json, write_json
+from qnnbridge_host.model.source import FileStamp, hash_file, take_stamp
+from qnnbridge_protocol.model_records import CacheSettings
 
 SCHEMA: Final = 1
 FOLDER: Final = "memo"
@@ -111,7 +111,7 @@ class HashMemo:
         return self.folder / f"{name}.json"
 
 
-def memo_for(cache: bool | None) -> HashMemo | None:
-    """For a session with this ``cache=``; ``None`` if the cache is switched off, with all that it keeps."""
-    settings = cache_settings()
-    return HashMemo(settings.folder) if settings.enabled and cache is not False else None
+def memo_of(settings: CacheSettings | None) -> HashMemo | None:
+    """For a session with these settings; ``None`` if the cache is switched off, with all that it keeps."""
+    use = settings is not None and settings.enabled and settings.wanted is not False
+    return HashMemo(Path(settings.folder)) if settings is not None and use else None

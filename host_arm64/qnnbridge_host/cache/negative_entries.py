@@ -1,7 +1,7 @@
 """Models that the cache leaves alone: remembered with the reason, so that the second start does not pay again.
 
-A note belongs to a key, so to one set of versions and options. It stays until it is cleared or grows old. Where it
-cannot be written nothing is remembered, which costs time and nothing else.
+A negative entry belongs to a key, so to one set of versions and options. It stays until it is cleared or grows old.
+Where it cannot be written nothing is remembered, which costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import time
 from pathlib import Path
 from typing import Final, Literal
 
+from qnnbridge_host.cache.entry import SCHEMA
 from qnnbridge_host.cache.files import Damaged, read_json, write_json
-from qnnbridge_host.cache.manifest import SCHEMA
 
+# refused: nodes would stay on the CPU. nothing-on-qnn: QNN takes no node of it. differs: its compiled model does
+# not show what the original shows. crashes: two compiled models in a row killed the host or could not be loaded.
+# slow: it is small, and took long to compile all the same, so it is worth an entry.
 Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow"]
-"""refused: nodes would stay on the CPU. nothing-on-qnn: QNN takes no node of it. differs: its compiled model does
-not show what the original shows. crashes: two compiled models in a row killed the host or could not be loaded.
-slow: it is small, and took long to compile all the same, so it is worth an entry."""
 
 FOLDER: Final = "notes"
 DAY_S: Final = 24 * 3600.0
 MAX_AGE_S: Final = 90 * DAY_S
+# Shorter: two crashes may have been chance.
 CRASHES_MAX_AGE_S: Final = 7 * DAY_S
-"""Shorter: two crashes may have been chance."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Note:
+class NegativeEntry:
     """created: seconds since 1970."""
 
     key: str
@@ -38,39 +38,39 @@ class Note:
     created: float = 0.0
 
 
-class Notes:
+class NegativeEntries:
     """See the module. root: of this version's cache. Any thread, any process."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / FOLDER
 
     def write(self, key: str, kind: Kind, reason: str, label: str) -> None:
-        note = Note(key, kind, reason, label, time.time())
+        entry = NegativeEntry(key, kind, reason, label, time.time())
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_json(self._file(key), {"schema": SCHEMA, **dataclasses.asdict(note)})
+            write_json(self._file(key), {"schema": SCHEMA, **dataclasses.asdict(entry)})
         except OSError:
             pass
 
-    def read(self, key: str) -> Note | None:
+    def read(self, key: str) -> NegativeEntry | None:
         try:
             content = read_json(self._file(key))
             if content is None or content.pop("schema") != SCHEMA:
                 return None
-            note = Note(**content)
+            entry = NegativeEntry(**content)
         except (Damaged, OSError, TypeError, LookupError):
             return None
-        max_age_s = CRASHES_MAX_AGE_S if note.kind == "crashes" else MAX_AGE_S
-        return note if abs(time.time() - note.created) < max_age_s else None
+        max_age_s = CRASHES_MAX_AGE_S if entry.kind == "crashes" else MAX_AGE_S
+        return entry if abs(time.time() - entry.created) < max_age_s else None
 
-    def all(self) -> list[Note]:
+    def all(self) -> list[NegativeEntry]:
         """The newest first."""
         try:
             keys = [name[:-5] for name in os.listdir(self._folder) if name.endswith(".json") and name[0] != "."]
         except OSError:
             return []
-        found = [note for key in keys if (note := self.read(key)) is not None]
-        return sorted(found, key=lambda note: -note.created)
+        found = [entry for key in keys if (entry := self.read(key)) is not None]
+        return sorted(found, key=lambda entry: -entry.created)
 
     def remove(self, key: str) -> bool:
         """Whether there was one. Raises `OSError`."""

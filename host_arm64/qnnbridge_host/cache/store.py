@@ -29,9 +29,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
+from qnnbridge_host.cache.entry import FILE_NAME, SCHEMA, CacheEntry, EntryManifest
 from qnnbridge_host.cache.files import (
     Damaged,
-    hash_file,
     read_json,
     remove_tree,
     sync_file,
@@ -39,13 +39,13 @@ from qnnbridge_host.cache.files import (
     write_json,
 )
 from qnnbridge_host.cache.locks import Held, hold, holding, try_hold
-from qnnbridge_host.cache.manifest import FILE_NAME, MODEL, SCHEMA, EntryManifest
 from qnnbridge_host.cache.memo import HashMemo
+from qnnbridge_host.model.source import hash_file
 
 VERSION_FOLDER: Final = f"v{SCHEMA}"
 SWEEP_WAIT_S: Final = 10.0
-MAX_BAD: Final = 20
-"""So many entries that were set aside are kept for whoever wants to know why."""
+# So many entries that were set aside are kept for whoever wants to know why.
+MAX_INVALID: Final = 20
 MANY_USES: Final = 16
 REASON_FILE: Final = "reason.json"
 HITS_FILE: Final = "hits.json"
@@ -57,22 +57,6 @@ Fault = Literal["damaged", "foreign", "crashed", "unloadable", "differs"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
-    """An entry on the disk. folder: absolute."""
-
-    folder: Path
-    manifest: EntryManifest
-
-    @property
-    def key(self) -> str:
-        return self.manifest.key
-
-    @property
-    def model(self) -> Path:
-        return self.folder / MODEL
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Hits:
     """How often an entry was used, about; last: seconds since 1970."""
 
@@ -81,7 +65,7 @@ class Hits:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BadEntry:
+class InvalidEntry:
     """An entry that was set aside. when: seconds since 1970."""
 
     folder: Path
@@ -125,7 +109,7 @@ class Store:
     def try_lock(self, key: str) -> Held | None:
         return try_hold(self._lock_file(key))
 
-    def find(self, key: str, *, fresh: bool = False) -> Entry | None:
+    def find(self, key: str, *, fresh: bool = False) -> CacheEntry | None:
         """The entry, with every byte checked; ``None`` if there is none.
 
         Unchanged files are not read again, unless `fresh` asks for it. Raises `Damaged` with the reason.
@@ -136,7 +120,7 @@ class Store:
         self._check(entry, fresh)
         return entry
 
-    def peek(self, key: str) -> Entry | None:
+    def peek(self, key: str) -> CacheEntry | None:
         """The entry with nothing checked but its manifest. Raises `Damaged`."""
         folder = self.entry_folder(key)
         try:
@@ -147,9 +131,9 @@ class Store:
             if not os.path.lexists(folder):
                 return None
             raise Damaged("it has no manifest")
-        return Entry(folder, manifest)
+        return CacheEntry(folder, manifest)
 
-    def publish(self, draft: Draft, manifest: EntryManifest) -> Entry:
+    def publish(self, draft: Draft, manifest: EntryManifest) -> CacheEntry:
         """Make the finished draft the entry of its key, in one step. Files that another entry has are shared."""
         for record in manifest.files:
             self._share(draft.folder / record.name, record.sha256, record.size)
@@ -161,9 +145,9 @@ class Store:
         os.rename(draft.folder, target)
         sync_folder(target.parent)
         draft.close()
-        return Entry(target, manifest)
+        return CacheEntry(target, manifest)
 
-    def set_aside(self, key: str, fault: Fault, reason: str) -> None:
+    def quarantine_entry(self, key: str, fault: Fault, reason: str) -> None:
         """Move an entry to where nobody loads it, and write down why."""
         folder = self.entry_folder(key)
         if not os.path.lexists(folder):
@@ -180,7 +164,7 @@ class Store:
             with contextlib.suppress(OSError):  # that it is gone from here matters more than why
                 content = {"key": key, "fault": fault, "reason": reason, "label": label, "when": now}
                 write_json(target / REASON_FILE, content)
-        for bad in self.bad_entries()[MAX_BAD:]:
+        for bad in self.invalid_entries()[MAX_INVALID:]:
             remove_tree(bad.folder)
 
     def remove(self, key: str) -> None:
@@ -288,7 +272,7 @@ class Store:
     def all_keys(self) -> list[str]:
         return sorted(file.name for file in _listed(self.root / "entries"))
 
-    def bad_entries(self) -> list[BadEntry]:
+    def invalid_entries(self) -> list[InvalidEntry]:
         """The newest first."""
         found = []
         for folder in _listed(self.root / "bad"):
@@ -298,7 +282,7 @@ class Store:
                 content = {}
             text = {name: str(content.get(name, "")) for name in ("key", "fault", "reason", "label")}
             when = content.get("when", 0.0)
-            found.append(BadEntry(folder, **text, when=when if isinstance(when, float) else 0.0))
+            found.append(InvalidEntry(folder, **text, when=when if isinstance(when, float) else 0.0))
         return sorted(found, key=lambda bad: bad.folder.name, reverse=True)
 
     def entry_folder(self, key: str) -> Path:
@@ -306,7 +290,7 @@ class Store:
 
     # --- details ---
 
-    def _check(self, entry: Entry, fresh: bool) -> None:
+    def _check(self, entry: CacheEntry, fresh: bool) -> None:
         if entry.manifest.key != entry.folder.name:
             raise Damaged(f"it is the entry of another key ({entry.manifest.key})")
         names = {record.name for record in entry.manifest.files}

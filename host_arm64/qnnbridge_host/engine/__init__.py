@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "EngineSession", "StopHandle", "load_engine"]
 
 
+# For which onnxruntime-qnn has wheels; the extra ``qnnbridge[host]`` installs no ONNX Runtime on older ones.
 OLDEST_PYTHON = (3, 11)
-"""For which onnxruntime-qnn has wheels; the extra ``qnnbridge[host]`` installs no ONNX Runtime on older ones."""
 
+# Environment variable; 1 lets QNN itself log everything (lines with <E> name the operator that is at fault).
 VERBOSE = "QNNBRIDGE_VERBOSE"
-"""Environment variable; 1 lets QNN itself log everything (lines with <E> name the operator that is at fault)."""
 
 
 class EngineSession(Protocol):

@@ -14,8 +14,8 @@ from typing import Any
 from qnnbridge_host.engine.bound_call import BoundCall
 from qnnbridge_host.engine.stop import StopHandle
 
+# Run option of providers that capture graphs, and its value for "do not".
 GRAPH_ID, NO_GRAPH = "gpu_graph_id", "-1"
-"""Run option of providers that capture graphs, and its value for "do not"."""
 
 
 class Binding:

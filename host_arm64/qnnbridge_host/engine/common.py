@@ -20,14 +20,14 @@ from qnnbridge_host.engine.config_keys import DISABLE_COMPILE, DISABLE_CPU_FALLB
 from qnnbridge_host.engine.ort_errors import is_cpu_fallback_refusal, translate
 from qnnbridge_host.engine.ort_hints import Circumstances
 from qnnbridge_host.engine.ort_session import OrtSession
-from qnnbridge_host.engine.providers import Choice, QnnAdapter
+from qnnbridge_host.engine.providers import ProviderChoice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import PROVIDER
 from qnnbridge_host.engine.session_options import Tensors
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
 from qnnbridge_protocol.specs import NodeInfo, Placement, SessionInfo, SessionSpec
 
+# Before 1.31 the native part of session creation holds the GIL (onnxruntime 27063).
 _CREATION_RELEASES_GIL_SINCE = (1, 31)
-"""Before 1.31 the native part of session creation holds the GIL (onnxruntime 27063)."""
 
 
 class OrtEngine:
@@ -115,7 +115,7 @@ class OrtEngine:
         self,
         spec: SessionSpec,
         source: str | bytes,
-        choice: Choice,
+        choice: ProviderChoice,
         entries: Mapping[str, str],
         tensors: Tensors,
         on_phase: Callable[[str], None],
@@ -148,7 +148,7 @@ class OrtEngine:
         self,
         spec: SessionSpec,
         source: str | bytes,
-        choice: Choice,
+        choice: ProviderChoice,
         tensors: Tensors,
         on_phase: Callable[[str], None],
     ) -> PlacementRefused:
@@ -161,13 +161,13 @@ class OrtEngine:
         # A strict session keeps quantization at the graph's edges on QNN; without this the CPU would get it here.
         qnn = {"offload_graph_io_quantization": "0", **choice.qnn}
         try:
-            allowed = Choice(qnn, choice.others, entries, choice.target, strict=False)
+            allowed = ProviderChoice(qnn, choice.others, entries, choice.target, strict=False)
             session = self._make(second, source, allowed, entries, tensors, on_phase)
             return placement.refusal(name, placement.read(session, choice.target), placement.inputs(session))
         except Exception as error:  # noqa: BLE001 - whatever it is, the refusal is what the caller must hear
             return placement.refusal(name, None, (), translate(error))
 
-    def _info(self, session: Any, choice: Choice, seconds: float) -> SessionInfo:
+    def _info(self, session: Any, choice: ProviderChoice, seconds: float) -> SessionInfo:
         meta = session.get_modelmeta()
         options = {str(name): dict(given) for name, given in session.get_provider_options().items()}
         if choice.qnn is not None:
@@ -193,7 +193,7 @@ class OrtEngine:
         )
 
 
-def _with_reason(placed: Placement, choice: Choice) -> Placement:
+def _with_reason(placed: Placement, choice: ProviderChoice) -> Placement:
     """A session that asked for QNN and does without says so."""
     if choice.missing is None:
         return placed

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from qnnbridge_protocol.config_keys import RUN_KEYS, SESSION_KEYS
 from qnnbridge_protocol.errors import OptionError
 
+# Set to 1 in the host's environment, names of options are no longer checked (values still are).
 ALLOW_UNKNOWN_ENV = "QNNBRIDGE_ALLOW_UNKNOWN_OPTIONS"
-"""Set to 1 in the host's environment, names of options are no longer checked (values still are)."""
 
 DISABLE_CPU_FALLBACK = "session.disable_cpu_ep_fallback"
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"

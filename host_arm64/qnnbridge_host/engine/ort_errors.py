@@ -15,6 +15,7 @@ from qnnbridge_host.engine.ort_hints import Circumstances, hint
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, OrtError, RemoteError
 
+# ``OrtErrorCode`` -> class. A plugin can return a number that an older ONNX Runtime has no class for.
 _BY_NUMBER: Mapping[int, type[OrtError]] = {
     1: errors.Fail,
     2: errors.InvalidArgument,
@@ -32,8 +33,8 @@ _BY_NUMBER: Mapping[int, type[OrtError]] = {
     14: errors.NotFound,
     15: errors.DeviceReset,
 }
-"""``OrtErrorCode`` -> class. A plugin can return a number that an older ONNX Runtime has no class for."""
 
+# Order counts: a UnicodeDecodeError is a ValueError, a NotImplementedError is a RuntimeError.
 _BUILTINS: tuple[tuple[type[Exception], type[RemoteError]], ...] = (
     (KeyError, errors.RemoteKeyError),
     (IndexError, errors.RemoteIndexError),
@@ -43,18 +44,17 @@ _BUILTINS: tuple[tuple[type[Exception], type[RemoteError]], ...] = (
     (TypeError, errors.RemoteTypeError),
     (RuntimeError, errors.RemoteRuntimeError),
 )
-"""Order counts: a UnicodeDecodeError is a ValueError, a NotImplementedError is a RuntimeError."""
 
 _PREFIX = re.compile(r"\[ONNXRuntimeError\] : (\d+) : ")
 _QNN_CODE = re.compile(r"\b[Cc]ode: (\d+)")
+# ONNX Runtime prints QNN's whole number; the upper bits are internal to QNN.
 _QNN_CODE_MASK = 0xFFFF
-"""ONNX Runtime prints QNN's whole number; the upper bits are internal to QNN."""
 
+# QNN_COMMON_ERROR_SYSTEM_COMMUNICATION: the NPU restarted; it can be used again.
 QNN_COMMUNICATION = 1007
-"""QNN_COMMON_ERROR_SYSTEM_COMMUNICATION: the NPU restarted; it can be used again."""
 
+# QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL: it cannot, from this process.
 QNN_COMMUNICATION_FATAL = 1011
-"""QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL: it cannot, from this process."""
 
 _RESET_TEXT = "SSR detected"
 _CPU_FALLBACK_DISABLED = "fallback to CPU EP has been explicitly disabled"

@@ -21,7 +21,7 @@ _NAMED_NODES = 10
 _QUANTIZATION = ("QuantizeLinear", "DequantizeLinear")
 
 
-class Target(NamedTuple):
+class PlacementTarget(NamedTuple):
     """What the QNN part of a session computes with.
 
     backend: its type (htp, gpu, ...). simulator: no NPU. soc_model: the chip, if one was said.
@@ -34,7 +34,7 @@ class Target(NamedTuple):
     edges_on_cpu: bool = False
 
 
-def read(session: Any, target: Target | None) -> Placement:
+def read(session: Any, target: PlacementTarget | None) -> Placement:
     """The placement of a session. ``known`` is False where this ONNX Runtime cannot tell."""
     base = Placement(known=False)
     if target is not None:

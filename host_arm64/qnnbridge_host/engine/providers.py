@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from qnnbridge_host.engine import qnn_checks, soc
 from qnnbridge_host.engine.config_keys import DISABLE_CPU_FALLBACK, RECORD_ASSIGNMENT
-from qnnbridge_host.engine.placement import CPU_PROVIDER, Target
+from qnnbridge_host.engine.placement import CPU_PROVIDER, PlacementTarget
 from qnnbridge_host.engine.qnn_options import PROVIDER, SESSION_PREFIX
 from qnnbridge_protocol.errors import OptionError, ProviderUnavailable
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
@@ -23,8 +23,8 @@ Providers = Sequence[tuple[str, dict[str, str]]]
 
 
 _SUFFIX = "ExecutionProvider"
+# In every ONNX Runtime, and of no use: it sends the inputs to a web service, and needs a model made for it.
 _NOT_OFFERED = frozenset(("AzureExecutionProvider",))
-"""In every ONNX Runtime, and of no use: it sends the inputs to a web service, and needs a model made for it."""
 
 
 class QnnAdapter(Protocol):
@@ -75,7 +75,7 @@ class NoQnn:
         return ()
 
 
-class Choice(NamedTuple):
+class ProviderChoice(NamedTuple):
     """What a session is made with.
 
     qnn: QNN's options, checked and complete, or ``None`` for a session without QNN.
@@ -89,12 +89,12 @@ class Choice(NamedTuple):
     qnn: dict[str, str] | None
     others: tuple[tuple[str, dict[str, str]], ...]
     entries: dict[str, str]
-    target: Target | None
+    target: PlacementTarget | None
     strict: bool
     missing: str | None = None
 
 
-def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, records: bool) -> Choice:
+def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, records: bool) -> ProviderChoice:
     """Decide on providers and configuration entries.
 
     available: what ONNX Runtime was built with or has registered. records: it can record the graph assignment.
@@ -109,7 +109,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
             raise _unknown(name, available, qnn)
     if PROVIDER not in names:
         others = tuple((p.name, {str(k): str(v) for k, v in p.options.items()}) for p in asked)
-        return Choice(None, others, entries, None, strict=False)
+        return ProviderChoice(None, others, entries, None, strict=False)
     try:
         qnn.require()
     except ProviderUnavailable as error:
@@ -117,7 +117,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
             raise
         without = tuple((p.name, dict(p.options)) for p in asked if p.name not in (PROVIDER, CPU_PROVIDER))
         missing = f"{error.message} {error.cause or ''}".strip()
-        return Choice(None, (*without, (CPU_PROVIDER, {})), entries, None, strict=False, missing=missing)
+        return ProviderChoice(None, (*without, (CPU_PROVIDER, {})), entries, None, strict=False, missing=missing)
     if CPU_PROVIDER in names[: names.index(PROVIDER)]:
         raise OptionError(
             "CPUExecutionProvider comes before QNNExecutionProvider.",
@@ -133,7 +133,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
     strict = spec.fallback == "error"
     if strict:
         entries.setdefault(DISABLE_CPU_FALLBACK, "1")
-    target = Target(
+    target = PlacementTarget(
         qnn_checks.backend_of(options),
         qnn.simulator,
         options.get("soc_model"),
@@ -144,7 +144,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
         for p in asked
         if p.name not in (PROVIDER, CPU_PROVIDER)
     )
-    return Choice(options, others, entries, target, strict)
+    return ProviderChoice(options, others, entries, target, strict)
 
 
 def _unique(providers: Sequence[ProviderSpec]) -> list[ProviderSpec]:

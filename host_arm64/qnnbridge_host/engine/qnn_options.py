@@ -131,15 +131,16 @@ DYNAMIC_OPTIONS: Mapping[str, Option] = {
     )
 }
 
+# Session keys with this prefix are provider options by another name.
 SESSION_PREFIX = "ep.qnnexecutionprovider."
-"""Session keys with this prefix are provider options by another name."""
 
+# Names that documentation gives and QNN ignores -> the name that works.
 WRONG_NAMES: Mapping[str, str] = {
     "qnn.perf_mode": "qnn.htp_perf_mode",
     "ep_select_backend_path": "backend_path",
 }
-"""Names that documentation gives and QNN ignores -> the name that works."""
 
+# Backend type -> its library's name, without the platform's prefix and suffix.
 BACKEND_LIBRARIES: Mapping[str, str] = {
     "htp": "QnnHtp",
     "gpu": "QnnGpu",
@@ -148,4 +149,3 @@ BACKEND_LIBRARIES: Mapping[str, str] = {
     "ir": "QnnIr",
     "genie": "Genie",
 }
-"""Backend type -> its library's name, without the platform's prefix and suffix."""

@@ -24,8 +24,8 @@ ATTRIBUTES: Mapping[str, Kind] = {
     "terminate": "bool",
 }
 
+# Option of a `RunSpec`: paths of the LoRA adapter files that ``RunOptions.add_active_adapter`` was called with.
 ADAPTERS = "active_adapters"
-"""Option of a `RunSpec`: paths of the LoRA adapter files that ``RunOptions.add_active_adapter`` was called with."""
 
 
 class Adapters:

@@ -16,6 +16,7 @@ from qnnbridge_protocol.specs import SessionSpec
 
 Kind = Literal["bool", "int", "str"]
 
+# Attribute -> its type on the wire (the enums travel as integers).
 ATTRIBUTES: Mapping[str, Kind] = {
     "enable_cpu_mem_arena": "bool",
     "enable_mem_pattern": "bool",
@@ -34,17 +35,16 @@ ATTRIBUTES: Mapping[str, Kind] = {
     "use_deterministic_compute": "bool",
     "use_per_session_threads": "bool",
 }
-"""Attribute -> its type on the wire (the enums travel as integers)."""
 
+# Attribute -> the class in the module ``onnxruntime`` that its integer stands for.
 ENUMS: Mapping[str, str] = {
     "execution_mode": "ExecutionMode",
     "execution_order": "ExecutionOrder",
     "graph_optimization_level": "GraphOptimizationLevel",
 }
-"""Attribute -> the class in the module ``onnxruntime`` that its integer stands for."""
 
+# Warnings. QNN tells why its set-up failed only in the log, at this level.
 DEFAULT_LOG_SEVERITY = 2
-"""Warnings. QNN tells why its set-up failed only in the log, at this level."""
 
 # Without these a session leaves no file behind.
 _WRITES_FILES = ("enable_profiling", "optimized_model_filepath")

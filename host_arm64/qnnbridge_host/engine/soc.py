@@ -22,6 +22,7 @@ class Soc(NamedTuple):
     arch: int
 
 
+# The chips that onnxruntime-qnn 2.7 knows by name. A number that is not here is passed through: QNN knows more.
 KNOWN: tuple[Soc, ...] = (
     Soc("SM8350", 30, 68),
     Soc("SM8325", 34, 68),
@@ -37,13 +38,12 @@ KNOWN: tuple[Soc, ...] = (
     Soc("SM8850", 87, 81),
     Soc("SC8480XP", 88, 81),
 )
-"""The chips that onnxruntime-qnn 2.7 knows by name. A number that is not here is passed through: QNN knows more."""
 
+# Snapdragon X Elite (SC8380XP), the chip of most Windows on Arm PCs with an NPU.
 DEFAULT_SIMULATED_SOC = 60
-"""Snapdragon X Elite (SC8380XP), the chip of most Windows on Arm PCs with an NPU."""
 
+# One chip per architecture that the simulator really runs (34 and 37 leave every node on the CPU there).
 _SIMULATED_SOC_OF_ARCH: Mapping[int, int] = {68: 30, 69: 36, 73: 60, 75: 57, 79: 69, 81: 88}
-"""One chip per architecture that the simulator really runs (34 and 37 leave every node on the CPU there)."""
 
 _BY_NAME = {soc.name: soc for soc in KNOWN}
 _BY_NUMBER = {soc.number: soc for soc in KNOWN}

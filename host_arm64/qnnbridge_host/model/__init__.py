@@ -1,14 +1,11 @@
-"""Compiled models (EPContext): what they are, whether they can run here, and what must not be done with them.
+"""Model files: their contents, the files beside them, and whether a compiled one (EPContext) can run here.
 
-Everything here looks at files and never loads QNN, so it is safe and quick on any machine:
+Everything here looks at files and loads neither ONNX Runtime nor QNN. `model_service`, the cache, `compile` and the
+tools call it. May import the standard library and the protocol; never the cache.
 
-- `scan`: what a model file holds, deep and streaming;
-- `guard`: refuses a compiled model where only an original one can be worked on;
-- `sidecar`: whether the files that a compiled model names are there, are its own and may be opened;
-- `blob`: what a QNN context binary says of itself;
-- `compatibility`: the string in which a compiled model says what it was made for;
-- `fitness`: whether it can run on a host, in words;
-- `native_path`: how QNN can open a context binary on Windows;
-- `gate`: what a session asks before the host sees a model;
-- `manifest`: the file that qnnbridge puts beside the models that it compiles.
+- `scan` (with `protobuf`, `onnx_schema`, `collector`): what a model file holds, deep and streaming;
+- `source`: the model of a session with all its files, its fingerprint and stamps;
+- `context_binary`, `context_files`, `manifest`, `paths`: the files of a compiled model, and what they say;
+- `compatibility`, `compatibility_check`, `chips`, `releases`: what it was made for, and the verdict on a host;
+- `checks`, `refusals`: what is asked before a session, and the errors in words.
 """

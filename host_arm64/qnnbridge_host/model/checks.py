@@ -1,4 +1,4 @@
-"""What a session asks before the host sees a model: that a compiled one is whole, safe and can run there.
+"""What is asked before anything native sees a model: that a compiled one is whole, safe and can run here.
 
 For a model that is not compiled it costs nothing: the model was scanned when it was opened. Any thread.
 """
@@ -8,20 +8,19 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from qnnbridge._providers import CPU, QNN
-from qnnbridge_host.model.guard import RUN_ON_THE_ORIGINAL, compiled_refused
-from qnnbridge_host.model.scan import ModelScan, no_model
+from qnnbridge_host.model.collector import ModelScan
+from qnnbridge_host.model.compatibility_check import HostTraits, check_compiled
+from qnnbridge_host.model.context_binary import looks_like_blob
+from qnnbridge_host.model.manifest import FileRecord
+from qnnbridge_host.model.paths import BY_CODE_PAGE, native_path
+from qnnbridge_host.model.refusals import RECOMPILE, RUN_ON_THE_ORIGINAL, Verdict, compiled_refused
+from qnnbridge_host.model.scan import no_model
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_host.model.verdict import RECOMPILE, Verdict
-from qnnbridge_protocol.errors import CompiledModelRefused, OptionError
-from qnnbridge_protocol.specs import ProviderSpec
-
-if TYPE_CHECKING:
-    from qnnbridge._host import Host
-    from qnnbridge_host.model.host_traits import HostTraits
-    from qnnbridge_protocol.hello import Hello
+from qnnbridge_protocol.errors import CompiledModelRefused, ContextUnusable, OptionError
+from qnnbridge_protocol.hello import Hello
+from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
 
 _log = logging.getLogger("qnnbridge.epcontext")
 
@@ -30,19 +29,32 @@ CONTEXT_PATH: Final = "ep.context_file_path"
 
 _HEAD_BYTES: Final = 512
 
+# Environment variable: ``warn`` lets a compiled model through that cannot run by all that is known of it.
 CHECK_VARIABLE: Final = "QNNBRIDGE_CONTEXT_CHECK"
-"""Environment variable: ``warn`` lets a compiled model through that cannot run by all that is known of it."""
 
 
 def before_session(
     source: ModelSource,
     providers: Sequence[ProviderSpec],
-    host: Host | Hello | HostTraits,
+    host: Hello | HostTraits,
     config_entries: Mapping[str, str] | None = None,
+    folder: str = os.curdir,
+    check: str | None = None,
 ) -> tuple[str, ...]:
-    """Raises `ContextUnusable`, `CompiledModelRefused` or `InvalidProtobuf`; else what is worth a warning.
+    """Judge a model before anything native is loaded: sentences that are worth a warning.
 
-    host: the running one, what it said in HELLO, or its traits. config_entries: of the session's options.
+    Args:
+        source: the model.
+        providers: of the session; empty is QNN.
+        host: its HELLO, or its traits.
+        config_entries: of the session's options.
+        folder: where paths in a model given as bytes count from.
+        check: the value of `CHECK_VARIABLE`; default that of this process.
+
+    Raises:
+        ContextUnusable: a compiled model that cannot run there.
+        CompiledModelRefused: a compiled model where an original is needed.
+        InvalidProtobuf: a context binary in the place of its model.
     """
     scan = source.scan
     if scan is None:
@@ -58,33 +70,37 @@ def before_session(
         if set(names) == {CPU}:
             raise _refused_on_cpu(scan)
         return ()  # the host says whether it has this provider
-    traits = _traits(host, providers)
+    traits = HostTraits.of_hello(host, providers) if isinstance(host, Hello) else host
     if traits.onnxruntime_qnn is None:
         return ()  # the host says why there is no QNN, and what to do
-    return _judge(source, scan, traits, entries)
+    return _judge(source, scan, traits, entries, folder, check)
 
 
-def with_context_folder(source: ModelSource, config_entries: Mapping[str, str]) -> Mapping[str, str]:
-    """The session's entries, with the folder in which QNN shall look for the context binary of a model given as
-    bytes.
+def with_context_folder(
+    source: ModelSource, config_entries: Mapping[str, str], folder: str = os.curdir
+) -> Mapping[str, str]:
+    """The session's entries, with the folder in which QNN looks for the context binary of a model given as bytes.
 
-    It would look in the current folder of the host, which is not always that of the application.
+    By itself it looks in the current folder of the host, which is not always `folder`, that of the application.
     """
     scan = source.scan
     beside = scan is not None and any(node.cache_path for node in scan.ep_contexts)
     if source.path is not None or not beside or CONTEXT_PATH in config_entries:
         return config_entries
-    return {**config_entries, CONTEXT_PATH: os.path.join(os.getcwd(), "model.onnx")}
+    return {**config_entries, CONTEXT_PATH: os.path.join(os.path.abspath(folder), "model.onnx")}
 
 
-def _judge(source: ModelSource, scan: ModelScan, host: HostTraits, entries: Mapping[str, str]) -> tuple[str, ...]:
-    from qnnbridge_host.model.compatibility_check import check_compiled
-
+def _judge(
+    source: ModelSource,
+    scan: ModelScan,
+    host: HostTraits,
+    entries: Mapping[str, str],
+    folder: str,
+    check: str | None,
+) -> tuple[str, ...]:
     known = {os.path.normcase(os.path.normpath(file.path)): file.sha256 for file in source.known}
 
     def hash_of(path: str) -> str:
-        from qnnbridge_host.model.manifest import FileRecord
-
         found = known.get(os.path.normcase(os.path.normpath(path)))
         return found or FileRecord.of(*os.path.split(path)).sha256
 
@@ -92,47 +108,29 @@ def _judge(source: ModelSource, scan: ModelScan, host: HostTraits, entries: Mapp
         source.data if source.path is None and source.data is not None else source.path or "",
         scan,
         host,
-        folder=_folder(source, entries),
+        folder=None if source.path is not None else os.path.dirname(entries.get(CONTEXT_PATH, "")) or folder,
         hash_of=hash_of,
     )
-    return _outcome(verdict, scan)
+    return _outcome(verdict, scan, check)
 
 
-def _outcome(verdict: Verdict, scan: ModelScan) -> tuple[str, ...]:
+def _outcome(verdict: Verdict, scan: ModelScan, check: str | None) -> tuple[str, ...]:
     for note in verdict.notes:
         _log.debug("%s: %s", scan.label, note)
     if verdict.can_run:
         why = f" {verdict.cause}" if verdict.cause else ""
         return (f"{scan.label}: {verdict.message}.{why}",) if verdict.level == RECOMPILE else ()
     error = verdict.error(scan.label, scan.path)
-    if _only_warns():
+    if _only_warns(check):
         return (str(error),)
     raise error
 
 
-def _only_warns() -> bool:
-    value = os.environ.get(CHECK_VARIABLE, "")
+def _only_warns(check: str | None) -> bool:
+    value = os.environ.get(CHECK_VARIABLE, "") if check is None else check
     if value not in ("", "error", "warn"):
         raise OptionError(f"{CHECK_VARIABLE}={value!r} is not known.", fix="Set it to error (default) or warn.")
     return value == "warn"
-
-
-def _traits(host: Host | Hello | HostTraits, providers: Sequence[ProviderSpec]) -> HostTraits:
-    from qnnbridge_host.model.host_traits import HostTraits
-    from qnnbridge_protocol.hello import Hello
-
-    if isinstance(host, HostTraits):
-        return host
-    if isinstance(host, Hello):
-        return HostTraits.of_hello(host, providers)
-    return HostTraits.of_host(host.info, providers)
-
-
-def _folder(source: ModelSource, entries: Mapping[str, str]) -> str | None:
-    """What QNN takes a path in the model to be relative to."""
-    if source.path is not None:
-        return None
-    return os.path.dirname(entries.get(CONTEXT_PATH, "")) or os.curdir
 
 
 def _refused_on_cpu(scan: ModelScan) -> CompiledModelRefused:
@@ -146,8 +144,6 @@ def _refused_on_cpu(scan: ModelScan) -> CompiledModelRefused:
 
 def _refuse_blob(source: ModelSource) -> None:
     """The wrong one of a compiled model's two files; what else is no model, the host explains."""
-    from qnnbridge_host.model.blob import looks_like_blob
-
     if source.path is None:
         return
     try:
@@ -157,3 +153,27 @@ def _refuse_blob(source: ModelSource) -> None:
         return
     if looks_like_blob(head):
         raise no_model(head, size, source.path)
+
+
+def path_for_qnn(source: ModelSource) -> str | None:
+    """The model's path, by which QNN finds the context binary beside it; ``None`` for a model given as bytes.
+
+    Raises `ContextUnusable` if it could not.
+    """
+    path, scan = source.path, source.scan
+    named = [node.cache_path for node in scan.ep_contexts if node.cache_path] if scan is not None else []
+    if path is None or not named:
+        return path
+    folder, name = os.path.split(path)
+    try:
+        if BY_CODE_PAGE and not all(blob.isascii() for blob in named):
+            raise OSError(f"QNN cannot open a file of this name on Windows: {named[0]}")
+        return os.path.join(native_path(folder), name)
+    except OSError as error:
+        raise ContextUnusable(
+            f"The compiled model {source.label} cannot be loaded from where it is.",
+            cause=f"{error}.",
+            fix="Move the model and its context binary to a folder with a plain English name (A to Z), or compile "
+            "it again there.",
+            details={"path": path},
+        ) from None

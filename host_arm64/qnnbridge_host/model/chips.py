@@ -44,20 +44,20 @@ CHIPS: Final = (
     Chip(88, "SC8480XP", 81, 8, "Snapdragon X2 Elite"),
 )
 
+# What the host computes for on the simulator when a session names no chip.
 DEFAULT_SIMULATED_CHIP: Final = 60
-"""What the host computes for on the simulator when a session names no chip."""
 
 _SIMULATED_CHIP_OF_ARCH: Final = {68: 30, 69: 36, 73: 60, 75: 57, 79: 69, 81: 88}
 
 _BY_NUMBER: Final = {chip.number: chip for chip in CHIPS}
 _BY_NAME: Final = {chip.name: chip for chip in CHIPS}
 
+# Words in the name that Windows gives the processor. The newest first: its name has the older one's in it.
 _PROCESSORS: Final = (
     (re.compile(r"\bX2[EP]?\b|\bX2E|\bX2P", re.IGNORECASE), 88),
     (re.compile(r"\bX1[EP]|\bSnapdragon\b.*\bX (?:Elite|Plus)\b|\bSnapdragon(?:\(R\))? X\b", re.IGNORECASE), 60),
     (re.compile(r"\b8cx Gen 3\b|\bSQ3\b", re.IGNORECASE), 37),
 )
-"""Words in the name that Windows gives the processor. The newest first: its name has the older one's in it."""
 
 
 def chip_of(number: int) -> Chip | None:
@@ -101,7 +101,7 @@ def chip_of_processor(name: str) -> Chip | None:
 def chip_of_this_computer() -> Chip | None:
     """Of a Windows PC with one of the known chips."""
     if sys.platform == "win32":
-        from qnnbridge_host._platform._win32_processor import processor_name
+        from qnnbridge_protocol.drivers.win32_processor import processor_name
 
         return chip_of_processor(processor_name() or "")
     return None

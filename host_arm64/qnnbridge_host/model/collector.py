@@ -1,22 +1,130 @@
-"""Turns the walk through a model's protobuf into a `ModelScan`."""
+"""Turns the walk through a model's protobuf into a `ModelScan`, with its EPContext nodes. Immutable results."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Mapping
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Literal
 
 from qnnbridge_host.model import onnx_schema as schema
-from qnnbridge_host.model.nodes import OP_TYPE, EpContextNode
-from qnnbridge_host.model.protobuf import Garbage, Kind, Message, Span, signed, varint, walk
-from qnnbridge_host.model.scan import ModelScan
-from qnnbridge_host.model.types_text import close_type, type_of_value
+from qnnbridge_host.model.onnx_schema import close_type, type_of_value
+from qnnbridge_host.model.protobuf import Garbage, Message, MessageKind, Span, signed, varint, walk
 from qnnbridge_protocol.specs import NodeInfo
 
+OP_TYPE = "EPContext"
+DOMAIN = "com.microsoft"
+
+# Values of ``source`` for which the QNN provider takes a node.
+QNN_SOURCES = frozenset({"QNNExecutionProvider", "QNN"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EpContextNode:
+    """One compiled part of a model, or (`ModelScan.lookalikes`) a node that only looks like one.
+
+    where: the graph that holds it, in words ("the main graph", "then_branch of the If node 'if1'").
+    Attributes are as the file has them, ``None`` if it does not: see `owns_blob` and `embeds` for their defaults.
+    cache_path: the context binary's file, if there is one. embedded: where in the model file it is, if it is
+    inside; bytes if it is so short that it cannot be one.
+    """
+
+    name: str
+    op_type: str
+    domain: str
+    where: str
+    source: str | None = None
+    main_context: int | None = None
+    embed_mode: int | None = None
+    cache_path: str | None = None
+    embedded: Span | bytes | None = None
+    sdk_version: str | None = None
+    partition_name: str | None = None
+    multi_soc: bool = False
+    dlc_path: str | None = None
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def is_real(self) -> bool:
+        """ONNX Runtime takes it for a compiled part."""
+        return self.op_type == OP_TYPE and self.domain == DOMAIN
+
+    @property
+    def embeds(self) -> bool:
+        """The context binary is inside of the model, also where the node does not say: so the operator's schema."""
+        return self.embed_mode != 0
+
+    @property
+    def owns_blob(self) -> bool:
+        """It is a main node: it names or holds the context binary. Others are parts of one that a main node has."""
+        return self.main_context in (None, 1)
+
+    @property
+    def label(self) -> str:
+        return self.name or "(unnamed)"
+
+    @property
+    def provider(self) -> str:
+        """Which execution provider made it, for a person."""
+        return self.source or "an execution provider that it does not name"
+
+
+# What a node has in it if it names a file or is, or holds, a compiled part. Looking for them is 15 times quicker
+# than to read the node.
 _WORDS: Final = (b"location", OP_TYPE.encode())
-"""What a node has in it if it names a file or is, or holds, a compiled part. Looking for them is 15 times quicker
-than to read the node."""
+# Before, initializers had to be listed as inputs too.
 _LEAST_INITIALIZERS_ARE_INPUTS_IR: Final = 4
-"""Before, initializers had to be listed as inputs too."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelScan:
+    """What a model file holds.
+
+    format: "ort" is ONNX Runtime's own format; of such a file nothing but the size is known.
+    ep_contexts: the compiled parts, in order of the file. lookalikes: nodes that only look like one.
+    files: paths of other files as the model has them, each once, in order: of tensors and of context binaries;
+    external_files are those of tensors alone.
+    inputs: without initializers. node_count, ops: nodes of the main graph and of the graphs inside of it, by
+    operator (with the domain, unless that is ONNX's own); 0 and empty if they were not counted. function_nodes:
+    those in bodies of functions.
+    """
+
+    size_bytes: int
+    format: Literal["onnx", "ort"] = "onnx"
+    path: str | None = None
+    ep_contexts: tuple[EpContextNode, ...] = ()
+    lookalikes: tuple[EpContextNode, ...] = ()
+    files: tuple[str, ...] = ()
+    external_files: tuple[str, ...] = ()
+    inputs: tuple[NodeInfo, ...] = ()
+    outputs: tuple[NodeInfo, ...] = ()
+    opsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ir_version: int = 0
+    producer: str = ""
+    producer_version: str = ""
+    graph_name: str = ""
+    functions: tuple[str, ...] = ()
+    node_count: int = 0
+    function_nodes: int = 0
+    initializer_count: int = 0
+    ops: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_compiled(self) -> bool:
+        """At least one part of the model is an EPContext node."""
+        return bool(self.ep_contexts)
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        return os.path.basename(self.path) if self.path else f"<{self.size_bytes} bytes>"
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The providers that made the compiled parts, each once."""
+        return tuple(dict.fromkeys(node.provider for node in self.ep_contexts))
 
 
 def collect(file: BinaryIO, size: int, count_nodes: bool) -> ModelScan:
@@ -49,7 +157,7 @@ class _Collector:
 
     # --- walking ---
 
-    def wants(self, kind: Kind, parent: Message, window: bytes, at: int, length: int) -> bool:
+    def wants(self, kind: MessageKind, parent: Message, window: bytes, at: int, length: int) -> bool:
         end = at + length
         if kind is schema.NODE:
             if any(window.find(word, at, end) >= 0 for word in _WORDS):

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from qnnbridge_host.model.chips import chip_label, chip_of
-from qnnbridge_host.model.compatibility import HTP_BACKEND, Target
-from qnnbridge_host.model.context_files import Blob, Found, Hash, look
-from qnnbridge_host.model.host_traits import HostTraits
+from qnnbridge_host.model.chips import chip_label, chip_of, chip_of_this_computer, simulated_chip
+from qnnbridge_host.model.collector import QNN_SOURCES, EpContextNode, ModelScan
+from qnnbridge_host.model.compatibility import (
+    HTP_BACKEND,
+    CompiledTarget,
+    Made,
+    made,
+    release_with_sdk,
+    sdk_numbers,
+    short_sdk,
+)
+from qnnbridge_host.model.context_files import Blob, ContextFindings, Hash, look
 from qnnbridge_host.model.manifest import CompiledManifest, FileRecord, read_manifest
-from qnnbridge_host.model.nodes import QNN_SOURCES, EpContextNode
-from qnnbridge_host.model.scan import ModelScan
-from qnnbridge_host.model.targets import Made, made
-from qnnbridge_host.model.verdict import (
+from qnnbridge_host.model.refusals import (
     CANNOT_RUN,
     OK,
     RECOMPILE,
@@ -29,15 +34,98 @@ from qnnbridge_host.model.verdict import (
     Verdict,
     cannot_run,
 )
-from qnnbridge_host.model.versions_text import release_with_sdk, sdk_numbers, short_sdk
 from qnnbridge_protocol.errors import ContextUnusable
+from qnnbridge_protocol.hello import Hello
+from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec
 
+# Below and from here on context binaries do not mix.
 _NEW_ARCH: Final = 73
-"""Below and from here on context binaries do not mix."""
+# Binaries for these do not load on the simulator when it simulates an older one; all others load everywhere.
 _SIMULATOR_REFUSES_FROM_ARCH: Final = 81
-"""Binaries for these do not load on the simulator when it simulates an older one; all others load everywhere."""
+# Release of onnxruntime-qnn in which an embedded model of several parts was seen to load (ONNX Runtime #31977).
 _EMBEDDED_PARTS_LOAD_SINCE: Final = (2, 7)
-"""Release of onnxruntime-qnn in which an embedded model of several parts was seen to load (ONNX Runtime #31977)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostTraits:
+    """versions as their packages say them; ``None``: not there, or not known.
+
+    simulator: QNN computes on the CPU, for the chip `soc_model`. soc_model, htp_arch: of the NPU (73 for V73).
+    backend: of QNN; nothing but htp is judged.
+    """
+
+    onnxruntime: str | None = None
+    onnxruntime_qnn: str | None = None
+    qnn_sdk: str | None = None
+    simulator: bool | None = None
+    soc_model: int | None = None
+    htp_arch: int | None = None
+    backend: str = "htp"
+
+    @classmethod
+    def of_host(cls, info: HostInfo, providers: Sequence[ProviderSpec] = ()) -> HostTraits:
+        """Of a running host, for a session with these providers."""
+        return cls.of_installation(info.versions, info.simulator, _qnn_options(providers))
+
+    @classmethod
+    def of_hello(cls, peer: Hello, providers: Sequence[ProviderSpec] = ()) -> HostTraits:
+        """Of a host that has said hello, before it has loaded anything; for a session with these providers."""
+        simulator = {"ARM64": False, "x64": True, "x86_64": True}.get(peer.machine)
+        return cls.of_installation(peer.versions, simulator, _qnn_options(providers))
+
+    @classmethod
+    def of_installation(
+        cls, versions: Mapping[str, str], simulator: bool | None, options: Mapping[str, str]
+    ) -> HostTraits:
+        """By the versions of the installed packages; options: QNN's, of a session."""
+        release = versions.get("onnxruntime_qnn")
+        if simulator:
+            number = simulated_chip(options.get("soc_model"), options.get("htp_arch"))
+            chip = chip_of(number) if number else None
+        else:
+            chip = chip_of_this_computer()
+            number = chip.number if chip else None
+        return cls(
+            onnxruntime=versions.get("onnxruntime"),
+            onnxruntime_qnn=release,
+            qnn_sdk=versions.get("qnn_sdk") or _sdk_of(release),
+            simulator=simulator,
+            soc_model=number,
+            htp_arch=chip.arch if chip else None,
+            backend=_backend(options),
+        )
+
+    @property
+    def words(self) -> str:
+        """``QNN 2.51 on V73``, for messages that name what a compiled model needs instead."""
+        sdk = f"QNN {short_sdk(self.qnn_sdk)}" if self.qnn_sdk else "a QNN of unknown version"
+        if self.simulator and self.htp_arch:
+            return f"{sdk} and simulates V{self.htp_arch} (soc_model={self.soc_model})"
+        return f"{sdk} on V{self.htp_arch}" if self.htp_arch else sdk
+
+
+def _qnn_options(providers: Sequence[ProviderSpec]) -> Mapping[str, str]:
+    return next((provider.options for provider in providers if provider.name == QNN), {})
+
+
+def _backend(options: Mapping[str, str]) -> str:
+    library = os.path.basename(options.get("backend_path", "").replace("\\", "/")).removeprefix("lib")
+    if library:
+        name = library.partition(".")[0].lower()
+        return name.removeprefix("qnn") if name.startswith("qnn") else name
+    return options.get("backend_type", "htp")
+
+
+def _sdk_of(release: str | None) -> str | None:
+    """Packages of the first generation do not say it."""
+    if release is None:
+        return None
+    try:
+        from qnnbridge_host.model.releases import for_version
+
+        return next((found.qnn_sdk for found in for_version(release) if found.qnn_sdk), None)
+    except (ImportError, OSError, ValueError):
+        return None
 
 
 def check_compiled(
@@ -62,7 +150,7 @@ class Examination:
 
     verdict: Verdict
     broken: Verdict | None
-    found: Found
+    found: ContextFindings
     made: Made
     manifest: CompiledManifest | None = None
 
@@ -218,7 +306,7 @@ def _chip(_nodes: object, _blobs: object, was: Made, host: HostTraits) -> Verdic
     return min(verdicts, key=lambda verdict: (OK, RECOMPILE, CANNOT_RUN).index(verdict.level))
 
 
-def _chip_on_npu(target: Target, was: Made, host: HostTraits, ours: int) -> Verdict:
+def _chip_on_npu(target: CompiledTarget, was: Made, host: HostTraits, ours: int) -> Verdict:
     its = target.known_arch or ours
     fix = f"{RECOMPILE_FIX}" + (f" with soc_model={host.soc_model}" if host.soc_model else " for this chip") + "."
     if its > ours or (its < _NEW_ARCH) != (ours < _NEW_ARCH):
@@ -320,5 +408,3 @@ _RULES: Final[tuple[_Rule, ...]] = (
     _user_driver,
     _embedded_parts,
 )
-
-__all__ = ["Examination", "HostTraits", "Level", "Verdict", "check_compiled", "examine"]

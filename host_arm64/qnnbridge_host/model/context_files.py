@@ -13,17 +13,17 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO, Final
 
-from qnnbridge_host.model.blob import BlobFacts, read_blob
+from qnnbridge_host.model.collector import EpContextNode
+from qnnbridge_host.model.context_binary import BlobFacts, read_blob
 from qnnbridge_host.model.manifest import CompiledManifest, FileRecord
-from qnnbridge_host.model.nodes import EpContextNode
 from qnnbridge_host.model.paths import leaves_folder, path_problem
 from qnnbridge_host.model.protobuf import Span
-from qnnbridge_host.model.verdict import RECOMPILE_FIX, Verdict, cannot_run
+from qnnbridge_host.model.refusals import RECOMPILE_FIX, Verdict, cannot_run
 
 _COPY_AGAIN: Final = "Copy the compiled model again with all its files, or recompile from the original model."
 
+# SHA-256 in hex of the file with this absolute path. Raises `OSError`.
 Hash = Callable[[str], str]
-"""SHA-256 in hex of the file with this absolute path. Raises `OSError`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Blob:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class ContextFindings:
     """blobs: those that could be looked at. problem: what makes the model unusable. notes: worth knowing."""
 
     blobs: tuple[Blob, ...] = ()
@@ -78,7 +78,7 @@ def look(
     nodes: Sequence[EpContextNode],
     manifest: CompiledManifest | None,
     hash_of: Hash,
-) -> Found:
+) -> ContextFindings:
     """Look at everything that the compiled parts of a model need.
 
     model: its path or its bytes. folder: what paths in it count from. nodes: the real EPContext nodes.
@@ -91,8 +91,8 @@ def look(
         for blob in blobs:
             _check_facts(blob)
     except _Unusable as unusable:
-        return Found((), unusable.verdict, tuple(notes))
-    return Found(blobs, None, tuple(notes))
+        return ContextFindings((), unusable.verdict, tuple(notes))
+    return ContextFindings(blobs, None, tuple(notes))
 
 
 class _Unusable(Exception):

@@ -1,48 +1,54 @@
-"""The parts of onnx.proto that judging a model needs: kinds of messages and field numbers. Constants only."""
+"""The messages and fields of an ONNX file, and the types of its inputs and outputs in ONNX Runtime's words.
+
+``tensor(float)``, ``seq(tensor(int64))``: each message of a type, when it has been read, tells the one around it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from qnnbridge_host.model.protobuf import Kind
+from qnnbridge_host.model import onnx_schema as schema
+from qnnbridge_host.model.protobuf import Message, MessageKind
+from qnnbridge_protocol.element_types import ElementType
 
 MODEL_IR_VERSION, MODEL_PRODUCER, MODEL_PRODUCER_VERSION, MODEL_DOMAIN, MODEL_VERSION = 1, 2, 3, 4, 5
-MODEL = Kind("model", frozenset((1, 2, 3, 4, 5)))
+MODEL = MessageKind("model", frozenset((1, 2, 3, 4, 5)))
 GRAPH_NODE, GRAPH_NAME, GRAPH_INPUT, GRAPH_OUTPUT = 1, 2, 11, 12
 GRAPH_INITIALIZER, GRAPH_SPARSE_INITIALIZER = 5, 15
-GRAPH = Kind("graph", frozenset((GRAPH_NAME,)))
+GRAPH = MessageKind("graph", frozenset((GRAPH_NAME,)))
 FUNCTION_NAME, FUNCTION_DOMAIN = 1, 10
-FUNCTION = Kind("function", frozenset((FUNCTION_NAME, FUNCTION_DOMAIN)))
+FUNCTION = MessageKind("function", frozenset((FUNCTION_NAME, FUNCTION_DOMAIN)))
 NODE_INPUT, NODE_OUTPUT, NODE_NAME, NODE_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN = 1, 2, 3, 4, 5, 7
-NODE = Kind("node", frozenset((1, 2, 3, 4, 7)), frozenset((1, 2)))
+NODE = MessageKind("node", frozenset((1, 2, 3, 4, 7)), frozenset((1, 2)))
 ATTRIBUTE_NAME, ATTRIBUTE_INT, ATTRIBUTE_TEXT, ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS = 1, 3, 4, 6, 11
-ATTRIBUTE = Kind("attribute", frozenset((ATTRIBUTE_NAME, ATTRIBUTE_INT, ATTRIBUTE_TEXT)))
-SPARSE_TENSOR = Kind("sparse tensor")
+ATTRIBUTE = MessageKind("attribute", frozenset((ATTRIBUTE_NAME, ATTRIBUTE_INT, ATTRIBUTE_TEXT)))
+SPARSE_TENSOR = MessageKind("sparse tensor")
 TENSOR_NAME, TENSOR_LOCATION = 8, 14
-TENSOR = Kind("tensor", frozenset((TENSOR_NAME, TENSOR_LOCATION)))
+TENSOR = MessageKind("tensor", frozenset((TENSOR_NAME, TENSOR_LOCATION)))
 ENTRY_KEY, ENTRY_VALUE = 1, 2
-ENTRY = Kind("entry", frozenset((1, 2)))
+ENTRY = MessageKind("entry", frozenset((1, 2)))
 OPSET_DOMAIN, OPSET_VERSION = 1, 2
-OPSET = Kind("opset", frozenset((1, 2)))
+OPSET = MessageKind("opset", frozenset((1, 2)))
 VALUE_NAME = 1
-VALUE = Kind("value", frozenset((VALUE_NAME,)))
-TYPE = Kind("type")
+VALUE = MessageKind("value", frozenset((VALUE_NAME,)))
+TYPE = MessageKind("type")
 TENSOR_TYPE_ELEMENT = 1
-TENSOR_TYPE = Kind("tensor type", frozenset((1,)))
-SPARSE_TYPE = Kind("sparse tensor type", frozenset((1,)))
-SEQUENCE_TYPE = Kind("sequence type")
-OPTIONAL_TYPE = Kind("optional type")
+TENSOR_TYPE = MessageKind("tensor type", frozenset((1,)))
+SPARSE_TYPE = MessageKind("sparse tensor type", frozenset((1,)))
+SEQUENCE_TYPE = MessageKind("sequence type")
+OPTIONAL_TYPE = MessageKind("optional type")
 MAP_TYPE_KEY = 1
-MAP_TYPE = Kind("map type", frozenset((1,)))
-SHAPE = Kind("shape")
+MAP_TYPE = MessageKind("map type", frozenset((1,)))
+SHAPE = MessageKind("shape")
 DIMENSION_VALUE, DIMENSION_NAME = 1, 2
-DIMENSION = Kind("dimension", frozenset((1, 2)))
+DIMENSION = MessageKind("dimension", frozenset((1, 2)))
 
+# ``TensorProto.DataLocation``.
 EXTERNAL: Final = 1
-"""``TensorProto.DataLocation``."""
 
-SCHEMA: Final[Mapping[Kind, Mapping[int, Kind]]] = {
+# Fields (by number) that hold messages worth a look. The training graphs of a model are not run, so not here.
+SCHEMA: Final[Mapping[MessageKind, Mapping[int, MessageKind]]] = {
     MODEL: {7: GRAPH, 8: OPSET, 14: ENTRY, 25: FUNCTION},
     GRAPH: {
         GRAPH_NODE: NODE,
@@ -75,4 +81,63 @@ SCHEMA: Final[Mapping[Kind, Mapping[int, Kind]]] = {
     SHAPE: {1: DIMENSION},
     DIMENSION: {},
 }
-"""Fields (by number) that hold messages worth a look. The training graphs of a model are not run, so not here."""
+
+
+Shape = tuple[int | str | None, ...]
+
+UNKNOWN: Final = "unknown"
+_TYPE, _SHAPE, _DIMENSIONS = "type", "shape", "dimensions"
+
+
+def close_type(message: Message) -> None:
+    """A message inside of a type has been read to its end."""
+    parent = message.parent
+    if parent is None:
+        return
+    kind = message.kind
+    if kind is schema.DIMENSION:
+        size = message.number(schema.DIMENSION_VALUE)
+        dimension: int | str | None = message.text(schema.DIMENSION_NAME) or None
+        if size is not None:
+            dimension = size if size >= 0 else None  # -1 is how some exporters say free
+        parent.notes[_DIMENSIONS] = (*_dimensions(parent), dimension)
+    elif kind is schema.SHAPE:
+        parent.notes[_SHAPE] = _dimensions(message)
+    elif kind is schema.TYPE:
+        parent.notes |= message.notes
+    else:
+        parent.notes[_TYPE] = _text(message)
+        if kind in (schema.TENSOR_TYPE, schema.SPARSE_TYPE):
+            parent.notes[_SHAPE] = message.notes.get(_SHAPE)
+
+
+def type_of_value(value: Message) -> tuple[str, Shape | None]:
+    """Type and shape of an input or output; no shape where it has none or does not say."""
+    shape = value.notes.get(_SHAPE)
+    return str(value.notes.get(_TYPE, UNKNOWN)), shape if isinstance(shape, tuple) else None
+
+
+def _dimensions(message: Message) -> Shape:
+    found = message.notes.get(_DIMENSIONS, ())
+    return found if isinstance(found, tuple) else ()
+
+
+def _text(message: Message) -> str:
+    inner = str(message.notes.get(_TYPE, UNKNOWN))
+    if message.kind is schema.TENSOR_TYPE:
+        return f"tensor({_element(message, schema.TENSOR_TYPE_ELEMENT)})"
+    if message.kind is schema.SPARSE_TYPE:
+        return f"sparse_tensor({_element(message, schema.TENSOR_TYPE_ELEMENT)})"
+    if message.kind is schema.SEQUENCE_TYPE:
+        return f"seq({inner})"
+    if message.kind is schema.OPTIONAL_TYPE:
+        return f"optional({inner})"
+    return f"map({_element(message, schema.MAP_TYPE_KEY)},{inner})"
+
+
+def _element(message: Message, field: int) -> str:
+    number = message.number(field)
+    try:
+        return ElementType(number or 0).text
+    except ValueError:
+        return f"type {number}" if number else UNKNOWN

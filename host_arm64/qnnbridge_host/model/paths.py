@@ -1,15 +1,18 @@
-"""Whether a path that a compiled model names may be followed: it must stay in the model's own folder.
+"""Paths: which ones a compiled model may name, and by which one QNN opens a context binary.
 
-The rules of Windows and of POSIX hold at once, whatever the machine: a model that is refused on one must not be
-loaded on the other. QNN itself checks less (a drive-relative or root-relative path passes) and, in one point, more:
-it refuses two dots anywhere, also in a plain name. Pure functions but for `leaves_folder`; any thread.
+A path must stay in the model's own folder, by the rules of Windows and of POSIX at once: a model that is refused on
+one must not be loaded on the other. QNN itself checks less (a drive-relative or root-relative path passes) and, in
+one point, more: it refuses two dots anywhere, also in a plain name. On Windows QNN opens a context binary by a path
+in the system's code page; one with other characters ends the process (0xC0000409, seen with 2.7.0). There the
+folder's short name stands in for it. Any thread.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from pathlib import PurePosixPath, PureWindowsPath
+import sys
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final
 
 _DEVICES: Final = re.compile(
@@ -49,3 +52,25 @@ def leaves_folder(folder: str, path: str) -> str | None:
     except ValueError:  # another drive
         inside = False
     return None if inside else real
+
+
+if sys.platform == "win32":
+    from qnnbridge_host._platform._win32_short_path import short_path
+else:
+
+    def short_path(path: str) -> str:
+        return path
+
+
+BY_CODE_PAGE = os.name == "nt"
+
+
+def native_path(path: str | Path) -> str:
+    """Of a folder that is there. Raises `OSError` if it has none."""
+    text = os.fspath(path)
+    if not BY_CODE_PAGE or text.isascii():
+        return text
+    short = short_path(text)
+    if not short.isascii():
+        raise OSError(f"QNN cannot open files in {text} on Windows: the volume keeps no short names for it")
+    return short

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from typing import BinaryIO, Final, Protocol
 
 WINDOW_BYTES: Final = 8192
+# The number of a field and its value or length, two variable-length integers.
 _LONGEST_HEADER_BYTES: Final = 20
-"""The number of a field and its value or length, two variable-length integers."""
+# Names, paths and short texts are shorter; of longer values only place and size are kept.
 MAX_KEPT_BYTES: Final = 4096
-"""Names, paths and short texts are shorter; of longer values only place and size are kept."""
+# What protobuf itself takes by default.
 _MAX_DEPTH: Final = 100
-"""What protobuf itself takes by default."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -28,7 +28,7 @@ class Garbage(Exception):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kind:
+class MessageKind:
     """A kind of message. kept: fields whose values are wanted. repeated: those of them of which all are wanted."""
 
     name: str
@@ -56,7 +56,13 @@ class Message:
     __slots__ = ("children", "end", "field", "kept", "kind", "lists", "notes", "parent", "start", "values")
 
     def __init__(
-        self, kind: Kind, children: Mapping[int, Kind], parent: Message | None, field: int, start: int, end: int
+        self,
+        kind: MessageKind,
+        children: Mapping[int, MessageKind],
+        parent: Message | None,
+        field: int,
+        start: int,
+        end: int,
     ) -> None:
         self.kind = kind
         self.children = children
@@ -92,10 +98,10 @@ class Message:
         )
 
 
-class Visitor(Protocol):
+class FieldVisitor(Protocol):
     """Who walks."""
 
-    def wants(self, kind: Kind, parent: Message, window: bytes, at: int, length: int) -> bool:
+    def wants(self, kind: MessageKind, parent: Message, window: bytes, at: int, length: int) -> bool:
         """Whether to look into a message; it is whole in `window`. What is too long for that is looked into."""
 
     def close(self, message: Message) -> None:
@@ -103,7 +109,11 @@ class Visitor(Protocol):
 
 
 def walk(
-    file: BinaryIO, size: int, root: Kind, schema: Mapping[Kind, Mapping[int, Kind]], visitor: Visitor
+    file: BinaryIO,
+    size: int,
+    root: MessageKind,
+    schema: Mapping[MessageKind, Mapping[int, MessageKind]],
+    visitor: FieldVisitor,
 ) -> None:
     """Walk the whole file, whose size is `size`.
 

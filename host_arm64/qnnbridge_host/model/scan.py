@@ -11,68 +11,17 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
-from collections.abc import Mapping
-from typing import BinaryIO, Final, Literal
+from typing import BinaryIO, Final
 
-from qnnbridge_host.model.nodes import EpContextNode
+from qnnbridge_host.model.collector import ModelScan, collect
+from qnnbridge_host.model.context_binary import is_text, looks_like_blob
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_protocol.errors import InvalidProtobuf, NoSuchFile
-from qnnbridge_protocol.specs import NodeInfo
 
 _HEAD_BYTES: Final = 512
 _LFS_MARK: Final = b"version https://git-lfs"
+# At offset 4 of the flatbuffer that ONNX Runtime's own format is.
 _ORT_MARK: Final = b"ORTM"
-"""At offset 4 of the flatbuffer that ONNX Runtime's own format is."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelScan:
-    """What a model file holds.
-
-    format: "ort" is ONNX Runtime's own format; of such a file nothing but the size is known.
-    ep_contexts: the compiled parts, in order of the file. lookalikes: nodes that only look like one.
-    files: paths of other files as the model has them, each once, in order: of tensors and of context binaries;
-    external_files are those of tensors alone.
-    inputs: without initializers. node_count, ops: nodes of the main graph and of the graphs inside of it, by
-    operator (with the domain, unless that is ONNX's own); 0 and empty if they were not counted. function_nodes:
-    those in bodies of functions.
-    """
-
-    size_bytes: int
-    format: Literal["onnx", "ort"] = "onnx"
-    path: str | None = None
-    ep_contexts: tuple[EpContextNode, ...] = ()
-    lookalikes: tuple[EpContextNode, ...] = ()
-    files: tuple[str, ...] = ()
-    external_files: tuple[str, ...] = ()
-    inputs: tuple[NodeInfo, ...] = ()
-    outputs: tuple[NodeInfo, ...] = ()
-    opsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    ir_version: int = 0
-    producer: str = ""
-    producer_version: str = ""
-    graph_name: str = ""
-    functions: tuple[str, ...] = ()
-    node_count: int = 0
-    function_nodes: int = 0
-    initializer_count: int = 0
-    ops: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-    @property
-    def is_compiled(self) -> bool:
-        """At least one part of the model is an EPContext node."""
-        return bool(self.ep_contexts)
-
-    @property
-    def label(self) -> str:
-        """How messages call it."""
-        return os.path.basename(self.path) if self.path else f"<{self.size_bytes} bytes>"
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The providers that made the compiled parts, each once."""
-        return tuple(dict.fromkeys(node.provider for node in self.ep_contexts))
 
 
 def scan_model(
@@ -107,8 +56,6 @@ def scan_open(file: BinaryIO, *, count_nodes: bool = False) -> ModelScan:
 
 
 def _scan(file: BinaryIO, size: int, path: str | None, count_nodes: bool) -> ModelScan:
-    from qnnbridge_host.model.collector import collect
-
     file.seek(0)
     head = file.read(_HEAD_BYTES)
     if head[4:8] == _ORT_MARK:
@@ -121,8 +68,6 @@ def _scan(file: BinaryIO, size: int, path: str | None, count_nodes: bool) -> Mod
 
 def no_model(head: bytes, size: int, path: str | None) -> InvalidProtobuf:
     """The error for a file that is no ONNX model, with the best guess what it is instead. head: its first bytes."""
-    from qnnbridge_host.model.blob import looks_like_blob
-
     name = f"The file {path}" if path else "What was given as a model"
     words: tuple[str, str, str]
     evidence: list[str] = []
@@ -165,19 +110,3 @@ def no_model(head: bytes, size: int, path: str | None) -> InvalidProtobuf:
         evidence=evidence,
         details={"path": path, "size": size},
     )
-
-
-def is_text(head: bytes) -> bool:
-    """Whether the first bytes of a file are those of a text, which no model and no context binary begins like."""
-    if not head.strip():
-        return False
-    try:
-        text = head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if error.start < len(head) - 3:  # else only the last character is cut
-            return False
-        text = head[: error.start].decode("utf-8")
-    return all(character.isprintable() or character in "\t\r\n\f" for character in text)
-
-
-__all__ = ["EpContextNode", "ModelScan", "no_model", "scan_model", "scan_open"]

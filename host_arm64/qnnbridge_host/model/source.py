@@ -1,7 +1,10 @@
 """The model that a session is made from: a file or bytes, the files beside it, and what proves them the same.
 
 A model may keep its weights or its context binary in files of their own (`ModelScan.files`). They count as much as
-the .onnx file does: with other contents they give other numbers. Immutable; any thread.
+the .onnx file does: with other contents they give other numbers. A `FileStamp` is what the file system says of a
+file: size, times, identity. Two equal stamps prove equal contents only if the file had rested for a moment when the
+first one was taken: a file that is written twice within one tick of the file system's clock has the same times both
+times. Such a stamp is not `settled`, and nothing may rely on it. Immutable; any thread.
 """
 
 from __future__ import annotations
@@ -10,17 +13,90 @@ import dataclasses
 import errno
 import io
 import os
-from typing import BinaryIO, Protocol
+import stat
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, BinaryIO, Final, Protocol
 
-from qnnbridge_host.model.file_stamps import FileStamp, take_stamp
+from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.paths import path_problem
-from qnnbridge_host.model.scan import ModelScan, scan_open
-from qnnbridge_protocol.errors import InvalidArgument, InvalidProtobuf, ModelChanged, NoSuchFile
+from qnnbridge_host.model.scan import scan_open
+from qnnbridge_protocol.errors import InvalidProtobuf, ModelChanged, NoSuchFile
+from qnnbridge_protocol.model_path import absolute_model_path, check_travels, unreadable
+from qnnbridge_protocol.model_records import ModelIdentity
+
+if sys.platform == "win32":
+    from qnnbridge_host._platform._win32_file_times import change_time_ns
+else:
+
+    def change_time_ns(path: str, status: os.stat_result) -> int:
+        return status.st_ctime_ns
+
+
+# The coarsest clock in use is that of FAT, which counts in steps of two seconds; memory cards have it.
+RESTED_NS: Final = 2_500_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileStamp:
+    """changed_ns: when anything of the file was changed last; no program can set it back as it can `modified_ns`.
+
+    taken_ns: when the stamp was taken, on this machine's wall clock, before the file was read.
+    """
+
+    size: int
+    modified_ns: int
+    changed_ns: int
+    inode: int
+    device: int
+    taken_ns: int
+
+    @property
+    def settled(self) -> bool:
+        """Whether the file had rested, so that a later change shows. One from the future never has."""
+        return max(self.modified_ns, self.changed_ns) + RESTED_NS < self.taken_ns
+
+    def proves(self, now: FileStamp) -> bool:
+        """Whether the file has the contents it had when this stamp was taken, if `now` is its stamp now."""
+        return self.settled and self.same(now)
+
+    def same(self, other: FileStamp) -> bool:
+        """Whether nothing shows that the file is another one. For what was read between the two stamps."""
+        return self.to_plain()[:-1] == other.to_plain()[:-1]
+
+    def to_plain(self) -> tuple[int, ...]:
+        return (self.size, self.modified_ns, self.changed_ns, self.inode, self.device, self.taken_ns)
+
+    @classmethod
+    def from_plain(cls, numbers: Sequence[Any]) -> FileStamp:
+        """Raises `ValueError` for what `to_plain` did not make."""
+        if len(numbers) != 6 or not all(type(number) is int for number in numbers):
+            raise ValueError("not a file's stamp")
+        return cls(*numbers)
+
+
+def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
+    """Of a regular file; ``None`` if there is none: whatever else has that name (a pipe, a device) might never end.
+
+    Raises `OSError` for a file that is there and may not be looked at.
+    """
+    text = os.fspath(path)
+    taken_ns = time.time_ns()
+    try:
+        status = os.stat(text)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    changed_ns = change_time_ns(text, status)
+    return FileStamp(status.st_size, status.st_mtime_ns, changed_ns, status.st_ino, status.st_dev, taken_ns)
+
 
 _CHUNK_BYTES = 1024 * 1024
 
+# In the place of a hash. Not our error: initializers given as values may stand in for the file.
 MISSING = "missing"
-"""In the place of a hash. Not our error: initializers given as values may stand in for the file."""
 
 
 class Looked(Protocol):
@@ -59,14 +135,7 @@ class KnownFile:
             known = memo.look(path)
             return cls(path, None, MISSING) if known is None else cls(path, known.stamp, known.sha256)
         stamp = take_stamp(path)
-        return cls(path, stamp, MISSING if stamp is None else _hash_file(path))
-
-    def is_unchanged(self) -> bool:
-        """Hashes a touched file only. A file that was not there is not needed. Raises `OSError`."""
-        if self.stamp is None:
-            return True
-        now = take_stamp(self.path)
-        return now is not None and (self.stamp.proves(now) or _hash_file(self.path) == self.sha256)
+        return cls(path, stamp, MISSING if stamp is None else hash_file(path))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,6 +166,17 @@ class ModelSource:
         """Absolute paths of the files that the model names: external data, context binaries."""
         return tuple(file.path for file in self.known if file.path != self.path)
 
+    @property
+    def identity(self) -> ModelIdentity:
+        """As the application is told."""
+        stamps = [(file.path, file.stamp) for file in self.known if file.stamp is not None]
+        return ModelIdentity(
+            fingerprint=self.fingerprint,
+            label=self.label,
+            files=tuple((path, stamp.size, stamp.modified_ns) for path, stamp in stamps),
+            compiled=self.scan is not None and self.scan.is_compiled,
+        )
+
     @classmethod
     def open(cls, path_or_bytes: object, folder: str | None = None, memo: Memo | None = None) -> ModelSource:
         """Look at the model and the files it names.
@@ -117,50 +197,72 @@ class ModelSource:
             # ONNX Runtime's own words.
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
         given = os.fsdecode(path_or_bytes)
-        path = os.path.abspath(given)
-        _check_travels(path)
-        if os.path.isdir(path):
-            raise InvalidProtobuf(
-                f"{given} is a folder, not a model.",
-                fix="Give the path of the .onnx file in it.",
-                details={"path": path},
-            )
+        path = absolute_model_path(path_or_bytes)
         try:
-            os.stat(path)  # says why, if there is none
             model = KnownFile.look(path, memo)
             if model.stamp is None:
                 raise OSError(errno.EINVAL, "It is no regular file")
             with open(path, "rb", buffering=0) as file:
                 scan = _scan(file, path)
         except (OSError, ValueError) as error:
-            raise NoSuchFile(
-                f"The model {given} cannot be read.",
-                cause=f"{getattr(error, 'strerror', None) or error} (looked for {path}).",
-                fix="Check the path; a relative one counts from the application's current folder.",
-                details={"path": path},
-            ) from None
+            raise unreadable(given, path, error) from None
         beside = _look_beside(scan, os.path.dirname(path), memo)
         return cls(path, None, _fingerprint(model.sha256, beside), (model, *beside), scan)
 
-    def check_unchanged(self) -> None:
-        """Raises `ModelChanged` if a file is not what the session was made from. Hashes touched files only."""
-        for file in self.known:
-            try:
-                if file.is_unchanged():
-                    continue
-                there = os.path.exists(file.path)
-                what = "has other contents now" if there else "cannot be read any more (it is not there)"
-            except OSError as error:
-                what = f"cannot be read any more ({error.strerror or error})"
-            name = os.path.basename(file.path)
-            subject = (
-                f"The model {name}" if file.path == self.path else f"The file {name} of the model {self.label}"
-            )
-            raise ModelChanged(
-                f"{subject} {what}, so its session cannot be made again after the restart of the host.",
-                fix="Put the original file back, or create a new session.",
-                details={"path": file.path, "sha256": file.sha256},
-            )
+
+def open_again(
+    path_or_bytes: object, folder: str | None, memo: Memo | None, fingerprint: str, files: Sequence[Sequence[Any]]
+) -> ModelSource:
+    """`ModelSource.open` of a model whose session is made again.
+
+    Args:
+        path_or_bytes, folder, memo: as for `ModelSource.open`.
+        fingerprint: of the model as it was.
+        files: path, size and date of each file then (`ModelIdentity.files`).
+
+    Raises:
+        ModelChanged: a file is not what the session was made from. A file that was not there then is not needed.
+    """
+    try:
+        source = ModelSource.open(path_or_bytes, folder, memo)
+    except NoSuchFile as error:
+        gone = str(error.details.get("path") or path_or_bytes)
+        there = os.path.exists(gone)
+        what = f"cannot be read any more ({'it is not there' if not there else (error.cause or '').rstrip('.')})"
+        raise _changed(gone, what, os.fsdecode(gone), path_or_bytes) from None
+    if source.fingerprint == fingerprint:
+        return source
+    then = {str(path): (size, date) for path, size, date in files}
+    needed = [file if file.path in then else dataclasses.replace(file, sha256=MISSING) for file in source.known]
+    if source.path is None:
+        import hashlib
+
+        own, beside = hashlib.sha256(source.data or b"").hexdigest(), tuple(needed)
+    else:
+        own, beside = needed[0].sha256, tuple(needed[1:])
+    if _fingerprint(own, beside) == fingerprint:
+        return source
+    for file in source.known:
+        if file.stamp is None and file.path in then:
+            raise _changed(file.path, "cannot be read any more (it is not there)", source.label, source.path)
+    touched = [
+        file.path
+        for file in source.known
+        if file.stamp is not None and then.get(file.path) != (file.stamp.size, file.stamp.modified_ns)
+    ]
+    suspect = touched[0] if touched else source.path or source.label
+    raise _changed(suspect, "has other contents now", source.label, source.path)
+
+
+def _changed(path: str, what: str, label: str, model: object) -> ModelChanged:
+    name = os.path.basename(path)
+    is_model = isinstance(model, (str, os.PathLike)) and os.fsdecode(model) == path
+    subject = f"The model {name}" if is_model else f"The file {name} of the model {os.path.basename(label)}"
+    return ModelChanged(
+        f"{subject} {what}, so its session cannot be made again after the restart of the host.",
+        fix="Put the original file back, or create a new session.",
+        details={"path": path},
+    )
 
 
 def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
@@ -179,7 +281,7 @@ def _look_beside(scan: ModelScan | None, folder: str, memo: Memo | None) -> tupl
     paths = dict.fromkeys(os.path.join(folder, name) for name in named)
     known = []
     for path in paths:
-        _check_travels(path)
+        check_travels(path)
         try:
             known.append(KnownFile.look(path, memo))
         except OSError as error:
@@ -201,20 +303,8 @@ def _fingerprint(model: str, beside: tuple[KnownFile, ...]) -> str:
     return hashlib.sha256("\n".join((model, *(file.sha256 for file in beside))).encode()).hexdigest()
 
 
-def _check_travels(path: str) -> None:
-    try:
-        path.encode("utf-8")
-    except UnicodeEncodeError:
-        shown = path.encode("utf-8", "backslashreplace").decode()
-        raise InvalidArgument(
-            f"The path {shown} is not valid Unicode.",
-            cause="It has bytes that are no UTF-8 (or half of a UTF-16 pair), so it cannot be told to the host.",
-            fix="Rename the file or the folder, or give the model as bytes.",
-            details={"path": shown},
-        ) from None
-
-
-def _hash_file(path: str) -> str:
+def hash_file(path: str | os.PathLike[str]) -> str:
+    """SHA-256 in hex. Raises `OSError`."""
     import hashlib
 
     digest = hashlib.sha256()

@@ -218,7 +218,7 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
 
 def specification(session: InferenceSession) -> dict[str, Any]:
     """What the host was asked to make: the process without a bridge makes the same."""
-    return session._remote.manifest.spec.to_wire()
+    return session._remote.recipe.spec.to_wire()
 
 
 def zero_copy(session: InferenceSession, feed: Mapping[str, Any]) -> Callable[[], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -91,7 +92,7 @@ def prune(
 ) -> None:
     """Remove what is bad or left over, then what was used longest ago, until the size is kept."""
     with reporting.work(as_json=as_json):
-        from qnnbridge_host.cache.settings import parse_size
+        from qnnbridge_protocol.cache_settings import parse_size
         from qnnbridge_tools.cache import housekeeping
 
         store, facts = _gather()
@@ -123,13 +124,13 @@ def clear(
 
 def _gather(keys: list[str] | None = None) -> tuple[Store, CacheFacts]:
     """The cache as the environment says, all of it or what `keys` mean."""
-    from qnnbridge_host.cache.settings import cache_settings
     from qnnbridge_host.cache.store import Store
+    from qnnbridge_protocol.cache_settings import cache_settings
     from qnnbridge_tools.cache.facts import gather, together
 
     settings = cache_settings()
     facts = gather(settings)
-    return Store(settings.folder), together(facts, keys) if keys else facts
+    return Store(Path(settings.folder)), together(facts, keys) if keys else facts
 
 
 def _tell(removed: Removed, as_json: bool) -> None:

@@ -7,8 +7,8 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from qnnbridge_host.cache.negative_entries import Note
-from qnnbridge_host.cache.store import BadEntry
+from qnnbridge_host.cache.negative_entries import NegativeEntry
+from qnnbridge_host.cache.store import InvalidEntry
 from qnnbridge_tools.cache.facts import CacheFacts, EntryFacts
 from qnnbridge_tools.cache.housekeeping import Removed, Verified
 
@@ -87,11 +87,11 @@ def _entry(entry: EntryFacts) -> dict[str, Any]:
     }
 
 
-def _bad(bad: BadEntry) -> dict[str, Any]:
+def _bad(bad: InvalidEntry) -> dict[str, Any]:
     return {**dataclasses.asdict(bad), "when": _time(bad.when)}
 
 
-def _note(note: Note) -> dict[str, Any]:
+def _note(note: NegativeEntry) -> dict[str, Any]:
     return {**dataclasses.asdict(note), "created": _time(note.created)}
 
 

@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 from pathlib import Path
 
+from qnnbridge_host.cache.entry import EntryManifest
 from qnnbridge_host.cache.eviction import last_used, total_bytes
 from qnnbridge_host.cache.files import Damaged
-from qnnbridge_host.cache.manifest import EntryManifest
-from qnnbridge_host.cache.negative_entries import Note, Notes
-from qnnbridge_host.cache.settings import CacheSettings
-from qnnbridge_host.cache.store import BadEntry, Store
+from qnnbridge_host.cache.negative_entries import NegativeEntries, NegativeEntry
+from qnnbridge_host.cache.store import InvalidEntry, Store
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.model_records import CacheSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class CacheFacts:
 
     settings: CacheSettings
     entries: tuple[EntryFacts, ...]
-    set_aside: tuple[BadEntry, ...]
-    left_alone: tuple[Note, ...]
+    set_aside: tuple[InvalidEntry, ...]
+    left_alone: tuple[NegativeEntry, ...]
     total_bytes: int
 
     def matching(self, text: str) -> CacheFacts:
@@ -67,13 +67,13 @@ class CacheFacts:
 
 
 def gather(settings: CacheSettings) -> CacheFacts:
-    store = Store(settings.folder)
+    store = Store(Path(settings.folder))
     entries = [_entry(store, key) for key in store.all_keys()]
     return CacheFacts(
         settings,
         tuple(sorted(entries, key=lambda entry: -entry.last_used)),
-        tuple(store.bad_entries()),
-        tuple(Notes(store.root).all()),
+        tuple(store.invalid_entries()),
+        tuple(NegativeEntries(store.root).all()),
         total_bytes(store),
     )
 

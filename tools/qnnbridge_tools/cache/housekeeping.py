@@ -11,7 +11,7 @@ from typing import Literal
 from qnnbridge_host.cache import eviction
 from qnnbridge_host.cache.files import Damaged, remove_tree
 from qnnbridge_host.cache.memo import HashMemo
-from qnnbridge_host.cache.negative_entries import Notes
+from qnnbridge_host.cache.negative_entries import NegativeEntries
 from qnnbridge_host.cache.store import Store
 from qnnbridge_tools.cache.facts import CacheFacts, EntryFacts
 
@@ -89,7 +89,7 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
     before = eviction.total_bytes(store)
     gone = [entry for entry in facts.entries if eviction.evict(store, entry.key)]
     set_aside = _drop_bad(facts)
-    notes = Notes(store.root)
+    notes = NegativeEntries(store.root)
     left_alone = sum(notes.remove(key) for key in _note_keys(facts))
     leftovers = store.sweep() if everything else 0
     if everything:

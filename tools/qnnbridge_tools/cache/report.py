@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from qnnbridge_host.cache.manifest import EntryManifest
-from qnnbridge_host.cache.negative_entries import Note
-from qnnbridge_host.cache.settings import SWITCH_VARIABLE
-from qnnbridge_host.cache.store import BadEntry
+from qnnbridge_host.cache.entry import EntryManifest
+from qnnbridge_host.cache.negative_entries import NegativeEntry
+from qnnbridge_host.cache.store import InvalidEntry
+from qnnbridge_protocol.cache_settings import SWITCH_VARIABLE
 from qnnbridge_tools import output
 from qnnbridge_tools.cache.facts import CacheFacts, EntryFacts
 from qnnbridge_tools.cache.housekeeping import Removed, Verified
@@ -113,11 +113,11 @@ def _row(entry: EntryFacts) -> list[str]:
     ]
 
 
-def _bad_row(bad: BadEntry) -> list[str]:
+def _bad_row(bad: InvalidEntry) -> list[str]:
     return [bad.key[:KEY_SHOWN] or "-", bad.label or "-", age_text(bad.when), bad.fault or "-", bad.reason or "-"]
 
 
-def _note_row(note: Note) -> list[str]:
+def _note_row(note: NegativeEntry) -> list[str]:
     return [note.key[:KEY_SHOWN], note.label or "-", age_text(note.created), note.reason]
 
 
@@ -158,7 +158,7 @@ def _manifest_pairs(manifest: EntryManifest) -> list[tuple[str, str]]:
     return pairs
 
 
-def _bad_pairs(bad: BadEntry) -> list[tuple[str, str]]:
+def _bad_pairs(bad: InvalidEntry) -> list[tuple[str, str]]:
     return [
         ("key", bad.key),
         ("folder", str(bad.folder)),
@@ -167,5 +167,5 @@ def _bad_pairs(bad: BadEntry) -> list[tuple[str, str]]:
     ]
 
 
-def _note_pairs(note: Note) -> list[tuple[str, str]]:
+def _note_pairs(note: NegativeEntry) -> list[tuple[str, str]]:
     return [("key", note.key), ("reason", note.reason), ("kind", note.kind), ("since", age_text(note.created))]

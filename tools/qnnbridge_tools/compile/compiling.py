@@ -11,10 +11,11 @@ from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import arguments, output
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.compile import report
-from qnnbridge_tools.compile.progress import ShownStages
+from qnnbridge_tools.compile.progress import ShownStages, ticking
 
 if TYPE_CHECKING:
-    from qnnbridge._compiling.matrix import Cell, Outcome
+    from qnnbridge import Host
+    from qnnbridge_tools.compile.matrix import Cell, CellOutcome
 
 MOST_JOBS = 4
 """By default at a time: a compilation uses several processors, and gigabytes for a large model."""
@@ -74,7 +75,7 @@ def _single(request: Request, options: dict[str, Any], as_json: bool) -> None:
 
 
 def _bundle(request: Request, options: dict[str, Any], as_json: bool) -> None:
-    from qnnbridge._compiling.bundle import compile_bundle
+    from qnnbridge_tools.compile.matrix import compile_bundle
 
     if request.scheduler is not None:
         raise OptionError("A bundle with shared weights is one job.", fix="Leave --scheduler out.")
@@ -102,15 +103,12 @@ def _bundle(request: Request, options: dict[str, Any], as_json: bool) -> None:
 
 
 def _matrix(request: Request, options: dict[str, Any], as_json: bool) -> bool:
-    from qnnbridge._compiling.matrix import plan
-    from qnnbridge._compiling.progress import ticking
+    from qnnbridge_tools.compile.matrix import plan
 
+    host = options.pop("host", None)
     cells = plan(request.models, request.soc_models, request.output, **options)
-    with (
-        ShownStages(f"{len(cells)} models", counted=len(cells)) as stages,
-        ticking(lambda seconds: stages("compiling", seconds)),
-    ):
-        outcomes = _run(request, cells, stages)
+    with ShownStages(f"{len(cells)} models", counted=len(cells)) as stages, ticking(stages):
+        outcomes = _run(request, cells, stages, host)
     if as_json:
         output.print_json({"outcomes": [outcome.to_json() for outcome in outcomes]})
     else:
@@ -118,10 +116,10 @@ def _matrix(request: Request, options: dict[str, Any], as_json: bool) -> bool:
     return any(outcome.state == "failed" for outcome in outcomes)
 
 
-def _run(request: Request, cells: list[Cell], stages: ShownStages) -> list[Outcome]:
-    from qnnbridge._compiling.matrix import run_here, run_on
+def _run(request: Request, cells: list[Cell], stages: ShownStages, host: Host | None) -> list[CellOutcome]:
+    from qnnbridge_tools.compile.matrix import run_here
 
-    def tell(outcome: Outcome) -> None:
+    def tell(outcome: CellOutcome) -> None:
         stages.finished(report.outcome_text(outcome))
 
     keywords: dict[str, Any] = {
@@ -132,11 +130,11 @@ def _run(request: Request, cells: list[Cell], stages: ShownStages) -> list[Outco
     }
     if request.scheduler is None:
         jobs = request.jobs or max(1, min(MOST_JOBS, (os.cpu_count() or 2) // 2))
-        return run_here(cells, jobs=jobs, **keywords)
-    from qnnbridge._compiling.cluster import executor_of
+        return run_here(cells, jobs=jobs, host=host, **keywords)
+    from qnnbridge_tools.compile.cluster import executor_of, run_on
 
     with executor_of(request.scheduler) as executor:
-        return run_on(executor, cells, **keywords)
+        return run_on(executor, cells, python=request.host_python, **keywords)
 
 
 def _options(request: Request) -> dict[str, Any]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -11,8 +15,10 @@ from qnnbridge_tools import output
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+# Between two lines of the same stage where nothing can move.
 EVERY_S = 30.0
-"""Between two lines of the same stage where nothing can move."""
+# Between two looks at the clock of several compilations.
+TICK_S = 0.2
 
 
 class ShownStages:
@@ -75,3 +81,22 @@ class ShownStages:
     def _text(self, stage: str) -> str:
         count = f" ({self._done} done)" if self._counted else ""
         return f"{stage} {self._subject}{count}"
+
+
+@contextlib.contextmanager
+def ticking(stages: ShownStages) -> Iterator[None]:
+    """While the block runs, `stages` is called at once and a few times a second from a thread of its own."""
+    done, begun = threading.Event(), time.monotonic()
+
+    def tick() -> None:
+        stages("compiling", 0.0)
+        while not done.wait(TICK_S):
+            stages("compiling", time.monotonic() - begun)
+
+    thread = threading.Thread(target=tick, name="qnnbridge progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

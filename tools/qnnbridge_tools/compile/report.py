@@ -10,8 +10,8 @@ from qnnbridge_tools import output, session_report
 
 if TYPE_CHECKING:
     from qnnbridge import CompileResult
-    from qnnbridge._compiling.matrix import Outcome
-    from qnnbridge._compiling.validation import Validation
+    from qnnbridge_protocol.model_records import Validation
+    from qnnbridge_tools.compile.matrix import CellOutcome
 
 MIB = 1024 * 1024
 _COMPILER = (("onnxruntime_qnn", "onnxruntime-qnn"), ("qnn_sdk", "QNN SDK"))
@@ -50,7 +50,7 @@ def validation_text(validation: Validation) -> str:
     )
 
 
-def outcome_text(outcome: Outcome) -> str:
+def outcome_text(outcome: CellOutcome) -> str:
     """One line for one result of several."""
     chip = f" for {outcome.soc_model}" if outcome.soc_model else ""
     more = ""
@@ -61,7 +61,7 @@ def outcome_text(outcome: Outcome) -> str:
     return f"{outcome.model}{chip} {outcome.state}{more}"
 
 
-def print_outcomes(outcomes: Sequence[Outcome]) -> None:
+def print_outcomes(outcomes: Sequence[CellOutcome]) -> None:
     """The table, then the errors in full and the warnings."""
     headers = ("model", "chip", "state", "nodes", "size", "difference", "time", "file")
     output.print_table(headers, [_row(outcome) for outcome in outcomes])
@@ -76,7 +76,7 @@ def size_text(size_bytes: int) -> str:
     return f"{size_bytes / MIB:.1f} MiB" if size_bytes >= MIB else f"{size_bytes / 1024:.0f} KiB"
 
 
-def _row(outcome: Outcome) -> tuple[str, ...]:
+def _row(outcome: CellOutcome) -> tuple[str, ...]:
     result = outcome.result
     if result is None:
         path = outcome.path if outcome.state == "skipped" else ""

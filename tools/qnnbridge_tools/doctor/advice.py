@@ -18,7 +18,7 @@ from qnnbridge_tools.doctor.facts import Facts
 from qnnbridge_tools.doctor.findings import Remedy
 
 if TYPE_CHECKING:
-    from qnnbridge_host.model.release_table import Release
+    from qnnbridge_host.model.releases import Release
     from qnnbridge_tools.versions.fitness import Reason
     from qnnbridge_tools.versions.machines import HostMachine
 
@@ -145,7 +145,7 @@ def _is_newer_than_system(facts: Facts, version: str, machine: HostMachine) -> b
     bundled = packages.qnn_sdk if packages is not None and packages.version(QNN) == version else None
     if bundled is None or machine.system_sdk is None or not machine.has_npu:
         return False
-    from qnnbridge_host.model.release_versions import sdk_is_newer
+    from qnnbridge_host.model.releases import sdk_is_newer
 
     try:
         return sdk_is_newer(bundled, machine.system_sdk)
@@ -157,7 +157,7 @@ def release_of(facts: Facts, version: str) -> Release | None:
     """The release for this host's platform; of one that the table does not have, the newest, by its name."""
     machine = host_machine(facts)
     try:
-        from qnnbridge_host.model.release_table import load_releases
+        from qnnbridge_host.model.releases import load_releases
         from qnnbridge_tools.versions.fitness import platform_of_release
 
         here = [one for one in load_releases() if machine and platform_of_release(one) == machine.platform]
@@ -223,7 +223,7 @@ def unknown_packages(facts: Facts) -> list[str]:
 
 
 def table_date() -> str:
-    from qnnbridge_host.model.release_table import generated_on
+    from qnnbridge_host.model.releases import generated_on
 
     return generated_on()
 

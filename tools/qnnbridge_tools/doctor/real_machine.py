@@ -162,7 +162,9 @@ class RealMachine:
 
         store = Store(Path(folder))
         keys = store.all_keys()
-        set_aside = tuple(f"{bad.label or bad.key[:12]}: {bad.reason or bad.fault}" for bad in store.bad_entries())
+        set_aside = tuple(
+            f"{bad.label or bad.key[:12]}: {bad.reason or bad.fault}" for bad in store.invalid_entries()
+        )
         bad = {key: text for key in keys if (text := _what_is_wrong(store, key))}
         return CacheContents(len(keys), total_bytes(store), (*bad.values(), *set_aside), tuple(bad))
 

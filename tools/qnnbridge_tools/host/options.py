@@ -117,7 +117,7 @@ def _option(name: str) -> str:
 def _bytes(name: str, size: str | None) -> int | None:
     if size is None:
         return None
-    from qnnbridge_host.cache.settings import parse_size
+    from qnnbridge_protocol.cache_settings import parse_size
     from qnnbridge_protocol.errors import OptionError
 
     number = parse_size(size)

@@ -6,19 +6,20 @@ Facts come from the model's files and from the packages that the host has instal
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from qnnbridge_host.model.chips import chip_label, chip_of
 from qnnbridge_host.model.compatibility import Target
-from qnnbridge_host.model.compatibility_check import Examination, examine
+from qnnbridge_host.model.compatibility_check import Examination, HostTraits, examine
 from qnnbridge_host.model.context_files import Blob
-from qnnbridge_host.model.host_traits import HostTraits
 from qnnbridge_host.model.nodes import EpContextNode
 from qnnbridge_host.model.scan import ModelScan, scan_model
-from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.errors import BridgeError, HostStartFailed
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import output
 from qnnbridge_tools.arguments import read_chip
@@ -73,13 +74,59 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
         from qnnbridge._launch.interpreter import find_host
 
         python = find_host(host_python).path
-        host = HostTraits.of_interpreter(python, options)
+        host = traits_of_interpreter(python, options)
     except BridgeError as error:
         if host_python is not None:
             raise
         problem = error
     examination = examine(path, scan, host or HostTraits())
     return ModelFacts(path, scan, files, examination, host, python, problem)
+
+
+# A cold start of an emulated interpreter takes some seconds.
+ASK_TIMEOUT_S: Final = 60.0
+
+# What a host's interpreter is asked: a program that reads the names of folders and loads nothing.
+QUESTION: Final = (
+    "import json, sysconfig\n"
+    "from qnnbridge_host.distributions import installed_versions\n"
+    "print(json.dumps({'versions': installed_versions(), 'platform': sysconfig.get_platform()}))\n"
+)
+
+
+def traits_of_interpreter(python: str, options: Mapping[str, str] | None = None) -> HostTraits:
+    """Of the host that this interpreter would run. Raises `HostStartFailed` if it does not answer."""
+    from qnnbridge._launch.interpreter import host_environment
+
+    try:
+        done = subprocess.run(
+            [python, "-I", "-X", "utf8", "-c", QUESTION],
+            capture_output=True,
+            timeout=ASK_TIMEOUT_S,
+            env=host_environment({}),
+            stdin=subprocess.DEVNULL,
+            check=False,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
+        told = json.loads(done.stdout or b"null")
+        versions, platform = dict(told["versions"]), str(told["platform"])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostStartFailed(f"The host's interpreter {python} does not start: {error}.") from None
+    except (ValueError, TypeError, KeyError):
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise HostStartFailed(
+            f"The host's interpreter {python} does not say what is installed there.",
+            fix='Install the host\'s packages there: python -m pip install "qnnbridge[host]"',
+            evidence=lines[-1:],
+        ) from None
+    return HostTraits.of_installation(versions, _is_simulator(platform), options or {})
+
+
+def _is_simulator(platform: str) -> bool | None:
+    """By the platform of an interpreter. Only Windows on ARM is sure to have the libraries for an NPU."""
+    if platform == "win-arm64":
+        return False
+    return True if platform.endswith(("x86_64", "amd64")) else None
 
 
 def _size(path: str) -> int | None:
@@ -188,7 +235,7 @@ def _node_document(node: EpContextNode) -> dict[str, Any]:
     }
 
 
-def _target_document(target: Target) -> dict[str, Any]:
+def _target_document(target: CompiledTarget) -> dict[str, Any]:
     chip = chip_of(target.soc_model)
     return {
         "soc_model": target.soc_model or None,

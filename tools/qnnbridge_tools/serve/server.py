@@ -87,7 +87,7 @@ def check_exposure(address: Address, token_file: Path | None) -> None:
 
 def read_size(text: str) -> int:
     """`--max-request`. Raises `OptionError`."""
-    from qnnbridge_host.cache.settings import parse_size
+    from qnnbridge_protocol.cache_settings import parse_size
 
     size = parse_size(text)
     if not size:

@@ -17,8 +17,7 @@ from typing import Any
 
 from qnnbridge._launch.installed import Surroundings
 from qnnbridge._launch.interpreter import VARIABLE, configuration_file, configured_host
-from qnnbridge_host.model.release_table import Release, for_version, generated_on, load_releases
-from qnnbridge_host.model.release_versions import is_final, version_key
+from qnnbridge_host.model.releases import Release, for_version, generated_on, is_final, load_releases, version_key
 from qnnbridge_protocol.errors import HostNotFound, OptionError
 from qnnbridge_tools.setup_host.environment import (
     AlreadyThere,

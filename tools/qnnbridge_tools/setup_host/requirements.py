@@ -10,8 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 from urllib.request import url2pathname
 
-from qnnbridge_host.model.release_table import Release
-from qnnbridge_host.model.release_versions import satisfies
+from qnnbridge_host.model.releases import Release, satisfies
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import NoSuchFile, OptionError
 from qnnbridge_tools.versions.fitness import ort_bounds

@@ -13,8 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal
 
-from qnnbridge_host.model.release_table import Release, load_releases
-from qnnbridge_host.model.release_versions import is_final, satisfies, sdk_is_newer, version_key
+from qnnbridge_host.model.releases import Release, is_final, load_releases, satisfies, sdk_is_newer, version_key
 from qnnbridge_tools.versions.machines import PLATFORM_MACHINES, HostMachine, Platform
 
 ReasonSeverity = Literal["refused", "warning", "note"]

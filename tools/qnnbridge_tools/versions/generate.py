@@ -16,8 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qnnbridge_host.model.release_table import SCHEMA_VERSION
-from qnnbridge_host.model.release_versions import version_key
+from qnnbridge_host.model.releases import SCHEMA_VERSION, version_key
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
 from qnnbridge_tools.versions import wheels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from qnnbridge_host.model.release_versions import sdk_numbers, version_key
+from qnnbridge_host.model.releases import sdk_numbers, version_key
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.versions.machines import PLATFORM_MACHINES, HostMachine, read_chip, read_platform, read_python
 

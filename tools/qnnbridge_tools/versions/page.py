@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from qnnbridge_host.model.release_table import Release, generated_on, load_releases
+from qnnbridge_host.model.releases import Release, generated_on, load_releases
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
 from qnnbridge_tools.versions.fitness import (

@@ -208,7 +208,7 @@ def _same_build(one: str, other: str) -> bool:
 
 
 def _is_newer(one: str, other: str) -> bool:
-    from qnnbridge_host.model.release_versions import sdk_is_newer
+    from qnnbridge_host.model.releases import sdk_is_newer
 
     try:
         return sdk_is_newer(one, _short(other))

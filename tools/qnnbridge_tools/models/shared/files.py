@@ -153,7 +153,7 @@ def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
 
 def _explained(target: Path, error: BaseException | None) -> BridgeError | None:
     """The error in words if it is about the folder of the result, ``None`` if it is about something else."""
-    from qnnbridge._compiling import trouble
+    from qnnbridge_host.compile import errors as trouble
 
     folder = os.fspath(target.parent)
     if isinstance(error, OSError):

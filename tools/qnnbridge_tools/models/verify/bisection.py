@@ -27,7 +27,7 @@ from qnnbridge_tools.models.verify.trying import judge
 
 if TYPE_CHECKING:
     from qnnbridge import Host
-    from qnnbridge._compiling.compare import Tolerance
+    from qnnbridge_host.compile.compare import Tolerance
 
 
 # Behind one cut. A graph that has more alive at once gets those that were made last.

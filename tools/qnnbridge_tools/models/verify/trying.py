@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qnnbridge._compiling import inputs as plain
+from qnnbridge_host.compile import compare as made_up
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.models.shared.comparing import OutputComparison, compare
@@ -23,7 +23,7 @@ from qnnbridge_tools.models.verify.input_sets import GivenInputs
 from qnnbridge_tools.models.verify.result import InputKind, InputSetResult, JudgedOutput, TrapFound
 
 if TYPE_CHECKING:
-    from qnnbridge._compiling.compare import Tolerance
+    from qnnbridge_host.compile.compare import Tolerance
 
 
 # An integer more or less than this many decides by itself; of more, some may fall to the other side.
@@ -172,8 +172,11 @@ def _plain(cpu: ProviderSession, seed: int) -> list[Trial]:
     if len(nodes) != len(cpu.inputs):
         return []
     try:
-        made = {"made up: ones": plain.ones(nodes), "made up: random numbers": plain.random(nodes, seed)}
-    except plain.CannotMakeUp:
+        made = {
+            "made up: ones": made_up.made_up_ones(nodes),
+            "made up: random numbers": made_up.made_up_random(nodes, seed),
+        }
+    except made_up.CannotMakeUp:
         return []
     return [Trial(name, "made up", True, feeds, cpu.answer(feeds)) for name, feeds in made.items()]
 

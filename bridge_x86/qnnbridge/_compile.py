@@ -1,0 +1,407 @@
+"""`qnnbridge.compile`: has models compiled for QNN by a host process that is used for nothing else.
+
+The host starts the compiler, judges and tries what it leaves, and moves the files to their place; this side makes
+the request, shows progress, and explains deaths. Any thread; calls do not know each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from qnnbridge._create import LOG_TIMEOUT_S, RequestNews, encoded, too_late
+from qnnbridge._options import coerce_session_options
+from qnnbridge._providers import choose_fallback, option_text
+from qnnbridge._recipe import SessionRecipe, model_parts
+from qnnbridge._supervision.deadlines import deadline_after, overdue
+from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge.errors import as_onnxruntime
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Closed,
+    CompileFailed,
+    DeadlineExceeded,
+    HostCrashed,
+    ModelQuarantined,
+    OptionError,
+    WorkerDied,
+)
+from qnnbridge_protocol.frames import Frame, desync
+from qnnbridge_protocol.model_records import CompileResult
+from qnnbridge_protocol.specs import QNN, Fallback, ProviderSpec, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge._host import Host
+    from qnnbridge._transport.host_process import HostProcess
+
+Soc = str | int
+OnProgress = Callable[[str, float], None]
+
+
+@overload
+def compile(  # noqa: A001 - what users call
+    model: str | os.PathLike[str] | bytes,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    embed: bool = False,
+    validate: bool = True,
+    soc_model: Soc | None = None,
+    htp_arch: Soc | None = None,
+    provider_options: Mapping[str, Any] | None = None,
+    sess_options: Any = None,
+    fallback: Fallback = "cpu",
+    timeout: float | None = None,
+    overwrite: bool = False,
+    host: Host | None = None,
+    on_progress: OnProgress | None = None,
+) -> CompileResult: ...
+
+
+@overload
+def compile(  # noqa: A001 - what users call
+    model: str | os.PathLike[str] | bytes,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    embed: bool = False,
+    validate: bool = True,
+    soc_model: list[Soc] | tuple[Soc, ...],
+    htp_arch: Soc | None = None,
+    provider_options: Mapping[str, Any] | None = None,
+    sess_options: Any = None,
+    fallback: Fallback = "cpu",
+    timeout: float | None = None,
+    overwrite: bool = False,
+    host: Host | None = None,
+    on_progress: OnProgress | None = None,
+) -> tuple[CompileResult, ...]: ...
+
+
+def compile(  # noqa: A001 - what users call
+    model: str | os.PathLike[str] | bytes,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    embed: bool = False,
+    validate: bool = True,
+    soc_model: Soc | list[Soc] | tuple[Soc, ...] | None = None,
+    htp_arch: Soc | None = None,
+    provider_options: Mapping[str, Any] | None = None,
+    sess_options: Any = None,
+    fallback: Fallback = "cpu",
+    timeout: float | None = None,
+    overwrite: bool = False,
+    host: Host | None = None,
+    on_progress: OnProgress | None = None,
+) -> CompileResult | tuple[CompileResult, ...]:
+    """Compile a model for QNN into an EPContext model, which a session opens in a fraction of the time.
+
+    Args:
+        model: the original ONNX model, a file or its bytes.
+        output: path of the .onnx file to write, or a folder. Default: ``<stem>_ctx.onnx`` beside the model.
+        embed: the context binary goes into the .onnx file; default a file beside it.
+        validate: run the result in a fresh process and compare with the CPU before anything is delivered.
+        soc_model: the chip, by number or name (60, "SC8380XP"). Several, as a list, are compiled one by one, each
+            to a file of its own (``<stem>_soc60_ctx.onnx``); the result is then a tuple.
+        htp_arch: the architecture (73), if no chip is named.
+        provider_options: of QNN, as for a session.
+        sess_options: `SessionOptions`; free dimensions are fixed in there.
+        fallback: "cpu" leaves nodes that QNN does not take to the CPU and says so; "error" refuses the model then.
+            A model of which nothing is for QNN is refused always.
+        timeout: seconds for all of it (for each chip); the compiler is ended when they are over.
+        overwrite: replace what is there.
+        host: a host whose interpreter, environment and limits are used; the work is done in fresh ones.
+        on_progress: called at once and a few times a second with what is being done and the seconds so far.
+
+    Raises `CompileFailed`, `OptionError` (also if the output exists already), `CompiledModelRefused`,
+    `PlacementRefused`, `DeadlineExceeded`, `HostCrashed`, and what a session of the same model raises. Then nothing
+    is left behind.
+    """
+    several = isinstance(soc_model, (list, tuple))
+    try:
+        jobs = make_jobs(
+            [model],
+            soc_model if isinstance(soc_model, (list, tuple)) else (soc_model,),
+            output,
+            embed=embed,
+            htp_arch=htp_arch,
+            provider_options=provider_options,
+            sess_options=sess_options,
+            fallback=fallback,
+        )
+        results = tuple(
+            perform(
+                (job,),
+                validate=validate,
+                timeout_s=timeout,
+                overwrite=overwrite,
+                host=host,
+                on_progress=on_progress,
+            ).results[0]
+            for job in jobs
+        )
+    except BridgeError as error:
+        raise as_onnxruntime(error) from None
+    return results if several else results[0]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompileJob:
+    """One model for one chip; can be pickled. output: absolute, a folder ends in a separator; ``None``: beside the
+    model. tag: comes behind the model's name in one that is not given."""
+
+    recipe: SessionRecipe
+    soc_model: str | None = None
+    embed: bool = False
+    output: str | None = None
+    tag: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compiled:
+    """The host's answer. skipped: why nothing was compiled, for work that is resumed. paths: of the .onnx files."""
+
+    results: tuple[CompileResult, ...]
+    skipped: str | None = None
+    paths: tuple[str, ...] = ()
+
+    @classmethod
+    def from_wire(cls, header: Mapping[str, Any]) -> Compiled:
+        try:
+            results = tuple(CompileResult.from_wire(result) for result in header["results"])
+            paths = header.get("paths") or [result.path for result in results]
+            return cls(results, header.get("skipped"), tuple(str(path) for path in paths))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"a reply to model.compile without a proper description ({error})") from None
+
+
+def make_jobs(
+    models: Sequence[str | os.PathLike[str] | bytes],
+    soc_models: Sequence[Soc | None] = (None,),
+    output: str | os.PathLike[str] | None = None,
+    *,
+    embed: bool = False,
+    htp_arch: Soc | None = None,
+    provider_options: Mapping[str, Any] | None = None,
+    sess_options: Any = None,
+    fallback: Fallback | None = "cpu",
+) -> list[CompileJob]:
+    """A job for each model and chip. Raises `OptionError` and what a model that is not there raises."""
+    chips = list(dict.fromkeys(None if chip is None else str(chip) for chip in soc_models))
+    if not chips:
+        raise OptionError("soc_model is an empty list.", fix="Name at least one chip.")
+    target = _target(output, len(models) * len(chips))
+    options = coerce_session_options(sess_options, providers_given=False)
+    parts = options.to_spec_parts()
+    providers = parts.pop("providers", None) or (ProviderSpec(QNN),)
+    jobs = []
+    for model in models:
+        path, data = model_parts(model)
+        for chip in chips:
+            spec = SessionSpec(
+                model_path=path,
+                providers=_with_options(providers, _options(provider_options, chip, htp_arch)),
+                fallback=choose_fallback(providers, fallback),
+                **parts,
+            )
+            recipe = SessionRecipe(spec, data, tuple(options.initializer_values().values()))
+            tag = "" if len(chips) == 1 else f"_soc{re.sub(r'[^A-Za-z0-9]+', '-', chip or '')}"
+            jobs.append(CompileJob(recipe, chip, embed, target, tag))
+    return jobs
+
+
+def perform(
+    jobs: Sequence[CompileJob],
+    *,
+    validate: bool = True,
+    timeout_s: float | None = None,
+    overwrite: bool = False,
+    host: Host | None = None,
+    on_progress: OnProgress | None = None,
+    resume: bool = False,
+    on_begin: Callable[[Running], None] | None = None,
+) -> Compiled:
+    """Compile jobs in a host of their own; several share their weights. Raises what `compile` raises.
+
+    resume: what is there already, made from the same model with the same options and versions, is left alone.
+    on_begin: told the compilation before it starts anything, so that another thread can interrupt it.
+    """
+    from qnnbridge._host import Host
+
+    with host.twin() if host is not None else Host() as own:
+        running = Running(own, jobs, timeout_s, on_progress)
+        if on_begin is not None:
+            on_begin(running)
+        return running.run({"validate": validate, "overwrite": overwrite, "resume": resume})
+
+
+class Running:
+    """One request to one host. `interrupt` belongs to any thread, the rest to one."""
+
+    def __init__(
+        self, host: Host, jobs: Sequence[CompileJob], timeout_s: float | None, on_progress: OnProgress | None
+    ) -> None:
+        self._host = host
+        self._jobs = jobs
+        self._timeout_s = timeout_s
+        self._deadline = deadline_after(timeout_s)
+        self._request_id: list[int] = []
+        begun = time.monotonic()
+        self._news = RequestNews(
+            jobs[0].recipe.label,
+            lambda stage, _: on_progress(stage, time.monotonic() - begun) if on_progress is not None else None,
+        )
+        self._contexts = [
+            CallContext("model.compile", job.recipe.label, "", job.recipe.options_hash, job.recipe.without_qnn)
+            for job in jobs
+        ]
+
+    def run(self, how: Mapping[str, Any]) -> Compiled:
+        supervisor = self._host.supervisor
+        self._news.report("compiling", 0.0)
+        # Before: a known poison must not cost a start of the host. Behind: the first HELLO tells the versions.
+        self._check_quarantine()
+        try:
+            process = supervisor.process(self._deadline)
+        except DeadlineExceeded:
+            raise too_late(self._news, self._timeout_s) or _no_time() from None
+        self._check_quarantine()
+        request_id = self._request_id
+        header, buffers = self._message(how)
+        try:
+            frame = self._call(process, header, buffers, request_id)
+        except ChannelRetired:
+            raise HostCrashed("The compiler was closed.") from None
+        except WorkerDied as error:
+            raise supervisor.worker_died(process, error, self._contexts[0]) from None
+        except ModelQuarantined as refusal:
+            raise self._in_full(refusal) from None
+        except BridgeError as error:
+            raise self._explained(process, error, request_id) from None
+        return Compiled.from_wire(frame.header)
+
+    def interrupt(self) -> None:
+        """Have the host withdraw the work, which leaves nothing behind, and end it."""
+        process = self._host.supervisor.running
+        if process is not None:
+            reason = Closed("The work was interrupted.")
+            for request_id in self._request_id:
+                with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
+                    process.channel.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
+            # The reason first: a caller that sees the end of the stream before it would report a crash.
+            process.channel.fail(reason)
+            process.kill(reason.message)
+        self._host.close()
+
+    def _call(
+        self, process: HostProcess, header: dict[str, Any], buffers: tuple[Any, ...], request_id: list[int]
+    ) -> Frame:
+        context = self._contexts[0]
+        try:
+            return process.call(header, buffers, self._deadline, context, request_id.append, self._news)
+        except ChannelFailed as failure:
+            raise self._host.supervisor.lost(process, failure, self._deadline) from None
+        except Deadline as late:
+            told = too_late(self._news, self._timeout_s)
+            raise told or overdue(process, late, context, self._timeout_s, "kill") from None
+
+    def _message(self, how: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
+        values = [value for job in self._jobs for value in job.recipe.initializers]
+        described, buffers = encoded(values)
+        jobs, done = [], 0
+        for job in self._jobs:
+            count = len(job.recipe.initializers)
+            jobs.append(
+                {
+                    "spec": job.recipe.spec.to_wire(),
+                    "embed": job.embed,
+                    "tag": job.tag,
+                    "output": job.output,
+                    "initializers": described[done : done + count],
+                }
+            )
+            done += count
+        header = {"op": "model.compile", "jobs": jobs, "folder": self._jobs[0].recipe.folder, **how}
+        quarantine = self._host.quarantine
+        if quarantine is not None:
+            refused = [f for context in self._contexts for f in quarantine.fingerprints(context.options_hash)]
+            header["quarantined"] = list(dict.fromkeys(refused))
+        if self._deadline is not None:
+            header["budget_s"] = max(1.0, self._deadline - time.monotonic())
+        return header, (*buffers, *(job.recipe.data for job in self._jobs if job.recipe.data is not None))
+
+    def _check_quarantine(self) -> None:
+        if self._host.quarantine is not None:
+            for job, context in zip(self._jobs, self._contexts, strict=True):
+                self._host.quarantine.check_source(job.recipe.was_read_from, context.options_hash)
+
+    def _in_full(self, refusal: ModelQuarantined) -> ModelQuarantined:
+        """The error with the deaths and reports that this side knows."""
+        fingerprint = str(refusal.details.get("fingerprint", ""))
+        for context in self._contexts:
+            try:
+                self._host.supervisor.check_quarantine(dataclasses.replace(context, fingerprint=fingerprint))
+            except ModelQuarantined as full:
+                return full
+        return refusal
+
+    def _explained(self, process: HostProcess, error: BridgeError, request_id: list[int]) -> BridgeError:
+        """With the cause from the host's log; a worker that died while the result was tried gets its report."""
+        from qnnbridge._diagnosis.ort_log import enrich_from_stderr
+
+        died = error.details.get("worker_died")
+        if isinstance(error, CompileFailed) and isinstance(died, Mapping):
+            told = WorkerDied(error.message, details=dict(died))
+            crash = self._host.supervisor.worker_died(process, told, self._contexts[0])
+            error.cause = crash.message if crash.cause is None else f"{crash.message} {crash.cause}"
+            error.evidence = crash.evidence
+            error.details |= {**crash.details, "validation_error": crash.code}
+            return error
+        return enrich_from_stderr(error, process.stderr, request_id, LOG_TIMEOUT_S)
+
+
+def _target(output: str | os.PathLike[str] | None, count: int) -> str | None:
+    """The path that `output` means, for so many models."""
+    if output is None:
+        return None
+    text = os.fsdecode(output)
+    path = os.path.join(os.getcwd(), text)
+    if count == 1:
+        return path
+    if text.lower().endswith(".onnx") and not os.path.isdir(text):
+        raise OptionError(
+            f"There will be several compiled models, and {text} is one file.", fix="Give a folder as output."
+        )
+    return os.path.join(path, "")
+
+
+def _options(given: Mapping[str, Any] | None, soc_model: Soc | None, htp_arch: Soc | None) -> dict[str, str]:
+    options = {str(key): option_text(key, value) for key, value in (given or {}).items()}
+    for name, value in (("soc_model", soc_model), ("htp_arch", htp_arch)):
+        if value is None:
+            continue
+        text = option_text(name, value)
+        if options.setdefault(name, text) != text:
+            raise OptionError(
+                f"{name} is given twice: {text!r}, and {options[name]!r} as provider option.", fix="Give it once."
+            )
+    return options
+
+
+def _with_options(providers: Sequence[ProviderSpec], given: Mapping[str, str]) -> tuple[ProviderSpec, ...]:
+    if QNN not in [provider.name for provider in providers]:
+        raise OptionError(
+            f"A model is compiled for {QNN}, and the session options name other providers only.",
+            fix=f"Add {QNN}, or no provider at all.",
+        )
+    return tuple(
+        ProviderSpec(QNN, {**provider.options, **given}) if provider.name == QNN else provider
+        for provider in providers
+    )
+
+
+def _no_time() -> DeadlineExceeded:
+    return DeadlineExceeded("The time was over before the host was ready.", details={"state": "not-started"})

@@ -1,0 +1,187 @@
+"""An entry of the cache: its files with their hashes, what it was made from, and how it stands for its model.
+
+The manifest is written last, so a folder with a manifest that can be read is an entry that was finished. Frozen
+data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from qnnbridge_host.cache.files import Damaged, read_json, write_json
+from qnnbridge_host.model.paths import native_path
+from qnnbridge_protocol.specs import SessionInfo, SessionSpec
+
+# Of entries, notes and keys. Another number is another cache: nothing of it is read.
+SCHEMA: Final = 1
+
+FILE_NAME: Final = "manifest.json"
+STEM: Final = "model_ctx"
+# Our own name, whatever the model is called: QNN cannot load again what has ``..`` in its name.
+MODEL: Final = f"{STEM}.onnx"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EntryFile:
+    """A file of the entry, by its name in the entry's folder."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EntryManifest:
+    """id: of this making; the same key made again has another one. parts: what the key was computed from.
+
+    label: what messages call the model; source_path: where it was then; source_bytes: its size with all its files.
+    info: of a session of the original model. created: seconds since 1970. compile_seconds: what a hit saves.
+    salvaged: the compiler died when all was written.
+    """
+
+    key: str
+    id: str
+    files: tuple[EntryFile, ...]
+    label: str
+    fingerprint: str
+    parts: Mapping[str, Any]
+    info: SessionInfo
+    created: float
+    compile_seconds: float
+    source_path: str | None = None
+    source_bytes: int = 0
+    salvaged: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of onnxruntime and QNN that made it."""
+        return dict(self.parts.get("host", {}).get("versions", {}))
+
+    def write(self, folder: Path) -> None:
+        """Raises `OSError`."""
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain["files"] = [dataclasses.asdict(file) for file in self.files]
+        plain["info"] = self.info.to_wire()
+        plain["parts"] = dict(self.parts)
+        write_json(folder / FILE_NAME, {"schema": SCHEMA, **plain}, durable=True)
+
+    @classmethod
+    def read(cls, folder: Path) -> EntryManifest | None:
+        """``None`` if there is none. Raises `Damaged`, and `OSError` for one that cannot be read."""
+        content = read_json(folder / FILE_NAME)
+        if content is None:
+            return None
+        try:
+            if content.pop("schema") != SCHEMA:
+                raise Damaged("the manifest is of another version of the cache")
+            content["files"] = tuple(EntryFile(**file) for file in content["files"])
+            content["info"] = SessionInfo.from_wire(content["info"])
+            manifest = cls(**content)
+        except (TypeError, LookupError, ValueError) as error:
+            raise Damaged(f"the manifest lacks something ({error})") from None
+        manifest._check()
+        return manifest
+
+    def _check(self) -> None:
+        names = [file.name for file in self.files]
+        # A name with a folder in it would let a foreign manifest point anywhere.
+        if MODEL not in names or any(name != os.path.basename(name) or name in (".", "..") for name in names):
+            raise Damaged("the manifest names other files than an entry has")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """An entry on the disk. folder: absolute."""
+
+    folder: Path
+    manifest: EntryManifest
+
+    @property
+    def key(self) -> str:
+        return self.manifest.key
+
+    @property
+    def model(self) -> Path:
+        return self.folder / MODEL
+
+
+# With it ONNX Runtime refuses what it would have to compile: a host that loads an entry never compiles.
+DISABLE_COMPILE = "session.disable_model_compile"
+
+_OF_THE_ORIGINAL = ("session.model_external_initializers_file_folder_path",)
+
+
+class Differs(Exception):
+    """The compiled model has other inputs or outputs than the original. The text says which."""
+
+
+def fingerprint_of(entry: CacheEntry) -> str:
+    """By which a crash is booked: on this very entry, never on the model."""
+    return hashlib.sha256(f"context {entry.manifest.key} {entry.manifest.id}".encode()).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loadable:
+    """An entry that has been checked. folder: by which QNN can open it (`native_path`)."""
+
+    entry: CacheEntry
+    folder: str
+
+    @classmethod
+    def of(cls, entry: CacheEntry) -> Loadable:
+        """Raises `OSError` if QNN could not open it."""
+        return cls(entry, native_path(entry.folder))
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.entry)
+
+    def spec(self, spec: SessionSpec) -> SessionSpec:
+        """How the host makes the session that `spec` describes from the entry.
+
+        Fixed dimensions and given initializers are compiled in.
+        """
+        entries = {key: text for key, text in spec.config_entries.items() if key not in _OF_THE_ORIGINAL}
+        return dataclasses.replace(
+            spec,
+            model_path=os.path.join(self.folder, MODEL),
+            config_entries={**entries, DISABLE_COMPILE: "1"},
+            free_dimensions_by_name={},
+            free_dimensions_by_denotation={},
+            initializers=(),
+            external_initializers=(),
+        )
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Absolute paths of what the session is made from, the model first."""
+        return tuple(os.path.join(self.folder, file.name) for file in self.entry.manifest.files)
+
+    def restore(self, loaded: SessionInfo) -> SessionInfo:
+        """What the session of the original would show. Raises `Differs`.
+
+        An EPContext model has lost the producer, the version and the domain, and it counts a whole partition as one
+        node.
+        """
+        original = self.entry.manifest.info
+        for what in ("inputs", "outputs", "overridable_initializers"):
+            if getattr(loaded, what) != getattr(original, what):
+                raise Differs(f"its {what.replace('_', ' ')} are not those of the model")
+        ours, theirs = loaded.placement, original.placement
+        if ours.known and theirs.known and ours.cpu_nodes != theirs.cpu_nodes:
+            raise Differs("other nodes of it are on the CPU than of the model")
+        return dataclasses.replace(
+            original,
+            provider_options=loaded.provider_options,
+            profiling_start_time_ns=loaded.profiling_start_time_ns,
+            create_seconds=loaded.create_seconds,
+        )

@@ -1,0 +1,176 @@
+"""`model.compile`: one model, or several that share their weights, compiled, tried and put into their place."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from qnnbridge_host.compile import publish
+from qnnbridge_host.compile.compiler import compile_together
+from qnnbridge_host.compile.destination import Destination, work_folder
+from qnnbridge_host.compile.errors import (
+    from_os,
+    known_chips_text,
+    seen_from,
+    unknown_chips,
+    unknown_chips_text,
+)
+from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput, blobs_of
+from qnnbridge_host.compile.validation import validate
+from qnnbridge_host.compile.worker import WorkOrder, ticking
+from qnnbridge_host.model.manifest import manifest_path
+from qnnbridge_protocol.errors import BridgeError, CompileFailed
+from qnnbridge_protocol.hello import Hello
+from qnnbridge_protocol.model_records import CompileResult, ProgressStage, Validation
+
+# Called at once and a few times a second with what is being done, and the seconds that all of it has taken so far.
+OnStage = Callable[[ProgressStage, float], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompileTask:
+    """jobs: one, or several that share their weights. destinations: of their results, in one folder.
+
+    order: for the workers. host: what compiled models are checked against before they are loaded.
+    """
+
+    jobs: tuple[CompilerInput, ...]
+    destinations: tuple[Destination, ...]
+    order: WorkOrder
+    host: Hello
+    validate: bool = True
+    overwrite: bool = False
+
+
+def compile_to(task: CompileTask, on_stage: OnStage) -> tuple[CompileResult, ...]:
+    """Do it. Raises what compiling and validating raise, and `OptionError` for a result that exists already; then
+    nothing is left behind."""
+    try:
+        return _compile_to(task, on_stage)
+    except CompileFailed as error:
+        if not task.overwrite or not publish.is_about_a_taken_name(error):
+            raise
+    # Two at once to one output: who comes last replaces the other, under a name that is free now.
+    return _compile_to(task, on_stage)
+
+
+def finished(task: CompileTask, versions: Mapping[str, str]) -> str | None:
+    """Why a task need not be done again: its results are there, whole and made from the same. ``None`` if it
+    must."""
+    reasons = [
+        publish.is_finished(job, destination, versions)
+        for job, destination in zip(task.jobs, task.destinations, strict=True)
+    ]
+    return reasons[0] if all(reasons) else None
+
+
+def _compile_to(task: CompileTask, on_stage: OnStage) -> tuple[CompileResult, ...]:
+    begun = time.monotonic()
+    target = task.destinations[0].folder
+    if not task.overwrite:
+        for destination in task.destinations:
+            publish.refuse_existing(destination)
+    jobs = tuple(
+        dataclasses.replace(job, file_stem=destination.file_stem())
+        for job, destination in zip(task.jobs, task.destinations, strict=True)
+    )
+    task = dataclasses.replace(task, jobs=jobs)
+    with work_folder(target) as folder:
+        stage: list[ProgressStage] = ["compiling"]
+        try:
+            with ticking(lambda seconds: on_stage(stage[0], seconds)):
+                files = compile_together(jobs, folder, task.order)
+                stage[0] = "validating"
+                validations = [_validated(task, job, one) for job, one in zip(jobs, files, strict=True)]
+        except CompileFailed as error:
+            raise seen_from(error, folder, target) from None
+        return _deliver(task, files, validations, folder, begun)
+
+
+def _validated(task: CompileTask, job: CompilerInput, files: CompiledFiles) -> Validation:
+    if not task.validate:
+        return Validation(skipped="It was not asked for.")
+    if len(task.jobs) > 1 and files.placement is not None and files.placement.simulator:
+        return Validation(skipped="The simulator cannot load a context binary that several models share.")
+    return validate(job, files, task.order, task.host)
+
+
+def _deliver(
+    task: CompileTask,
+    made: Sequence[CompiledFiles],
+    validations: Sequence[Validation],
+    folder: str,
+    begun: float,
+) -> tuple[CompileResult, ...]:
+    """Put what `folder` has to its place."""
+    bundle = [destination.model for destination in task.destinations] if len(task.destinations) > 1 else ()
+    rows = list(zip(task.jobs, task.destinations, made, validations, strict=True))
+    try:
+        for job, destination, files, validation in rows:
+            if files.model != destination.model:  # another stem, because a blob of that name was there
+                os.rename(os.path.join(folder, files.model), os.path.join(folder, destination.model))
+            publish.describe(folder, destination, job, files, validation, bundle)
+    except BridgeError:
+        raise
+    except OSError as error:
+        raise from_os(error, task.destinations[0].folder) from None
+    task.order.stop.check()
+    publish.move_whole(folder, task.destinations, blobs_of(made), overwrite=task.overwrite)
+    results = []
+    for job, destination, files, validation in rows:
+        blob = os.path.join(destination.folder, files.blob) if files.blob is not None else None
+        results.append(
+            CompileResult(
+                path=destination.path,
+                blob=blob,
+                manifest=manifest_path(destination.path),
+                source=job.source.label,
+                size_bytes=sum(os.path.getsize(path) for path in (destination.path, blob) if path is not None),
+                placement=files.placement,
+                soc_model=files.soc_model,
+                provider_options=files.provider_options,
+                versions=files.versions,
+                validation=validation,
+                compile_seconds=files.seconds,
+                seconds=time.monotonic() - begun,
+                died_at_teardown=files.died_at_teardown,
+                warnings=_warnings(job, files, validation, asked=task.validate),
+            )
+        )
+    return tuple(results)
+
+
+def _warnings(job: CompilerInput, files: CompiledFiles, validation: Validation, *, asked: bool) -> tuple[str, ...]:
+    """asked: whether validation was wanted, so that its absence needs a word."""
+    found = []
+    placed = files.placement
+    if placed is not None and placed.cpu_nodes:
+        total = placed.qnn_nodes + placed.cpu_nodes + placed.other_nodes
+        found.append(
+            f"{placed.cpu_nodes} of {total} nodes stay on the CPU, so a session of it needs fallback='cpu'. "
+            f"{placed.cause or ''}".rstrip()
+        )
+    found += _about_the_chip(job, files)
+    unknown = unknown_chips(job.spec.providers)
+    if unknown:
+        found.append(f"{unknown_chips_text(unknown)}; known are {known_chips_text()}.")
+    if files.died_at_teardown:
+        found.append("The compiler died after its work was done; the files are whole.")
+    if asked and validation.skipped:
+        found.append(f"Not validated: {validation.skipped}")
+    found += [f"Unusually far from the CPU's numbers: {remark}." for remark in validation.remarks]
+    return tuple(found)
+
+
+def _about_the_chip(job: CompilerInput, files: CompiledFiles) -> list[str]:
+    named = any("soc_model" in provider.options for provider in job.spec.providers)
+    archs = [provider.options.get("htp_arch", "0") for provider in job.spec.providers]
+    arch = next((arch for arch in archs if arch != "0"), None)
+    if named:
+        return ["A chip and an architecture were named: QNN goes by the chip."] if arch is not None else []
+    if files.soc_model is None:
+        return ["No chip was named: compiled for the chip of the host. Others may refuse it."]
+    which = "the simulator's default" if arch is None else f"the simulator's chip of V{arch}"
+    return [f"No chip was named: compiled for soc_model={files.soc_model}, {which}."]

@@ -1,0 +1,231 @@
+"""Moves a compiled model whole into its place.
+
+What always holds, also if this process is killed at any point: no .onnx file is there without the very context
+binary that it was compiled with, and none is half-written. Context binaries are never replaced
+(`Destination.file_stem` finds a free name); the .onnx comes behind its blob, and its manifest never describes
+other files than those that are there. Two processes at one place come one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from qnnbridge_host.compile.destination import Destination
+from qnnbridge_host.compile.errors import from_os
+from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput, chip_numbers, job_key
+from qnnbridge_host.model.manifest import CompiledManifest, manifest_path, read_manifest, write_manifest
+from qnnbridge_host.model.source import KnownFile
+from qnnbridge_protocol.errors import BridgeError, CompileFailed, OptionError
+from qnnbridge_protocol.model_records import Validation
+
+# Its holder moves three files.
+LOCK_TIMEOUT_S = 60.0
+
+
+def refuse_existing(place: Destination) -> None:
+    """Raises `OptionError` if there is something."""
+    if os.path.lexists(place.path):
+        raise OptionError(
+            f"{place.path} exists already.",
+            fix="Give --overwrite (overwrite=True) to replace it, or another output.",
+            details={"path": place.path, "exists": True},
+        )
+
+
+def is_finished(job: CompilerInput, place: Destination, versions: Mapping[str, str]) -> str | None:
+    """Why a job need not be done again: its result is there, whole and made from the same. ``None`` if it must."""
+    try:
+        manifest = read_manifest(place.path)
+    except BridgeError:
+        return None
+    if manifest is None or manifest.extra.get("key") != job_key(job, versions):
+        return None
+    try:
+        for record in manifest.files:
+            if KnownFile.look(os.path.join(place.folder, record.name)).sha256 != record.sha256:
+                return None
+    except OSError:
+        return None
+    return "It is there already, made from the same model with the same options and versions."
+
+
+def describe(
+    folder: str,
+    place: Destination,
+    job: CompilerInput,
+    files: CompiledFiles,
+    validation: Validation,
+    bundle: Sequence[str] = (),
+) -> CompiledManifest:
+    """Write the manifest of a model that lies in `folder` under its final name."""
+    extra = {
+        "key": job_key(job, files.versions),
+        "embedded": files.blob is None,
+        "compile_seconds": round(files.seconds, 3),
+        "died_at_teardown": files.died_at_teardown,
+        "placement": files.placement.to_wire() if files.placement is not None else None,
+        "validation": validation.to_json(),
+    }
+    if bundle:
+        extra["bundle"] = list(bundle)
+    arch = files.provider_options.get("htp_arch", "")
+    return write_manifest(
+        folder,
+        place.model,
+        (files.blob,) if files.blob is not None else (),
+        source_name=job.source.label,
+        source_sha256=job.source.fingerprint,
+        versions=files.versions,
+        soc_models=chip_numbers(files.soc_model),
+        htp_arch=int(arch) if arch.isdecimal() and int(arch) else None,
+        options=files.provider_options,
+        extra=extra,
+    )
+
+
+def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str], *, overwrite: bool) -> None:
+    """Move models, manifests and `blobs` from `folder` to their place: all, or nothing that anybody sees.
+
+    Raises `CompileFailed`, `OptionError`; then what was moved is taken back, unless it has replaced something.
+    """
+    target = places[0].folder
+    moved: list[str] = []
+    try:
+        with _alone(target):
+            if not overwrite:
+                for place in places:
+                    refuse_existing(place)
+            for name in (*blobs, *(place.model for place in places)):
+                _sync(os.path.join(folder, name))
+            for name in blobs:
+                try:
+                    _move_new(os.path.join(folder, name), os.path.join(target, name))
+                except FileExistsError:
+                    raise _taken(target, name) from None
+                moved.append(os.path.join(target, name))
+            for place in places:
+                _put(folder, place, moved)
+            _sync(target)
+    except BaseException as error:
+        for path in moved:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        if isinstance(error, OSError) and not isinstance(error, BridgeError):
+            raise from_os(error, target) from None
+        raise
+
+
+def is_about_a_taken_name(error: CompileFailed) -> bool:
+    """Whether the name of a context binary was free when it was chosen, and is not any more."""
+    return "taken" in error.details
+
+
+def _taken(target: str, name: str) -> CompileFailed:
+    return CompileFailed(
+        f"Another compilation has put {name} into {target} meanwhile.",
+        cause="A context binary that is there already may belong to another model, and is never replaced.",
+        fix="Compile again, or to another output.",
+        details={"taken": name},
+    )
+
+
+def _put(folder: str, place: Destination, moved: list[str]) -> None:
+    """The .onnx and its manifest; then what was there before has no use for its blob any more."""
+    manifest = manifest_path(place.path)
+    source, fresh = os.path.join(folder, place.model), manifest_path(os.path.join(folder, place.model))
+    old_blobs = _blobs_of_old(place)
+    if os.path.lexists(place.path):
+        # Without a manifest the old model is as good as before; with the new one it would count as damaged.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(manifest)
+        os.replace(source, place.path)
+        moved.clear()  # there is no way back: they belong to what is visible now
+        os.replace(fresh, manifest)
+    else:
+        os.replace(fresh, manifest)
+        moved.append(manifest)
+        os.replace(source, place.path)
+        moved.append(place.path)
+    for path in old_blobs:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _blobs_of_old(place: Destination) -> list[str]:
+    """The context binaries that only the model in the way needs, as its manifest says. Without one nobody knows."""
+    try:
+        old = read_manifest(place.path)
+    except BridgeError:
+        return []
+    if old is None or old.model != place.model or old.extra.get("bundle") or not os.path.lexists(place.path):
+        return []
+    return [os.path.join(place.folder, record.name) for record in old.files if record.name != old.model]
+
+
+def _move_new(source: str, target: str) -> None:
+    """Rename, but never over something."""
+    if os.name == "nt":
+        os.rename(source, target)
+        return
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if os.path.lexists(target):
+            raise FileExistsError(17, os.strerror(17), target) from None
+        os.rename(source, target)
+    else:
+        os.unlink(source)
+
+
+@contextlib.contextmanager
+def _alone(target: str) -> Iterator[None]:
+    """One process at a time moves files into `target`. The lock lies with qnnbridge's own state, not in there."""
+    from filelock import FileLock, Timeout
+
+    name = hashlib.sha256(os.fsencode(os.path.realpath(target))).hexdigest()[:32]
+    path = _state_dir() / "locks" / f"{name}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path)
+        lock.acquire(timeout=LOCK_TIMEOUT_S)
+    except Timeout:
+        raise CompileFailed(
+            f"Another process has been writing to {target} for {LOCK_TIMEOUT_S:g} s.",
+            fix="Look for a stopped qnnbridge process, and try again.",
+        ) from None
+    except OSError:
+        yield  # without a place for locks there is still the order of the moves
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _state_dir() -> Path:
+    override = os.environ.get("QNNBRIDGE_STATE_DIR")
+    if override:
+        return Path(os.path.abspath(os.path.expanduser(override)))
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("qnnbridge", appauthor=False))
+
+
+def _sync(path: str) -> None:
+    """To the disk: a name must not survive a loss of power that its contents did not."""
+    if os.path.isdir(path) and os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not os.path.isdir(path):  # some file systems cannot sync folders
+            raise
+    finally:
+        os.close(descriptor)

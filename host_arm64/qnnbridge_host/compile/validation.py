@@ -1,0 +1,210 @@
+"""Tries a compiled model in a worker and holds its numbers against the original's on the CPU.
+
+A model can compile without an error and compute something else: what overflows 16-bit floats, what QNN does
+otherwise than ONNX says. So by default nothing is delivered that was not run. The reference runs first, in the
+same process: it cannot hurt. The inputs are made up, the same on every machine: all ones, and random values.
+Floats lie in 0..1, wide integers are 0 or 1 (they are mostly indices, masks or lengths), narrow integers cover
+their whole range (they are mostly quantised data). Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from qnnbridge_host.compile.compare import (
+    TOLERANCES,
+    CannotMakeUp,
+    Precision,
+    compare,
+    made_up_ones,
+    made_up_random,
+    precision_of_operators,
+)
+from qnnbridge_host.compile.compiler import call_with_model, compiled_spec, without_compiling
+from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput
+from qnnbridge_host.compile.worker import Worker, WorkOrder
+from qnnbridge_host.model.checks import before_session
+from qnnbridge_host.model.scan import scan_model
+from qnnbridge_host.model.source import ModelSource
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Cancelled,
+    CompileFailed,
+    ContextUnusable,
+    DeadlineExceeded,
+    WorkerDied,
+)
+from qnnbridge_protocol.hello import Hello
+from qnnbridge_protocol.model_records import Validation
+from qnnbridge_protocol.specs import CPU, ProviderSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.values import Decoder, Encoder
+
+SEEDS: Final = (0, 1)
+
+
+def validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: Hello) -> Validation:
+    """Run the compiled model on all ones and on random inputs, and the original on the CPU.
+
+    Args:
+        job: what was compiled.
+        files: the result.
+        order: for the worker that runs both.
+        host: what the compiled model is checked against before it is loaded.
+
+    Raises:
+        CompileFailed: the compiled model cannot be loaded or run, or its numbers are not the original's.
+        Cancelled, DeadlineExceeded: the worker was ended.
+    """
+    try:
+        return _validate(job, files, order, host)
+    except DeadlineExceeded as error:
+        raise _too_late(job, error) from None
+
+
+def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: Hello) -> Validation:
+    begun = time.monotonic()
+    tolerance = TOLERANCES[precision_of(job)]
+    unloadable = _cannot_load_here(files)
+    if unloadable:
+        return Validation(skipped=unloadable)
+    with Worker(order).running() as worker:
+        try:
+            reference = _open_original(worker, job)
+            trials = {"ones": made_up_ones(reference.info.inputs)}
+            for seed in SEEDS:
+                trials[f"random, seed {seed}"] = made_up_random(reference.info.inputs, seed)
+            expected = {name: reference.run(feeds) for name, feeds in trials.items()}
+        except (Cancelled, DeadlineExceeded):
+            raise
+        except CannotMakeUp as reason:
+            return Validation(skipped=f"{reason}.")
+        except BridgeError as error:
+            return Validation(skipped=f"The original cannot be run on the CPU to compare with: {error.message}")
+        try:
+            compiled = _open_compiled(worker, job, os.path.join(files.folder, files.model), host)
+            got = {name: compiled.run(feeds) for name, feeds in trials.items()}
+        except (Cancelled, DeadlineExceeded):
+            raise
+        except BridgeError as error:
+            if _for_another_chip(job, files, error):
+                return Validation(skipped=f"It cannot be loaded on this machine's chip: {error.message}")
+            raise _unusable(job, error) from None
+    found = [
+        compare(
+            node.name,
+            {trial: values[index] for trial, values in got.items()},
+            {trial: values[index] for trial, values in expected.items()},
+            tolerance,
+        )
+        for index, node in enumerate(reference.info.outputs)
+    ]
+    differences = tuple(one for one in found if one is not None)
+    result = Validation(differences, str(tolerance), None, time.monotonic() - begun)
+    if any(one.level == "wrong" for one in differences):
+        raise _wrong_numbers(job, result)
+    return result
+
+
+class _Session:
+    """A session in the worker."""
+
+    def __init__(
+        self, worker: Worker, spec: SessionSpec, initializers: Sequence[Any] = (), data: bytes | None = None
+    ) -> None:
+        self._worker = worker
+        reply = call_with_model(worker, {"op": "worker.create", "spec": spec.to_wire()}, initializers, data).header
+        self._number = reply["session"]
+        self.info = SessionInfo.from_wire(reply["info"])
+
+    def run(self, feeds: Mapping[str, Any]) -> list[Any]:
+        encoder = Encoder()
+        inputs = [[name, encoder.add(value)] for name, value in feeds.items()]
+        header = {"op": "session.run", "session": self._number, "outputs": None, "inputs": inputs}
+        frame = self._worker.call(header, tuple(encoder.buffers))
+        decoder = Decoder(frame.buffers)
+        outputs = [decoder.value(item) for item in frame.header["outputs"]]
+        decoder.finish()
+        return outputs
+
+
+def _open_original(worker: Worker, job: CompilerInput) -> _Session:
+    """The original model on the CPU alone: the reference."""
+    entries = without_compiling(job.spec.config_entries)
+    spec = dataclasses.replace(
+        job.spec,
+        providers=(ProviderSpec(CPU),),
+        config_entries={
+            key: text
+            for key, text in entries.items()
+            if not key.startswith("ep.qnn") and key != "session.disable_cpu_ep_fallback"
+        },
+    )
+    return _Session(worker, spec, job.initializers, job.source.data)
+
+
+def _open_compiled(worker: Worker, job: CompilerInput, path: str, host: Hello) -> _Session:
+    """The compiled model, as strict as the job says."""
+    spec = dataclasses.replace(compiled_spec(job.spec), model_path=path)
+    before_session(ModelSource.open(path), spec.providers, host, spec.config_entries)
+    return _Session(worker, spec)
+
+
+def precision_of(job: CompilerInput) -> Precision:
+    """What the NPU computes the model in: a float model in 16-bit floats, one with Q/DQ nodes in its own steps."""
+    source = job.source.path if job.source.path is not None else job.source.data or b""
+    return precision_of_operators(scan_model(source).ops)
+
+
+def _cannot_load_here(files: CompiledFiles) -> str | None:
+    chips = [chip for chip in (files.soc_model or "").split(",") if chip.strip()]
+    simulator = files.placement.simulator if files.placement is not None else False
+    if simulator and len(chips) > 1:
+        return "The simulator cannot load a context binary for several chips at once."
+    return None
+
+
+def _for_another_chip(job: CompilerInput, files: CompiledFiles, error: BridgeError) -> bool:
+    """A real NPU cannot load what was compiled for a newer chip, and nothing tells its number; then the compiled
+    model is not known to be bad. The simulator computes for any single chip."""
+    named = any("soc_model" in p.options or "htp_arch" in p.options for p in job.spec.providers)
+    simulator = files.placement is None or files.placement.simulator
+    return named and not simulator and not isinstance(error, WorkerDied)
+
+
+def _too_late(job: CompilerInput, error: DeadlineExceeded) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"{job.source.label} was compiled, and the time was over before the result was compared with the CPU.",
+        cause="The time that was given is for both; a large model takes longest on the CPU.",
+        fix="Give it more time (timeout=, --timeout), or leave the comparison out (validate=False, --no-validate); "
+        "nothing was written.",
+        details={**error.details, "model": job.source.label},
+    )
+
+
+def _unusable(job: CompilerInput, error: BridgeError) -> CompileFailed:
+    # The application explains the death, and books it on the model.
+    died_details = {"worker_died": error.details} if isinstance(error, WorkerDied) else {}
+    died = isinstance(error, (WorkerDied, ContextUnusable))
+    return CompileFailed(
+        f"{job.source.label} was compiled, and the result {'kills the host' if died else 'cannot be used'}.",
+        cause=error.message if error.cause is None else f"{error.message} {error.cause}",
+        fix="Nothing was written. To keep the result all the same, compile with validate=False (--no-validate).",
+        evidence=error.evidence,
+        details={"validation_error": error.code, **error.details, **died_details},
+    )
+
+
+def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:
+    wrong = [one for one in result.differences if one.level == "wrong"]
+    return CompileFailed(
+        f"{job.source.label} was compiled, and the result computes other numbers than the original on the CPU.",
+        cause=f"Output {wrong[0].output!r} ({wrong[0].inputs}): {wrong[0].remark}. Allowed for {result.tolerance}.",
+        fix="Look for values that 16-bit floats cannot hold (above 65504), or quantize the model anew; nothing was "
+        "written. To keep the result all the same, compile with validate=False (--no-validate).",
+        evidence=[f"{one.output} ({one.inputs}): {one.remark}" for one in wrong[1:4]],
+        details={"validation": result.to_json()},
+    )

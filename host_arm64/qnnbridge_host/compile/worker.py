@@ -1,0 +1,345 @@
+"""The client of a worker: a host process of the same package that does one piece of work and ends.
+
+A fresh process for every compilation, because the precision of one leaks into the next of the same process,
+because QNN leaks memory with each, and because a compiler that dies must not take sessions with it. The worker
+inherits descriptor 2: all that it writes there (causes, markers, the stack of a crash) arrives where the host's
+own stderr does. It ends with the serving host, when its request is cancelled, and past the deadline. One thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_protocol.connection import Connection, Role, State
+from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    DeadlineExceeded,
+    HostStartFailed,
+    ProtocolDesync,
+    WorkerDied,
+    from_wire,
+)
+from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
+from qnnbridge_protocol.limits import Limits
+
+_log = logging.getLogger("qnnbridge.compiling")
+
+# Until its HELLO, and again until ONNX Runtime and QNN are loaded there.
+START_TIMEOUT_S: Final = 60.0
+# For the end of a worker whose work is done; QNN's own clean-up takes a moment, and may hang.
+END_TIMEOUT_S: Final = 10.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkOrder:
+    """Whom a worker works for.
+
+    command: the argv that starts a host. request: id of the serving host's request, which marks the worker's
+    lines on stderr. label, fingerprint: of the model, for the report of a death. deadline: on `time.monotonic`.
+    budget_s: how long that was when the request came.
+    """
+
+    command: tuple[str, ...]
+    stop: StopSignal
+    request: int = 0
+    label: str = ""
+    fingerprint: str = ""
+    deadline: float | None = None
+    budget_s: float | None = None
+    limits: Limits = dataclasses.field(default_factory=Limits)
+
+    @property
+    def left_s(self) -> float | None:
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+
+class Worker:
+    """See the module. Used as a context; it has ended when the block has, with `exit_code`."""
+
+    def __init__(self, order: WorkOrder) -> None:
+        self._order = order
+        self._process: subprocess.Popen[bytes] | None = None
+        hello = Hello(
+            features=FEATURES - SHARING_FEATURES,
+            limits=order.limits,
+            pid=os.getpid(),
+            executable=sys.executable,
+            platform=sys.platform,
+        )
+        self._connection = Connection(Role.CLIENT, hello)
+        self._arrived: list[Frame] = []
+        self._phase: str | None = None
+        self._because: str | None = None
+        self._op = ""
+        self.label, self.fingerprint = order.label, order.fingerprint
+        """Of the model that it works on, for the report of a death."""
+        self._watchdog: threading.Timer | None = None
+        self.exit_code: int | None = None
+        """Raw, once it has ended by itself; ``None`` if it had to be killed."""
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of its packages, as it said in HELLO."""
+        peer = self._connection.peer
+        return {} if peer is None else {**peer.versions, "qnnbridge": peer.qnnbridge}
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Worker]:
+        """Start it, and end it behind the block."""
+        with self._order.stop.calling(lambda: self.kill("cancelled")):
+            try:
+                self._start()
+                yield self
+                self._finish()
+            finally:
+                self._guard(None, "")
+                self._end()
+
+    def call(self, header: dict[str, Any], buffers: tuple[Any, ...] = ()) -> Frame:
+        """The reply to a request.
+
+        Raises:
+            WorkerDied: it ended without an answer.
+            Cancelled, DeadlineExceeded: it was ended.
+            BridgeError: what it answered.
+        """
+        self._op, self._phase = str(header["op"]), None
+        header = {**header, "mark": self._order.request}
+        left_s = self._order.left_s
+        if left_s is not None:
+            header["budget_s"] = max(1.0, left_s)
+        number, chunks = self._connection.ask(Kind.REQUEST, header, buffers)
+        self._write(chunks)
+        while True:
+            frame = self._next()
+            if frame.request_id != number or frame.kind not in (Kind.REPLY, Kind.ERROR):
+                continue
+            if frame.kind is Kind.ERROR:
+                raise from_wire(frame.header["error"])
+            return frame
+
+    def kill(self, because: str) -> None:
+        """End it now: "cancelled", "deadline" or "start". Any thread."""
+        self._because = self._because or because
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(OSError):
+                process.kill()
+
+    # --- life ---
+
+    def _start(self) -> None:
+        order = self._order
+        order.stop.check()
+        if order.left_s == 0.0:
+            raise too_late(order, "not-started")
+        try:
+            self._process = subprocess.Popen(
+                order.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=2,
+                bufsize=0,
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )
+        except (OSError, ValueError) as error:
+            raise HostStartFailed(
+                f"The process that compiles {order.label} could not be started: {error}.",
+                details={"command": list(order.command)},
+            ) from None
+        if self._because is not None:  # meanwhile
+            self._process.kill()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._reader = ByteReader(self._process.stdout.fileno())
+        self._writer = ByteWriter(blocking_write(self._process.stdin.fileno()))
+        self._guard(START_TIMEOUT_S, "start")
+        self._write(self._connection.send_hello())
+        frame = self._next()
+        if frame.kind is Kind.HELLO_ERR:
+            raise from_wire(frame.header["error"])
+        self._guard(START_TIMEOUT_S, "start")
+
+    def _finish(self) -> None:
+        """Its work is done: it ends by itself, well or not."""
+        assert self._process is not None
+        with contextlib.suppress(OSError, BridgeError):
+            if self._connection.state is State.READY:
+                self._writer.write_all(self._connection.send(Frame(Kind.GOODBYE, 0, {})))
+            self._guard(END_TIMEOUT_S, "end")
+            while self._read():
+                pass
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(END_TIMEOUT_S)
+            self.exit_code = None if self._because is not None else code
+
+    def _end(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+    def _guard(self, seconds: float | None, because: str) -> None:
+        """Kill it after so long; before, at the deadline. ``None``: only at the deadline, if there is one."""
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+        left_s = self._order.left_s
+        if left_s is not None and (seconds is None or left_s < seconds):
+            seconds, because = left_s, "deadline"
+        if seconds is not None and self._process is not None and self._process.returncode is None:
+            self._watchdog = threading.Timer(seconds, self.kill, (because,))
+            self._watchdog.daemon = True
+            self._watchdog.start()
+
+    # --- frames ---
+
+    def _write(self, chunks: list[memoryview]) -> None:
+        try:
+            self._writer.write_all(chunks)
+        except OSError:
+            raise self._death() from None
+
+    def _next(self) -> Frame:
+        while not self._arrived:
+            try:
+                if not self._read():
+                    raise self._death()
+            except OSError:
+                raise self._death() from None
+            except ProtocolDesync:
+                self.kill("")
+                raise
+        frame = self._arrived.pop(0)
+        if frame.kind is Kind.PHASE:
+            self._phase = str(frame.header.get("phase"))
+            if self._phase == "ready":
+                self._phase = None
+                self._guard(None, "")
+        return frame
+
+    def _read(self) -> bool:
+        """Whether the stream goes on."""
+        return self._reader.read_into(self._connection.get_buffer(), self._take)
+
+    def _take(self, count: int) -> bool:
+        if count:
+            self._arrived.extend(self._connection.received(count))
+        return bool(count)
+
+    def _death(self) -> BridgeError:
+        """The error for a process that is gone."""
+        order = self._order
+        assert self._process is not None
+        self._guard(None, "")
+        if self._because == "cancelled":
+            order.stop.check()
+        if self._because == "deadline":
+            return too_late(order)
+        if self._because == "start":
+            return HostStartFailed(
+                f"The process that compiles {order.label} was not ready within {START_TIMEOUT_S:g} s.",
+                cause=f"It was in the phase {self._phase}." if self._phase else None,
+                details={"phase": self._phase},
+            )
+        try:
+            code: int | None = self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        return WorkerDied(
+            f"The process that compiles {self.label} ended unexpectedly.",
+            details={
+                "exit_code": code,
+                "phase": self._phase,
+                "op": self._op,
+                "label": self.label,
+                "fingerprint": self.fingerprint,
+                "versions": self.versions,
+                "request": order.request,
+            },
+        )
+
+
+def too_late(order: WorkOrder, state: str = "stopped") -> DeadlineExceeded:
+    """The time is over, and the worker was ended."""
+    within = f" within {order.budget_s:g} s" if order.budget_s is not None else " in time"
+    return DeadlineExceeded(
+        f"{order.label} was not compiled{within}; the compiler was ended.",
+        cause="Compiling takes from a second to many minutes, and cannot be interrupted in any other way.",
+        fix="Give it more time (timeout=, --timeout), or none for as long as it takes.",
+        details={"state": state, "model": order.label},
+    )
+
+
+def default_command(argv: Sequence[str] | None = None) -> tuple[str, ...]:
+    """The command line that started this host, for a worker of the same kind."""
+    given = list(sys.orig_argv if argv is None else argv)
+    command: list[str] = []
+    while given:
+        word = given.pop(0)
+        name, separator, _ = word.partition("=")
+        if name == "--worker":
+            if not separator:
+                del given[:1]
+        elif name == "--parent":
+            if not separator:
+                del given[:1]
+            command += ["--parent", str(os.getpid())]
+        else:
+            command.append(word)
+    if argv is None and sys.executable:
+        command[0] = sys.executable  # the name on the command line may be relative
+    return tuple(command)
+
+
+def worker_command(text: str | None) -> tuple[str, ...]:
+    """What a worker is started with. text: the value of the option ``--worker``, a JSON list, if it was given."""
+    if text is None:
+        return default_command()
+    return (*(str(word) for word in json.loads(text)), "--parent", str(os.getpid()))
+
+
+@contextlib.contextmanager
+def ticking(on_progress: Callable[[float], None], every_s: float = 0.2) -> Iterator[None]:
+    """While the block runs, `on_progress` is called with the seconds since its start, at once and now and then.
+
+    From a thread of its own. Its errors are only logged: showing progress must not decide whether the work
+    succeeds.
+    """
+    done = threading.Event()
+    begun = time.monotonic()
+
+    def tick() -> None:
+        try:
+            on_progress(0.0)
+            while not done.wait(every_s):
+                on_progress(time.monotonic() - begun)
+        except Exception:  # noqa: BLE001 - see above
+            _log.exception("on_progress failed")
+
+    thread = threading.Thread(target=tick, name="qnnbridge progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -1,0 +1,298 @@
+"""The version table: what is inside every onnxruntime-qnn wheel, read from the wheels; and versions compared.
+
+The data is `releases.json` beside this file. It is made and checked by ``python -m
+qnnbridge_tools.versions.generate``, never edited by hand. A package's version is PEP 440's, as far as onnxruntime
+and onnxruntime-qnn use it: numbers, ``rc``, ``post`` and ``dev``; the base install has no library for that.
+Everything here is immutable; any thread may use it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+from importlib import resources
+from typing import Any, Final, Literal
+
+Key = tuple[tuple[int, ...], int, int]
+
+_VERSION = re.compile(
+    r"v?(\d+(?:\.\d+)*)(?:(a|b|rc)(\d+))?(?:[.-]?post(\d+))?(?:[.-]?dev(\d+))?(?:\+.*)?", re.IGNORECASE
+)
+_SDK = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)?(?:[_-].*)?", re.IGNORECASE)
+_PRE = {"a": 1, "b": 2, "rc": 3}
+_FINAL, _POST = 4, 5
+
+
+def version_key(text: str) -> Key:
+    """Sorts as the releases follow each other. Raises `ValueError` for what is not a version."""
+    found = _VERSION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a version number")
+    numbers = [int(part) for part in found[1].split(".")]
+    while len(numbers) > 1 and numbers[-1] == 0:
+        numbers.pop()  # 2.0 and 2.0.0 are one version
+    if found[2]:
+        return tuple(numbers), _PRE[found[2].lower()], int(found[3])
+    if found[4]:
+        return tuple(numbers), _POST, int(found[4])
+    return tuple(numbers), 0 if found[5] else _FINAL, int(found[5] or 0)
+
+
+def is_final(text: str) -> bool:
+    """Neither a development build nor a candidate."""
+    return version_key(text)[1] >= _FINAL
+
+
+def sdk_numbers(text: str) -> tuple[int, ...]:
+    """``v2.51.0.260929181845`` is (2, 51, 0): a fourth number says when, not which. ``2.40`` is (2, 40).
+
+    Raises `ValueError` for what is not an SDK version.
+    """
+    found = _SDK.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a QNN SDK version")
+    return tuple(int(part) for part in found.groups() if part is not None)
+
+
+def sdk_is_newer(sdk: str, than: str) -> bool:
+    """Whether `sdk` is newer, judged by as many numbers as both have: 2.40.1 is not newer than "2.40"."""
+    left, right = sdk_numbers(sdk), sdk_numbers(than)
+    shared = min(len(left), len(right))
+    return left[:shared] > right[:shared]
+
+
+def satisfies(version: str, specifier: str) -> bool:
+    """Whether a version meets ``>=1.24.2,<2``. Knows ``>= <= > < == !=`` without wildcards.
+
+    Raises `ValueError` for a specifier that it cannot judge.
+    """
+    key = version_key(version)
+    return all(_meets(key, clause) for clause in specifier.split(",") if clause.strip())
+
+
+def _meets(key: Key, clause: str) -> bool:
+    found = re.fullmatch(r"\s*(>=|<=|==|!=|>|<)\s*(\S+)\s*", clause)
+    if found is None:
+        raise ValueError(f"{clause!r} is not a version specifier")
+    other = version_key(found[2])
+    return {
+        ">=": key >= other,
+        "<=": key <= other,
+        ">": key > other,
+        "<": key < other,
+        "==": key == other,
+        "!=": key != other,
+    }[found[1]]
+
+
+SCHEMA_VERSION: Final = 1
+
+# 1.x is ONNX Runtime itself with QNN built in (package `onnxruntime`); 2.x is a library that the plain
+# onnxruntime loads (package `onnxruntime_qnn`).
+Layout = Literal["1.x builtin", "2.x plugin"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wheel:
+    """One file of the index.
+
+    python: the interpreter tag, such as "cp313". requires: what pip installs with it. own_libraries: libraries
+    that the wheels for other Pythons do not have, and their machine types, by path.
+    """
+
+    file: str
+    python: str
+    size_bytes: int
+    sha256: str
+    requires: tuple[str, ...]
+    own_libraries: dict[str, str] = dataclasses.field(hash=False)
+
+    @property
+    def python_version(self) -> tuple[int, int]:
+        return int(self.python[2]), int(self.python[3:])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LibrarySet:
+    """One folder of QNN libraries in a wheel; they belong together and must come from one build.
+
+    folder: inside the wheel. qnn_sdk: the build, as in "2.51.0.260929181845". core_api, backend_api: what
+    QnnHtp announces ("2.40.0", "5.51.0"); ``None`` where the file does not show it. stubs, skels, catalogs: the
+    Hexagon versions that have such a file. backends: "htp", "gpu", "cpu" ... machines: machine type by file name,
+    as `qnnbridge._launch.executable_machine` names them, and "ARM64X".
+    """
+
+    folder: str
+    qnn_sdk: str
+    core_api: str | None
+    backend_api: str | None
+    stubs: tuple[int, ...]
+    skels: tuple[int, ...]
+    catalogs: tuple[int, ...]
+    backends: tuple[str, ...]
+    machines: dict[str, str] = dataclasses.field(hash=False)
+
+    @property
+    def machine(self) -> str:
+        """What QnnHtp was built for: "ARM64", "ARM64X", "x64", "aarch64" or "x86_64"."""
+        return next(machine for file, machine in self.machines.items() if is_backend(file, "Htp"))
+
+    @property
+    def is_simulator(self) -> bool:
+        """Computes on the CPU: no stub, so no way to an NPU."""
+        return not self.stubs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Release:
+    """One version for one platform: what all its wheels have in common.
+
+    platform: the wheel's platform tag, as in "win_arm64" or "manylinux_2_35_x86_64". ort_requirement: which
+    onnxruntime it needs ("==1.23.2" for 1.x, which is one; ">=1.24.2" for 2.x, as its metadata says).
+    library_sets: several in those for win_amd64 that serve x64 PCs and Arm machines; none in the oldest, which rely
+    on an installed SDK. machines: machine types of the libraries outside of the sets.
+    """
+
+    version: str
+    platform: str
+    layout: Layout
+    ort_requirement: str
+    library_sets: tuple[LibrarySet, ...]
+    machines: dict[str, str] = dataclasses.field(hash=False)
+    wheels: tuple[Wheel, ...]
+
+    @property
+    def name(self) -> str:
+        return f"onnxruntime-qnn {self.version}"
+
+    @property
+    def is_windows(self) -> bool:
+        return self.platform.startswith("win")
+
+    @property
+    def npu_set(self) -> LibrarySet | None:
+        """The libraries that reach an NPU."""
+        return next((libraries for libraries in self.library_sets if not libraries.is_simulator), None)
+
+    @property
+    def simulator_set(self) -> LibrarySet | None:
+        return next((libraries for libraries in self.library_sets if libraries.is_simulator), None)
+
+    @property
+    def _main_set(self) -> LibrarySet | None:
+        return self.npu_set or self.simulator_set
+
+    @property
+    def qnn_sdk(self) -> str | None:
+        """The bundled build; all sets of a release are of the same one. ``None`` without libraries."""
+        return self._main_set.qnn_sdk if self._main_set else None
+
+    @property
+    def core_api(self) -> str | None:
+        return self._main_set.core_api if self._main_set else None
+
+    @property
+    def backend_api(self) -> str | None:
+        return self._main_set.backend_api if self._main_set else None
+
+    @property
+    def stubs(self) -> tuple[int, ...]:
+        """The Hexagon versions whose NPU it can drive."""
+        return self.npu_set.stubs if self.npu_set else ()
+
+    @property
+    def skels(self) -> tuple[int, ...]:
+        return self.npu_set.skels if self.npu_set else ()
+
+    @property
+    def python_tags(self) -> tuple[str, ...]:
+        return tuple(wheel.python for wheel in self.wheels)
+
+    def wheel_for(self, python: tuple[int, int]) -> Wheel | None:
+        return next((wheel for wheel in self.wheels if wheel.python_version == python), None)
+
+
+def is_backend(file: str, name: str) -> bool:
+    """Whether a file is QNN's library of that name: QnnHtp.dll or libQnnHtp.so for "Htp"."""
+    return file in (f"Qnn{name}.dll", f"libQnn{name}.so")
+
+
+@functools.cache
+def load_releases() -> tuple[Release, ...]:
+    """The whole table, newest version first."""
+    return read_table(_document())
+
+
+def generated_on() -> str:
+    """The day on which the index was read, as in "2026-11-21"."""
+    return str(_document()["generated"])
+
+
+def read_table(document: dict[str, Any]) -> tuple[Release, ...]:
+    """The releases of a parsed data file. Raises `ValueError` for a file of another schema."""
+    if document.get("schema") != SCHEMA_VERSION:
+        raise ValueError(f"the version table has schema {document.get('schema')!r}, not {SCHEMA_VERSION}")
+    releases = [_release(entry) for entry in document["releases"]]
+    return tuple(sorted(releases, key=lambda release: version_key(release.version), reverse=True))
+
+
+def for_version(version: str, platform: str | None = None) -> tuple[Release, ...]:
+    """The releases of one version, of all platforms or those whose platform begins with the given text."""
+    wanted = version_key(version)
+    return tuple(
+        release
+        for release in load_releases()
+        if version_key(release.version) == wanted and release.platform.startswith(platform or "")
+    )
+
+
+def for_sdk(sdk: str) -> tuple[Release, ...]:
+    """The releases that bundle this QNN SDK, by as many numbers as are given: "2.42", "2.42.0", a build."""
+    wanted = sdk_numbers(sdk)
+    return tuple(
+        release
+        for release in load_releases()
+        if release.qnn_sdk is not None and sdk_numbers(release.qnn_sdk)[: len(wanted)] == wanted
+    )
+
+
+def for_chip(hexagon: int) -> tuple[Release, ...]:
+    """The releases that can drive an NPU of this Hexagon version (73 for V73)."""
+    return tuple(release for release in load_releases() if hexagon in release.stubs)
+
+
+@functools.cache
+def _document() -> dict[str, Any]:
+    text = resources.files("qnnbridge_host.model").joinpath("releases.json").read_text("utf-8")
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise ValueError("the version table is not a JSON object")
+    return document
+
+
+def _release(entry: dict[str, Any]) -> Release:
+    return Release(
+        version=entry["version"],
+        platform=entry["platform"],
+        layout=entry["layout"],
+        ort_requirement=entry["ort_requirement"],
+        library_sets=tuple(_library_set(libraries) for libraries in entry["library_sets"]),
+        machines=dict(entry["machines"]),
+        wheels=tuple(Wheel(**{**wheel, "requires": tuple(wheel["requires"])}) for wheel in entry["wheels"]),
+    )
+
+
+def _library_set(entry: dict[str, Any]) -> LibrarySet:
+    return LibrarySet(
+        folder=entry["folder"],
+        qnn_sdk=entry["qnn_sdk"],
+        core_api=entry["core_api"],
+        backend_api=entry["backend_api"],
+        stubs=tuple(entry["stubs"]),
+        skels=tuple(entry["skels"]),
+        catalogs=tuple(entry["catalogs"]),
+        backends=tuple(entry["backends"]),
+        machines=dict(entry["machines"]),
+    )

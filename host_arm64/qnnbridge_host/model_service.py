@@ -1,0 +1,488 @@
+"""What the host does with models for an application: it finds out which one is meant, asks its cache, compiles in
+workers, and makes the session.
+
+A request goes through its steps in the thread that serves it; only the native creation is one at a time. Whatever
+waits ends when the request is withdrawn. Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.in_flight import Request
+from qnnbridge_host.sessions import Enter, Sessions
+from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, OptionError
+from qnnbridge_protocol.frames import desync
+
+if TYPE_CHECKING:
+    from qnnbridge_host.cache.entry import CacheEntry, Loadable
+    from qnnbridge_host.cache.lookup import Compile, SessionCache
+    from qnnbridge_host.cache.store import Store
+    from qnnbridge_host.compile.worker import WorkOrder
+    from qnnbridge_host.model.source import ModelSource
+    from qnnbridge_host.npu_reset import ResettableSession
+    from qnnbridge_host.server import Answer
+    from qnnbridge_protocol.hello import Hello
+    from qnnbridge_protocol.model_records import CacheReply, CacheSettings, EntryFault, Notice
+    from qnnbridge_protocol.specs import HostInfo, SessionInfo, SessionSpec
+
+# How messages call what `compile` does.
+COMPILE_COMMAND: Final = "qnnbridge compile"
+# Configuration entry that says where the external data of a model given as bytes lies.
+EXTERNAL_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
+# So many entries of one key are tried for one session: the second strike leaves a model alone.
+MAX_ENTRIES: Final = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class _Creation:
+    """A `session.create` in the host's terms."""
+
+    request: Request
+    enter: Enter
+    stop: StopSignal
+    spec: SessionSpec
+    source: ModelSource
+    initializers: tuple[Any, ...]
+    dynamic: Mapping[str, str]
+    seed: int | None
+    deadline: float | None
+    budget_s: float | None
+
+    @property
+    def by_name(self) -> dict[str, Any]:
+        names = (*self.spec.initializers, *self.spec.external_initializers)
+        return dict(zip(names, self.initializers, strict=True))
+
+
+class ModelService:
+    """See the module."""
+
+    def __init__(self, sessions: Sessions, hello: Hello | None = None, worker: str | None = None) -> None:
+        self._sessions = sessions
+        self._given_hello = hello
+        self._worker = worker
+        self._info: HostInfo | None = None
+
+    # --- operations ---
+
+    def identify(self, request: Request, _enter: Enter) -> Answer:
+        """Which model it is, and what its file says. Loads nothing native."""
+        from qnnbridge_protocol.model_records import ModelDescription
+
+        header = request.header
+        try:
+            path = header.get("path")
+            folder = str(header.get("folder") or os.getcwd())
+            settings = _cache_settings(header.get("cache"))
+            folder = _data_folder(header.get("config_entries") or {}, folder)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"model.identify without a proper description ({error})") from None
+        data = None if path is not None else (bytes(request.buffers[-1]) if request.buffers else b"")
+        source = _open(path, data, folder, settings)
+        scan = source.scan
+        if scan is None or scan.format != "onnx":
+            described = ModelDescription(source.identity, readable=False)
+        else:
+            described = ModelDescription(
+                source.identity,
+                inputs=scan.inputs,
+                outputs=scan.outputs,
+                external=scan.external_files,
+            )
+        told = described.to_wire()
+        return {
+            "model": told["model"],
+            "readable": told["readable"],
+            "inputs": told["inputs"],
+            "outputs": told["outputs"],
+            "external": told["external"],
+        }, ()
+
+    def create(self, request: Request, enter: Enter) -> Answer:
+        """Resolve the model, ask the cache, compile if need be, make the session."""
+        from qnnbridge_host.model.checks import before_session, with_context_folder
+        from qnnbridge_protocol.model_records import EntryFault, Notice
+        from qnnbridge_protocol.specs import SessionSpec
+
+        stop = _stop_signal(request)
+        header = request.header
+        try:
+            spec = SessionSpec.from_wire(header["spec"])
+            model, initializers = model_and_tensors(request, spec, header.get("initializers", []))
+            folder = str(header.get("folder") or os.getcwd())
+            settings = _cache_settings(header.get("cache"))
+            fingerprint, files = header.get("fingerprint"), header.get("files") or ()
+            quarantined = frozenset(str(one) for one in header.get("quarantined") or ())
+            faults = [EntryFault.from_wire(one) for one in header.get("invalid_entries") or ()]
+            dynamic = {str(key): str(text) for key, text in (header.get("dynamic") or {}).items()}
+            check = header.get("context_check")
+            seed = _seed(header.get("seed"))
+            budget_s = header.get("budget_s")
+            deadline = deadline_of(budget_s)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"session.create without a proper description ({error})") from None
+        data = None if model is None else bytes(model)
+        source = _open(
+            spec.model_path, data, _data_folder(spec.config_entries, folder), settings, fingerprint, files
+        )
+        _refuse_quarantined(source, quarantined)
+        warnings = before_session(source, spec.providers, self._hello, spec.config_entries, folder, check)
+        entries = dict(with_context_folder(source, spec.config_entries, folder))
+        if data is not None and source.files and EXTERNAL_DATA_FOLDER not in entries:
+            # The host's own current folder is another one, if several applications share it.
+            entries[EXTERNAL_DATA_FOLDER] = os.path.abspath(folder)
+        spec = dataclasses.replace(spec, config_entries=entries)
+        stop.check()
+        creation = _Creation(request, enter, stop, spec, source, initializers, dynamic, seed, deadline, budget_s)
+        made = self._make(creation, settings, quarantined, faults)
+        notices = [Notice("model", text) for text in warnings] + made.notices
+        return {
+            "session": made.session,
+            "info": made.info.to_wire(),
+            "model": source.identity.to_wire(),
+            "cache": made.cache.to_wire(),
+            "blame": made.blame,
+            "notices": [notice.to_wire() for notice in notices],
+        }, ()
+
+    def compile(self, request: Request, _enter: Enter) -> Answer:
+        """Compile models into files of the application's, each in a worker, tried before they are delivered."""
+        from qnnbridge_host.compile.destination import destination_of
+        from qnnbridge_host.compile.orchestrate import CompileTask, compile_to, finished
+
+        stop = _stop_signal(request)
+        header = request.header
+        try:
+            folder = str(header.get("folder") or os.getcwd())
+            quarantined = frozenset(str(one) for one in header.get("quarantined") or ())
+            budget_s = header.get("budget_s")
+            validate, overwrite = bool(header.get("validate", True)), bool(header.get("overwrite"))
+            resume = bool(header.get("resume"))
+            described = list(header["jobs"])
+            jobs = tuple(_compile_jobs(request, described, folder))
+            destinations = tuple(
+                destination_of(job.source, one.get("output"), folder, tag=str(one.get("tag") or ""))
+                for job, one in zip(jobs, described, strict=True)
+            )
+        except (LookupError, TypeError, AttributeError) as error:
+            raise desync(f"model.compile without a proper description ({error})") from None
+        for job in jobs:
+            _refuse_quarantined(job.source, quarantined)
+        if len({destination.folder for destination in destinations}) > 1:
+            raise OptionError(
+                "The models lie in different folders, and their compiled ones share a file.",
+                fix="Give the folder for the result: -o DIR (output=).",
+            )
+        label = jobs[0].source.label
+        order = self._order(request, stop, jobs[0].source, deadline_of(budget_s), budget_s)
+        task = CompileTask(jobs, destinations, order, self._hello, validate, overwrite)
+        paths = [destination.path for destination in destinations]
+        skipped = None
+        if resume and not overwrite and any(os.path.exists(path) for path in paths):
+            # Only then the versions matter, for which ONNX Runtime has to be there.
+            skipped = finished(task, {**self._hello.versions, **self._sessions.engine.versions()})
+        results = () if skipped else compile_to(task, _progress(request, label))
+        return {"results": [result.to_wire() for result in results], "skipped": skipped, "paths": paths}, ()
+
+    # --- making a session ---
+
+    def _make(
+        self,
+        creation: _Creation,
+        settings: CacheSettings | None,
+        quarantined: frozenset[str],
+        faults: Sequence[EntryFault],
+    ) -> _Made:
+        from qnnbridge_protocol.model_records import CacheReply
+
+        if settings is None or (settings.wanted is False and not faults):
+            session, info = self._native(creation, None)
+            number = self._sessions.keep(creation.request, session)
+            return _Made(number, info, CacheReply("off", "cache=False"), creation.source.fingerprint, [])
+        cache = self._cache(creation, settings, quarantined)
+        cache.set_aside(faults)
+        reason = cache.reason_against
+        try:
+            loadable = None
+            if reason is not None:
+                cache.off(reason)
+            else:
+                loadable = cache.find(self._host_info, self._compiler_of(creation), creation.deadline)
+            session, info, loadable = self._from_entry_or_model(creation, cache, loadable)
+            number = self._sessions.keep(creation.request, session, cache.take_use())
+        except BaseException:
+            cache.release()
+            raise
+        blame = loadable.fingerprint if loadable is not None else creation.source.fingerprint
+        return _Made(number, info, cache.reply, blame, cache.notices)
+
+    def _from_entry_or_model(
+        self, creation: _Creation, cache: SessionCache, loadable: Loadable | None
+    ) -> tuple[ResettableSession, SessionInfo, Loadable | None]:
+        for _ in range(MAX_ENTRIES):
+            if loadable is None:
+                break
+            try:
+                session, loaded = self._native(creation, loadable)
+            except BridgeError as error:
+                if not cache.load_failed(loadable, error):
+                    raise
+            else:
+                info = cache.loaded(loadable, loaded)
+                if info is not None:
+                    return session, info, loadable
+                session.close()
+            creation.stop.check()
+            loadable = cache.find(self._host_info, self._compiler_of(creation), creation.deadline)
+        else:
+            cache.release()
+        session, info = self._native(creation, None)
+        cache.made_without(info)
+        return session, info, None
+
+    def _native(self, creation: _Creation, loadable: Loadable | None) -> tuple[ResettableSession, SessionInfo]:
+        """Make it from the entry, or from the model. A death in there is booked on what is made."""
+        source, request = creation.source, creation.request
+        if loadable is None:
+            request.blame = {"fingerprint": source.fingerprint, "label": source.label}
+            paths = (source.path, *source.files) if source.path is not None else source.files
+            spec, model, values, files = creation.spec, source.data, creation.by_name, paths
+        else:
+            manifest = loadable.entry.manifest
+            entry = {"key": manifest.key, "id": manifest.id}
+            request.blame = {"fingerprint": loadable.fingerprint, "label": source.label, "entry": entry}
+            spec, model, values, files = loadable.spec(creation.spec), None, {}, loadable.files
+        session = self._sessions.create(
+            request,
+            creation.enter,
+            spec,
+            model,
+            values,
+            files=tuple(path for path in files if path is not None),
+            dynamic=creation.dynamic,
+            seed=creation.seed,
+            deadline=creation.deadline,
+        )
+        return session, session.info
+
+    def _cache(self, creation: _Creation, settings: CacheSettings, quarantined: frozenset[str]) -> SessionCache:
+        from qnnbridge_host.cache.lookup import SessionCache
+
+        progress = _progress(creation.request, creation.source.label)
+
+        def on_wait(seconds: float) -> None:
+            creation.stop.check()
+            progress("waiting", seconds)
+
+        return SessionCache(
+            creation.source,
+            creation.spec,
+            creation.initializers,
+            settings,
+            refused=quarantined,
+            on_wait=on_wait,
+            on_compile=lambda seconds: progress("compiling", seconds),
+        )
+
+    def _compiler_of(self, creation: _Creation) -> Compile:
+        def compile_entry(
+            store: Store,
+            key: str,
+            parts: Mapping[str, Any],
+            deadline: float | None,
+            on_progress: Callable[[float], None],
+        ) -> CacheEntry:
+            from qnnbridge_host.compile import entry
+            from qnnbridge_host.compile.jobs import CompilerInput
+
+            job = CompilerInput(creation.source, creation.spec, initializers=creation.initializers)
+            order = self._order(creation.request, creation.stop, creation.source, deadline, creation.budget_s)
+            return entry.build_entry(store, key, parts, job, order, on_progress)
+
+        return compile_entry
+
+    def _order(
+        self,
+        request: Request,
+        stop: StopSignal,
+        source: ModelSource,
+        deadline: float | None,
+        budget_s: float | None,
+    ) -> WorkOrder:
+        from qnnbridge_host.compile.worker import WorkOrder, worker_command
+
+        return WorkOrder(
+            command=worker_command(self._worker),
+            stop=stop,
+            request=request.id,
+            label=source.label,
+            fingerprint=source.fingerprint,
+            deadline=deadline,
+            budget_s=budget_s,
+            limits=self._hello.limits,
+        )
+
+    @property
+    def _hello(self) -> Hello:
+        if self._given_hello is None:
+            from qnnbridge_host.handshake import introduction
+
+            self._given_hello = introduction()
+        return self._given_hello
+
+    @property
+    def _host_info(self) -> HostInfo:
+        """What a compiled model depends on besides model and options. Waits for the engine."""
+        if self._info is None:
+            from qnnbridge_protocol.specs import HostInfo
+
+            engine, hello = self._sessions.engine, self._hello
+            told = engine.describe()
+            self._info = HostInfo(
+                pid=hello.pid,
+                machine=hello.machine,
+                python=hello.python,
+                executable=hello.executable,
+                qnnbridge=hello.qnnbridge,
+                platform=hello.platform,
+                generation=0,
+                startup_seconds=0.0,
+                versions={**hello.versions, **engine.versions()},
+                providers=tuple(told.get("providers", ())),
+                devices=tuple(told.get("devices", ())),
+                simulator=told.get("simulator"),
+                library_folder=told.get("library_folder"),
+            )
+        return self._info
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """A session that is kept. blame: the fingerprint to book a later death on."""
+
+    session: int
+    info: SessionInfo
+    cache: CacheReply
+    blame: str
+    notices: list[Notice]
+
+
+def model_and_tensors(
+    request: Request, spec: SessionSpec, described: Sequence[Any]
+) -> tuple[Any | None, tuple[Any, ...]]:
+    """The model, unless it is a file, and the values of the initializers in the order of their names."""
+    # A model that travels as bytes is the last buffer, behind the tensors.
+    count = len(request.buffers) - (spec.model_path is None)
+    model = request.buffers[count] if spec.model_path is None else None
+    values: tuple[Any, ...] = ()
+    if described or count:
+        from qnnbridge_protocol.values import Decoder
+
+        decoder = Decoder(request.buffers[:count])
+        values = tuple(decoder.value(item) for item in described)
+        decoder.finish()
+    if len(values) != len(spec.initializers) + len(spec.external_initializers):
+        raise ValueError(f"{len(values)} values of initializers")
+    return model, values
+
+
+def deadline_of(budget_s: Any) -> float | None:
+    """On `time.monotonic`, of a request that has just come."""
+    return time.monotonic() + float(budget_s) if budget_s else None
+
+
+def _compile_jobs(request: Request, described: Sequence[Mapping[str, Any]], folder: str) -> list[Any]:
+    """The jobs of a `model.compile`. Tensors come first, then the models without a path, in the order of the
+    jobs."""
+    from qnnbridge_host.compile.jobs import CompilerInput
+    from qnnbridge_host.model.refusals import refuse_compiled
+    from qnnbridge_protocol.specs import SessionSpec
+    from qnnbridge_protocol.values import Decoder
+
+    specs = [SessionSpec.from_wire(one["spec"]) for one in described]
+    count = len(request.buffers) - sum(spec.model_path is None for spec in specs)
+    models = iter(request.buffers[count:])
+    decoder = Decoder(request.buffers[:count])
+    jobs = []
+    for spec, one in zip(specs, described, strict=True):
+        data = bytes(next(models)) if spec.model_path is None else None
+        # First: to hash a model of gigabytes takes seconds.
+        refuse_compiled(spec.model_path if spec.model_path is not None else data or b"", COMPILE_COMMAND)
+        source = _open(spec.model_path, data, _data_folder(spec.config_entries, folder), None)
+        values = tuple(decoder.value(item) for item in one.get("initializers") or ())
+        jobs.append(CompilerInput(source, spec, embed=bool(one.get("embed")), initializers=values))
+    decoder.finish()
+    return jobs
+
+
+def _open(
+    path: str | None,
+    data: bytes | None,
+    folder: str,
+    settings: CacheSettings | None,
+    fingerprint: str | None = None,
+    files: Sequence[Sequence[Any]] = (),
+) -> ModelSource:
+    """Look at the model, with the hashes that the cache remembers.
+
+    Raises:
+        ModelChanged: it is not the one with the fingerprint.
+        OrtError: it cannot be read.
+    """
+    from qnnbridge_host.cache.memo import memo_of
+    from qnnbridge_host.model.source import ModelSource, open_again
+
+    memo = memo_of(settings)
+    given: str | bytes = path if path is not None else data or b""
+    if fingerprint is not None:
+        return open_again(given, folder, memo, fingerprint, files)
+    return ModelSource.open(given, folder, memo)
+
+
+def _cache_settings(told: Mapping[str, Any] | None) -> CacheSettings | None:
+    from qnnbridge_protocol.model_records import CacheSettings
+
+    return None if told is None else CacheSettings.from_wire(told)
+
+
+def _seed(told: Any) -> int | None:
+    return None if told is None else int(told)
+
+
+def _data_folder(config_entries: Mapping[str, str], folder: str) -> str:
+    """What paths inside of a model given as bytes count from."""
+    return os.path.join(folder, config_entries.get(EXTERNAL_DATA_FOLDER, ""))
+
+
+def _refuse_quarantined(source: ModelSource, quarantined: frozenset[str]) -> None:
+    if source.fingerprint in quarantined:
+        identity = source.identity
+        raise ModelQuarantined(
+            f"The model {source.label} is in quarantine.",
+            details={
+                "fingerprint": source.fingerprint,
+                "label": source.label,
+                "compiled": identity.compiled,
+                "files": [list(file) for file in identity.files],
+            },
+        )
+
+
+def _stop_signal(request: Request) -> StopSignal:
+    request.stopper = stop = StopSignal()
+    if request.withdrawn:  # before there was anything to be stopped
+        stop.stop()
+    return stop
+
+
+def _progress(request: Request, label: str) -> Callable[[str, float], None]:
+    def tell(stage: str, seconds: float) -> None:
+        request.emit({"event": "progress", "stage": stage, "seconds": seconds, "label": label})
+
+    return tell

@@ -1,0 +1,298 @@
+"""What the host says of models, of its cache and of compilations, and what it is told about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from qnnbridge_protocol.specs import NodeInfo, Placement
+from qnnbridge_protocol.wire_record import Record, record
+
+CacheState = Literal["hit", "miss", "off"]
+NoticeKind = Literal["cache", "model"]
+EntryFaultKind = Literal["crashed", "damaged", "differs", "foreign", "unloadable"]
+ProgressStage = Literal["waiting", "compiling", "validating"]
+DifferenceLevel = Literal["ok", "unusual", "wrong"]
+
+_NUMBER: Final = (int, float)
+_TEXT_OR_NONE: Final = (str, type(None))
+_NUMBER_OR_NONE: Final = (int, float, type(None))
+
+
+# --- the cache -------------------------------------------------------------------------------------------
+
+
+@record(frozen=True, repr=False, eq=False)
+class CacheSettings(Record):
+    """Where the cache is and what a session wants of it, as the application's environment says.
+
+    folder: absolute path of the whole cache. wanted: the application's word for this session, ``None`` leaves it to
+    the cache. enabled: unless the environment forbids it. max_bytes: of all entries together.
+    min_model_bytes: smaller models are not cached unless `wanted` is true.
+    problems: variables that say nothing usable, in words; their defaults are used.
+    load_only: nothing is compiled; a session that has no entry is made from its model.
+    """
+
+    folder: str
+    wanted: bool | None = None
+    enabled: bool = True
+    max_bytes: int = 10 * 1024**3
+    min_model_bytes: int = 16 * 1024
+    problems: tuple[str, ...] = ()
+    load_only: bool = False
+
+    def __post_init__(self) -> None:
+        self.check(load_only=bool)
+        self.check(folder=str, wanted=(bool, type(None)), enabled=bool, max_bytes=int, min_model_bytes=int)
+        object.__setattr__(self, "problems", tuple(str(problem) for problem in self.problems))
+
+
+@record(frozen=True, repr=False, eq=False)
+class CacheStatus(Record):
+    """What the cache did for a session.
+
+    state: "hit", loaded a compiled model of the cache; "miss", compiled into the cache, then loaded from there;
+    "off", made from the model itself. reason: why, in words. key: of the entry. compile_seconds: what compiling
+    took, now or then.
+    """
+
+    state: CacheState
+    reason: str = ""
+    key: str | None = None
+    compile_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        self.check(state=str, reason=str, key=_TEXT_OR_NONE, compile_seconds=_NUMBER_OR_NONE)
+
+    def __str__(self) -> str:
+        return f"{self.state}: {self.reason}" if self.reason else self.state
+
+
+@record(frozen=True, repr=False, eq=False)
+class CacheReply(Record):
+    """A `CacheStatus` as it travels, with what the application keeps beside it.
+
+    id: of the entry that was loaded. set_aside: number of entries that were set aside on the way.
+    problem: why the cache as a whole cannot be used, ``None`` if it can.
+    """
+
+    state: CacheState
+    reason: str = ""
+    key: str | None = None
+    compile_seconds: float | None = None
+    id: str | None = None
+    set_aside: int = 0
+    problem: str | None = None
+
+    def __post_init__(self) -> None:
+        self.check(state=str, reason=str, key=_TEXT_OR_NONE, compile_seconds=_NUMBER_OR_NONE)
+        self.check(id=_TEXT_OR_NONE, set_aside=int, problem=_TEXT_OR_NONE)
+
+    @property
+    def status(self) -> CacheStatus:
+        return CacheStatus(self.state, self.reason, self.key, self.compile_seconds)
+
+
+@record(frozen=True, repr=False, eq=False)
+class EntryFault(Record):
+    """A cache entry that the application saw kill a host: the host sets it aside.
+
+    key, id: of the entry, as PHASE named it. reason: the message of the crash.
+    """
+
+    key: str
+    id: str
+    fault: EntryFaultKind
+    reason: str
+
+    def __post_init__(self) -> None:
+        self.check(key=str, id=str, fault=str, reason=str)
+        if self.fault not in ("crashed", "damaged", "differs", "foreign", "unloadable"):
+            raise TypeError(f"no fault of an entry: {self.fault!r}")
+
+
+@record(frozen=True, repr=False, eq=False)
+class Notice(Record):
+    """A sentence for a person. kind: "cache" is said once in a process, "model" each time."""
+
+    kind: NoticeKind
+    text: str
+
+    def __post_init__(self) -> None:
+        self.check(kind=str, text=str)
+
+
+# --- models ----------------------------------------------------------------------------------------------
+
+
+@record(frozen=True, repr=False, eq=False)
+class ModelIdentity(Record):
+    """Which model a session was made from.
+
+    fingerprint: SHA-256 of the model with the files it names. label: what messages call it.
+    files: path, size in bytes and date in nanoseconds of each file, the model's own first.
+    compiled: it is an EPContext model.
+    """
+
+    fingerprint: str
+    label: str
+    files: tuple[tuple[str, int, int], ...] = ()
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        self.check(fingerprint=str, label=str, compiled=bool)
+        files = tuple((str(path), int(size), int(date)) for path, size, date in self.files)
+        object.__setattr__(self, "files", files)
+
+
+@record(frozen=True, repr=False, eq=False)
+class ModelDescription(Record):
+    """What a model file says without being loaded.
+
+    readable: it is an ONNX model that could be read; else the rest is empty. inputs: without initializers.
+    external: names of the files beside the model. operators: names of its operators, with their domain if that is
+    not ONNX's own.
+    """
+
+    model: ModelIdentity
+    readable: bool = True
+    inputs: tuple[NodeInfo, ...] = ()
+    outputs: tuple[NodeInfo, ...] = ()
+    initializers: tuple[str, ...] = ()
+    external: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, ModelIdentity):
+            object.__setattr__(self, "model", ModelIdentity.from_wire(self.model))
+        self.check(readable=bool)
+        for name in ("inputs", "outputs"):
+            nodes = (n if isinstance(n, NodeInfo) else NodeInfo.from_wire(n) for n in getattr(self, name))
+            object.__setattr__(self, name, tuple(nodes))
+        for name in ("initializers", "external", "operators"):
+            object.__setattr__(self, name, tuple(str(text) for text in getattr(self, name)))
+
+
+# --- compiling -------------------------------------------------------------------------------------------
+
+
+@record(frozen=True, repr=False, eq=False)
+class Difference(Record):
+    """Of one output over all inputs that were tried.
+
+    max_abs: largest difference. max_rel: the same divided by the largest magnitude of the reference; for integers
+    the fraction that differs. cosine: of both as vectors; ``None`` if one of them is all zeros. inputs: those with
+    the largest difference. remark: what is unusual or wrong, in words.
+    """
+
+    output: str
+    level: DifferenceLevel
+    max_abs: float
+    max_rel: float
+    cosine: float | None
+    inputs: str
+    remark: str | None = None
+
+    def __post_init__(self) -> None:
+        self.check(output=str, level=str, max_abs=_NUMBER, max_rel=_NUMBER, cosine=_NUMBER_OR_NONE)
+        self.check(inputs=str, remark=_TEXT_OR_NONE)
+
+
+@record(frozen=True, repr=False, eq=False)
+class Validation(Record):
+    """The comparison of a compiled model with the original on the CPU.
+
+    skipped: why it was not done, ``None`` if it was. tolerance: in words. seconds: it took.
+    """
+
+    differences: tuple[Difference, ...] = ()
+    tolerance: str = ""
+    skipped: str | None = None
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.check(tolerance=str, skipped=_TEXT_OR_NONE, seconds=_NUMBER)
+        found = (one if isinstance(one, Difference) else Difference.from_wire(one) for one in self.differences)
+        object.__setattr__(self, "differences", tuple(found))
+
+    @property
+    def worst(self) -> Difference | None:
+        """Of the output that differs most, measured against its own values."""
+        return max(self.differences, key=lambda one: (one.max_rel, one.max_abs), default=None)
+
+    @property
+    def max_abs(self) -> float:
+        """Of the `worst` output, as is `max_rel`: outputs of other sizes are not compared with each other."""
+        return self.worst.max_abs if self.worst is not None else 0.0
+
+    @property
+    def max_rel(self) -> float:
+        return self.worst.max_rel if self.worst is not None else 0.0
+
+    @property
+    def cosine(self) -> float | None:
+        """The worst one."""
+        return min((one.cosine for one in self.differences if one.cosine is not None), default=None)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The unusual differences, in words."""
+        return tuple(f"{one.output} ({one.inputs}): {one.remark}" for one in self.differences if one.remark)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "skipped": self.skipped,
+            "tolerance": self.tolerance,
+            "worst_output": self.worst.output if self.worst is not None else None,
+            "max_abs": self.max_abs,
+            "max_rel": self.max_rel,
+            "cosine": self.cosine,
+            "seconds": round(self.seconds, 3),
+            "outputs": [one.to_wire() for one in self.differences],
+        }
+
+
+@record(frozen=True, repr=False, eq=False)
+class CompileResult(Record):
+    """A compiled model in its place.
+
+    path: of the .onnx file, which a session opens. blob: of the context binary, ``None`` if embedded.
+    manifest: of the file that says what belongs together. source: name of the original.
+    placement: of the original's nodes; ``None`` if the compiler died before it could tell.
+    soc_model: what it was compiled for, ``None``: the chip of the host. versions: of what compiled it.
+    compile_seconds: inside of the compiler. seconds: all of it, with the starts of processes and the validation.
+    warnings: what one should know, in sentences.
+    """
+
+    path: str
+    blob: str | None
+    manifest: str
+    source: str
+    size_bytes: int
+    placement: Placement | None
+    soc_model: str | None
+    provider_options: Mapping[str, str]
+    versions: Mapping[str, str]
+    validation: Validation
+    compile_seconds: float
+    seconds: float
+    died_at_teardown: bool = False
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.check(path=str, blob=_TEXT_OR_NONE, manifest=str, source=str, size_bytes=int, soc_model=_TEXT_OR_NONE)
+        self.check(provider_options=Mapping, versions=Mapping, died_at_teardown=bool)
+        self.check(compile_seconds=_NUMBER, seconds=_NUMBER)
+        if not isinstance(self.placement, (Placement, type(None))):
+            object.__setattr__(self, "placement", Placement.from_wire(self.placement))
+        if not isinstance(self.validation, Validation):
+            object.__setattr__(self, "validation", Validation.from_wire(self.validation))
+        object.__setattr__(self, "warnings", tuple(self.warnings))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.to_wire(),
+            "validation": self.validation.to_json(),
+            "compile_seconds": round(self.compile_seconds, 3),
+            "seconds": round(self.seconds, 3),
+        }

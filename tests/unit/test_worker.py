@@ -1,0 +1,135 @@
+"""The client of a worker process: how it is started, and what becomes of it when it dies, hangs or is not wanted."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.compile.worker import Worker, WorkOrder, default_command, ticking, worker_command
+from qnnbridge_protocol.errors import Cancelled, DeadlineExceeded, HostStartFailed, WorkerDied
+
+SECONDS_FOR_ALL = 30.0
+
+HOST = (sys.executable, "-I", "-u", "-X", "utf8", "-m", "qnnbridge_host")
+DIES = (sys.executable, "-c", "import os; os._exit(7)")
+HANGS = (sys.executable, "-c", "import time; time.sleep(300)")
+
+
+def order(command: tuple[str, ...], **fields: Any) -> WorkOrder:
+    return WorkOrder(command, fields.pop("stop", StopSignal()), label="m.onnx", fingerprint="f" * 64, **fields)
+
+
+# --- the command line ---
+
+
+def test_a_worker_is_started_as_its_host_was() -> None:
+    argv = ["/py", "-I", "-m", "qnnbridge_host", "--parent", "1", "--worker", "[]"]
+    assert default_command(argv) == ("/py", "-I", "-m", "qnnbridge_host", "--parent", str(os.getpid()))
+    assert default_command(["/py", "-m", "h", "--parent=1"]) == ("/py", "-m", "h", "--parent", str(os.getpid()))
+    assert default_command(["/py", "fake.py", "--mine"]) == ("/py", "fake.py", "--mine")
+    assert default_command()[0] == sys.executable
+
+
+def test_a_command_that_is_given_has_the_last_word() -> None:
+    given = ["/usr/bin/qemu", "/py", "-m", "qnnbridge_host"]
+    assert worker_command(json.dumps(given)) == (*given, "--parent", str(os.getpid()))
+
+
+# --- being stopped ---
+
+
+def test_a_stop_calls_those_who_work_and_nobody_who_is_done() -> None:
+    stop, told = StopSignal(), []
+    with stop.calling(lambda: told.append("done")):
+        pass
+    with stop.calling(lambda: told.append("working")):
+        stop.check()
+        stop.stop()
+        stop.stop()
+    with stop.calling(lambda: told.append("late")):
+        pass
+    assert told == ["working", "late"]
+    with pytest.raises(Cancelled):
+        stop.check()
+
+
+# --- processes ---
+
+
+@pytest.mark.process
+def test_a_worker_answers_and_ends_well() -> None:
+    worker = Worker(order(HOST))
+    with worker.running():
+        reply = worker.call({"op": "session.close", "session": 0})
+        assert reply.header == {}
+        assert worker.versions["qnnbridge"]
+    assert worker.exit_code == 0
+
+
+@pytest.mark.process
+def test_a_worker_that_dies_is_told_with_its_raw_exit_code_and_its_model() -> None:
+    with pytest.raises(WorkerDied, match=r"compiles m\.onnx ended unexpectedly") as caught:
+        with Worker(order(DIES, request=41)).running():
+            pass
+    details = caught.value.details
+    assert (details["exit_code"], details["label"], details["request"]) == (7, "m.onnx", 41)
+    assert details["fingerprint"] == "f" * 64
+    assert caught.value.retry == "safe"
+
+
+@pytest.mark.process
+def test_a_worker_is_killed_when_its_request_is_withdrawn() -> None:
+    stop = StopSignal()
+    threading.Timer(0.2, stop.stop).start()
+    begun = time.monotonic()
+    worker = Worker(order(HANGS, stop=stop))
+    with pytest.raises(Cancelled):
+        with worker.running():
+            pass
+    assert time.monotonic() - begun < SECONDS_FOR_ALL
+    assert worker.exit_code is None
+
+
+@pytest.mark.process
+def test_a_worker_is_killed_at_the_deadline() -> None:
+    begun = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match=r"m\.onnx was not compiled within 0\.3 s") as caught:
+        with Worker(order(HANGS, deadline=time.monotonic() + 0.3, budget_s=0.3)).running():
+            pass
+    assert caught.value.state == "stopped"
+    assert time.monotonic() - begun < SECONDS_FOR_ALL
+
+
+def test_nothing_is_started_when_it_is_too_late_or_not_wanted() -> None:
+    stop = StopSignal()
+    stop.stop()
+    with pytest.raises(Cancelled):
+        with Worker(order(("/nowhere",), stop=stop)).running():
+            pass
+    with pytest.raises(DeadlineExceeded) as caught:
+        with Worker(order(("/nowhere",), deadline=time.monotonic())).running():
+            pass
+    assert caught.value.state == "not-started"
+
+
+def test_a_program_that_is_not_there_is_an_error_of_the_start() -> None:
+    with pytest.raises(HostStartFailed, match="could not be started"):
+        with Worker(order((os.path.join(os.sep, "nowhere", "python"),))).running():
+            pass
+
+
+def test_progress_is_told_at_once_and_again() -> None:
+    told: list[float] = []
+    with ticking(told.append, every_s=0.01):
+        deadline = time.monotonic() + SECONDS_FOR_ALL
+        while len(told) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert told[0] == 0.0
+    assert told == sorted(told)
