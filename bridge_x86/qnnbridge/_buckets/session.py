@@ -64,8 +64,8 @@ from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._run_options import RunOptions
     from qnnbridge._recipe import SessionRecipe
+    from qnnbridge._run_options import RunOptions
     from qnnbridge._supervision.deadlines import OnDeadline
     from qnnbridge_protocol.model_records import ModelDescription
 
@@ -148,7 +148,12 @@ class BucketedSession(InferenceSession):
         return open_session
 
     def _find_shapes(
-        self, plan: BucketPlan, model: ModelDescription, recipe: SessionRecipe, variants: Variants, deadline: float | None
+        self,
+        plan: BucketPlan,
+        model: ModelDescription,
+        recipe: SessionRecipe,
+        variants: Variants,
+        deadline: float | None,
     ) -> OutputShapes:
         fixed = recipe.spec.free_dimensions_by_name
         names = [node.name for node in model.outputs]

@@ -140,7 +140,9 @@ class Quarantine:
             if account.versions == self.versions and not self._expired(account)
         ]
 
-    def add(self, points: Points, *, exit_text: str = "", report: Path | str | None = None) -> QuarantineAccount | None:
+    def add(
+        self, points: Points, *, exit_text: str = "", report: Path | str | None = None
+    ) -> QuarantineAccount | None:
         """Book what a death adds to a model's account, or an acquittal takes off.
 
         Gives the account if it is in quarantine now.
@@ -313,7 +315,9 @@ def _decode(text: str) -> Accounts:
         )
         since = None if item["since"] is None else float(item["since"])
         names = {name: str(item[name]) for name in _NAMES}
-        accounts[names["id"]] = QuarantineAccount(**names, deaths=deaths, since=since, source=_source(item.get("source")))
+        accounts[names["id"]] = QuarantineAccount(
+            **names, deaths=deaths, since=since, source=_source(item.get("source"))
+        )
     return accounts
 
 

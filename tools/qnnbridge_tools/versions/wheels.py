@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from qnnbridge_host.model.release_table import is_backend
+from qnnbridge_host.model.releases import is_backend
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.doctor.library import read_library
 

@@ -44,7 +44,7 @@ class StepWork:
 def fix(
     source: Path, fingerprint: str, folder: Path, options: PrepareOptions, versions: Mapping[str, str]
 ) -> StepWork:
-    from qnnbridge._compiling.names import safe_stem
+    from qnnbridge_host.compile.jobs import safe_stem
 
     target = folder / MODELS / f"{safe_stem(source.stem)}.onnx"  # QNN does not find a binary with ".." in its name
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.model.native_path import native_path
+from qnnbridge_host.model.paths import native_path
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_protocol.specs import Placement

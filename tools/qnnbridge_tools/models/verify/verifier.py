@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge_host.model.guard import refuse_scanned
+from qnnbridge_host.model.refusals import refuse_scanned
 from qnnbridge_host.model.scan import ModelScan, scan_model
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import Placement
@@ -27,7 +27,7 @@ from qnnbridge_tools.models.verify.result import InputSetResult, TrapFound, Veri
 from qnnbridge_tools.models.verify.trying import Trial, TrialSet, try_on_qnn
 
 if TYPE_CHECKING:
-    from qnnbridge._compiling.compare import Tolerance
+    from qnnbridge_host.compile.compare import Tolerance
 
 COMMAND = "qnnbridge verify"
 BISECT_S = 60.0
@@ -93,8 +93,7 @@ def verify_model(
     how = how or VerifyOptions()
     path = files.existing_model(Path(source))
     scan = _scanned(path)
-    from qnnbridge._compiling.compare import TOLERANCES
-    from qnnbridge._compiling.validation import precision_of_operators
+    from qnnbridge_host.compile.compare import TOLERANCES, precision_of_operators
 
     files.weight_files(path, scan.external_files)
     given = input_sets.read_given([Path(one) for one in inputs], scan.inputs)
