@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -355,7 +356,7 @@ def test_the_interpreter_is_isolated_unbuffered_and_names_its_parent() -> None:
     command = host_command("/py", "--role", "compile")
     assert command[0] == "/py"
     assert command[1:9] == ["-I", "-u", "-X", "utf8", "-X", "faulthandler", "-m", "qnnbridge_host"]
-    assert command[9:] == ["--parent", str(os.getpid()), "--role", "compile"]
+    assert command[9:] == ["--parent", str(os.getpid()), "--worker", json.dumps(command[:9]), "--role", "compile"]
 
 
 @pytest.mark.process

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge_host.model.chips import chip_label, chip_of
-from qnnbridge_host.model.collector import EpContextNode
+from qnnbridge_host.model.collector import EpContextNode, ModelScan
 from qnnbridge_host.model.compatibility import CompiledTarget
 from qnnbridge_host.model.compatibility_check import Examination, HostTraits, examine
 from qnnbridge_host.model.context_files import Blob
-from qnnbridge_host.model.scan import ModelScan, scan_model
+from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import output

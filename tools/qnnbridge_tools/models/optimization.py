@@ -23,8 +23,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.manifest import manifest_path
-from qnnbridge_host.model.scan import ModelScan, scan_model
+from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 from qnnbridge_tools import output
 from qnnbridge_tools.arguments import Dimensions

@@ -17,8 +17,9 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import TracebackType
 from typing import Any
 
+from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.refusals import refuse_scanned
-from qnnbridge_host.model.scan import ModelScan, scan_model
+from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, OrtError
 from qnnbridge_tools.models.shared.cpu import require_models_extra
 

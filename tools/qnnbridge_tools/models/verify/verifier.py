@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.refusals import refuse_scanned
-from qnnbridge_host.model.scan import ModelScan, scan_model
+from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools.arguments import Dimensions
