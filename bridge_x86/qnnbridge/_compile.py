@@ -249,10 +249,15 @@ class Running:
         self._timeout_s = timeout_s
         self._deadline = deadline_after(timeout_s)
         self._request_id: list[int] = []
+        self._interrupted = False
         begun = time.monotonic()
         self._news = RequestNews(
             jobs[0].recipe.label,
-            lambda stage, _: on_progress(stage, time.monotonic() - begun) if on_progress is not None else None,
+            lambda stage, seconds: (
+                on_progress(stage, time.monotonic() - begun if seconds else 0.0)
+                if on_progress is not None
+                else None
+            ),
         )
         self._contexts = [
             CallContext("model.compile", job.recipe.label, "", job.recipe.options_hash, job.recipe.without_qnn)
@@ -280,14 +285,17 @@ class Running:
         except ModelQuarantined as refusal:
             raise self._in_full(refusal) from None
         except BridgeError as error:
+            if self._interrupted:
+                raise _interrupted() from None
             raise self._explained(process, error, request_id) from None
         return Compiled.from_wire(frame.header)
 
     def interrupt(self) -> None:
         """Have the host withdraw the work, which leaves nothing behind, and end it."""
+        self._interrupted = True
         process = self._host.supervisor.running
         if process is not None:
-            reason = Closed("The work was interrupted.")
+            reason = _interrupted()
             for request_id in self._request_id:
                 with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
                     process.channel.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
@@ -401,6 +409,10 @@ def _with_options(providers: Sequence[ProviderSpec], given: Mapping[str, str]) -
         ProviderSpec(QNN, {**provider.options, **given}) if provider.name == QNN else provider
         for provider in providers
     )
+
+
+def _interrupted() -> Closed:
+    return Closed("The work was interrupted.")
 
 
 def _no_time() -> DeadlineExceeded:

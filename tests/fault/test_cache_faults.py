@@ -324,9 +324,10 @@ def test_when_the_second_entry_is_bad_too_the_model_is_left_alone(
     built = tmp_path / "built"
     code = f"""
         import os
-        from qnnbridge_host.cache.entry import EntryManifest, FileRecord
+        from qnnbridge_host.cache.entry import EntryManifest
         from qnnbridge_host.model.source import hash_file
         from qnnbridge_host.compile import entry
+        from qnnbridge_host.model.manifest import FileRecord
 
         real = entry.build_entry
 
