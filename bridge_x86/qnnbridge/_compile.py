@@ -266,13 +266,16 @@ class Running:
 
     def run(self, how: Mapping[str, Any]) -> Compiled:
         supervisor = self._host.supervisor
+        self._news.stage = "compiling"  # until the host says otherwise
         self._news.report("compiling", 0.0)
         # Before: a known poison must not cost a start of the host. Behind: the first HELLO tells the versions.
         self._check_quarantine()
         try:
             process = supervisor.process(self._deadline)
         except DeadlineExceeded:
-            raise too_late(self._news, self._timeout_s) or _no_time() from None
+            late = too_late(self._news, self._timeout_s)
+            assert late is not None
+            raise late from None
         self._check_quarantine()
         request_id = self._request_id
         header, buffers = self._message(how)
@@ -413,7 +416,3 @@ def _with_options(providers: Sequence[ProviderSpec], given: Mapping[str, str]) -
 
 def _interrupted() -> Closed:
     return Closed("The work was interrupted.")
-
-
-def _no_time() -> DeadlineExceeded:
-    return DeadlineExceeded("The time was over before the host was ready.", details={"state": "not-started"})

@@ -45,6 +45,7 @@ class Request:
 def perform(request: Request, *, as_json: bool) -> bool:
     """Does it and prints what came of it. Whether something failed that did not end all of it."""
     options = _options(request)
+    _refuse_early(request, options)
     if request.share_weights:
         _bundle(request, options, as_json)
         return False
@@ -52,6 +53,18 @@ def perform(request: Request, *, as_json: bool) -> bool:
         _single(request, options, as_json)
         return False
     return _matrix(request, options, as_json)
+
+
+def _refuse_early(request: Request, options: dict[str, Any]) -> None:
+    """What can be said without a host: models that are compiled already, and outputs that cannot be."""
+    from qnnbridge_host.model.refusals import refuse_compiled
+    from qnnbridge_tools.compile.matrix import plan
+
+    for model in request.models:
+        refuse_compiled(model, "qnnbridge compile")
+    if len(request.models) == 1:
+        without_host = {name: value for name, value in options.items() if name != "host"}
+        plan(request.models, request.soc_models, request.output, **without_host)
 
 
 def _single(request: Request, options: dict[str, Any], as_json: bool) -> None:
