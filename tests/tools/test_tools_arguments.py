@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_host.model.scan import ModelScan
+from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_protocol.errors import OptionError, PlacementRefused
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import (
