@@ -57,6 +57,7 @@ def test_a_lock_has_one_holder_also_in_one_process(tmp_path: Path) -> None:
     second.release()
 
 
+@pytest.mark.process
 def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path: Path) -> None:
     process = other_process(tmp_path / "a.lock")
     try:
@@ -155,6 +156,7 @@ def test_nothing_goes_while_there_is_room(store: Store) -> None:
     assert shrink(store, 4 * size) == []
 
 
+@pytest.mark.process
 def test_what_is_in_use_stays_also_for_another_process(store: Store) -> None:
     fill(store, 3)
     mine = store.use(key_number(0))

@@ -227,6 +227,7 @@ def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.process
 def test_what_a_killed_process_left_is_swept(store: Store) -> None:
     put(store, KEY)
     code = """
@@ -259,6 +260,7 @@ def left_by_a_killed_user(store: Store, key: str) -> list[str]:
     return os.listdir(store.root / "uses" / key)
 
 
+@pytest.mark.process
 def test_the_next_user_clears_away_what_a_killed_one_left(store: Store) -> None:
     put(store, KEY)
     (left,) = left_by_a_killed_user(store, KEY)
@@ -268,6 +270,7 @@ def test_the_next_user_clears_away_what_a_killed_one_left(store: Store) -> None:
     use.release(remove=True)
 
 
+@pytest.mark.process
 def test_uses_of_an_entry_that_is_gone_are_swept(store: Store) -> None:
     put(store, KEY)
     with_use = store.use(KEY)

@@ -212,6 +212,7 @@ except CompiledModelRefused:
 """
 
 
+@pytest.mark.process
 @needs.linux
 @pytest.mark.parametrize("embedded", [False, True], ids=["2 GB of weights", "2 GB of context binary"])
 def test_a_file_of_2_gb_is_judged_in_half_a_second_and_100_mb(embedded: bool, tmp_path: Path) -> None:
@@ -329,6 +330,7 @@ def test_garbage_raises_nothing_but_the_typed_error(data: bytes) -> None:
             pass
 
 
+@pytest.mark.process
 def test_a_scan_loads_neither_onnx_nor_onnx_runtime() -> None:
     code = (
         "import sys; from qnnbridge_host.model.refusals import refuse_compiled; refuse_compiled(sys.argv[1], 'x');"

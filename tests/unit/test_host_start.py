@@ -24,6 +24,7 @@ def told_by(program: str) -> list[str]:
     return done.stderr.split()
 
 
+@pytest.mark.process
 def test_no_garbage_is_looked_for_while_the_host_imports() -> None:
     told = told_by(
         "import gc, runpy, sys, qnnbridge_host.main as host\n"
@@ -33,6 +34,7 @@ def test_no_garbage_is_looked_for_while_the_host_imports() -> None:
     assert told == ["False"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("fails", [False, True])
 def test_garbage_is_collected_again_when_the_engine_is_there_or_never_will_be(fails: bool) -> None:
     told = told_by(
@@ -48,6 +50,7 @@ def test_garbage_is_collected_again_when_the_engine_is_there_or_never_will_be(fa
     assert told == ["False", "True", "True", "True"]
 
 
+@pytest.mark.process
 def test_a_session_is_ready_without_what_only_runs_and_mistakes_need() -> None:
     told = told_by(
         "import sys, qnnbridge_host.main, qnnbridge_host.handlers, qnnbridge_host.server\n"
@@ -65,6 +68,7 @@ def test_a_session_is_ready_without_what_only_runs_and_mistakes_need() -> None:
     assert not {*for_lines, *for_values, "difflib"} & set(told)
 
 
+@pytest.mark.process
 def test_what_runs_need_is_loaded_behind_the_answer_that_a_session_is_there() -> None:
     told = told_by(
         "import sys, numpy\n"

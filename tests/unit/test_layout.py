@@ -105,17 +105,20 @@ def test_every_folder_of_a_package_can_be_imported(package: str) -> None:
 # --- the cost of an import -------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_the_errors_load_nothing_that_may_be_broken() -> None:
     """They have to work in a half-broken installation."""
     loaded = loaded_after("import qnnbridge_protocol.errors, qnnbridge_protocol.limits")
     assert not loaded & {*HEAVY, "msgpack", "psutil"}
 
 
+@pytest.mark.process
 def test_hello_can_be_said_before_anything_heavy_is_loaded() -> None:
     loaded = loaded_after("import qnnbridge_protocol.connection, qnnbridge_protocol.drivers.descriptors")
     assert not loaded & set(HEAVY)
 
 
+@pytest.mark.process
 @needs.a_host_python
 def test_the_host_introduces_itself_before_anything_heavy_is_loaded() -> None:
     loaded = loaded_after("import qnnbridge_host.main as main; main.introduction()")
@@ -123,6 +126,7 @@ def test_the_host_introduces_itself_before_anything_heavy_is_loaded() -> None:
     assert not loaded & {*HEAVY, "qnnbridge_host.server"}
 
 
+@pytest.mark.process
 @needs.a_host_python
 def test_what_takes_longer_than_hello_itself_is_loaded_behind_it() -> None:
     """Each of these takes longer to import than all that HELLO needs."""
@@ -130,6 +134,7 @@ def test_what_takes_longer_than_hello_itself_is_loaded_behind_it() -> None:
     assert not loaded & {"typing", "dataclasses", "inspect", "re", "argparse", "logging", "traceback", "ctypes"}
 
 
+@pytest.mark.process
 @needs.a_host_python
 def test_what_explains_deaths_is_loaded_when_the_host_has_said_hello() -> None:
     """Not for its start, which would wait for it, and not at its death, when there may be no descriptor left."""
@@ -175,6 +180,7 @@ def first_session(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[st
     return {name: said.split() for name, _, said in lines}
 
 
+@pytest.mark.process
 @needs.linux
 @needs.a_host_python
 def test_the_host_starts_before_the_application_loads_what_only_runs_need(
@@ -187,6 +193,7 @@ def test_the_host_starts_before_the_application_loads_what_only_runs_need(
         assert f"qnnbridge.{name}" not in loaded
 
 
+@pytest.mark.process
 @needs.linux
 @needs.a_host_python
 def test_numpy_is_loaded_while_the_host_makes_the_session(first_session: dict[str, list[str]]) -> None:
@@ -206,6 +213,7 @@ def test_what_is_refused_starts_no_host(tmp_path: Path) -> None:
         assert host.stats.generation == 0
 
 
+@pytest.mark.process
 def test_the_application_loads_no_model_library_and_no_terminal_library() -> None:
     loaded = loaded_after("import qnnbridge; qnnbridge.InferenceSession")
     assert "qnnbridge._remote_session" in loaded
@@ -237,16 +245,19 @@ def metadata(wheel: Path, name: str) -> str:
         return archive.read(f"qnnbridge-{version}.dist-info/{name}").decode()
 
 
+@pytest.mark.process
 def test_one_wheel_is_for_every_interpreter_and_machine(wheel: Path) -> None:
     assert wheel.name == f"qnnbridge-{qnnbridge_protocol.__version__}-py3-none-any.whl"
     assert "Root-Is-Purelib: true" in metadata(wheel, "WHEEL")
 
 
+@pytest.mark.process
 def test_the_wheel_holds_the_five_packages_and_nothing_else(wheel: Path) -> None:
     top_level = {name.partition("/")[0] for name in names_in(wheel)}
     assert top_level == {*SOURCES, f"qnnbridge-{qnnbridge_protocol.__version__}.dist-info"}
 
 
+@pytest.mark.process
 def test_the_wheel_holds_every_module_and_the_marks_for_type_checkers(wheel: Path) -> None:
     modules = {path.relative_to(SOURCES[package]).as_posix() for package, path in MODULES}
     held = names_in(wheel)
@@ -254,11 +265,13 @@ def test_the_wheel_holds_every_module_and_the_marks_for_type_checkers(wheel: Pat
     assert not [name for name in held if name.endswith((".pyc", ".so", ".pyd", ".dll"))]
 
 
+@pytest.mark.process
 def test_the_wheel_has_the_command_and_the_licence(wheel: Path) -> None:
     assert "qnnbridge = qnnbridge_tools.__main__:main" in metadata(wheel, "entry_points.txt")
     assert any(name.endswith("/licenses/LICENSE") for name in names_in(wheel))
 
 
+@pytest.mark.process
 def test_the_base_installation_has_no_model_library(wheel: Path) -> None:
     required = Parser().parsestr(metadata(wheel, "METADATA")).get_all("Requires-Dist") or []
     base = {line.partition(";")[0].split(">")[0].strip() for line in required if "extra ==" not in line}

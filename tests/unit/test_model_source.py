@@ -164,6 +164,7 @@ def test_it_travels_to_another_process(model: Path) -> None:
     assert pickle.loads(pickle.dumps(source)) == source
 
 
+@pytest.mark.process
 def test_importing_it_does_not_load_openssl() -> None:
     code = "import sys, qnnbridge_host.model.source; assert 'hashlib' not in sys.modules and '_hashlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -94,10 +94,6 @@ def test_every_relative_link_leads_to_a_file(page: Path) -> None:
     assert not missing
 
 
-# Not moved to the tools yet.
-NAMES_TO_COME = {"qnnbridge_tools.compile.matrix", "qnnbridge_tools.compile.matrix.plan"}
-
-
 def exists(dotted: str) -> bool:
     """Whether a dotted name is a module or a name in one."""
     module, _, name = dotted.rpartition(".")
@@ -116,4 +112,4 @@ def test_every_name_that_a_page_imports_exists(page: Path) -> None:
             if isinstance(node, ast.ImportFrom):
                 names |= {f"{node.module}.{alias.name}" for alias in node.names}
     missing = {name for name in names if name.startswith("qnnbridge") and not exists(name)}
-    assert missing - NAMES_TO_COME == set()
+    assert missing == set()

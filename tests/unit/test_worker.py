@@ -119,6 +119,7 @@ def test_nothing_is_started_when_it_is_too_late_or_not_wanted() -> None:
     assert caught.value.state == "not-started"
 
 
+@pytest.mark.process
 def test_a_program_that_is_not_there_is_an_error_of_the_start() -> None:
     with pytest.raises(HostStartFailed, match="could not be started"):
         with Worker(order((os.path.join(os.sep, "nowhere", "python"),))).running():
