@@ -103,7 +103,7 @@ class BridgeError(Exception):
         return (from_wire, (self.to_wire(),))
 
     def copy(self) -> BridgeError:
-        """The same error, without the traceback that keeps the frames of whoever raised it first alive."""
+        """The same error, without the traceback that keeps the frames of the first raise alive."""
         error = from_wire(self.to_wire())
         error.retry = self.retry
         return error

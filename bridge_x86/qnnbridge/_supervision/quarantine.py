@@ -2,7 +2,7 @@
 
 An account belongs to (model fingerprint, options, phase) under one set of versions of ONNX Runtime, QNN and the
 driver: other versions may have cured it. Two points within ten minutes put it in quarantine for a day, or until
-somebody clears it. The file is the truth: every change reads it, changes it and replaces it whole, so processes can
+the user clears it. The file is the truth: every change reads it, changes it and replaces it whole, so processes can
 share it without a lock (at worst one of two deaths in the same millisecond is lost). If it cannot be written, this
 process remembers by itself.
 

@@ -112,7 +112,7 @@ def _entry(store: Store, key: str) -> EntryFacts:
 def _in_use(store: Store, key: str) -> bool:
     try:
         return store.in_use(key)
-    except OSError:  # locks cannot be asked where nobody may write
+    except OSError:  # locks cannot be asked in a read-only folder
         return False
 
 

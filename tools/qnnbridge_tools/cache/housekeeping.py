@@ -1,4 +1,4 @@
-"""Checks the cache to the last byte, and removes from it: each entry under its lock, none that somebody uses."""
+"""Checks the cache to the last byte, and removes from it: each entry under its lock, none that is in use."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def verify(store: Store, entry: EntryFacts) -> Verified:
         if held is None:
             return Verified(entry, "busy")
     except OSError:
-        held = None  # a folder in which nobody may write: nobody changes it either
+        held = None  # a read-only folder: it does not change
     try:
         found = store.find(entry.key, fresh=True)
     except Damaged as damage:
@@ -58,7 +58,7 @@ def verify(store: Store, entry: EntryFacts) -> Verified:
 
 
 def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | None) -> Removed:
-    """Remove what nobody will miss: leftovers, what was set aside, hashes of files that are gone, what has not been
+    """Remove what is not needed: leftovers, what was set aside, hashes of files that are gone, what has not been
     used for `unused_s`, and what was used longest ago as far as the size demands it.
     """
     if not store.root.is_dir():

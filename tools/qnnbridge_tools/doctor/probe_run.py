@@ -1,7 +1,7 @@
 """The live probe's own process: ``python -m qnnbridge_tools.doctor.probe_run``, an order on its standard input.
 
 Everything that may hang or die happens below this process, and its state folder is a temporary one: what a probe
-kills is nobody's crash report and puts no model in quarantine. It prints one line of JSON when a stage begins and
+kills makes no crash report and puts no model in quarantine. It prints one line of JSON when a stage begins and
 one with the result.
 """
 
