@@ -39,62 +39,6 @@ _NO_SHAPE = "replace the operator before them from where on the shape is not kno
 _CALCULATING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod", "CumSum", "ReduceSum", "MatMul", "Sum"})
 
 
-def advise(
-    view: GraphView, verdicts: Sequence[NodeVerdict], costs: Sequence[Cost], notes: Sequence[Advice]
-) -> list[Advice]:
-    """Things to do, the most valuable first; objections of one kind are one thing.
-
-    Args:
-        notes: about the whole model. The value of a thing is found by trying: its nodes are put on QNN in a copy of
-            the answer, and the parts counted again.
-    """
-    kinds: dict[tuple[str, str, str], list[int]] = {}
-    for index, verdict in enumerate(verdicts):
-        if verdict.place in BAD:
-            kinds.setdefault(_kind(view, index, verdict), []).append(index)
-    places: list[NodePlace] = [verdict.place for verdict in verdicts]
-    now = len(parts_of(view, places))
-    found = list(notes)
-    largest = sorted(kinds.items(), key=lambda item: -len(item[1]))
-    for number, (_, nodes) in enumerate(largest):
-        tried = _would_join(view, places, nodes, now) if number < _MOST_TRIED else 0
-        found.append(_advice(view, verdicts, costs, nodes, tried))
-    return sorted(found, key=lambda one: (_ORDER[one.severity], -one.macs, -one.parts, -len(one.nodes)))
-
-
-def _kind(view: GraphView, index: int, verdict: NodeVerdict) -> tuple[str, str, str]:
-    if verdict.rule == "free-shape":
-        return verdict.rule, "", ""
-    return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix
-
-
-def _would_join(view: GraphView, places: Sequence[NodePlace], nodes: Sequence[int], now: int) -> int:
-    moved = list(places)
-    for index in nodes:
-        moved[index] = "qnn"
-    return now - len(parts_of(view, moved))
-
-
-def _advice(
-    view: GraphView, verdicts: Sequence[NodeVerdict], costs: Sequence[Cost], nodes: Sequence[int], parts: int
-) -> Advice:
-    first = verdicts[nodes[0]]
-    ops = list(dict.fromkeys(view.nodes[index].op for index in nodes))
-    count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
-    names = ", ".join(view.nodes[index].label for index in nodes[:_NAMED])
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    shown = ", ".join(ops[:_NAMED]) + (" and others" if len(ops) > _NAMED else "")
-    what = first.fix or f"Replace {shown}, or accept that it stays on the CPU"
-    return Advice(
-        what[0].upper() + what[1:] if not what.startswith("qnnbridge") else what,
-        f"{count} ({shown}): {first.reason}. In: {names}{more}",
-        tuple(nodes),
-        sum(costs[index].macs for index in nodes),
-        max(parts, 0),
-        first.place,
-    )
-
-
 def analyze_model(
     source: str | os.PathLike[str],
     *,
@@ -281,3 +225,59 @@ def _nodes_with_wide_integers(prediction: Prediction) -> list[int]:
         for node, verdict in zip(prediction.view.nodes, prediction.verdicts, strict=True)
         if verdict.place == "qnn" and node.op in _CALCULATING and node.made and node.made[0].type == "int64"
     ]
+
+
+def advise(
+    view: GraphView, verdicts: Sequence[NodeVerdict], costs: Sequence[Cost], notes: Sequence[Advice]
+) -> list[Advice]:
+    """Things to do, the most valuable first; objections of one kind are one thing.
+
+    Args:
+        notes: about the whole model. The value of a thing is found by trying: its nodes are put on QNN in a copy of
+            the answer, and the parts counted again.
+    """
+    kinds: dict[tuple[str, str, str], list[int]] = {}
+    for index, verdict in enumerate(verdicts):
+        if verdict.place in BAD:
+            kinds.setdefault(_kind(view, index, verdict), []).append(index)
+    places: list[NodePlace] = [verdict.place for verdict in verdicts]
+    now = len(parts_of(view, places))
+    found = list(notes)
+    largest = sorted(kinds.items(), key=lambda item: -len(item[1]))
+    for number, (_, nodes) in enumerate(largest):
+        tried = _would_join(view, places, nodes, now) if number < _MOST_TRIED else 0
+        found.append(_advice(view, verdicts, costs, nodes, tried))
+    return sorted(found, key=lambda one: (_ORDER[one.severity], -one.macs, -one.parts, -len(one.nodes)))
+
+
+def _kind(view: GraphView, index: int, verdict: NodeVerdict) -> tuple[str, str, str]:
+    if verdict.rule == "free-shape":
+        return verdict.rule, "", ""
+    return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix
+
+
+def _would_join(view: GraphView, places: Sequence[NodePlace], nodes: Sequence[int], now: int) -> int:
+    moved = list(places)
+    for index in nodes:
+        moved[index] = "qnn"
+    return now - len(parts_of(view, moved))
+
+
+def _advice(
+    view: GraphView, verdicts: Sequence[NodeVerdict], costs: Sequence[Cost], nodes: Sequence[int], parts: int
+) -> Advice:
+    first = verdicts[nodes[0]]
+    ops = list(dict.fromkeys(view.nodes[index].op for index in nodes))
+    count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    names = ", ".join(view.nodes[index].label for index in nodes[:_NAMED])
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    shown = ", ".join(ops[:_NAMED]) + (" and others" if len(ops) > _NAMED else "")
+    what = first.fix or f"Replace {shown}, or accept that it stays on the CPU"
+    return Advice(
+        what[0].upper() + what[1:] if not what.startswith("qnnbridge") else what,
+        f"{count} ({shown}): {first.reason}. In: {names}{more}",
+        tuple(nodes),
+        sum(costs[index].macs for index in nodes),
+        max(parts, 0),
+        first.place,
+    )

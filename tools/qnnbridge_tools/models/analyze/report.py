@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_tools import output
-from qnnbridge_tools.models.analyze.result import Analysis, GraphPlacement, shares_of, times, weight_text
+from qnnbridge_tools.models.analyze.result import Analysis, GraphPlacement, shares_of, times
 
 SCHEMA_VERSION = 1
 
@@ -111,7 +111,7 @@ def _pairs(analysis: Analysis, placed: GraphPlacement) -> list[tuple[str, str]]:
     work = f"{output.percent(shares.mac_share)} of {times(shares.macs)} multiplications"
     pairs.append(("work", work if shares.work_known else "not known before the sizes are fixed"))
     if shares.bytes:
-        on_npu = f"{weight_text(shares.bytes_on_qnn)} of {weight_text(shares.bytes)}"
+        on_npu = f"{output.size_text(shares.bytes_on_qnn)} of {output.size_text(shares.bytes)}"
         pairs.append(("weights", f"{on_npu} belong to nodes on the NPU"))
     return pairs
 

@@ -281,10 +281,3 @@ def times(number: int) -> str:
         if number >= limit:
             return f"{number / limit:.3g} {word}"
     return str(number)
-
-
-def weight_text(number: int) -> str:
-    for limit, unit in ((2**30, "GB"), (2**20, "MB"), (2**10, "KB")):
-        if number >= limit:
-            return f"{number / limit:.3g} {unit}"
-    return f"{number} bytes"

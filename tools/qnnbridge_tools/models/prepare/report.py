@@ -16,7 +16,6 @@ from qnnbridge_tools.models.shared.files import write_whole
 
 _SHOWN_CHANGES = 4
 _SHOWN_ROWS = 6
-_MIB = 1024 * 1024
 _OF_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#])")
 
 MANIFEST = "manifest.json"
@@ -49,10 +48,6 @@ def escaped(value: object) -> str:
     return _OF_MARKDOWN.sub(r"\\\1", output.visible(value))
 
 
-def _size_text(size: int) -> str:
-    return f"{size / _MIB:.1f} MiB" if size >= _MIB else f"{size / 1024:.0f} KiB"
-
-
 def _chips(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
     rows = []
     for chip in prepared.chips:
@@ -61,7 +56,7 @@ def _chips(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
             [
                 f"{chip_label(chip)} {product_of(chip)}".strip(),
                 _nodes(compiled, verified),
-                _size_text(sum(sizes.get(name, 0) for name in compiled.files))
+                output.size_text(sum(sizes.get(name, 0) for name in compiled.files))
                 if compiled is not None and compiled.files
                 else "not compiled",
                 _agreement(verified),
@@ -134,7 +129,8 @@ def _quantized(prepared: PreparedFolder) -> str:
         return (
             f"## Quantised\n\nWith {told.get('calibration_samples')} samples; against the float model on "
             f"{told.get('compared_samples')} {of}: worst cosine {_cosine(told.get('cosine'))}. "
-            f"{_size_text(told.get('bytes_before', 0))} became {_size_text(told.get('bytes_after', 0))}."
+            f"{output.size_text(told.get('bytes_before', 0))} became "
+            f"{output.size_text(told.get('bytes_after', 0))}."
         )
     return ""
 
@@ -181,7 +177,9 @@ def _problems(prepared: PreparedFolder) -> str:
 
 
 def _files(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
-    rows = [[name, _size_text(sizes.get(name, 0)), step.title] for step in prepared.steps for name in step.files]
+    rows = [
+        [name, output.size_text(sizes.get(name, 0)), step.title] for step in prepared.steps for name in step.files
+    ]
     return "## Files\n\n" + _table(["file", "size", "from"], rows) + "\n\nTheir hashes are in manifest.json."
 
 
