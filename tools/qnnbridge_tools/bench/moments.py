@@ -62,8 +62,9 @@ def starting(
 ) -> dict[str, list[float]]:
     """Seconds of each, in turns. The first turn warms the disk's cache and is not told.
 
-    spec: what the process without the bridge is to make, and no application is started. ``None``: all sessions run
-    on the CPU with all defaults, so with ONNX Runtime's own number of threads.
+    Args:
+        spec: What the process without the bridge is to make, and no application is started. ``None``: all
+            sessions run on the CPU with all defaults, so with ONNX Runtime's own number of threads.
     """
     subject = dataclasses.replace(subject, threads=0)
     works: dict[str, Callable[[], float]] = {

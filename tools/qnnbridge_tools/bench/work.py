@@ -151,8 +151,13 @@ class CallTimings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """crowds: calls a second by number of threads. starts, recovery_s: seconds of each try. load: of the machine,
-    before and behind, as far as the system tells."""
+    """All results of a bench.
+
+    Args:
+        crowds: Calls a second by number of threads.
+        starts, recovery_s: Seconds of each try.
+        load: Load of the machine before and after, where the system tells it.
+    """
 
     rows: list[CallTimings]
     crowds: dict[int, float]
@@ -167,7 +172,11 @@ class Measured:
 
 
 def perform(request: BenchRequest, say: Callable[[str], None]) -> Measured:
-    """say: gets a line for each step."""
+    """Measures calls, crowds, starts and recovery.
+
+    Args:
+        say: Gets a line for each step.
+    """
     if request.model is not None and not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
     _check_dimensions(request)

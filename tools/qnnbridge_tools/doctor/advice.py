@@ -87,7 +87,8 @@ def system_sdk(facts: Facts) -> tuple[str, str] | None:
 def host_machine(facts: Facts, python: tuple[int, int] | None = None) -> HostMachine | None:
     """The host as the version table looks at it; ``None`` for a machine type that no release is for.
 
-    python: of another interpreter of the computer's own machine type than the host's.
+    Args:
+        python: Version of another interpreter than the host's, of the computer's own machine type.
     """
     from qnnbridge_protocol.errors import OptionError
     from qnnbridge_tools.versions.machines import HostMachine, read_platform
@@ -185,7 +186,11 @@ def known_reasons(facts: Facts) -> dict[str, Reason]:
 
 
 def ort_requirement(facts: Facts, version: str, *, only_tried: bool = False) -> str:
-    """The onnxruntime that goes with a 2.x release, as pip wants it. only_tried: none of which nothing is known."""
+    """The onnxruntime that goes with a 2.x release, as pip wants it.
+
+    Args:
+        only_tried: Exclude versions that were never tried.
+    """
     from qnnbridge_tools.versions.fitness import NEWEST_ORT_TRIED, ort_bounds
 
     release = release_of(facts, version)
@@ -261,9 +266,15 @@ def own_environment(facts: Facts) -> Remedy:
 def install_version(
     facts: Facts, version: str | None, *, remove: str = "", words: str = "", only_tried: bool = False
 ) -> Remedy:
-    """Brings one onnxruntime-qnn version after what has to go first: 1.x and plain onnxruntime exclude each other,
-    2.x needs it. ``None``: says what would have to be different. remove: what else has to go. only_tried: as
-    `ort_requirement` has it."""
+    """Installs one onnxruntime-qnn after removing what excludes it.
+
+    A 1.x release and plain onnxruntime exclude each other, a 2.x release needs it.
+
+    Args:
+        version: ``None`` gives a remedy that says what would have to be different.
+        remove: Other distributions to remove.
+        only_tried: As `ort_requirement` has it.
+    """
     if version is None or is_managed(facts):
         return nothing_fits(facts) if version is None else own_environment(facts)
     others = f" {remove}" if remove else ""

@@ -345,7 +345,11 @@ _ORDER: Final = {code: index for index, code in enumerate(CATALOGUE)}
 
 
 def finding(code: str, title: str, *seen: str, fix: Remedy | str, notes: tuple[str, ...] = ()) -> Finding:
-    """A finding of the catalogue, with what is particular to this computer. fix: as a text, without a command."""
+    """A finding of the catalogue, with what is particular to this computer.
+
+    Args:
+        fix: As a text, without a command.
+    """
     entry = CATALOGUE[code]
     remedy = fix if isinstance(fix, Remedy) else Remedy(fix)
     shown = tuple(line for line in seen if line)

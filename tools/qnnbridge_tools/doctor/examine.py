@@ -34,7 +34,11 @@ class DoctorOptions:
 
 
 def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
-    """The exit code: 0 healthy, 1 degraded, 2 blocked. confirm: asks the user for a yes."""
+    """The exit code: 0 healthy, 1 degraded, 2 blocked.
+
+    Args:
+        confirm: Asks the user for a yes.
+    """
     if request.explain is not None:
         return _print_explanation(sys.stdin.read() if request.explain == "-" else request.explain, request.as_json)
     if request.order.dimensions:
@@ -118,8 +122,14 @@ def _print_explanation(text: str, as_json: bool) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fix:
-    """question: asked before. apply: does it for the first of the findings and says what it did. codes: of the
-    findings that it may mend; with a command also those whose own fix has it."""
+    """A repair that ``--fix`` offers.
+
+    Args:
+        codes: Findings that it may mend.
+        question: Asked before.
+        apply: Mends the first of the findings and says what it did.
+        command: Findings whose own fix has this command are mended, too.
+    """
 
     codes: tuple[str, ...]
     question: str

@@ -1,6 +1,6 @@
 """What a survey found out about a computer: the whole input of the checks, and what a snapshot holds.
 
-Plain data, so that a snapshot is these classes written as JSON (`facts_json`). Paths are in the form of the
+Plain data, so that a snapshot is these classes written as JSON (`snapshot`). Paths are in the form of the
 computer that they are of. Nothing here depends on what is wrong with that computer: judging is the checks' job.
 """
 
@@ -20,8 +20,15 @@ class Library:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Computer:
-    """system: "Windows", "Linux". machine: native type. processor, device: names, where the system tells them.
-    chip: Qualcomm's part name, arch: of its NPU (73 for V73), both ``None`` if no known chip is recognised."""
+    """A computer and its NPU.
+
+    Args:
+        system: "Windows" or "Linux".
+        machine: Native machine type.
+        processor: Its name, where the system tells it.
+        chip: Qualcomm's part name; ``None`` for an unknown chip.
+        arch: Hexagon version of its NPU, 73 for V73; ``None`` for an unknown chip.
+    """
 
     system: str
     machine: str
@@ -35,8 +42,12 @@ class Computer:
 class PythonReport:
     """What an interpreter says of itself.
 
-    platform: `sysconfig.get_platform`. machine: `platform.machine`, which onnxruntime-qnn believes. env_machine:
-    PROCESSOR_ARCHITECTURE. path: its `sys.path`. externally_managed: pip refuses to install into it (PEP 668).
+    Args:
+        platform: `sysconfig.get_platform`.
+        machine: `platform.machine`, which onnxruntime-qnn believes.
+        env_machine: PROCESSOR_ARCHITECTURE.
+        path: Its `sys.path`.
+        externally_managed: pip refuses to install into it (PEP 668).
     """
 
     executable: str
@@ -93,8 +104,13 @@ class Distribution:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnFile:
-    """A library of QNN. role: "provider", "backend", "prepare", "system", "stub", "skel", "catalog", "other".
-    arch: of stub, skel and catalog. in_catalog: of a skel, whether the catalog of its arch holds its hash."""
+    """A library of QNN.
+
+    Args:
+        role: "provider", "backend", "prepare", "system", "stub", "skel", "catalog", "other".
+        arch: Of stub, skel and catalog.
+        in_catalog: Of a skel, whether the catalog of its arch holds its hash.
+    """
 
     name: str
     role: str
@@ -124,10 +140,14 @@ class QnnSet:
 class Packages:
     """What an interpreter has installed.
 
-    runtime: folder of the module onnxruntime, runtime_package and runtime_version: which distribution its files say
-    that they are of. plugin: folder of the module onnxruntime_qnn. plugin_sdk: as that package says. loaded: the
-    folder whose QNN libraries are loaded, if that can be told. sets: all folders of QNN libraries in the packages.
-    runtime_folder_has_qnn: libraries of a 1.x onnxruntime-qnn lie in the folder of the module onnxruntime.
+    Args:
+        runtime: Folder of the module onnxruntime.
+        runtime_package, runtime_version: The distribution that the files of this module name.
+        plugin: Folder of the module onnxruntime_qnn.
+        plugin_sdk: QNN version that this package names.
+        loaded: The folder whose QNN libraries are loaded, if that can be told.
+        sets: All folders of QNN libraries in the packages.
+        runtime_folder_has_qnn: Whether libraries of a 1.x onnxruntime-qnn lie in the folder of onnxruntime.
     """
 
     distributions: tuple[Distribution, ...] = ()
@@ -162,11 +182,16 @@ class Packages:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interpreter:
-    """An interpreter that was found. sources: where ("registry", "PATH", "configured", "running").
+    """An interpreter that was found.
 
-    machine: of the file; ``None`` for a script. base, base_machine: of the program behind a virtual environment's
-    launcher on Windows. tag: for ``py -V:tag``. refusal: why it cannot be the host, as a finding's code; said: in
-    words; both empty if it can. qnn: version of its onnxruntime-qnn.
+    Args:
+        sources: Where it was found ("registry", "PATH", "configured", "running").
+        machine: Machine type of the file; ``None`` for a script.
+        base, base_machine: Path and machine type of the program behind a virtual environment's launcher on Windows.
+        tag: For ``py -V:tag``.
+        refusal: Why it cannot be the host, as a finding's code.
+        said: The refusal in words; both are empty if it can be the host.
+        qnn: Version of its onnxruntime-qnn.
     """
 
     path: str
@@ -189,8 +214,12 @@ class Interpreter:
 class HostFacts:
     """The interpreter that the host runs with, or why there is none.
 
-    path: empty if nothing was chosen. refusal: code of the finding, empty if it can be started. said: in words.
-    looked_at: what was tried. answer, death: what came of asking it.
+    Args:
+        path: Empty if nothing was chosen.
+        refusal: Code of the finding, empty if it can be started.
+        said: The refusal in words.
+        looked_at: The interpreters that were tried.
+        answer, death: The result of starting it.
     """
 
     path: str = ""
@@ -205,8 +234,14 @@ class HostFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Driver:
-    """The NPU's driver. status: "none", "ok", "disabled", "problem". problem: the device manager's number.
-    runtime: version of QNN in the driver (HtpUsrDrv). has_fastrpc: libcdsprpc is in its folder."""
+    """The NPU's driver.
+
+    Args:
+        status: "none", "ok", "disabled", "problem".
+        problem: The device manager's number.
+        runtime: Version of QNN in the driver (HtpUsrDrv).
+        has_fastrpc: Whether libcdsprpc is in its folder.
+    """
 
     status: str
     service: str | None = None
@@ -281,10 +316,13 @@ class SavedState:
 class DaemonFacts:
     """The daemon that applications of this user would find.
 
-    state: "none", "runs", "stale" (its file is there, it is not), "silent" (it is there and does not answer),
-    "untrusted" (others could use its folder). said, fix: in words, for all but the first two. version, pid: of one
-    that runs, or of the file. fits: whether applications of this version may use it. dies_with_us: whether a daemon
-    that is started by this process would be ended together with it.
+    Args:
+        state: "none", "runs", "stale" (its file is there, it is not), "silent" (it is there and does not
+            answer), "untrusted" (others could use its folder).
+        said, fix: In words, for all but the first two.
+        version, pid: Of one that runs, or of the file.
+        fits: Whether applications of this version may use it.
+        dies_with_us: Whether a daemon that is started by this process would be ended together with it.
     """
 
     state: str = "none"
@@ -319,8 +357,12 @@ class Stage:
 class ProbeResult:
     """What a live probe came to.
 
-    failed: the stage that failed, empty if all went well. error: name of its class, message, cause, fix, evidence.
-    skipped: why there was none. qnn_nodes, cpu_nodes: of the session. difference: largest, from the right numbers.
+    Args:
+        failed: The stage that failed, empty if all went well.
+        error: Name of the class of the error.
+        skipped: Why no probe was made.
+        qnn_nodes, cpu_nodes: Nodes of the session by where they run.
+        difference: The largest difference from the right numbers.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -347,9 +389,16 @@ class ProbeResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExaminedModel:
-    """The model of ``--model``. problem: of reading it. verdict: of a compiled one, "ok", "recompile recommended"
-    or "cannot run here", with reasons. dynamic: inputs whose dimensions are not fixed. free: these dimensions, as
-    ``--dim`` takes them. zero: tensors of no elements. is_folder: what does not exist as a file."""
+    """The model of ``--model``.
+
+    Args:
+        problem: Why it cannot be read.
+        verdict: For a compiled model "ok", "recompile recommended" or "cannot run here", with reasons.
+        dynamic: Inputs whose dimensions are not fixed.
+        free: These dimensions, as ``--dim`` takes them.
+        zero: Tensors of no elements.
+        is_folder: Whether the path is a folder.
+    """
 
     path: str
     exists: bool = True

@@ -33,8 +33,12 @@ class Effect(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do. words: a sentence, empty where the commands say it. commands: lines to copy, each one command for
-    the shells of that computer, in this order."""
+    """The fix of a finding.
+
+    Args:
+        words: A sentence; empty where the commands say it.
+        commands: Lines to copy in this order, each one command for the shells of that computer.
+    """
 
     words: str = ""
     commands: tuple[str, ...] = ()
@@ -46,7 +50,13 @@ class Remedy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """code: stable, `area.problem`. title: one clause, which the verdict can use. seen: evidence."""
+    """One thing that is wrong.
+
+    Args:
+        code: Stable name, `area.problem`.
+        title: One clause, which the verdict can use.
+        seen: Evidence.
+    """
 
     code: str
     severity: Severity

@@ -281,7 +281,11 @@ def ends_with_job(flags: int | None) -> bool:
 
 
 def look_for_daemon(job_flags: int | None) -> DaemonFacts:
-    """job_flags: limits of the job that this process is in, ``None`` if it is in none."""
+    """The daemon that applications of this user would find. Connects, never starts one.
+
+    Args:
+        job_flags: Limits of the Windows job that this process is in; ``None`` if it is in none.
+    """
     dies_with_us = ends_with_job(job_flags)
     try:
         from qnnbridge._daemon.discovery import existing_runtime_folder, runtime_folder

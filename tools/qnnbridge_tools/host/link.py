@@ -68,8 +68,12 @@ class Link:
 def reach(
     timeout_s: float = CONNECT_TIMEOUT_S, *, any_release: bool = False, start_with: Sequence[str] | None = None
 ) -> Link:
-    """The daemon of this user. any_release: also one that is too far from ours for anything but to be ended.
-    start_with: start one with these options where there is none, and wait for one that is just starting or leaving.
+    """The daemon of this user.
+
+    Args:
+        any_release: Also a daemon of a release that can only be ended.
+        start_with: Start one with these options where there is none, and wait for one that is just starting or
+            leaving.
 
     Raises `HostStartFailed` or `VersionMismatch` with a state in its details.
     """
@@ -178,8 +182,11 @@ def is_running() -> bool:
 
 
 def wait_for_end(timeout_s: float, instance: str = "") -> bool:
-    """Until no daemon lives any more; False if one still does then. instance: of the one that is meant: another may
-    take its place at once, started by an application that goes on working."""
+    """Waits until no daemon lives; False if one still does at the end.
+
+    Args:
+        instance: The daemon to wait for: an application that goes on working may start another one at once.
+    """
     end = time.monotonic() + timeout_s
     while is_running() and not replaced(instance):
         if time.monotonic() >= end:

@@ -61,7 +61,11 @@ def info(name: str, help_text: str, labels: Labels) -> Family:
 def summary(
     name: str, help_text: str, values: Iterable[tuple[Labels, Mapping[float, float | None]]], unit: str = ""
 ) -> Family:
-    """values: for each set of labels its quantiles; those that are not known are left out."""
+    """A family of type summary.
+
+    Args:
+        values: Quantiles for each set of labels; unknown ones are left out.
+    """
     samples = tuple(
         Sample("", {**labels, "quantile": number_text(quantile)}, value)
         for labels, quantiles in values
@@ -74,9 +78,12 @@ def summary(
 def histogram(
     name: str, help_text: str, buckets: Sequence[tuple[float, int]], total: float, count: int, unit: str = ""
 ) -> Family:
-    """buckets: upper bound and how many lie at or below it, rising. The infinite one is added, with all of them.
+    """A family of type histogram, with the infinite bucket added.
 
     The format wants all of a histogram to agree, so the count is never less than the last bucket.
+
+    Args:
+        buckets: Upper bounds, rising, each with the number of values at or below it.
     """
     finite = [(bound, number) for bound, number in buckets if math.isfinite(bound)]
     count = max([count, *(number for _, number in buckets)])
@@ -153,7 +160,11 @@ _MODEL_COLUMNS: Final[Columns[ModelFigures]] = (
 
 
 def metrics_text(document: Mapping[str, Any], onlooker: int | None = None) -> str:
-    """The whole text for a status document, with the line that ends it. onlooker: the process that only asks."""
+    """The whole text for a status document, with the line that ends it.
+
+    Args:
+        onlooker: The process that only asks.
+    """
     figures = read_figures(document)
     if onlooker is not None:
         figures = figures.without_client(onlooker)

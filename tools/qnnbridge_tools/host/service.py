@@ -42,7 +42,14 @@ ON_WINDOWS: Final = os.name == "nt"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServiceCommand:
-    """program: the interpreter that runs the daemon. arguments: of it. user: as Windows writes it, DOMAIN\\name."""
+    """The command that a service manager runs.
+
+    Args:
+        program: The interpreter that runs the daemon.
+        arguments: Arguments of the interpreter.
+        environment: Variables of qnnbridge that the service needs.
+        user: As Windows writes it, DOMAIN\\name.
+    """
 
     program: str
     arguments: tuple[str, ...]
@@ -51,7 +58,11 @@ class ServiceCommand:
 
 
 def this_computer(options: Sequence[str], windows: bool) -> ServiceCommand:
-    """windows: for Task Scheduler. Made on another system, program and user are words to be replaced."""
+    """The command for this computer; made on another system, program and user are placeholders.
+
+    Args:
+        windows: For Task Scheduler.
+    """
     if windows and not ON_WINDOWS:
         program = r"C:\path\to\pythonw.exe"
     elif not windows and ON_WINDOWS:
@@ -109,7 +120,11 @@ def task_file(service: ServiceCommand) -> bytes:
 
 
 def task_instructions(path: str = "") -> str:
-    """path: where the file was written; empty if it was printed."""
+    """How to use the file.
+
+    Args:
+        path: Where the file was written; empty if it was printed.
+    """
     lines = ["To have Windows start the daemon when you log in, and again if it dies:"]
     if not path:
         lines.append(f"  qnnbridge host service --task-scheduler --output {FILE_NAME}")
@@ -171,7 +186,11 @@ _PLAIN_WORD: Final = re.compile(r"[A-Za-z0-9_\-./:=+,@]+")
 
 
 def unit_text(service: ServiceCommand, another_runs_code: int) -> str:
-    """another_runs_code: the exit code of a daemon that found another one, which starting again cannot change."""
+    """The text of the unit.
+
+    Args:
+        another_runs_code: Exit code of a daemon that found another one; a restart cannot change that.
+    """
     # In the arguments $ begins a variable, in the program's path it does not.
     command = " ".join((quoted(service.program), *(quoted(word).replace("$", "$$") for word in service.arguments)))
     lines = [
@@ -200,7 +219,11 @@ def unit_text(service: ServiceCommand, another_runs_code: int) -> str:
 
 
 def unit_instructions(path: str = "") -> str:
-    """path: where the file was written; empty if it was printed."""
+    """How to use the file.
+
+    Args:
+        path: Where the file was written; empty if it was printed.
+    """
     folder = "~/.config/systemd/user"
     put = (
         f"mkdir -p {folder} && cp {path} {folder}/{UNIT_NAME}"
@@ -231,7 +254,11 @@ def quoted(word: str) -> str:
 def give_service_file(
     options: Sequence[str], *, systemd: bool, task_scheduler: bool, output: Path | None, another: int
 ) -> None:
-    """The file on stdout or in `output`, what to do with it on stderr. another: see `systemd_unit.unit_text`."""
+    """The file on stdout or in `output`, what to do with it on stderr.
+
+    Args:
+        another: Exit code of a daemon that found another one (`unit_text`).
+    """
     if systemd and task_scheduler:
         raise OptionError("--systemd and --task-scheduler are for different systems.", fix="Give one of them.")
     for_windows = task_scheduler or (ON_WINDOWS and not systemd)

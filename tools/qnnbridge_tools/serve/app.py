@@ -77,9 +77,13 @@ CONTROL_BYTES = 1024**2
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """timeout_s: for one request, from its last byte on; ``None`` for none. most_bytes: of one request.
+    """Limits of the service.
 
-    threads: requests in the host at once. queue: that wait for them.
+    Args:
+        timeout_s: Seconds for one request, from its last byte on; ``None`` for no limit.
+        most_bytes: Largest size of one request.
+        threads: Requests in the host at once.
+        queue: Requests that wait for a thread.
     """
 
     timeout_s: float | None
@@ -89,7 +93,12 @@ class ServiceLimits:
 
 
 class InferenceService:
-    """control: whether clients may load and unload models. figures: the daemon's, if there is one."""
+    """The endpoints as methods.
+
+    Args:
+        control: Whether clients may load and unload models.
+        figures: Asks the daemon for its status document; ``None`` for a private host.
+    """
 
     def __init__(
         self,

@@ -39,9 +39,13 @@ class WantedOutput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InferRequest:
-    """id: to be echoed; ``None`` if there was none. outputs: ``None`` for all of the model's.
+    """A request, read.
 
-    binary: how outputs are sent of which nothing else is said. timeout_s: what the client grants; ``None``: any.
+    Args:
+        id: Echoed in the reply; ``None`` if the request has none.
+        outputs: ``None`` for all outputs of the model.
+        binary: Default form of the outputs.
+        timeout_s: Seconds that the client grants; ``None`` for no limit.
     """
 
     id: str | None
@@ -63,7 +67,13 @@ def header_length(text: str | None, size: int) -> int | None:
 
 
 def read_request(body: memoryview, json_size: int | None) -> InferRequest:
-    """json_size: how many bytes of the body are JSON; all if ``None``. Raises `Refused`."""
+    """Reads the body of an inference request.
+
+    Args:
+        json_size: Bytes of the body that are JSON; ``None`` for all.
+
+    Raises `Refused`.
+    """
     document = _object(read_json(body if json_size is None else body[:json_size]), "The request")
     binaries = _Binaries(body[len(body) if json_size is None else json_size :])
     inputs = tuple(_input(entry, binaries) for entry in _list(document, "inputs", required=True) or ())
@@ -239,7 +249,13 @@ class InferReply:
 
 
 def infer(model: ServedModel, request: InferRequest, deadline: float | None) -> InferReply:
-    """deadline: by `time.monotonic`. Raises `Refused` and the errors of `qnnbridge.errors`."""
+    """Runs the model for one request.
+
+    Args:
+        deadline: Time of `time.monotonic`; ``None`` for no limit.
+
+    Raises `Refused` and the errors of `qnnbridge.errors`.
+    """
     wanted = _wanted(model.contract, request)
     feed = {}
     for given in request.inputs:

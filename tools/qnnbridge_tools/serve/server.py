@@ -80,7 +80,7 @@ def check_exposure(address: Address, token_file: Path | None) -> None:
     if not address.loopback and token_file is None:
         raise OptionError(
             f"{address.host} can be reached from other machines, and there is no token.",
-            cause="Everybody in the network could use the models.",
+            cause="Every machine in the network could use the models.",
             fix="Give --token-file FILE, or serve this machine only: --http 127.0.0.1:8000.",
         )
 

@@ -85,8 +85,10 @@ class GivenTensor:
 class Contract:
     """What can be fed to a model and asked of it.
 
-    inputs: required ones first, in the model's order, then initializers that may be fed. required: how many are.
-    unnamed: outputs that the protocol cannot carry, with their ONNX type.
+    Args:
+        inputs: Required ones first, in the model's order, then initializers that may be fed.
+        required: How many are.
+        unnamed: Outputs that the protocol cannot carry, with their ONNX type.
     """
 
     inputs: Mapping[str, TensorSpec]

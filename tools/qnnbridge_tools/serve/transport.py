@@ -41,7 +41,10 @@ class Workers:
     ) -> Result:
         """`do`, dropped if its turn has not come at the deadline (`time.monotonic`) or when the client is gone.
 
-        A job that has begun is always waited for: it knows its deadline itself. gone: returns when the client is.
+        A job that has begun is always waited for: it knows its deadline itself.
+
+        Args:
+            gone: Returns when the client is.
         """
         future = self._submit(job)
         result = asyncio.wrap_future(future)
@@ -202,7 +205,11 @@ def check_encoding(encoding: str | None) -> str | None:
 
 
 def unpack(data: memoryview, most: int, take: Callable[[int], None]) -> bytes:
-    """The body of which `data` is the compressed form. take: called with the size of each part as it is made."""
+    """The body of which `data` is the compressed form.
+
+    Args:
+        take: Called with the size of each part as it is made.
+    """
     parts: list[bytes] = []
     total = at = members = 0
     unpacker = None

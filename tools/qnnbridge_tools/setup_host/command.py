@@ -65,7 +65,7 @@ def setup_host(
 
         if not (dry_run or yes) and (as_json or not sys.stdin.isatty()):
             raise OptionError(
-                "Nobody can be asked here whether to go on.",
+                "This command cannot ask here whether to go on.",
                 fix="Add --yes, or --dry-run to see what would be done.",
             )
         facts = _facts(system_sdk, chip)

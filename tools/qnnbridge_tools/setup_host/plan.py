@@ -253,7 +253,7 @@ def default_folder() -> Path:
 def make_plan(
     options: SetupOptions, surroundings: Surroundings, asker: Callable[[str], PythonTraits | str] = ask
 ) -> SetupPlan:
-    """Raises the errors of `failures`, `HostNotFound` and `OptionError`."""
+    """Raises the errors of `environment`, `HostNotFound` and `OptionError`."""
     folder = (options.folder or default_folder()).expanduser().absolute()
     _check_path(folder, surroundings)
     check_free(folder, replace=options.replace)

@@ -32,10 +32,14 @@ HEXAGONS: Final = tuple(sorted({chip.arch for chip in CHIPS}))
 class HostMachine:
     """Where a host would run. What is ``None`` is unknown, and is then not held against a release.
 
-    platform: of the interpreter that would run the host. computer: what the computer really is, as
-    `qnnbridge._launch.computer_machine` names it. python: of that interpreter. system_sdk: the QNN version of the
-    installed NPU driver, as in "2.40". hexagon: of the NPU, 73 for V73. ort: the version of onnxruntime that it
-    shall work with. glibc: of a Linux computer.
+    Args:
+        platform: Of the interpreter that would run the host.
+        computer: What the computer really is, as `qnnbridge._launch.computer_machine` names it.
+        python: Of that interpreter.
+        system_sdk: The QNN version of the installed NPU driver, as in "2.40".
+        hexagon: Of the NPU, 73 for V73.
+        ort: The version of onnxruntime that it shall work with.
+        glibc: Of a Linux computer.
     """
 
     platform: Platform

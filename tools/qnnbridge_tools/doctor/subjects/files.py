@@ -43,8 +43,11 @@ def qnn_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def survey_set(machine: Machine, folder: str, *, complete: bool) -> QnnSet | None:
-    """``None`` for a folder without any. complete: also read what takes long (versions inside of large files of
-    Linux, hashes of the skels)."""
+    """``None`` for a folder without any.
+
+    Args:
+        complete: Also read what takes long (versions inside of large files of Linux, hashes of the skels).
+    """
     names = [name for name in machine.names(folder) if role_of(name) is not None]
     if not names:
         return None
