@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from qnnbridge_tools.exec_program.running import Program, environment_for, run_program
+from qnnbridge_tools.exec_command import Program, environment_for, run_program
 
 if __name__ == "__main__":
     program = Program(None, sys.argv[2:], script=sys.argv[1])

@@ -12,12 +12,12 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import crashes, reporting, run, session_report
+from qnnbridge_tools import exec_command as exec_program
 from qnnbridge_tools.bench import command as bench
 from qnnbridge_tools.cache import command as cache
 from qnnbridge_tools.compile import command as compiling
 from qnnbridge_tools.demo import command as demo
 from qnnbridge_tools.doctor import command as doctor
-from qnnbridge_tools.exec_program import command as exec_program
 from qnnbridge_tools.host import command as host
 from qnnbridge_tools.models import commands as models
 from qnnbridge_tools.serve import command as serving

@@ -1,4 +1,4 @@
-"""What commands print on stdout: tables, pairs of label and text, JSON; and what happens if stdout takes no more.
+"""The output of commands on stdout: tables, pairs of label and text, JSON; and the handling of a lost stdout.
 
 On a terminal rich draws tables; piped output is plain aligned text, because `grep` and `awk` read it. Names
 that come from model files are shown with control characters escaped: a terminal would obey them. A full disk is

@@ -47,7 +47,7 @@ class TensorSummary:
 
 
 def summarize(value: Any) -> TensorSummary:
-    """Of any value that a session gives: arrays, types that numpy cannot name, sequences, maps, None."""
+    """Summary of any output of a session: arrays, types that numpy cannot name, sequences, maps, None."""
     if isinstance(value, np.ndarray):
         return _of_array(value, str(value.dtype) if value.dtype != object else "string")
     if isinstance(value, (list, tuple)):
@@ -205,7 +205,7 @@ class RunResult:
 
     @property
     def later_median_s(self) -> float | None:
-        """Of the runs after the first, which pays for what is done only once."""
+        """Median of the runs after the first, which includes one-time work."""
         return statistics.median(self.runs_s[1:]) if len(self.runs_s) > 1 else None
 
     @property

@@ -67,7 +67,7 @@ def installed_text(info: HostInfo) -> str:
 
 
 def host_pairs() -> list[tuple[str, str]]:
-    """What the default host says of itself, or why there is none. Starts a host and ends it."""
+    """The report of the default host, or why there is none. Starts a host and ends it."""
     try:
         from qnnbridge import Host
 
@@ -105,7 +105,7 @@ def placement_text(placement: Placement) -> str:
 
 
 def device_text(placement: Placement) -> str:
-    """What computed the QNN nodes."""
+    """The device that computed the QNN nodes."""
     if placement.known and not placement.qnn_nodes:
         return "CPU of the host"
     name = "HTP simulator on the CPU, not an NPU" if placement.simulator else "NPU"

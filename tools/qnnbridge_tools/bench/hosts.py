@@ -148,7 +148,7 @@ class Rig:
 
     @property
     def pids(self) -> list[int]:
-        """Of all processes that compute."""
+        """Ids of all processes that compute."""
         return [*(host.info.pid for host in self.hosts), self.direct.pid]
 
     def contenders(self, subject: Subject) -> tuple[list[Contender], Callable[[], None]]:
@@ -217,7 +217,7 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
 
 
 def specification(session: InferenceSession) -> dict[str, Any]:
-    """What the host was asked to make: the process without a bridge makes the same."""
+    """The spec of the session in the host: the process without a bridge makes the same."""
     return session._remote.recipe.spec.to_wire()
 
 

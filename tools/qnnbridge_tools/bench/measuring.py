@@ -78,7 +78,7 @@ def race(
 
 
 def summary(rounds: Sequence[Sequence[int]]) -> Timing:
-    """From nanoseconds, round by round."""
+    """The timing of nanoseconds, round by round."""
     everything = sorted(time_ns for times in rounds for time_ns in times)
     medians = [statistics.median(times) for times in rounds]
     # Of the rounds, not of all calls: a round that something else ran in counts as one, not as all its calls.

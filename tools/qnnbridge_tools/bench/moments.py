@@ -1,4 +1,4 @@
-"""What happens once: starting, and coming back after the host was killed. Nothing here is pinned or warm."""
+"""Single events: starts, and recovery after a killed host. Nothing here is pinned or warm."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _same(python: str, spec: dict[str, Any]) -> float:
 
 
 def _told(command: list[str]) -> float:
-    """From the start of a process to its first word."""
+    """Seconds from the start of a process to its first output."""
     begin = time.perf_counter()
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     with child:

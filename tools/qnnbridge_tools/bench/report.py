@@ -1,4 +1,4 @@
-"""What `qnnbridge bench` tells: tables for a person, and one document for a program."""
+"""The report of `qnnbridge bench`: tables, a JSON document, a page with a chart."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _start_rows(measured: Measured) -> list[tuple[str, ...]]:
 
 
 def notes(measured: Measured) -> list[str]:
-    """What limits a comparison of these numbers with others."""
+    """Limits of a comparison of these numbers with others."""
     said = []
     noisy = [f"{row.name} {way}" for row in measured.rows for way in WAYS if row.timings[way].noise > NOISY]
     if noisy:

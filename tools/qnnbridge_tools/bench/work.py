@@ -1,4 +1,4 @@
-"""What is measured: the models of this package in several sizes, or the user's own model."""
+"""The work of `qnnbridge bench`: measures the models of this package in several sizes, or the user's model."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ CROWDS = (1, 2, 4, 8)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Effort:
-    """How long it may take. starts: fresh processes of each kind. kills: hosts that are ended."""
+    """The effort of a bench. starts: fresh processes of each kind. kills: hosts that are ended."""
 
     sizes: Sequence[str]
     rounds: int
@@ -220,7 +220,7 @@ def _performed(request: BenchRequest, say: Callable[[str], None]) -> Measured:
 def _subjects(
     request: BenchRequest, rig: Rig
 ) -> tuple[list[tuple[str, Subject]], Placement | None, dict[str, Any] | None]:
-    """What to measure by name; of the user's model where it runs and how its session is made, too."""
+    """The subjects by name; for the user's model also its placement and the spec of its session."""
     if request.model is None:
         ours = [(name, adding(SIZES[name])) for name in request.effort.sizes]
         return [*ours, ("convnet", convolving())], None, None
@@ -256,7 +256,7 @@ def _crowds(rig: Rig, subject: Subject, effort: Effort) -> dict[int, float]:
 
 
 def _load() -> float | None:
-    """Of the last minute; not every system knows it."""
+    """Load of the last minute; ``None`` where the system does not tell."""
     if sys.platform == "win32":
         return None
     try:

@@ -37,7 +37,7 @@ class TextLine:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LineAnswer:
-    """What the model says of one line; ``sure`` is the probability of what it found."""
+    """The model's answer for one line; ``sure`` is its probability."""
 
     upside_down: bool
     sure: float
@@ -71,7 +71,7 @@ def model_input(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 
 
 def answer_of(probabilities: npt.NDArray[Any]) -> LineAnswer:
-    """From the model's output, the probabilities of 0 and of 180 degrees."""
+    """Reads the model's output, the probabilities of 0 and of 180 degrees."""
     upright, turned = (float(p) for p in probabilities.reshape(-1))
     return LineAnswer(upside_down=turned > upright, sure=max(upright, turned))
 

@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_to
 
 
 def _refused(error: BridgeError, as_json: bool) -> int:
-    """As all commands end."""
+    """Ends as all commands do."""
     if os.environ.get("QNNBRIDGE_DEBUG", "") not in ("", "0"):
         traceback.print_exc()
     print(f"Error: {error}", file=sys.stderr)

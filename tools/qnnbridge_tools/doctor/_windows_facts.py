@@ -1,4 +1,4 @@
-"""What only Windows can tell: registry, devices, drives. A question that fails is answered with nothing."""
+"""Questions that only Windows answers: registry, devices, drives. A failed question gives an empty answer."""
 
 from __future__ import annotations
 

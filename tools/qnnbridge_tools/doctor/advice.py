@@ -1,4 +1,4 @@
-"""What fixes are made of: command lines to copy, the version that fits this host, the commands that install it.
+"""The parts of fixes: command lines to copy, the version that fits this host, the commands that install it.
 
 Pure functions of facts and version table. No fix names a release that the next examination would refuse: a
 QNN newer than the system's, a wheel that does not exist for the interpreter, a chip that it does not know.
@@ -168,7 +168,7 @@ def release_of(facts: Facts, version: str) -> Release | None:
 
 
 def known_reasons(facts: Facts) -> dict[str, Reason]:
-    """What is known against the installed pair of onnxruntime and onnxruntime-qnn, by the table's codes."""
+    """Known faults of the installed onnxruntime and onnxruntime-qnn, by the table's codes."""
     packages, machine = facts.host_packages, host_machine(facts)
     version = packages.version(QNN) if packages else None
     release = release_of(facts, version) if version else None
@@ -256,7 +256,7 @@ def is_managed(facts: Facts, path: str | None = None) -> bool:
 
 
 def own_environment(facts: Facts) -> Remedy:
-    """In place of pip, where that refuses."""
+    """The fix where pip refuses to install."""
     return set_up_host(
         facts,
         "This Python belongs to the system, and pip must not install into it: make an environment for the host.",
@@ -308,7 +308,7 @@ def reinstall(facts: Facts) -> Remedy:
 
 
 def after_removal(facts: Facts, folder: str | None, version: str | None) -> Remedy:
-    """Like `install_version`, for a folder in which others have left files that pip does not know."""
+    """`install_version` for a folder with files that pip does not know."""
     if version is None or is_managed(facts):
         return nothing_fits(facts) if version is None else own_environment(facts)
     lines = [f"-m pip uninstall -y onnxruntime {QNN}"]
@@ -408,7 +408,7 @@ def setup_lines(facts: Facts, *, plain_folder: bool = False, python: str | None 
 
 
 def nothing_fits(facts: Facts) -> Remedy:
-    """What would have to be different, if another Python or another driver is enough."""
+    """Says which Python or driver would make a release fit."""
     machine = host_machine(facts)
     from qnnbridge_tools.versions.view import advice
 
@@ -423,7 +423,7 @@ def nothing_fits(facts: Facts) -> Remedy:
 
 
 def _pythons(facts: Facts) -> set[tuple[int, int]]:
-    """Of the interpreters that an environment for the host could be made of."""
+    """Versions of the interpreters that an environment for the host can be made of."""
     usable = ("", "host.packages-missing")
     # A script such as pyenv's only stands for a Python, which may not be there.
     found = {python_of(facts, one.path) for one in facts.interpreters if one.refusal in usable and one.machine}

@@ -102,7 +102,7 @@ def _print(report: Report, as_json: bool) -> None:
 
 
 def _mend(report: Report, as_json: bool, confirm: Callable[[str], bool]) -> None:
-    """What is said here goes to stderr with a JSON document, so that this stays one."""
+    """Prints to stderr beside a JSON document, so that stdout holds one document."""
 
     for line in apply_fixes(report, lambda question: sys.stdin.isatty() and confirm(question)):
         print(line, file=sys.stderr if as_json else sys.stdout)
@@ -161,7 +161,7 @@ def _prune_cache(_found: Finding) -> str:
 
 
 def _set_up_host(found: Finding) -> str:
-    """With the options that the finding's own fix gives it; what else that fix has is left to the user."""
+    """Runs `setup-host` with the options of the finding's own fix; the user runs its other commands."""
     lines = found.remedy.commands
     own = next((line for line in lines if line.startswith(SETUP_HOST)), SETUP_HOST)
     said = _run_command(*own.split()[1:])

@@ -1,4 +1,4 @@
-"""What a survey found out about a computer: the whole input of the checks, and what a snapshot holds.
+"""The facts about a computer: the whole input of the checks, and the content of a snapshot.
 
 Plain data, so that a snapshot is these classes written as JSON (`snapshot`). Paths are in the form of the
 computer that they are of. Nothing here depends on what is wrong with that computer: judging is the checks' job.
@@ -40,7 +40,7 @@ class Computer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PythonReport:
-    """What an interpreter says of itself.
+    """The self-description of an interpreter.
 
     Args:
         platform: `sysconfig.get_platform`.
@@ -138,7 +138,7 @@ class QnnSet:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Packages:
-    """What an interpreter has installed.
+    """The packages of an interpreter.
 
     Args:
         runtime: Folder of the module onnxruntime.
@@ -172,7 +172,7 @@ class Packages:
 
     @property
     def qnn_sdk(self) -> str | None:
-        """Of the QNN that would be loaded, as its libraries say, else as the package says."""
+        """Version of the QNN that would be loaded: by its libraries, else by the package."""
         return (self.loaded_set.sdk if self.loaded_set else None) or self.plugin_sdk
 
     @property
@@ -301,7 +301,7 @@ class Crash:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SavedState:
-    """What qnnbridge remembers. quarantined: names of models. cache_damaged: entries that cannot be used."""
+    """The state that qnnbridge keeps. quarantined: names of models. cache_damaged: unusable entries."""
 
     quarantined: tuple[str, ...] = ()
     crashes: tuple[Crash, ...] = ()
@@ -355,7 +355,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What a live probe came to.
+    """The result of a live probe.
 
     Args:
         failed: The stage that failed, empty if all went well.

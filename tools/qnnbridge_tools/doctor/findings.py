@@ -23,7 +23,7 @@ class Severity(enum.IntEnum):
 
 
 class Effect(enum.Enum):
-    """What a blocking fault does to an application that just tries."""
+    """The effect of a blocking fault on an application that just tries."""
 
     UNUSABLE = "The NPU cannot be used"
     SILENT_CPU = "Sessions would silently run on the CPU"

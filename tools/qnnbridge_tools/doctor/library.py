@@ -1,4 +1,4 @@
-"""Of which machine type and version a library is, read from the file without loading it, on any computer.
+"""Machine type and version of a library, read from the file without loading it, on any computer.
 
 Windows libraries carry a version resource. QNN's Linux libraries carry their build as a text (``v2.51.0.2609...``)
 somewhere in the file; finding it means reading the file, 0.1 s for the largest.

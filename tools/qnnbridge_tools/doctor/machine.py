@@ -75,7 +75,7 @@ class Machine(Protocol):
     def size(self, path: str) -> int | None: ...
 
     def names(self, folder: str) -> Sequence[str]:
-        """What is in a folder, sorted."""
+        """The names in a folder, sorted."""
 
     def data(self, path: str, limit: int) -> bytes | None:
         """The first `limit` bytes of a file."""
@@ -84,10 +84,10 @@ class Machine(Protocol):
         """In hexadecimal."""
 
     def library(self, path: str, *, version: bool) -> Library | None:
-        """What a program or library is; ``None`` for another file. `version` may mean reading all of it."""
+        """A program or library; ``None`` for another file. `version` may read all of the file."""
 
     def real_path(self, path: str) -> str:
-        """Where links lead to; the path itself where there are none."""
+        """The path with its links resolved."""
 
     def is_store_alias(self, path: str) -> bool: ...
 
@@ -101,7 +101,7 @@ class Machine(Protocol):
     def is_network(self, path: str) -> bool: ...
 
     def cache(self, folder: str) -> CacheContents:
-        """What the cache of compiled models in that folder holds."""
+        """The contents of the cache of compiled models in that folder."""
 
     def daemon(self) -> DaemonFacts:
         """The daemon that applications would use: looked for and asked, never started."""
@@ -120,7 +120,7 @@ class Machine(Protocol):
     # --- programs ---
 
     def running(self) -> PythonReport:
-        """What the interpreter of this process says of itself."""
+        """The report of this process's interpreter."""
 
     def ask(self, python: str) -> PythonReport | StartFailure:
         """Start an interpreter as the host is started and let it tell of itself."""

@@ -229,7 +229,7 @@ class RealMachine:
 
 
 def _what_is_wrong(store: Store, key: str) -> str:
-    """With an entry of the cache, as far as its manifest and the sizes of its files tell; empty if nothing."""
+    """The fault of a cache entry by its manifest and file sizes; empty without one."""
     from qnnbridge_host.cache.files import Damaged
 
     try:
@@ -255,7 +255,7 @@ def _read_library(path: str, version: bool) -> Library | None:
 
 
 def answer_of(told: dict[str, object]) -> PythonReport:
-    """What `tell` printed. Raises `LookupError` or `TypeError` for something else."""
+    """Reads the output of `tell`. Raises `LookupError` or `TypeError` for other output."""
     path = told["path"]
     if not isinstance(path, list):
         raise TypeError("path")
@@ -303,7 +303,7 @@ def look_for_daemon(job_flags: int | None) -> DaemonFacts:
 
 
 def _ask_daemon(found: Discovery, folder: str, dies_with_us: bool) -> DaemonFacts:
-    """Of a daemon that has left its file: does it answer?"""
+    """Asks a daemon that has written its file whether it answers."""
     from qnnbridge_tools.host import link
 
     def facts(state: str, version: str, said: str = "", fix: str = "", fits: bool = True) -> DaemonFacts:

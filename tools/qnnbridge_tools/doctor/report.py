@@ -29,7 +29,7 @@ _MORE: Final = "(less detail than there is: qnnbridge doctor --json shows all)"
 
 
 class Detail(enum.IntEnum):
-    """Of a finding: its code; title and commands; what to do in words and one line of evidence more; everything."""
+    """The shown part of a finding: code; title and commands; also the words of the fix and some evidence; all."""
 
     CODE = 0
     LINE = 1
@@ -48,13 +48,13 @@ class Screen:
         return cls(min(max(size.columns, LEAST_WIDTH), MOST_WIDTH), max(size.lines, LEAST_HEIGHT))
 
     def lines(self, text: str) -> int:
-        """How many it takes: a terminal breaks what is longer than itself."""
+        """Number of lines on the screen: a terminal breaks longer ones."""
         return sum(max(1, -(-len(line) // self.width)) for line in text.splitlines())
 
 
 @dataclasses.dataclass(slots=True)
 class _Layout:
-    """What is shown how. dense: without empty lines. healthy: "whole" lines, "cut" ones, or their "names"."""
+    """The form of the report. dense: without empty lines. healthy: "whole" lines, "cut" ones, or their "names"."""
 
     details: list[Detail]
     dense: bool = False
@@ -75,7 +75,7 @@ def report_text(report: Report, screen: Screen | None = None) -> str:
 
 
 def _steps(count: int) -> Iterator[Callable[[_Layout], None]]:
-    """What to leave out, one after another: the details of later findings first."""
+    """The reductions in their order: details of later findings first."""
     later = range(count - 1, 0, -1)
     yield lambda layout: setattr(layout, "dense", True)
     yield lambda layout: setattr(layout, "healthy", "cut")

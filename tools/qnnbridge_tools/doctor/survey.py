@@ -37,7 +37,7 @@ _NOBODY: Final = PythonReport("", "0.0", "", "", "", "", "", ())
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SurveyOptions:
-    """What the user asks for. quick: no hashing, no live probe. backend: the application's backend_path."""
+    """Options of a survey. quick: no hashing, no live probe. backend: the application's backend_path."""
 
     host_python: str | None = None
     model: str | None = None

@@ -1,4 +1,4 @@
-"""What an interpreter says of itself.
+"""Describes the running interpreter.
 
 Run as a script by the interpreter that is asked, so it imports nothing of ours and works on every Python that
 could be found (3.6 and newer). Prints one line of JSON in ASCII."""
@@ -33,7 +33,7 @@ def tell() -> "dict[str, object]":  # as a text: a Python that is older must not
 
 
 def _is_externally_managed() -> bool:
-    """As pip finds it out: a virtual environment is the user's own."""
+    """The test that pip makes. A virtual environment is never managed externally."""
     if sys.prefix != getattr(sys, "base_prefix", sys.prefix):
         return False
     return os.path.isfile(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))

@@ -1,4 +1,4 @@
-"""What the commands of `qnnbridge host` do: through `link` to the daemon, and the result as text or JSON.
+"""The work of the commands of `qnnbridge host`: asks the daemon through `link`, shows text or JSON.
 
 Each runs within `reporting.work`, so errors are just raised.
 """
@@ -155,7 +155,7 @@ def logs(count: int, follow: bool, path_only: bool) -> None:
 
 
 def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
-    """Its status, and whether it was started here and not by another process at the same time."""
+    """The status of the daemon, and whether this process started it."""
     from qnnbridge._daemon.start import Starting
 
     deadline = time.monotonic() + START_TIMEOUT_S
@@ -169,8 +169,11 @@ def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
 
 
 def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
-    """What there was, in the end. The new daemon is there before the old one is told to go, and waits at the lock:
-    applications that go on working start one themselves, without these options, as soon as theirs is gone."""
+    """The status documents of the daemons that ended.
+
+    The new daemon starts before the old one stops, and waits at the lock: applications that go on working start a
+    daemon without these options as soon as theirs is gone.
+    """
     from qnnbridge._daemon.start import TAKE_OVER, Starting
 
     patience_s = drain_s + END_GRACE_S + START_TIMEOUT_S
@@ -198,8 +201,11 @@ def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
 
 
 def _its_turn(successor: Starting, ended: str, deadline: float) -> Outcome | None:
-    """What became of it; "waiting" again if one that an application has started was quicker. ended: the instance
-    that was before."""
+    """The outcome of the new daemon; "waiting" if an application started another one first.
+
+    Args:
+        ended: The instance that was before.
+    """
     while True:
         another = link.replaced(ended)
         outcome = successor.wait(min(deadline, time.monotonic() + TURN_LOOK_S))
@@ -212,7 +218,7 @@ def _its_turn(successor: Starting, ended: str, deadline: float) -> Outcome | Non
 
 
 def _stop(drain_s: float) -> dict[str, Any]:
-    """What there was. Returns when the daemon has ended; raises `HostError` if it does not."""
+    """The last status document. Returns when the daemon has ended; raises `HostError` if it does not."""
     with link.reach_soon(PATIENCE_S, any_release=True) as daemon:
         document = daemon.status()
         daemon.stop(drain_s)
@@ -235,7 +241,7 @@ def _tell_started(document: dict[str, Any], started: bool, as_json: bool) -> Non
 
 
 def _stopped_text(figures: Figures) -> str:
-    """What ended, in one sentence."""
+    """One sentence about the daemon that ended."""
     others = [client for client in figures.clients if client.sessions]  # not those that only ask
     ended = [f"The daemon, pid {figures.daemon.pid}, has ended"]
     if figures.host.running:

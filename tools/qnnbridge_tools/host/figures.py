@@ -130,7 +130,7 @@ class Figures:
 
     @property
     def calls_per_s(self) -> float:
-        """Of all clients, also of those that have left meanwhile."""
+        """The rate of all clients, including those that have left."""
         told = self.totals.calls_per_s
         return sum(client.calls_per_s for client in self.clients) if told is None else told
 

@@ -78,7 +78,7 @@ def model_state(model: ModelFigures) -> str:
 
 
 def host_text(host: HostFigures) -> str:
-    """What the NPU host is and how it fares, in one line."""
+    """The NPU host in one line."""
     if not host.running:
         return "not running; starts with the first session" if not host.generation else "not running"
     return f"pid {host.pid}, memory {size_text(host.rss_bytes)}; {host_kind(host)}"
@@ -118,7 +118,7 @@ def sessions_text(figures: Figures) -> str:
 
 
 def duration(seconds: float) -> str:
-    """For a person: 42 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
+    """A duration as text: 42 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"

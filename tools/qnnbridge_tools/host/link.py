@@ -205,7 +205,7 @@ def replaced(instance: str) -> bool:
 
 
 def left_behind() -> Discovery | None:
-    """What a daemon that runs, or that was killed, has written for applications."""
+    """The discovery file of a running or killed daemon."""
     from qnnbridge._daemon.discovery import existing_runtime_folder, read_discovery
 
     folder = existing_runtime_folder()

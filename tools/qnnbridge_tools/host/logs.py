@@ -22,8 +22,8 @@ _BLOCK_BYTES: Final = 64 << 10
 
 
 def log_path() -> Path:
-    """Where the daemon that runs, or was killed, says that it writes: it may have been started with other folders.
-    Else where one that is started now would."""
+    """The log that the running or killed daemon names: it may use other folders. Else the log of a daemon that
+    starts now."""
     from qnnbridge_daemon.logs import log_file
 
     with contextlib.suppress(BridgeError):
@@ -81,7 +81,7 @@ def _lines(data: bytes) -> list[str]:
 
 
 class Follower:
-    """What is added to a log from now on, line by line, also in the file that replaces it.
+    """The lines that are added to a log from now on, also in the file that replaces it.
 
     Begins at the end of the file as it is when this is made. A last line without its end is kept back.
     """
@@ -103,7 +103,7 @@ class Follower:
         return [line.decode("utf-8", "replace").removesuffix("\r") for line in whole]
 
     def _rest_of_the_old_ones(self) -> bytes:
-        """What was added before the file was rotated away, and all of those that came and went since."""
+        """The rest of the rotated file, and all of the files that were rotated since."""
         newer: list[Path] = []
         for file in rotated_files(self._path)[1:]:
             if self._identity is not None and _identity(file) == self._identity:

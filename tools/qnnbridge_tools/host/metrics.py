@@ -108,13 +108,13 @@ def text_of(families: Iterable[Family]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Of a label's value or a help text. What UTF-8 cannot hold (half a surrogate pair) becomes a question mark."""
+    """A label's value or help text, escaped. Half a surrogate pair becomes a question mark."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def number_text(value: float) -> str:
-    """As the format writes it: integers without a point, floats with one, also those of ``le`` and ``quantile``."""
+    """A number in the format: integers without a point, floats with one, also in ``le`` and ``quantile``."""
     if isinstance(value, int):
         return str(value)
     if math.isnan(value):
@@ -209,7 +209,7 @@ def _host(figures: Figures) -> Iterator[Family]:
 
 
 def _versions(versions: Mapping[str, str]) -> dict[str, str]:
-    """As labels: their names have letters, digits and underscores only."""
+    """Versions as labels, whose names have letters, digits and underscores only."""
     return {"".join(c if c.isascii() and c.isalnum() else "_" for c in name): v for name, v in versions.items()}
 
 

@@ -17,7 +17,7 @@ import typer
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonOptions:
-    """What was given; ``None``: nothing was. The fields are the options."""
+    """The given options of a daemon; ``None`` for absent ones."""
 
     python: Annotated[
         str | None, typer.Option(metavar="PYTHON", help="Interpreter of the NPU host that the daemon runs.")
@@ -63,8 +63,10 @@ class DaemonOptions:
         return self.words()
 
     def words(self) -> list[str]:
-        """For the daemon's command line, which is read in another working folder. Raises `OptionError` for a size
-        or a time that is none."""
+        """The words of the daemon's command line, which is read in another working folder.
+
+        Raises `OptionError` for an invalid size or time.
+        """
         from qnnbridge._daemon.start import from_anywhere
         from qnnbridge_tools.arguments import check_seconds
 

@@ -109,12 +109,12 @@ _SETTINGS: Final = (
 
 
 def task_text(service: ServiceCommand) -> str:
-    """For stdout."""
+    """The task as ASCII text for stdout."""
     return '<?xml version="1.0"?>\n' + _body(service).encode("ascii", "xmlcharrefreplace").decode("ascii") + "\n"
 
 
 def task_file(service: ServiceCommand) -> bytes:
-    """For a file."""
+    """The task as UTF-16 for a file."""
     text = '<?xml version="1.0" encoding="UTF-16"?>\n' + _body(service) + "\n"
     return text.replace("\n", "\r\n").encode("utf-16")
 

@@ -35,7 +35,7 @@ class ProbedStats(Protocol):
 
 
 class ProbedHost(Protocol):
-    """What is used of `qnnbridge.Host`."""
+    """The used part of `qnnbridge.Host`."""
 
     def ping(self, timeout: float = ...) -> float: ...
 

@@ -1,4 +1,4 @@
-"""What is answered when a request cannot be served: status, words, headers.
+"""The answers to requests that cannot be served: status, text, headers.
 
 `Refused` is what this package raises for faults of the request itself; every other error gets its status here. The
 words never hold a stack trace or the host's output: evidence stays with the crash report on this machine. Pure.

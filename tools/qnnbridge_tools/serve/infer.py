@@ -56,7 +56,7 @@ class InferRequest:
 
 
 def header_length(text: str | None, size: int) -> int | None:
-    """What ``Inference-Header-Content-Length`` says of a body of this size; ``None`` without it."""
+    """The value of ``Inference-Header-Content-Length`` for a body of this size; ``None`` without the header."""
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or len(text) > 18 or int(text) > size:
@@ -223,7 +223,7 @@ def _shown(value: Any) -> str:
 
 
 class Session(Protocol):
-    """What is used of `qnnbridge.InferenceSession`."""
+    """The used part of `qnnbridge.InferenceSession`."""
 
     def run(
         self, output_names: Any, input_feed: Any, *, timeout: float | None = None, borrow: bool = False

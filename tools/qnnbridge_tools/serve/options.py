@@ -1,4 +1,4 @@
-"""What the command line of `qnnbridge serve` names: the address, the token's file, the models. Loads nothing."""
+"""The command line of `qnnbridge serve`, read: address, token, model files. Loads no model."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Where = Literal["daemon", "private"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServeSessionOptions:
-    """What all models are loaded with; as for `qnnbridge run`."""
+    """The options that all models are loaded with."""
 
     providers: tuple[str, ...]
     provider_options: dict[str, str]
@@ -278,7 +278,7 @@ class Repository:
 
     @staticmethod
     def _retire(leased: _Leased | None) -> Loaded | None:
-        """What is to be closed now, outside the lock; ``None`` if the last lease will do it."""
+        """The model to close now, outside the lock; ``None`` if the last lease closes it."""
         if leased is None:
             return None
         leased.retired = True

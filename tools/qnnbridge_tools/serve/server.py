@@ -200,7 +200,7 @@ def _say(text: str) -> None:
 
 
 def quiet_warnings() -> None:
-    """What sessions warn of is in the line that tells of the model, and in the log."""
+    """Silences warnings of sessions: the line about the model and the log have them."""
     from qnnbridge import CacheWarning, CpuFallbackWarning
 
     warnings.simplefilter("ignore", CpuFallbackWarning)

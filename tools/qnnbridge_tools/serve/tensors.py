@@ -83,7 +83,7 @@ class GivenTensor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Contract:
-    """What can be fed to a model and asked of it.
+    """The inputs and outputs of a served model.
 
     Args:
         inputs: Required ones first, in the model's order, then initializers that may be fed.
@@ -161,7 +161,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 def to_value(given: GivenTensor, declared: TensorSpec) -> Array | Typed:
-    """What a session is fed with. Its fixed sizes are checked by the session. Raises `Refused`."""
+    """The value to feed. The session checks fixed sizes. Raises `Refused`."""
     where = f"Input {given.name!r}"
     if given.datatype != declared.datatype:
         raise bad_request(f"{where} is {given.datatype[:20]}, but the model takes {declared.datatype}.")

@@ -87,7 +87,7 @@ class Admission:
         self._bytes = 0
 
     def enter(self) -> Ticket:
-        """For a request of which the body is yet to come. Raises `Busy` if it would find no place now."""
+        """A ticket for a request whose body follows. Raises `Busy` without a free place."""
         with self._lock:
             self._refuse_if_full()
         return Ticket(self)
@@ -120,7 +120,7 @@ class Admission:
 
 
 class Ticket:
-    """What one request holds; given back with the ``with``. One thread at a time."""
+    """The places and bytes of one request, released at the end of the ``with``. One thread at a time."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
@@ -134,7 +134,7 @@ class Ticket:
         self._places += 1
 
     def take(self, size: int) -> None:
-        """That many bytes more. Raises `Busy`."""
+        """Reserve more bytes. Raises `Busy`."""
         self._admission.take(size)
         self._bytes += size
 
@@ -241,7 +241,7 @@ def unpack(data: memoryview, most: int, take: Callable[[int], None]) -> bytes:
 
 
 def wanted_encoding(accept: str | None) -> str | None:
-    """How to send the answer: packed only for a client that asks for one way and for nothing else.
+    """The encoding of the answer: packed only for a client that accepts one encoding and nothing else.
 
     Libraries accept gzip in every request, and packing floats takes more time than sending them.
     """

@@ -94,7 +94,7 @@ def setup_host(
 
 
 def _facts(system_sdk: str | None, chip: str | None) -> NpuTraits:
-    """What was given, else what this computer's driver says."""
+    """The given values, else those of this computer's driver."""
     from qnnbridge_tools.setup_host.plan import NpuTraits
     from qnnbridge_tools.versions import here
 

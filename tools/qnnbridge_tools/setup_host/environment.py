@@ -171,7 +171,7 @@ class NewEnvironment:
             self._remove_folders_above()
 
     def _remove_folders_above(self) -> None:
-        """Those that were made for it, the deepest first; other files in them stay."""
+        """Removes the folders made above it, the deepest first; folders with other files stay."""
         for folder in self._made_above:
             with contextlib.suppress(OSError):
                 folder.rmdir()

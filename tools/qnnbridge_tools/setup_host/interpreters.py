@@ -57,7 +57,7 @@ class PythonTraits:
 
 
 def ask(python: str) -> PythonTraits | str:
-    """Its answer, or in words why there is none."""
+    """The traits of the interpreter, or in words why it gives none."""
     try:
         done = subprocess.run(
             [python, "-I", "-X", "utf8", "-c", _QUESTION],
@@ -116,7 +116,7 @@ def candidates(
     looked_at: list[str],
     asker: Callable[[str], PythonTraits | str] = ask,
 ) -> list[BaseCandidate]:
-    """Those that could be the host, the newest Python first. Why not the others is added to `looked_at`."""
+    """The usable interpreters, newest Python first. Adds the reasons against the others to `looked_at`."""
     if asked_for is not None:
         return [_named(surroundings, asked_for, asker)]
     found: dict[str, BaseCandidate] = {}
@@ -215,7 +215,7 @@ def _is_native(surroundings: Surroundings, python: RegisteredPython) -> bool:
 
 
 def install_text(surroundings: Surroundings) -> str:
-    """What to install where no interpreter can be the host."""
+    """Names the Python to install where no interpreter can be the host."""
     if surroundings.is_windows:
         kind = "ARM64" if surroundings.is_windows_on_arm else "64-bit"
         return (

@@ -40,7 +40,7 @@ SHOWN_REASONS = 6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NpuTraits:
-    """Of the NPU: QNN version of its driver, Hexagon version; ``None`` if unknown."""
+    """QNN version of the NPU's driver and its Hexagon version; ``None`` if unknown."""
 
     system_sdk: str | None = None
     hexagon: int | None = None
@@ -212,7 +212,7 @@ PIP_FLAGS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetupOptions:
-    """What was asked for; ``None`` where nothing was."""
+    """The command line, read; ``None`` for absent options."""
 
     python: str | None = None
     version: str | None = None

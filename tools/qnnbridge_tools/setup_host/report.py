@@ -26,12 +26,12 @@ def posix_text(command: Sequence[str]) -> str:
 
 
 def cmd_text(command: Sequence[str]) -> str:
-    """For the Command Prompt, where ``<`` and ``>`` are only text within double quotes."""
+    """A line for the Command Prompt, where ``<`` and ``>`` need double quotes."""
     return " ".join(word if _PLAIN_CMD.fullmatch(word) else _quoted_for_windows(word) for word in command)
 
 
 def powershell_text(command: Sequence[str]) -> str:
-    """For PowerShell, which runs a quoted program only after ``&``."""
+    """A line for PowerShell, which runs a quoted program only after ``&``."""
     words = [word if _PLAIN_POWERSHELL.fullmatch(word) else "'" + word.replace("'", "''") + "'" for word in command]
     return " ".join(["&", *words] if words[0].startswith("'") else words)
 

@@ -1,4 +1,4 @@
-"""What pip is told to install into the host's environment. Nothing is installed here."""
+"""The requirements of the host's environment, as pip takes them. Installs nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMPANIONS = ("onnx>=1.16", "ml_dtypes>=0.4")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """Where qnnbridge itself comes from. path: a wheel, an sdist or a checkout; ``None``: the package index."""
+    """The origin of qnnbridge itself. path: a wheel, an sdist or a checkout; ``None``: the package index."""
 
     path: Path | None = None
     editable: bool = False

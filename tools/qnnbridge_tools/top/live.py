@@ -30,7 +30,7 @@ Ask = Callable[[], Figures]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """How to look. rounds: so many pages, then the end; ``None``: until the user leaves."""
+    """The options of the view. rounds: number of pages; ``None``: until the user leaves."""
 
     interval_s: float
     order: SortOrder
@@ -91,7 +91,7 @@ def _sorted(page: Page) -> Page:
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """As by Ctrl+C: else the terminal would stay as it is drawn on, without its line mode."""
+    """SIGTERM ends the view as Ctrl+C does, so that the terminal gets its line mode back."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

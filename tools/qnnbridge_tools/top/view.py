@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SortOrder(enum.Enum):
-    """What stands first: the greatest, but for names."""
+    """The sorted column: greatest first, names ascending."""
 
     RATE = "rate"
     CALLS = "calls"
@@ -35,7 +35,7 @@ class SortOrder(enum.Enum):
 
 
 def in_order(figures: Figures, order: SortOrder, reverse: bool = False) -> Figures:
-    """Of models no memory is known: most sessions first."""
+    """Clients and models sorted. Models have no memory figure; `MEMORY` sorts them by sessions."""
     clients = sorted(figures.clients, key=lambda client: (client.name.lower(), client.pid), reverse=reverse)
     models = sorted(figures.models, key=lambda model: (model.label.lower(), model.key), reverse=reverse)
     if order is not SortOrder.NAME:
@@ -68,7 +68,7 @@ _WIDE: Final = 120
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Page:
-    """What is shown. note: instead of fresh figures, why there are none."""
+    """The content of the screen. note: why there are no fresh figures."""
 
     figures: Figures | None
     order: SortOrder
@@ -104,7 +104,7 @@ def head(figures: Figures) -> list[str]:
 
 
 def _host_text(host: HostFigures) -> str:
-    """What changes first: a narrow window cuts off the end."""
+    """The changing figures first: a narrow window cuts off the end."""
     history = f"crashed {host.crashes}, replaced {host.planned_restarts}"
     if not host.running:
         return f"{words.host_text(host)}; {history}"

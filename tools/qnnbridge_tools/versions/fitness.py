@@ -139,7 +139,7 @@ def is_untried(ort: str) -> bool:
 
 
 def ort_bounds(release: Release) -> str:
-    """Which onnxruntime to install with a 2.x release: what its metadata asks for, less what does not work."""
+    """The onnxruntime to install with a 2.x release: the bounds of its metadata without known faults."""
     clauses = [release.ort_requirement or f">={OLDEST_ORT_FOR_PLUGINS}"]
     if satisfies(release.version, "<2.4") and not release.ort_requirement.startswith("=="):
         clauses.append(f"<{ORT_TOO_NEW_FOR_OLD_PLUGINS}")
@@ -164,7 +164,7 @@ class Judgement:
 
 
 def fits(release: Release, machine: HostMachine) -> list[Reason]:
-    """What speaks against this release here, the worst first. If nothing of it is "refused", it can be used."""
+    """The reasons against this release here, the worst first. Without a "refused" one it can be used."""
     if platform_of_release(release) != machine.platform:
         return [
             Reason(
@@ -225,7 +225,7 @@ def platform_of_release(release: Release) -> Platform:
 
 
 def oldest_glibc(release: Release) -> tuple[int, int] | None:
-    """What the wheel's tag demands of a Linux computer."""
+    """The glibc that the wheel's tag demands."""
     found = re.match(r"manylinux_(\d+)_(\d+)_", release.platform)
     return (int(found[1]), int(found[2])) if found else None
 

@@ -65,7 +65,7 @@ def by_file(releases: Iterable[TableEntry]) -> dict[str, TableEntry]:
 
 
 def differences(stated: TableEntry, found: TableEntry, where: str = "") -> Iterator[str]:
-    """What the table states otherwise than it was found, one line each."""
+    """The differences between table and wheel, one line each."""
     for key in sorted(stated.keys() | found.keys()):
         left, right = stated.get(key), found.get(key)
         if left == right:
@@ -142,7 +142,7 @@ def verify(table: dict[str, Any], wanted: list[Wanted], *, is_all: bool) -> Iter
 
 
 def take_over_interfaces(stated: TableEntry, found: TableEntry) -> None:
-    """Of Windows libraries the interface is known from Linux libraries of the same build only."""
+    """Takes the interface of Windows libraries from the table: only Linux libraries show it."""
     for left, right in zip(stated["library_sets"], found["library_sets"], strict=False):
         if right["core_api"] is None and left["qnn_sdk"] == right["qnn_sdk"]:
             right["core_api"], right["backend_api"] = left["core_api"], left["backend_api"]

@@ -76,7 +76,7 @@ def _other_platform(machine: HostMachine, platform: str) -> HostMachine:
 
 
 def _newest_arm64_python() -> tuple[int, int] | None:
-    """Of those that are registered: the one that would become the host's."""
+    """The newest registered ARM64 Python, which would become the host's."""
     from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, interpreter_machine
     from qnnbridge._platform import registered_pythons
 

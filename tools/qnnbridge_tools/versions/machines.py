@@ -30,7 +30,7 @@ HEXAGONS: Final = tuple(sorted({chip.arch for chip in CHIPS}))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostMachine:
-    """Where a host would run. What is ``None`` is unknown, and is then not held against a release.
+    """The machine of a host. ``None`` means unknown; no release is refused for an unknown value.
 
     Args:
         platform: Of the interpreter that would run the host.

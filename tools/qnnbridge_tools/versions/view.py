@@ -123,7 +123,7 @@ def _explanations(machine: HostMachine, rows: Sequence[Judgement]) -> Iterator[s
 
 
 def _general(code: str, machine: HostMachine) -> str | None:
-    """What a reason means where its own text names numbers of one release."""
+    """The general text of a reason whose own text names numbers of one release."""
     python = "{}.{}".format(*machine.python) if machine.python else ""
     return {
         "no-wheel-for-python": f"has no wheel for Python {python}",
@@ -144,7 +144,7 @@ def label_of(code: str) -> str:
 
 
 def advice(machine: HostMachine) -> str:
-    """What would have to be different, if one thing is enough."""
+    """The one change that would make a release fit; empty if there is none."""
     without = {
         "python": dataclasses.replace(machine, python=None),
         "system_sdk": dataclasses.replace(machine, system_sdk=None),
@@ -188,7 +188,7 @@ def machine_pairs(machine: HostMachine) -> list[tuple[str, str]]:
 
 
 def notes(machine: HostMachine) -> list[str]:
-    """What was given and says nothing about this kind of computer."""
+    """Notes on given options without effect on this kind of computer."""
     if machine.has_npu:
         return []
     given = [name for name, value in (("--chip", machine.hexagon), ("--system-sdk", machine.system_sdk)) if value]
@@ -217,7 +217,7 @@ def document(machine: HostMachine, judged: Sequence[Judgement], shown: Sequence[
 
 
 def ort_text(release: Release) -> str:
-    """Which onnxruntime goes with it; a 1.x release is one."""
+    """The onnxruntime that the release works with; a 1.x release is one itself."""
     if release.layout == "1.x builtin":
         return release.ort_requirement.lstrip("=")
     return ort_bounds(release) or "any"

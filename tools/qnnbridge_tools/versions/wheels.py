@@ -47,7 +47,7 @@ class IndexUnreachable(BridgeError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WheelTarget:
-    """What a wheel has to be for: a family of platforms, and a Python version such as "3.13"."""
+    """The target of a wheel: a family of platforms and a Python version such as "3.13"."""
 
     family: str
     python: str
@@ -200,7 +200,7 @@ BUILTIN, PLUGIN = "1.x builtin", "2.x plugin"
 
 @dataclasses.dataclass(frozen=True)
 class LibraryTraits:
-    """What was read from one library."""
+    """The traits of one library file."""
 
     machine: str
     build: str | None
@@ -290,7 +290,7 @@ def _numbers(pattern: re.Pattern[str], names: set[str]) -> list[int]:
 
 
 def _requires(archive: zipfile.ZipFile, files: list[PurePosixPath]) -> list[str]:
-    """What pip installs with it; extras are left out."""
+    """The requirements of the wheel without extras."""
     metadata = next(file for file in files if file.name == "METADATA" and file.parent.name.endswith(".dist-info"))
     message = email.message_from_bytes(archive.read(str(metadata)))
     return sorted(text for text in message.get_all("Requires-Dist") or () if "extra ==" not in text)

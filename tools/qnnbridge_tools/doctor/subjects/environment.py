@@ -105,7 +105,7 @@ def cache_folder(machine: Machine) -> str:
 
 
 def _folder(machine: Machine, variable: str, xdg: str, unix: tuple[str, ...], windows: tuple[str, ...]) -> str:
-    """Where platformdirs puts it, on any system."""
+    """The folder that platformdirs gives, for any system."""
     named = machine.environ.get(variable)
     if named:
         return named

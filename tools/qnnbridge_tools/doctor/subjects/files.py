@@ -38,7 +38,7 @@ def role_of(name: str) -> tuple[str, int | None] | None:
 
 
 def qnn_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Those that belong to QNN itself, without the execution provider."""
+    """Names of the files of QNN itself, without the execution provider."""
     return tuple(name for name in names if (role := role_of(name)) is not None and role[0] != "provider")
 
 

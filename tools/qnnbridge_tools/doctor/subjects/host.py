@@ -99,7 +99,7 @@ def configuration_path(machine: Machine) -> str:
 
 
 def _configured(machine: Machine) -> str | HostFacts | None:
-    """What the configuration file names, ``None`` if nothing, or why the file cannot be used."""
+    """The interpreter that the configuration file names, ``None`` without one, or why the file cannot be used."""
     path = configuration_path(machine)
     text = text_of(machine, path, 1 << 16)
     if text is None:
@@ -223,7 +223,7 @@ def _refused(facts: Facts) -> Finding:
 
 
 def _others(facts: Facts) -> list[str]:
-    """What else was found, with the reason against it."""
+    """The other interpreters, each with the reason against it."""
     others = [
         one for one in facts.interpreters if one.path != facts.host.path and not _was_looked_at(facts, one.path)
     ]
@@ -335,7 +335,7 @@ def _dead(facts: Facts, death: StartFailure) -> Finding:
 
 
 def _unfit(facts: Facts) -> Iterator[Finding]:
-    """What only the interpreter itself could tell."""
+    """Faults that the interpreter's own report shows."""
     answer, packages = facts.host.answer, facts.host.packages
     assert answer is not None
     machine = _PLATFORMS.get(answer.platform)

@@ -124,7 +124,7 @@ def _refusal(
 
 
 def _site_packages(machine: Machine, candidate: RegisteredInterpreter) -> tuple[str, ...]:
-    """Of an installation whose prefix is known; the running one knows better."""
+    """Package folders of an installation with a known prefix, or of the running interpreter."""
     paths = paths_of(machine.system)
     if _key(machine, candidate.executable) == _key(machine, machine.running().executable):
         return tuple(folder for folder in machine.running().path if not folder.endswith(".zip"))

@@ -33,7 +33,7 @@ NEEDED: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy")
 
 
 def survey_packages(machine: Machine, answer: PythonReport, *, complete: bool) -> Packages:
-    """Of the interpreter that gave the answer."""
+    """The packages of the interpreter that gave the report."""
     folders = tuple(dict.fromkeys(answer.path))
     paths = paths_of(machine.system)
     distributions = tuple(_distributions(machine, folders, complete))

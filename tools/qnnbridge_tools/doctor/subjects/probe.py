@@ -120,7 +120,7 @@ def _unknown(facts: Facts) -> Iterator[str]:
 
 
 def _remedy(facts: Facts, probe: ProbeResult) -> Remedy:
-    """Where nothing better is known about the fault itself."""
+    """The fix where the fault itself names none."""
     if probe.failed == "timeout":
         words = "Restart the computer, in case the NPU hangs; then give it more time."
         return Remedy(words, ("qnnbridge doctor --timeout 300",))

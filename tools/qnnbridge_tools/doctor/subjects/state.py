@@ -1,4 +1,4 @@
-"""What qnnbridge keeps on this computer: cache, quarantine, crash reports, the daemon. Survey and checks."""
+"""The state of qnnbridge on this computer: cache, quarantine, crash reports, the daemon. Survey and checks."""
 
 from __future__ import annotations
 

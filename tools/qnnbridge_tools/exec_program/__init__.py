@@ -1,1 +1,0 @@
-"""`qnnbridge exec`: runs an unmodified program with ``onnxruntime`` answered by qnnbridge."""
