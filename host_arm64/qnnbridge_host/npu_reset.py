@@ -88,7 +88,7 @@ class ResettableSession:
         self._closed = False
         self.info: SessionInfo = session.info
         placement = self.info.placement
-        # Before onnxruntime 1.24 nobody can say where the nodes are.
+        # Before onnxruntime 1.24 nothing says where the nodes are.
         self.on_npu = bool(placement.qnn_nodes) or (not placement.known and QNN in self.info.providers)
         if not self.on_npu:
             self._make = None

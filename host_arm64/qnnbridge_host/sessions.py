@@ -228,7 +228,7 @@ class Sessions:
 
 def _load_modules_of_runs() -> None:
     """Behind the answer that a session is there: the application has its arrays to make ready before it runs it."""
-    with contextlib.suppress(ImportError):  # whoever needs it is told
+    with contextlib.suppress(ImportError):  # a run that needs it says so
         from qnnbridge_host.engine import ort_values  # noqa: F401
         from qnnbridge_host.fastpath import channel  # noqa: F401
         from qnnbridge_protocol import values  # noqa: F401

@@ -1,4 +1,4 @@
-"""Takes descriptors 0 and 1 away from everybody but the protocol.
+"""Takes descriptors 0 and 1 away from everything but the protocol.
 
 Native QNN libraries print on descriptor 1, and a program started from the host inherits it: one stray line would
 destroy the byte stream. So the protocol gets private duplicates that nothing inherits, 0 becomes the null device

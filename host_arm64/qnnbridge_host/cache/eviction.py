@@ -26,11 +26,11 @@ def total_bytes(store: Store) -> int:
 def shrink(store: Store, max_bytes: int, keep: str | None = None) -> list[str]:
     """Evict until all entries together have at most `max_bytes`. The keys that went.
 
-    keep: the entry that was just made, which somebody is about to use. Raises `OSError`.
+    keep: the entry that was just made and is about to be used. Raises `OSError`.
     """
     held = try_hold(store.root / "locks" / "evict.lock")
     if held is None:
-        return []  # somebody does it this moment
+        return []  # another process does it this moment
     try:
         return _shrink(store, max_bytes, keep)
     finally:
@@ -50,7 +50,7 @@ def _shrink(store: Store, max_bytes: int, keep: str | None) -> list[str]:
 
 
 def evict(store: Store, key: str) -> bool:
-    """Remove an entry that nobody uses, makes or checks. Whether it went."""
+    """Remove an entry that is not being used, made or checked. Whether it went."""
     held = store.try_lock(key)
     if held is None:
         return False

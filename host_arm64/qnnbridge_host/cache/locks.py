@@ -32,7 +32,7 @@ class Held:
         self.path = path
 
     def release(self, *, remove: bool = False) -> None:
-        """remove: nobody waits for this one, so its file can go."""
+        """remove: nothing waits for this one, so its file can go."""
         if remove:
             with contextlib.suppress(OSError):
                 os.unlink(self.path)  # fails on Windows while it is open; then below
@@ -43,7 +43,7 @@ class Held:
 
 
 def try_hold(path: Path) -> Held | None:
-    """The lock, or ``None`` if somebody has it. Raises `OSError` where locks cannot be had at all."""
+    """The lock, or ``None`` if it is held. Raises `OSError` where locks cannot be had at all."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(os.fspath(path), thread_local=False)
@@ -114,7 +114,7 @@ class Heartbeat:
 
 
 class WaitPolicy:
-    """The one who waits; ``False`` from it when there has been no sign of life for too long.
+    """Decides how long to wait: ``False`` from it when there has been no sign of life for too long.
 
     The date is compared with itself only: neither machine's clock matters.
     """

@@ -31,8 +31,6 @@ from qnnbridge_protocol.errors import (
     DeadlineExceeded,
     DeviceReset,
     EngineError,
-    HostCrashed,
-    HostHung,
     ModelQuarantined,
     OrtError,
     PlacementRefused,
@@ -51,7 +49,7 @@ SECOND_STRIKE_S: Final = 7 * DAY_S
 ATTEMPTS: Final = 2
 
 # What the session would raise without the cache, too, or would make it wait as long again.
-_RAISED = (Cancelled, DeadlineExceeded, HostCrashed, HostHung, ModelQuarantined, WorkerDied)
+_RAISED = (Cancelled, DeadlineExceeded, ModelQuarantined, WorkerDied)
 _NOT_THE_ENTRYS_FAULT = (DeviceReset, EngineError)
 
 

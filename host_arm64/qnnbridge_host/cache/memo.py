@@ -52,7 +52,7 @@ class HashMemo:
         found = Hashed(hash_file(text), before)
         after = take_stamp(text)
         if after is None or not before.same(after):
-            # Somebody writes it this moment. Whoever uses it will find out; here it must only not be remembered.
+            # It is being written this moment. Its user will find out; here it must only not be remembered.
             return dataclasses.replace(found, stamp=dataclasses.replace(before, taken_ns=0))
         if found.stamp.settled:
             self._keep(text, found)
@@ -72,7 +72,7 @@ class HashMemo:
             pass  # hashed again the next time
 
     def forget_gone(self) -> int:
-        """Remove what is remembered of files that are gone, and what nobody can read. How many."""
+        """Remove what is remembered of files that are gone, and what cannot be read. How many."""
         removed = 0
         for file in self._files():
             try:

@@ -3,7 +3,7 @@
 ::
 
     v1/entries/KEY/manifest.json, model_ctx.onnx, model_ctx_qnn.bin
-    v1/locks/KEY.lock       held by whoever compiles, checks or removes this entry
+    v1/locks/KEY.lock       held while this entry is compiled, checked or removed
     v1/uses/KEY/RANDOM.lock held by each process that has sessions of it; hits.json beside them
     v1/tmp/RANDOM/          entries that are being made, each with RANDOM.lock held by its maker
     v1/bad/WHEN-KEY/        entries that were set aside, with reason.json
@@ -44,7 +44,7 @@ from qnnbridge_host.model.source import hash_file
 
 VERSION_FOLDER: Final = f"v{SCHEMA}"
 SWEEP_WAIT_S: Final = 10.0
-# So many entries that were set aside are kept for whoever wants to know why.
+# So many entries that were set aside are kept, with the reason.
 MAX_INVALID: Final = 20
 MANY_USES: Final = 16
 REASON_FILE: Final = "reason.json"
@@ -148,7 +148,7 @@ class Store:
         return CacheEntry(target, manifest)
 
     def quarantine_entry(self, key: str, fault: Fault, reason: str) -> None:
-        """Move an entry to where nobody loads it, and write down why."""
+        """Move an entry to where it is never loaded, and write down why."""
         folder = self.entry_folder(key)
         if not os.path.lexists(folder):
             return
@@ -177,7 +177,7 @@ class Store:
         if not self.in_use(key):
             remove_tree(self._uses(key))
 
-    # --- who uses it ---
+    # --- its users ---
 
     def use(self, key: str) -> Held:
         """As long as this is held the entry is not evicted."""
@@ -260,7 +260,7 @@ class Store:
         with contextlib.suppress(OSError):
             held = self.try_lock(key)
             if held is None:
-                return  # somebody is about to use it
+                return  # it is about to be used
             try:
                 if not self.in_use(key) and not os.path.lexists(self.entry_folder(key)):
                     remove_tree(self._uses(key))

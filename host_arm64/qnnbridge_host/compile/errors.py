@@ -148,7 +148,7 @@ def known_chips_text() -> str:
 
 
 def blame_unknown_chips(error: BridgeError, providers: Sequence[ProviderSpec]) -> None:
-    """Where nobody knows the chip, a refusal by QNN is most likely about that: say it first."""
+    """Where the chip is unknown, a refusal by QNN is most likely about that: say it first."""
     numbers = unknown_chips(providers)
     if numbers and isinstance(error, (CompileFailed, PlacementRefused, EPFail, Fail)):
         error.cause = f"{unknown_chips_text(numbers)} (soc_model). {error.cause or ''}".rstrip()

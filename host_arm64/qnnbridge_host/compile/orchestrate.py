@@ -52,7 +52,7 @@ def compile_to(task: CompileTask, on_stage: OnStage) -> tuple[CompileResult, ...
     except CompileFailed as error:
         if not task.overwrite or not publish.is_about_a_taken_name(error):
             raise
-    # Two at once to one output: who comes last replaces the other, under a name that is free now.
+    # Two at once to one output: the last one replaces the other, under a name that is free now.
     return _compile_to(task, on_stage)
 
 

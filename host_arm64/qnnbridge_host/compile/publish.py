@@ -88,7 +88,7 @@ def describe(
 
 
 def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str], *, overwrite: bool) -> None:
-    """Move models, manifests and `blobs` from `folder` to their place: all, or nothing that anybody sees.
+    """Move models, manifests and `blobs` from `folder` to their place: all, or nothing that can be seen.
 
     Raises `CompileFailed`, `OptionError`; then what was moved is taken back, unless it has replaced something.
     """
@@ -156,7 +156,8 @@ def _put(folder: str, place: Destination, moved: list[str]) -> None:
 
 
 def _blobs_of_old(place: Destination) -> list[str]:
-    """The context binaries that only the model in the way needs, as its manifest says. Without one nobody knows."""
+    """The context binaries that only the model in the way needs, as its manifest says. Without one none is
+    known."""
     try:
         old = read_manifest(place.path)
     except BridgeError:

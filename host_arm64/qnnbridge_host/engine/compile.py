@@ -28,7 +28,7 @@ STOP_SHARE = "ep.stop_share_ep_contexts"
 KEEP_EDGES = "offload_graph_io_quantization"
 
 _OURS = frozenset((CONTEXT_ENABLE, CONTEXT_PATH, CONTEXT_EMBED, SHARE, STOP_SHARE, DISABLE_COMPILE))
-# A session's own files: of the one that only compiles nobody wants them.
+# A session's own files: one that only compiles does not write them.
 _NOT_WANTED = frozenset(("enable_profiling", "optimized_model_filepath"))
 
 

@@ -78,7 +78,7 @@ def chip_label(number: int) -> str:
 
 
 def simulated_chip(soc_model: str | None, htp_arch: str | None) -> int | None:
-    """The chip that the simulator computes for, by a session's options; ``None`` for a name nobody knows.
+    """The chip that the simulator computes for, by a session's options; ``None`` for an unknown name.
 
     The same choice as the host makes.
     """

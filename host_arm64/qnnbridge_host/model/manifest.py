@@ -168,7 +168,7 @@ def _from_document(document: Mapping[str, Any]) -> CompiledManifest:
 def _unreadable(file: str, why: str, fix: str | None = None) -> ContextUnusable:
     return ContextUnusable(
         f"The manifest {os.path.basename(file)} of the compiled model cannot be used: {why}.",
-        cause="Without it nobody can tell whether the context binary is undamaged.",
+        cause="Without it there is no way to tell whether the context binary is undamaged.",
         fix=fix
         or "Compile the original model again, or copy the compiled model with its manifest again. "
         "To use it unchecked, delete the manifest.",
@@ -177,7 +177,7 @@ def _unreadable(file: str, why: str, fix: str | None = None) -> ContextUnusable:
 
 
 def _write_whole(path: str, data: bytes) -> None:
-    """In a file of another name first: whoever reads meanwhile, or after a loss of power, sees all or nothing."""
+    """In a file of another name first: a reader meanwhile, or after a loss of power, sees all or nothing."""
     import secrets
 
     folder = os.path.dirname(path) or os.curdir

@@ -1,8 +1,8 @@
-"""Reads the fields of a protobuf file that somebody asked for, and skips all others unread.
+"""Reads the wanted fields of a protobuf file, and skips all others unread.
 
 One forward pass looks at field headers only: what they announce is jumped over unless its field was asked for, so a
-model of two gigabytes of weights costs a few reads. The file is read, never mapped: a mapped file that somebody
-cuts off meanwhile would kill the application with SIGBUS, and a 32-bit application has no room to map a large one.
+model of two gigabytes of weights costs a few reads. The file is read, never mapped: a mapped file that is
+cut off meanwhile would kill the application with SIGBUS, and a 32-bit application has no room to map a large one.
 Knows nothing of ONNX and needs no onnx. Pure functions.
 """
 
@@ -99,7 +99,7 @@ class Message:
 
 
 class FieldVisitor(Protocol):
-    """Who walks."""
+    """Is asked for each message of a walk, and told of its end."""
 
     def wants(self, kind: MessageKind, parent: Message, window: bytes, at: int, length: int) -> bool:
         """Whether to look into a message; it is whole in `window`. What is too long for that is looked into."""

@@ -71,7 +71,7 @@ def refuse_compiled(source: str | os.PathLike[str] | bytes, command: str) -> Non
     """Raises `CompiledModelRefused` for a compiled model. command: words for the user ("qnnbridge optimize").
 
     Also raises what `scan_model` raises for what is no model, and `InvalidProtobuf` for ONNX Runtime's own format,
-    into which nobody can look.
+    which cannot be looked into.
     """
     refuse_scanned(scan_model(source, count_nodes=False), command)
 
