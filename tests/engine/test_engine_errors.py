@@ -7,8 +7,7 @@ import re
 
 import pytest
 
-from qnnbridge_host.engine.ort_errors import _BY_NUMBER, is_cpu_fallback_refusal, translate
-from qnnbridge_host.engine.ort_hints import Circumstances
+from qnnbridge_host.engine.ort_errors import _BY_NUMBER, Circumstances, is_cpu_fallback_refusal, translate
 from qnnbridge_protocol import errors
 
 state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")

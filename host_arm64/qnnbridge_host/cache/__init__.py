@@ -4,8 +4,8 @@
 compiles by a callable that it is given. Nothing here may fail a session: where the cache cannot be used the
 session is made without it, which is said once.
 
-- `lookup`: what one session has to do with all this; - `key`: all that a compiled model depends on, and which
-sessions are cached; `memo`: hashes of unchanged files; - `entry`, `store`: entries, whole or not there; `files`:
-small files, written whole; `eviction`: the size limit; - `locks`: one compiler at a time, entries in use, and
-signs of life; `negative_entries`: models that are not worth trying again.
+- `lookup`: what one session has to do with all this;
+- `key`: all that a compiled model depends on, and which sessions are cached; `memo`: hashes of unchanged files;
+- `entry`, `store`: entries, whole or not there; `files`: small files, written whole; `eviction`: the size limit;
+- `locks`: one compiler at a time, entries in use, signs of life; `negative_entries`: models not worth another try.
 """

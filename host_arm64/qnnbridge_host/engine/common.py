@@ -17,8 +17,7 @@ from typing import Any
 from qnnbridge_host.distributions import Installed, parse_version
 from qnnbridge_host.engine import placement, providers, session_options
 from qnnbridge_host.engine.config_keys import DISABLE_COMPILE, DISABLE_CPU_FALLBACK
-from qnnbridge_host.engine.ort_errors import is_cpu_fallback_refusal, translate
-from qnnbridge_host.engine.ort_hints import Circumstances
+from qnnbridge_host.engine.ort_errors import Circumstances, is_cpu_fallback_refusal, translate
 from qnnbridge_host.engine.ort_session import OrtSession
 from qnnbridge_host.engine.providers import ProviderChoice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import PROVIDER

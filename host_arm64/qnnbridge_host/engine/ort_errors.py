@@ -1,19 +1,199 @@
-"""Turns what ONNX Runtime and Python raise into the project's errors, by a closed table.
+"""Turns what ONNX Runtime and Python raise into the project's errors, and says what a misleading text means.
 
 ONNX Runtime's classes keep their name and text; builtin exceptions become the matching ``Remote...Error``. A text
-that is known to mislead gets a cause and a fix beside it (`ort_hints`). Whether an error is a reset of the NPU is
-decided here, and only here: ``details["npu_reset"]``. Pure functions; any thread.
+that misleads or says too little gets a cause and a fix beside it by rules, each of which was seen on onnxruntime
+1.24 to 1.32 with onnxruntime-qnn 2.7. Whether an error is a reset of the NPU is decided here, and only here:
+``details["npu_reset"]``. Pure functions; any thread.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from qnnbridge_host.engine.ort_hints import Circumstances, hint
+from qnnbridge_host.engine import soc
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, OrtError, RemoteError
+
+_GIT_LFS = b"version https://git-lfs"
+_V73 = 73
+_NOT_A_MODEL = ("INVALID_PROTOBUF", "Protobuf parsing failed", "No graph was found in the protobuf")
+
+
+class Circumstances(NamedTuple):
+    """What the rules may know of the call.
+
+    soc_model: the chip that the session computes for, if one was said. simulator: it runs on the HTP simulator.
+    """
+
+    model_path: str | None = None
+    soc_model: str | None = None
+    simulator: bool = False
+
+
+Text = str | Callable[[Circumstances], str]
+
+
+class HintRule(NamedTuple):
+    pattern: str
+    """A regular expression, compiled when an error is there to look at: all of them take 15 ms."""
+    cause: Text
+    fix: Text | None = None
+
+
+def hint(text: str, circumstances: Circumstances) -> tuple[str | None, str | None]:
+    """Cause and fix for an error text, as far as known."""
+    if any(words in text for words in _NOT_A_MODEL):
+        return _not_a_model(circumstances.model_path)
+    for rule in _RULES:
+        if re.search(rule.pattern, text):
+            return _say(rule.cause, circumstances), None if rule.fix is None else _say(rule.fix, circumstances)
+    return None, None
+
+
+def _say(text: Text, circumstances: Circumstances) -> str:
+    return text if isinstance(text, str) else text(circumstances)
+
+
+def _not_a_model(path: str | None) -> tuple[str | None, str | None]:
+    if path is None:
+        return None, None
+    try:
+        if os.path.isdir(path):
+            return f"{path} is a folder.", "Give the path of the .onnx file in it."
+        with open(path, "rb") as file:
+            head = file.read(len(_GIT_LFS))
+    except OSError:
+        return None, None
+    if not head:
+        return f"{path} is empty.", "Copy or download the model again."
+    if head == _GIT_LFS:
+        return f"{path} is a Git LFS pointer, not the model itself.", "Fetch the file with `git lfs pull`."
+    return f"{path} is not an ONNX model, or it is cut off.", "Copy or download the model again."
+
+
+def _finalize_cause(circumstances: Circumstances) -> str:
+    cause = "QNN reports memory, but in practice an operator or a data type cannot be placed on this chip"
+    if circumstances.soc_model:
+        return f"{cause} (soc_model={soc.label(circumstances.soc_model)})."
+    return f"{cause}, and no soc_model was given."
+
+
+def _finalize_fix(circumstances: Circumstances) -> str:
+    chips = soc.parse(circumstances.soc_model) if circumstances.soc_model else ()
+    archs = [soc.arch_of(chip) for chip in chips]
+    if not chips or any(arch is not None and arch < _V73 for arch in archs):
+        return (
+            "Set the provider option soc_model to the chip that the model is for, for example 60 (X Elite). "
+            "Chips before HTP V73 cannot run most float operators; quantize the model for them."
+        )
+    return (
+        "Run it again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then names the operator. "
+        "Change or quantize that, or run the model on the CPU provider."
+    )
+
+
+def _blob_fix(circumstances: Circumstances) -> str:
+    if circumstances.soc_model:
+        return (
+            f"Compile it again for soc_model={soc.label(circumstances.soc_model)} with this onnxruntime-qnn, "
+            "or give the soc_model that it was compiled for."
+        )
+    return "Compile the model again with this onnxruntime-qnn, on or for this machine."
+
+
+_RULES: tuple[HintRule, ...] = (
+    HintRule(r"Failed to finalize QNN graph.*(?:MEM_ALLOC|Code: 1002)", _finalize_cause, _finalize_fix),
+    HintRule(
+        r"was inserted using the NHWC format as requested by .* but was not selected by that EP",
+        "QNN asked for this operator in channels-last layout and then refused it (its log names the reason, mostly "
+        "error code 3110: a data type, rank or attribute that the chip does not support). ONNX Runtime cannot give "
+        "it back to the CPU after that, whatever fallback is allowed.",
+        "Change or quantize the operator so that QNN takes it (weights must be initializers, not Constant nodes), "
+        "or run the model on the CPU provider.",
+    ),
+    HintRule(
+        r"is not a registered function/op",
+        "This ONNX Runtime does not know the operator: it is one of a library of custom operators, or of a newer "
+        "release.",
+        "Register the library (SessionOptions.register_custom_ops_library), update onnxruntime in the host's "
+        "Python, or replace the operator.",
+    ),
+    HintRule(
+        r"No opset import for domain",
+        "The model has an operator of a domain that its opset_import does not name.",
+        "Export the model again, or add the domain to its opset_import.",
+    ),
+    HintRule(
+        r"Unsupported model IR version|Current official support for domain ai\.onnx is till opset",
+        "The model is written for a newer ONNX Runtime than the host has.",
+        "Update onnxruntime in the host's Python, or export the model with the version that the error names.",
+    ),
+    HintRule(
+        r"Dynamic shape is not supported",
+        "QNN needs fixed dimensions, and an input of the model has dimensions that are not.",
+        "Fix them with add_free_dimension_override_by_name or in the model.",
+    ),
+    HintRule(
+        r"contextCreateFromBinary failed",
+        "The compiled model (context binary) is damaged, or was compiled for another chip or another QNN version.",
+        _blob_fix,
+    ),
+    HintRule(
+        r"Failed to get context binary info",
+        "The file with the compiled model is cut off, changed or no context binary (often a Git LFS pointer).",
+        "Copy it again or compile the model again.",
+    ),
+    HintRule(
+        r"Empty cache file encountered",
+        "The file with the compiled model is empty.",
+        "Copy it again or compile the model again.",
+    ),
+    HintRule(
+        r"file path in ep_cache_context does not exist",
+        "This model is compiled, and the .bin file that it names is not beside it.",
+        "Keep the .onnx file and its .bin file together, under the names they were made with.",
+    ),
+    HintRule(
+        r"EPContext node generated by 'QNNExecutionProvider' is not compatible",
+        "The model is compiled for QNN, and in this session QNN is not there: it was not asked for, or its backend "
+        "or libQnnSystem could not be loaded.",
+        "Ask for QNNExecutionProvider; if you did, look at the log for the reason.",
+    ),
+    HintRule(
+        r"Having zero graph inputs is not supported",
+        "QNN cannot run a graph that has no inputs.",
+        "Run this model on the CPU provider.",
+    ),
+    HintRule(
+        r"Need to specify a CSV file via provider option profiling_file_path",
+        "profiling_level needs a file to write to.",
+        "Set the provider option profiling_file_path too.",
+    ),
+    HintRule(
+        r"since the file .* exists already",
+        "ONNX Runtime never overwrites a compiled model.",
+        "Remove the file, or give another ep.context_file_path.",
+    ),
+    HintRule(
+        r"Unknown exception occurred while creating QNN EP",
+        "A provider option has a value that QNN cannot use on this machine (enable_htp_shared_memory_allocator "
+        "needs the library libcdsprpc of the NPU driver).",
+        "Leave out the provider options that are not needed.",
+    ),
+    HintRule(
+        r"QNN graph execute error.*Code: 1100|QNN graph execute error.*ERROR_GENERAL",
+        "QNN names no reason. An index out of range (Gather) does this; the log line before it says more.",
+    ),
+    HintRule(
+        r"NPU crashed|SSR detected",
+        "The NPU's own processor crashed and was restarted by the driver; what was loaded into it is gone.",
+        "Create the session again.",
+    ),
+)
+
 
 # ``OrtErrorCode`` -> class. A plugin can return a number that an older ONNX Runtime has no class for.
 _BY_NUMBER: Mapping[int, type[OrtError]] = {

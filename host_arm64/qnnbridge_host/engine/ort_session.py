@@ -13,8 +13,7 @@ from typing import Any
 
 from qnnbridge_host.engine import bound_run, qnn_checks
 from qnnbridge_host.engine.bound_call import BoundCall
-from qnnbridge_host.engine.ort_errors import translate
-from qnnbridge_host.engine.ort_hints import Circumstances
+from qnnbridge_host.engine.ort_errors import Circumstances, translate
 from qnnbridge_host.engine.run_options import Adapters, build
 from qnnbridge_host.engine.stop import StopHandle
 from qnnbridge_protocol import errors

@@ -1,7 +1,6 @@
 """Qualcomm's chips as QNN knows them: model number, part name, Hexagon architecture, fast memory (VTCM).
 
-Numbers, names and architectures are those that onnxruntime-qnn 2.7 knows (`soc_model`), and equal the host's table.
-The sizes of VTCM are what Qualcomm's compiler 2.51 wrote into a context binary that was made for the chip. The
+Numbers, names and architectures are those that onnxruntime-qnn 2.7 knows (`soc_model`). The sizes of VTCM are what Qualcomm's compiler 2.51 wrote into a context binary that was made for the chip. The
 names in shops are Qualcomm's. Constant tables and pure functions; any thread.
 """
 
@@ -47,6 +46,7 @@ CHIPS: Final = (
 # What the host computes for on the simulator when a session names no chip.
 DEFAULT_SIMULATED_CHIP: Final = 60
 
+# One for each architecture that the simulator really runs (34 and 37 leave every node on the CPU there).
 _SIMULATED_CHIP_OF_ARCH: Final = {68: 30, 69: 36, 73: 60, 75: 57, 79: 69, 81: 88}
 
 _BY_NUMBER: Final = {chip.number: chip for chip in CHIPS}
@@ -78,10 +78,7 @@ def chip_label(number: int) -> str:
 
 
 def simulated_chip(soc_model: str | None, htp_arch: str | None) -> int | None:
-    """The chip that the simulator computes for, by a session's options; ``None`` for an unknown name.
-
-    The same choice as the host makes.
-    """
+    """The chip that the simulator computes for, by a session's options; ``None`` for an unknown name."""
     if soc_model is not None and soc_model.strip() not in ("", "0"):
         first = soc_model.split(",")[0]
         chip = chip_named(first)
