@@ -1,7 +1,8 @@
 """Qualcomm's chips as QNN knows them: model number, part name, Hexagon architecture, fast memory (VTCM).
 
-Numbers, names and architectures are those that onnxruntime-qnn 2.7 knows (`soc_model`). The sizes of VTCM are what Qualcomm's compiler 2.51 wrote into a context binary that was made for the chip. The
-names in shops are Qualcomm's. Constant tables and pure functions; any thread.
+Numbers, names and architectures are those that onnxruntime-qnn 2.7 knows (`soc_model`). The sizes of VTCM are
+what Qualcomm's compiler 2.51 wrote into a context binary that was made for the chip. The names in shops are
+Qualcomm's. Constant tables and pure functions; any thread.
 """
 
 from __future__ import annotations
