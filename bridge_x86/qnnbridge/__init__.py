@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from qnnbridge._buckets.verifying import PaddingReport
     from qnnbridge._compile import compile  # noqa: A004 - as in qnnbridge.compile(...)
     from qnnbridge._create import CacheWarning
-    from qnnbridge._daemon.connect import connect
-    from qnnbridge._host import Host, HostStats, default_host
+    from qnnbridge._daemon.connect import connect, default_host
+    from qnnbridge._host import Host, HostStats
     from qnnbridge._io_binding import IOBinding
     from qnnbridge._node import ModelMetadata, NodeArg
     from qnnbridge._option_fields import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtAllocatorType
@@ -69,7 +69,7 @@ _HOMES = {
     "Typed": "qnnbridge_protocol.tensors",
     "compile": "qnnbridge._compile",
     "connect": "qnnbridge._daemon.connect",
-    "default_host": "qnnbridge._host",
+    "default_host": "qnnbridge._daemon.connect",
 }
 
 __all__ = [

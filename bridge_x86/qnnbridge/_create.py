@@ -218,7 +218,7 @@ def create(
         while_busy()
 
     try:
-        with host.gate(context, deadline):
+        with host.isolate(context, deadline):
             frame = process.call(header, buffers, deadline, context, on_sent, news)
     except (Deadline, KeyboardInterrupt):
         # It may be made all the same; its number is that of the request.

@@ -146,7 +146,7 @@ class Host:
                 self._launch, connector, restart or connector.policy, connector.inquest, connector.reach
             )
         self.blame = blame
-        self._solo = IsolationLock(blame)
+        self._isolation = IsolationLock(blame)
         self.sharing = default_sharing(shared_memory, spin)
         self._arrays: SharedArrays | None = None
         self._arrays_lock = threading.Lock()
@@ -329,9 +329,9 @@ class Host:
                     raise error from None
                 last = True
 
-    def gate(self, context: CallContext, deadline: float | None) -> AbstractContextManager[None]:
+    def isolate(self, context: CallContext, deadline: float | None) -> AbstractContextManager[None]:
         """Around a call that enters native code: suspects of a crash are run alone."""
-        return self._solo.enter(context, deadline)
+        return self._isolation.isolate(context, deadline)
 
     def forget_slab(self, number: int) -> None:
         """Memory that was shown to the host is of no use any more."""
@@ -372,26 +372,6 @@ class Host:
 
 
 _open_hosts: weakref.WeakSet[Host] = weakref.WeakSet()
-_default: Host | None = None
-_default_lock = threading.Lock()
-
-
-def default_host() -> Host:
-    """The host of sessions that name none; one per process."""
-    global _default
-    with _default_lock:
-        if _default is None or _default.supervisor.closed or _default.supervisor.foreign:
-            _default = _new_default_host()
-        return _default
-
-
-def _new_default_host() -> Host:
-    if not os.environ.get("QNNBRIDGE_HOST"):
-        return Host()
-    from qnnbridge._daemon import DaemonAccess
-    from qnnbridge._daemon.connect import daemon_by_default, daemon_host
-
-    return daemon_host(DaemonAccess()) if daemon_by_default() else Host()
 
 
 def _connector(access: DaemonAccess) -> DaemonConnector:

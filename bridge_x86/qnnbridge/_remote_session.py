@@ -212,7 +212,7 @@ class RemoteSession(ReplayingSession):
             context = self._context_of(
                 header["op"]
             )  # the session may be another than at the attempt before, on the CPU
-            with self.host.gate(context, deadline), TerminateRelay(stop, process, told) as on_sent:
+            with self.host.isolate(context, deadline), TerminateRelay(stop, process, told) as on_sent:
                 return process.call(request, buffers, deadline, context, on_sent)
 
         if self._closed:

@@ -416,7 +416,7 @@ def _remake(
     return session
 
 
+# ONNX Runtime's base class; some applications annotate with it.
 Session = InferenceSession
-"""ONNX Runtime's base class; some applications annotate with it."""
 
 __all__ = ["CpuFallbackWarning", "InferenceSession", "Session"]

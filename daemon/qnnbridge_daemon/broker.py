@@ -14,38 +14,42 @@ import sys
 import sysconfig
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._host import Host
+from qnnbridge_daemon.accounts import Meter
 from qnnbridge_daemon.client_slabs import GoneSlabs
 from qnnbridge_daemon.clients import Client, ClientEnds
 from qnnbridge_daemon.fair_share import FairShare
-from qnnbridge_daemon.known_models import KnownModels
-from qnnbridge_daemon.metering import Meter
-from qnnbridge_daemon.settings import BrokerSettings
-from qnnbridge_daemon.shared_sessions import SharedSessions
-from qnnbridge_daemon.status import make_status
+from qnnbridge_daemon.options import BrokerSettings
+from qnnbridge_daemon.shared_sessions import KnownModels, SharedSessions
 from qnnbridge_host.fastpath import shared_memory as sharing
+from qnnbridge_protocol._version import __version__
 from qnnbridge_protocol.hello import DAEMON_FEATURE, FEATURES, SHARING_FEATURES, Hello
 
+if TYPE_CHECKING:
+    from qnnbridge_daemon.shared_sessions import SharedModel
+    from qnnbridge_protocol.specs import Placement
+
+
+# How long `stop` waits for calls under way.
 DRAIN_S = 10.0
-"""How long `stop` waits for calls under way."""
 
+# Whatever a client says.
 LONGEST_DRAIN_S = 3600.0
-"""Whatever a client says."""
 
+# How long it then waits for their answers to be written.
 ANSWERS_S = 2.0
-"""How long it then waits for their answers to be written."""
 
+# How often is looked who has all its answers meanwhile. A call that has come since is not answered any more.
 LOOK_S = 0.1
-"""How often is looked who has all its answers meanwhile. A call that has come since is not answered any more."""
 
 TIDY_INTERVAL_S = 15.0
+# Between two looks at what is to be tidied.
 SHORTEST_PAUSE_S = 0.1
-"""Between two looks at what is to be tidied."""
 
+# As hosts call them.
 _MACHINES = {"amd64": "x64", "arm64": "ARM64"}
-"""As hosts call them."""
 
 _log = logging.getLogger("qnnbridge.daemon")
 
@@ -211,4 +215,113 @@ class Broker:
             return self.host.supervisor.counters.generation, self.clients_served - len(self._clients)
 
 
-__all__ = ["Broker", "BrokerSettings", "ClientEnds"]
+def make_status(broker: Broker) -> dict[str, Any]:
+    clients = [client.status() for client in broker.clients]
+    shared_bytes = sum(client["shared_bytes"] for client in clients)
+    return {
+        "daemon": _daemon(broker),
+        "host": _host(broker),
+        "clients": clients,
+        "models": [_model(model) for model in broker.sessions.models()],
+        "queue": {
+            "slots": broker.fair_share.slots,
+            "running": broker.fair_share.running,
+            "waiting": broker.fair_share.waiting,
+        },
+        "memory": {
+            "daemon_rss_bytes": _rss(os.getpid()),
+            "shared_bytes": shared_bytes + broker.host.stats.shared_bytes,
+        },
+        "totals": _totals(broker),
+    }
+
+
+def _daemon(broker: Broker) -> dict[str, Any]:
+    settings = broker.settings
+    return {
+        "pid": os.getpid(),
+        "qnnbridge": __version__,
+        "python": "{}.{}.{}".format(*sys.version_info[:3]),
+        "uptime_s": round(time.monotonic() - broker.started, 1),
+        "instance": settings.instance,
+        "endpoint": settings.endpoint,
+        "log_file": settings.log_file,
+        "idle_exit_s": settings.idle_exit_s,
+        "idle_unload_s": settings.idle_unload_s,
+    }
+
+
+def _host(broker: Broker) -> dict[str, Any]:
+    stats = broker.host.stats
+    process = broker.host.supervisor.running
+    peer = process.peer if process is not None else None
+    pid = process.real_pid if process is not None else None
+    return {
+        "running": process is not None,
+        "pid": pid,
+        "generation": stats.generation,
+        "machine": peer.machine if peer is not None else None,
+        "versions": dict(peer.versions) if peer is not None else {},
+        "simulator": _simulator(broker),
+        "crashes": stats.crashes,
+        "planned_restarts": stats.planned_restarts,
+        "rss_bytes": _rss(pid) if pid is not None else 0,
+        "last_crash": stats.last_crash,
+    }
+
+
+def _simulator(broker: Broker) -> bool | None:
+    """As far as a session has told."""
+    told = [m.info.placement.simulator for m in broker.sessions.models() if m.info.placement.qnn_nodes]
+    return any(told) if told else None
+
+
+def _model(model: SharedModel) -> dict[str, Any]:
+    placement = model.info.placement
+    return {
+        "key": model.key,
+        "label": model.label,
+        "runs_on": runs_on(placement),
+        "qnn_nodes": placement.qnn_nodes,
+        "cpu_nodes": placement.cpu_nodes,
+        "clients": len(model.owners),
+        "sessions": model.sessions,
+        "loaded": model.loaded,
+        "idle_s": round(model.idle_s, 1),
+        "calls": model.meter.calls,
+        "errors": model.meter.errors,
+        "calls_per_s": model.meter.calls_per_s,
+        "latency_ms": model.meter.latency_ms(),
+        "opened_ms": model.opened_ms,
+    }
+
+
+def runs_on(placement: Placement) -> str:
+    if placement.qnn_nodes and placement.cpu_nodes:
+        return "QNN+CPU"
+    return "QNN" if placement.qnn_nodes else "CPU"
+
+
+def _totals(broker: Broker) -> dict[str, Any]:
+    sessions, meter = broker.sessions, broker.meter
+    return {
+        "clients": broker.clients_served,
+        "sessions_created": sessions.created,
+        "sessions_shared": sessions.joined,
+        "calls": meter.calls,
+        "errors": meter.errors,
+        "busy": meter.busy,
+        "calls_per_s": meter.calls_per_s,
+        "unloads": sessions.unloads,
+        "reloads": sessions.reloads,
+        "latency_s": meter.latency_s(),
+    }
+
+
+def _rss(pid: int) -> int:
+    import psutil
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0

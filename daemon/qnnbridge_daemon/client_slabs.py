@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from qnnbridge._fastpath.sharing import next_slab_number
-from qnnbridge_daemon._platform.passing import KeptMemory
-from qnnbridge_daemon.limits import Account
+from qnnbridge_daemon._platform import KeptMemory
+from qnnbridge_daemon.accounts import Account
 from qnnbridge_host.fastpath.shared_memory import Slab, Slabs
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """One client of the daemon: its connection, served like a host serves one, and all that is released with it.
 
-`serve` belongs to the thread that calls it; the server's own threads come from `Tenancy`. What always holds:
-whichever thread notices that the client is gone, its calls are withdrawn and its sessions released at once, and
-`serve` returns when no thread works for it any more.
+`serve` belongs to the thread that calls it; the server's own threads come from `ClientTransport`. What always
+holds: whichever thread notices that the client is gone, its calls are withdrawn and its sessions released at once,
+and `serve` returns when no thread works for it any more.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
-from qnnbridge_daemon.client_slabs import ClientSlabs
-from qnnbridge_daemon.handlers import BrokerHandlers
-from qnnbridge_daemon.limits import Account
+from qnnbridge_daemon.accounts import Account
+from qnnbridge_daemon.client_slabs import ClientSlabs, GoneSlabs
+from qnnbridge_daemon.handlers import BrokerHandlers, DaemonServices
+from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_daemon.streams import ClientStreams
 from qnnbridge_host.server import Server
-
-if TYPE_CHECKING:
-    from qnnbridge_daemon.broker import Broker
+from qnnbridge_protocol.hello import Hello
 
 _log = logging.getLogger("qnnbridge.daemon")
 
+# As long as a client that has said goodbye waits for what it asked for.
 DRAIN_TIMEOUT_S = 2.0
-"""As long as a client that has said goodbye waits for what it asked for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Left(Exception):
     """A thread of a server has noticed that its client is gone, and ends."""
 
 
-class Tenancy:
+class ClientTransport:
     """A server's `ServerTransport` in a process that it shares."""
 
     def __init__(self, streams: ClientStreams, slabs: ClientSlabs, name: str, on_left: Callable[[], None]) -> None:
@@ -101,10 +100,19 @@ class Tenancy:
             thread.join()
 
 
+class ClientServices(DaemonServices, Protocol):
+    """The daemon as a client sees it that comes in."""
+
+    settings: BrokerSettings
+    gone_slabs: GoneSlabs
+
+    def introduction(self) -> Hello: ...
+
+
 class Client:
     """See the module. number: in the daemon, never used again."""
 
-    def __init__(self, broker: Broker, number: int, ends: ClientEnds) -> None:
+    def __init__(self, broker: ClientServices, number: int, ends: ClientEnds) -> None:
         self.number = number
         self.pid = ends.pid
         self.name = ends.name
@@ -114,7 +122,7 @@ class Client:
         self._broker = broker
         self._streams = ClientStreams(ends.in_fd, ends.out_fd, broker.settings.stall_s)
         self._slabs = ClientSlabs(self.account, broker.host, broker.gone_slabs)
-        self._transport = Tenancy(self._streams, self._slabs, self.label, self._on_left)
+        self._transport = ClientTransport(self._streams, self._slabs, self.label, self._on_left)
         self.handlers = BrokerHandlers(broker, self)
         self._server = Server(self._transport, broker.introduction(), self.handlers)
 
@@ -182,4 +190,4 @@ class Client:
         self._broker.fair_share.leave(self.queue)
 
 
-__all__ = ["Client", "ClientEnds", "Tenancy"]
+__all__ = ["Client", "ClientEnds", "ClientTransport"]

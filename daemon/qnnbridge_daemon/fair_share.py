@@ -16,13 +16,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from qnnbridge_daemon.cancelling import Cancellation
-from qnnbridge_daemon.limits import busy
+from qnnbridge_daemon.accounts import busy
 from qnnbridge_protocol.errors import Cancelled
 
+# A client that was here so long ago will come again: its threads are between two calls.
 ACTIVE_S = 0.05
-"""A client that was here so long ago will come again: its threads are between two calls."""
 
 
 class _Waiter:
@@ -241,3 +241,63 @@ class FairShare:
 def _wake(waiters: list[_Waiter]) -> None:
     for waiter in waiters:
         waiter.wakeup.release()
+
+
+class Cancellation:
+    """Belongs to one call. A `qnnbridge._terminate_relay.Terminable`, and what a `StopHandle` attaches."""
+
+    __slots__ = ("_listeners", "_lock", "_terminate")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._terminate = False
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def terminate(self) -> bool:
+        return self._terminate
+
+    @terminate.setter
+    def terminate(self, value: bool) -> None:
+        if value:
+            self.stop()
+
+    def stop(self) -> None:
+        """Cancel. Returns at once."""
+        with self._lock:
+            if self._terminate:
+                return
+            self._terminate = True
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
+
+    def check(self) -> None:
+        """Raises `Cancelled`."""
+        if self._terminate:
+            raise Cancelled("The request was cancelled before it started.")
+
+    def on_stop(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Called when it is cancelled, at once if it was; must not wait. Returns what takes it away again."""
+        with self._lock:
+            stopped = self._terminate
+            if not stopped:
+                self._listeners.append(listener)
+        if stopped:
+            listener()
+        return lambda: self._remove(listener)
+
+    def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
+        """As that of `RunOptions`. This one may wait: it asks the NPU host, and has a thread for that."""
+
+        def ask() -> None:
+            threading.Thread(target=listener, args=(True,), name="qnnbridge cancel", daemon=True).start()
+
+        with self._lock:
+            self._listeners.append(ask)
+        return lambda: self._remove(ask)
+
+    def _remove(self, listener: Callable[[], Any]) -> None:
+        with self._lock:
+            if listener in self._listeners:
+                self._listeners.remove(listener)

@@ -10,16 +10,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from qnnbridge._host import Host
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._remote_session import RemoteSession
 from qnnbridge._supervision.deadlines import OnDeadline, deadline_after
-from qnnbridge_daemon.bound_runs import BoundSession
-from qnnbridge_daemon.cancelling import Cancellation
-from qnnbridge_daemon.client_sessions import ClientSession
-from qnnbridge_daemon.known_models import key_of
-from qnnbridge_daemon.shared_sessions import may_be_shared
+from qnnbridge_daemon.accounts import Account, Meter
+from qnnbridge_daemon.client_sessions import BoundSession, ClientSession
+from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
+from qnnbridge_daemon.shared_sessions import KnownModels, SharedSessions, key_of, may_be_shared
 from qnnbridge_host.fastpath.plans import BoundRuns
 from qnnbridge_host.in_flight import Request
 from qnnbridge_host.server import Answer
@@ -28,17 +28,34 @@ from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.specs import SessionSpec
 
-if TYPE_CHECKING:
-    from qnnbridge_daemon.broker import Broker
-    from qnnbridge_daemon.clients import Client
-
 DEFAULT_RETRY = 1
+
+
+class DaemonServices(Protocol):
+    """What all clients share, as the handlers of one see it."""
+
+    host: Host
+    fair_share: FairShare
+    sessions: SharedSessions
+    known_models: KnownModels
+    meter: Meter
+
+    def status(self) -> dict[str, Any]: ...
+
+    def request_stop(self, drain_s: float | None) -> None: ...
+
+
+class ClientHoldings(Protocol):
+    """The client: what it holds, and its place in the queue."""
+
+    account: Account
+    queue: Queue
 
 
 class BrokerHandlers:
     """See the module."""
 
-    def __init__(self, broker: Broker, client: Client) -> None:
+    def __init__(self, broker: DaemonServices, client: ClientHoldings) -> None:
         self._broker = broker
         self._client = client
         self._lock = threading.Lock()

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from qnnbridge_daemon._platform.listener import Gate, Streams
+from qnnbridge_daemon._platform import DaemonEndpoint, Streams
 from qnnbridge_protocol.auth import PROOF_BYTES, AdmissionCode, ClientIdentity, DaemonAnswer, DaemonSide, NotProven
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ UNPROVEN_MAX: Final = 64
 _NO_DESCRIPTORS_PAUSE_S: Final = 0.1
 
 
-class Entered(NamedTuple):
+class AdmittedClient(NamedTuple):
     """Our ends of a connection, and whose it is. pid: as the system says, else as the client does."""
 
     in_fd: int
@@ -43,13 +43,13 @@ class Listener:
     """See the module."""
 
     def __init__(
-        self, folder: Path, endpoint: str, token: bytes, instance: bytes, serve: Callable[[Entered], None]
+        self, folder: Path, endpoint: str, token: bytes, instance: bytes, serve: Callable[[AdmittedClient], None]
     ) -> None:
         """serve: called in the connection's own thread; owns the descriptors. Raises `OSError`."""
         self._token = token
         self._instance = instance
         self._serve = serve
-        self._gate = Gate(folder, endpoint)
+        self._gate = DaemonEndpoint(folder, endpoint)
         self._lock = threading.Lock()
         self._unproven: collections.OrderedDict[int, DaemonStream] = collections.OrderedDict()
         self._leaving = False
@@ -125,7 +125,7 @@ class Listener:
             _log.info("%s (process %d) has connected", entered.name, entered.pid)
             self._serve(entered)
 
-    def _let_in(self, stream: DaemonStream) -> Entered | None:
+    def _let_in(self, stream: DaemonStream) -> AdmittedClient | None:
         deadline = time.monotonic() + DIALOGUE_TIMEOUT_S
         stream.check_peer()
         side = DaemonSide(self._token, self._instance)
@@ -138,7 +138,7 @@ class Listener:
 
     def _hand_out(
         self, stream: DaemonStream, side: DaemonSide, visitor: ClientIdentity, deadline: float
-    ) -> Entered | None:
+    ) -> AdmittedClient | None:
         try:
             streams = Streams()
         except OSError as error:
@@ -154,4 +154,4 @@ class Listener:
             raise
         finally:
             streams.release_theirs()
-        return Entered(streams.in_fd, streams.out_fd, stream.peer_pid or visitor.pid, visitor.name)
+        return AdmittedClient(streams.in_fd, streams.out_fd, stream.peer_pid or visitor.pid, visitor.name)

@@ -26,13 +26,12 @@ from qnnbridge._daemon.discovery import (
     write_discovery,
 )
 from qnnbridge._daemon.start import READY, RUNNING, WAITING
-from qnnbridge_daemon._platform.listener import (
+from qnnbridge_daemon._platform import (
     allow_descriptors,
     let_go_of_terminal,
     make_endpoint,
     on_leave,
 )
-from qnnbridge_daemon.lock import FolderLock
 from qnnbridge_daemon.options import Options, parse_options
 from qnnbridge_protocol._version import __version__
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
@@ -42,20 +41,21 @@ if TYPE_CHECKING:
     from qnnbridge_daemon.broker import Broker
     from qnnbridge_daemon.listener import Listener
 
+
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
+# There is one already.
 EXIT_RUNNING: Final = 4
-"""There is one already."""
+# Asked a second time to leave, while calls were being finished.
 EXIT_AT_ONCE: Final = 5
-"""Asked a second time to leave, while calls were being finished."""
 
 _LOOK_INTERVAL_S: Final = 1.0
+# Between two looks whether the lock is free: an application that has lost the daemon starts one, too.
 _TURN_INTERVAL_S: Final = 0.005
-"""Between two looks whether the lock is free: an application that has lost the daemon starts one, too."""
 _WAITING_INTERVAL_S: Final = 0.5
+# `qnnbridge host status` has the lock for a moment where no daemon does. A service manager takes "there is one
+# already" as final; who starts a daemon in the background looks again.
 _FOREGROUND_PATIENCE_S: Final = 0.5
-"""`qnnbridge host status` has the lock for a moment where no daemon does. A service manager takes "there is one
-already" as final; who starts a daemon in the background looks again."""
 _SIGNALS_FOR_AT_ONCE: Final = 2
 
 _log = logging.getLogger("qnnbridge.daemon")
@@ -246,4 +246,38 @@ def _flush() -> None:
             pass  # nobody is there to read it
 
 
-__all__ = ["EXIT_AT_ONCE", "EXIT_FAILED", "EXIT_OK", "EXIT_RUNNING", "Daemon", "main", "run"]
+LOCK_NAME: Final = "daemon.lock"
+
+
+class FolderLock:
+    """Belongs to the main thread. The operating system gives it free when the process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        from filelock import FileLock
+
+        self._path = folder / LOCK_NAME
+        self._lock = FileLock(os.fspath(self._path), thread_local=False, mode=0o600)
+        self._identity: tuple[int, int] | None = None
+
+    def take(self) -> bool:
+        """False if another process has it."""
+        from filelock import Timeout
+
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            return False
+        self._identity = self._now_there()
+        return True
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the file that lies there is still the one that we have locked: a folder may be cleaned up."""
+        return self._identity is not None and self._now_there() == self._identity
+
+    def _now_there(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino

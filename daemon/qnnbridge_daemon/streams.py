@@ -21,8 +21,8 @@ from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
 
 T = TypeVar("T")
 
+# How often a thread that waits for room looks whether the connection has been ended.
 _LOOK_S = 1.0
-"""How often a thread that waits for room looks whether the connection has been ended."""
 
 
 class ClientStreams:

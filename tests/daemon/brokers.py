@@ -15,7 +15,7 @@ from qnnbridge._daemon import DaemonAccess
 from qnnbridge._platform import enlarge_pipe
 from qnnbridge._platform._fds import OwnedFds
 from qnnbridge_daemon.broker import Broker, ClientEnds
-from qnnbridge_daemon.settings import BrokerSettings
+from qnnbridge_daemon.options import BrokerSettings
 
 GRACE_S = 20.0
 """Only a defect waits this long."""

@@ -22,8 +22,8 @@ from qnnbridge._daemon.discovery import (
     runtime_folder,
     write_discovery,
 )
-from qnnbridge_daemon._platform.listener import make_endpoint
-from qnnbridge_daemon.listener import Entered, Listener
+from qnnbridge_daemon._platform import make_endpoint
+from qnnbridge_daemon.listener import AdmittedClient, Listener
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
@@ -57,9 +57,9 @@ class StandIn:
 
     def __init__(self, version: str = qnnbridge.__version__, features: frozenset[str] = frozenset()) -> None:
         self.hello = Hello(features=features | {DAEMON_FEATURE}, qnnbridge=version, pid=os.getpid())
-        self.entered: list[Entered] = []
+        self.entered: list[AdmittedClient] = []
 
-    def serve(self, entered: Entered) -> None:
+    def serve(self, entered: AdmittedClient) -> None:
         self.entered.append(entered)
         connection = Connection(Role.HOST, self.hello)
         reader, writer = ByteReader(entered.in_fd), ByteWriter(blocking_write(entered.out_fd))
@@ -90,7 +90,7 @@ class StandIn:
 
 
 @contextlib.contextmanager
-def open_listener(serve: Callable[[Entered], None]) -> Iterator[tuple[Listener, Discovery, Path]]:
+def open_listener(serve: Callable[[AdmittedClient], None]) -> Iterator[tuple[Listener, Discovery, Path]]:
     """A door in the runtime folder of this test, and what clients find there."""
     folder = make_runtime_folder()
     discovery = new_discovery(folder)

@@ -15,8 +15,8 @@ import pytest
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge._transport.channel import Channel
-from qnnbridge_daemon.bound_runs import _ChannelWatch
-from qnnbridge_daemon.settings import BrokerSettings
+from qnnbridge_daemon.client_sessions import _ChannelWatch
+from qnnbridge_daemon.options import BrokerSettings
 from tests.daemon.brokers import GRACE_S, Lab, in_threads, until
 from tests.fakes.hosts import fake_host, script
 from tests.fakes.later import Later as LaterModel
@@ -162,7 +162,7 @@ def test_a_deadline_is_kept_and_the_call_is_stopped(
     lab: Lab, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine it takes a while until all on the way have heard of it.
-    for name in ("qnnbridge._transport.channel", "qnnbridge._fastpath.runner", "qnnbridge_daemon.bound_runs"):
+    for name in ("qnnbridge._transport.channel", "qnnbridge._fastpath.runner", "qnnbridge_daemon.client_sessions"):
         monkeypatch.setattr(f"{name}.CANCEL_TIMEOUT_S", GRACE_S)
     monkeypatch.setattr("qnnbridge._fastpath.runner.SETTLE_TIMEOUT_S", GRACE_S)
     monkeypatch.setattr("qnnbridge_host.server.CANCEL_GRACE_S", GRACE_S)

@@ -14,7 +14,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge_daemon.settings import BrokerSettings, Limits
+from qnnbridge_daemon.options import BrokerSettings, Limits
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.errors import from_wire
 from qnnbridge_protocol.frames import Frame, Kind

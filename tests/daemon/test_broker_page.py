@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import qnnbridge
-from qnnbridge_daemon import clients, handlers, limits
+from qnnbridge_daemon import accounts, clients, handlers
 from qnnbridge_daemon.handlers import BrokerHandlers
-from qnnbridge_daemon.settings import Limits
+from qnnbridge_daemon.options import Limits
 from tests.daemon.brokers import Lab
 from tests.fakes.hosts import script
 from tests.unit.test_protocol_page import OPERATIONS, bare, fields_read, keys_answered, rows, section
@@ -60,7 +60,7 @@ def test_numbers_and_limits_are_those_of_the_code() -> None:
     assert f"under it; {handlers.DEFAULT_RETRY} if missing" in TEXT
     names = [field.name for field in dataclasses.fields(Limits)]
     assert f"`limit` ({', '.join(f'`{name}`' for name in names)})" in TEXT
-    assert list(limits.HIGHER) == names
+    assert list(accounts.HIGHER) == names
 
 
 def test_the_status_has_the_members_of_the_page(lab: Lab) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import qnnbridge
-from qnnbridge_daemon.settings import BrokerSettings
+from qnnbridge_daemon.options import BrokerSettings
 from tests.daemon.brokers import Lab, in_threads
 from tests.fakes.hosts import script
 

@@ -14,7 +14,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge_daemon.settings import BrokerSettings
+from qnnbridge_daemon.options import BrokerSettings
 from tests.daemon.brokers import Lab, in_threads, until
 from tests.fakes.hosts import script
 

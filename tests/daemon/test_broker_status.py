@@ -13,7 +13,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge_daemon.settings import BrokerSettings
+from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_protocol.hello import DAEMON_FEATURE
 from tests.daemon.brokers import Lab, until
 from tests.fakes.hosts import fake_host, script

@@ -170,10 +170,10 @@ def test_a_daemon_of_another_user_is_not_told_anything(
 
 def test_a_visitor_that_comes_while_the_door_is_closed_does_no_harm() -> None:
     """Whoever accepts is woken up by it, and lets go of everything that the one who closes still uses."""
-    from qnnbridge_daemon._platform import _posix_listener as _posix_gate
+    from qnnbridge_daemon._platform import _posix as _posix_gate
 
     folder = make_runtime_folder()
-    gate = _posix_gate.Gate(folder, _posix_gate.make_endpoint(folder))
+    gate = _posix_gate.DaemonEndpoint(folder, _posix_gate.make_endpoint(folder))
     released = threading.Event()
 
     def accept() -> None:

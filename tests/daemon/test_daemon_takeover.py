@@ -16,7 +16,7 @@ from filelock import FileLock
 from qnnbridge._daemon.discovery import make_runtime_folder, write_discovery
 from qnnbridge._daemon.start import TAKE_OVER, Starting
 from qnnbridge_daemon import main
-from qnnbridge_daemon.lock import LOCK_NAME, FolderLock
+from qnnbridge_daemon.main import LOCK_NAME, FolderLock
 from qnnbridge_daemon.options import parse_options
 from qnnbridge_tools.host import link
 from tests import needs

@@ -8,8 +8,7 @@ import time
 import pytest
 
 from qnnbridge.errors import Busy, Cancelled
-from qnnbridge_daemon.cancelling import Cancellation
-from qnnbridge_daemon.fair_share import ACTIVE_S, FairShare, Queue
+from qnnbridge_daemon.fair_share import ACTIVE_S, Cancellation, FairShare, Queue
 from tests.daemon.brokers import GRACE_S, until
 
 

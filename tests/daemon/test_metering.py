@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from qnnbridge_daemon.metering import BOUNDS_S, RATE_WINDOW_S, Histogram, Meter
+from qnnbridge_daemon.accounts import BOUNDS_S, RATE_WINDOW_S, Histogram, Meter
 
 
 class Clock:

@@ -214,7 +214,7 @@ def test_a_suspect_runs_alone_until_it_has_proved_itself(host: qnnbridge.Host, t
         calls = [pool.submit(session.run, None, {"x": X}) for session in (first, second)]
         assert np.array_equal(calls[0].result(WAIT_S)[0], X * 2)
         assert np.array_equal(calls[1].result(WAIT_S)[0], X * 3)
-    blame = host._solo._blame
+    blame = host._isolation._blame
     assert host.stats.crashes == 1
     assert not blame.active, "one good reply alone is enough for a first suspicion"
     assert quarantined() == set()

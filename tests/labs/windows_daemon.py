@@ -26,7 +26,7 @@ from qnnbridge._daemon.discovery import read_discovery, runtime_folder
 from qnnbridge._platform import _win32_daemon as security
 from qnnbridge._platform._win32_api import in_job_that_kills
 from qnnbridge._platform._win32_daemon import DaemonStream, connect_to_daemon, make_private_folder, why_not_private
-from qnnbridge_daemon._platform._win32_listener import Gate, make_endpoint
+from qnnbridge_daemon._platform._win32 import DaemonEndpoint, make_endpoint
 
 MODEL = Path(__file__).resolve().parents[1] / "models" / "mul_1.onnx"
 
@@ -41,7 +41,7 @@ def users(sddl: str) -> list[str]:
 
 @fact
 def access_list_of_the_pipe() -> Any:
-    gate = Gate(Path(), make_endpoint(Path()))
+    gate = DaemonEndpoint(Path(), make_endpoint(Path()))
     sddl = security.access_list(gate.handle)
     gate.close()
     gate.release()
@@ -58,7 +58,7 @@ def name_of_the_pipe() -> Any:
 def both_ends_know_each_other() -> Any:
     """Bytes there and back, what a silent other side and one that leaves are, and the process at the other end."""
     endpoint = make_endpoint(Path())
-    gate = Gate(Path(), endpoint)
+    gate = DaemonEndpoint(Path(), endpoint)
     came: list[DaemonStream] = []
     thread = threading.Thread(target=lambda: came.append(gate.accept()))  # type: ignore[arg-type]
     thread.start()
@@ -90,7 +90,7 @@ def both_ends_know_each_other() -> Any:
 def who_came_and_went_keeps_nobody_out() -> Any:
     """A visitor that is gone before the door waits for one."""
     endpoint = make_endpoint(Path())
-    gate = Gate(Path(), endpoint)
+    gate = DaemonEndpoint(Path(), endpoint)
     connect_to_daemon(endpoint, Path(), time.monotonic() + TIMEOUT_S).close()
     came: list[DaemonStream | None] = []
 
@@ -117,7 +117,7 @@ def who_came_and_went_keeps_nobody_out() -> Any:
 @fact
 def who_waits_can_be_sent_away() -> Any:
     endpoint = make_endpoint(Path())
-    gate = Gate(Path(), endpoint)
+    gate = DaemonEndpoint(Path(), endpoint)
     said: list[str] = []
 
     def attend() -> None:

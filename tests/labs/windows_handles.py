@@ -27,8 +27,8 @@ from qnnbridge._fastpath.channel_pool import ChannelPool
 from qnnbridge._platform._win32_streams import ChannelStreams, SharedMemory, give_handle, reclaim
 from qnnbridge._transport.channel import Deadline
 from qnnbridge_daemon import client_slabs
-from qnnbridge_daemon._platform._win32_passing import KeptMemory
-from qnnbridge_daemon.settings import BrokerSettings
+from qnnbridge_daemon._platform._win32 import KeptMemory
+from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_host._platform._win32_sharing import map_memory
 from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
 

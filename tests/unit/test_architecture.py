@@ -65,8 +65,6 @@ NAMES_TWICE = {"InferenceSession"}
 CIRCLES_LEFT = (
     {"qnnbridge_host.fastpath"},
     {"qnnbridge._buckets", "qnnbridge._metadata", "qnnbridge._run_variants", "qnnbridge._session"},
-    {"qnnbridge._daemon", "qnnbridge._host"},
-    {"qnnbridge_daemon.broker", "qnnbridge_daemon.clients", "qnnbridge_daemon.handlers", "qnnbridge_daemon.status"},
 )
 CLASS_NAMES_LEFT = {
     "BadEntry",

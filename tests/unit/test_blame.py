@@ -195,7 +195,7 @@ class Caller:
         self._thread.start()
 
     def _call(self) -> None:
-        with self._gate.enter(self._context, None):
+        with self._gate.isolate(self._context, None):
             self.inside.set()
             self._leave.wait(GRACE_S)
 
@@ -206,7 +206,7 @@ class Caller:
 
 
 def enters_at_once(gate: IsolationLock, context: CallContext) -> bool:
-    with contextlib.suppress(Deadline), gate.enter(context, time.monotonic()):
+    with contextlib.suppress(Deadline), gate.isolate(context, time.monotonic()):
         return True
     return False
 
@@ -271,7 +271,7 @@ def test_those_that_waited_behind_it_go_on_when_it_gives_up() -> None:
 
     def give_up() -> None:
         while not seen.is_set():  # it was too quick for this test to see it wait
-            with contextlib.suppress(Deadline), gate.enter(SUSPECT, time.monotonic() + 0.3):
+            with contextlib.suppress(Deadline), gate.isolate(SUSPECT, time.monotonic() + 0.3):
                 pass
 
     threading.Thread(target=give_up, daemon=True).start()

@@ -8,18 +8,19 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._daemon import START_TIMEOUT_S, DaemonAccess
+from qnnbridge._host import Host
 from qnnbridge_protocol.errors import OptionError
 
 if TYPE_CHECKING:
-    from qnnbridge._host import Host
     from qnnbridge_protocol.limits import Limits
 
 VARIABLE: Final = "QNNBRIDGE_HOST"
 DAEMON: Final = "daemon"
 PRIVATE: Final = "private"
 
+_default: Host | None = None
 _shared: Host | None = None
-_shared_lock = threading.Lock()
+_lock = threading.Lock()
 
 
 def connect(
@@ -57,17 +58,24 @@ def connect(
     return host
 
 
+def default_host() -> Host:
+    """The host of sessions that name none; one per process."""
+    global _default
+    with _lock:
+        if _default is None or _default.supervisor.closed or _default.supervisor.foreign:
+            _default = daemon_host(DaemonAccess()) if daemon_by_default() else Host()
+        return _default
+
+
 def daemon_host(access: DaemonAccess, **options: Any) -> Host:
     """A host that is the daemon; nothing is looked for before its first use."""
-    from qnnbridge._host import Host
-
     return Host(start_timeout=access.start_timeout_s, _daemon=access, **options)
 
 
 def shared_daemon_host() -> Host:
     """The one of sessions with ``host="daemon"``; one per process."""
     global _shared
-    with _shared_lock:
+    with _lock:
         if _shared is None or _shared.supervisor.closed or _shared.supervisor.foreign:
             _shared = daemon_host(DaemonAccess())
         return _shared
@@ -75,8 +83,6 @@ def shared_daemon_host() -> Host:
 
 def chosen_host(host: Host | str | None) -> Host:
     """The host that a session is to use. Raises `OptionError`."""
-    from qnnbridge._host import Host, default_host
-
     if host is None:
         return default_host()
     if isinstance(host, Host):
@@ -102,8 +108,8 @@ def daemon_by_default() -> bool:
 
 
 def _forget_locks() -> None:
-    global _shared_lock
-    _shared_lock = threading.Lock()
+    global _lock
+    _lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

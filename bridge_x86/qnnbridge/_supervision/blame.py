@@ -164,7 +164,7 @@ class IsolationLock:
         self._waiting_alone = 0
 
     @contextlib.contextmanager
-    def enter(self, context: CallContext, deadline: float | None) -> Iterator[None]:
+    def isolate(self, context: CallContext, deadline: float | None) -> Iterator[None]:
         """Around one call. Raises `Deadline` if its turn does not come in time."""
         if not self._blame.active:
             yield

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import DistributionFinder, MetadataPathFinder
 from typing import Any
 
-from qnnbridge._host import default_host
+from qnnbridge._daemon.connect import default_host
 from qnnbridge._launch.interpreter import find_host
 from qnnbridge._option_fields import OrtHardwareDeviceType
 from qnnbridge._providers import CPU, QNN

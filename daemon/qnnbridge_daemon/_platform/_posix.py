@@ -14,24 +14,25 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from qnnbridge._platform import enlarge_pipe
 
 assert sys.platform != "win32"
 
 from qnnbridge._platform._posix_daemon import SOCKET_NAME, DaemonStream, SocketPath  # noqa: E402 - as in qnnbridge._platform
+from qnnbridge_host._platform._posix_sharing import open_stream  # noqa: E402 - type checkers find it empty on Windows
 
 _BACKLOG: Final = 1024
 _DESCRIPTORS: Final = 65536
 
 
 def make_endpoint(folder: Path) -> str:
-    """What to call the door that a `Gate` opens."""
+    """What to call the door that a `DaemonEndpoint` opens."""
     return str(folder / SOCKET_NAME)
 
 
-class Gate:
+class DaemonEndpoint:
     """The open door. Only for the holder of the folder's lock: a socket that lies there is of a dead daemon."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
@@ -136,3 +137,23 @@ def on_leave(leave: Callable[[], None]) -> None:
     """Call `leave` when the system or the user asks for the end. The main thread has to be the caller."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: leave())
+
+
+class KeptMemory:
+    """Memory of a client, kept so that the NPU host can be shown it, by a descriptor of this process. Any thread.
+
+    The client closes its own as soon as the daemon has mapped the memory.
+    """
+
+    def __init__(self, where: dict[str, Any]) -> None:
+        """Raises `OSError`, `ValueError`."""
+        self._fd = open_stream(where, write=False)
+        self._place = {**where, "pid": os.getpid(), "fd": self._fd}
+
+    def share_handle(self, _pid: int) -> dict[str, Any]:
+        """For the host with this process id. It opens it here, as the daemon did at the client."""
+        return self._place
+
+    def close(self) -> None:
+        """Once. Nobody will be shown it any more."""
+        os.close(self._fd)

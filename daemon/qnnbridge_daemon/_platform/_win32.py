@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 assert sys.platform == "win32"
 
@@ -37,11 +37,11 @@ _REJECT_REMOTE_CLIENTS: Final = 0x8
 
 
 def make_endpoint(folder: Path) -> str:
-    """What to call the door that a `Gate` opens: nobody can guess it, and so nobody can be there first."""
+    """The name of the pipe that a `DaemonEndpoint` opens: it cannot be guessed, so no other has it first."""
     return PIPE_PREFIX + secrets.token_hex(_NAME_BYTES)
 
 
-class Gate:
+class DaemonEndpoint:
     """The open door: there is always one instance of the pipe that waits for a client."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
@@ -168,3 +168,28 @@ def on_leave(leave: Callable[[], None]) -> None:
     """Call `leave` when the user asks for the end. The main thread has to be the caller."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGBREAK):
         signal.signal(number, lambda *_: leave())
+
+
+class KeptMemory:
+    """Memory of a client, kept so that the NPU host can be shown it, by a handle of this process. Any thread.
+
+    The client has duplicated its handle into this process, which duplicates it into each NPU host anew: a handle
+    means something in one process only. This process has started the host and belongs to the same user, so it may
+    do that (PROCESS_DUP_HANDLE), and the handle has all the rights that the client's has.
+    """
+
+    def __init__(self, where: dict[str, Any]) -> None:
+        """The handle stays in `where`, for who maps the memory. Raises `OSError`, `ValueError`."""
+        handle = where.get("handle")
+        if type(handle) is not int or handle <= 0:
+            raise ValueError("memory is named by its handle in this process")
+        us = _winapi.GetCurrentProcess()
+        self._handle = _winapi.DuplicateHandle(us, handle, us, 0, False, _winapi.DUPLICATE_SAME_ACCESS)
+
+    def share_handle(self, pid: int) -> dict[str, Any]:
+        """For the host with this process id, which owns the handle when it has been told. Raises `OSError`."""
+        return {"handle": give_handle(self._handle, pid)}
+
+    def close(self) -> None:
+        """Once. Nobody will be shown it any more."""
+        _winapi.CloseHandle(self._handle)
