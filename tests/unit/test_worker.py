@@ -7,16 +7,21 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from tests import needs
 
 from qnnbridge_host.cancellation import StopSignal
 from qnnbridge_host.compile.worker import Worker, WorkOrder, default_command, ticking, worker_command
 from qnnbridge_protocol.errors import Cancelled, DeadlineExceeded, HostStartFailed, WorkerDied
+from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec
 
 SECONDS_FOR_ALL = 30.0
 
+MODELS = Path(__file__).parents[1] / "models"
 HOST = (sys.executable, "-I", "-u", "-X", "utf8", "-m", "qnnbridge_host")
 DIES = (sys.executable, "-c", "import os; os._exit(7)")
 HANGS = (sys.executable, "-c", "import time; time.sleep(300)")
@@ -105,6 +110,34 @@ def test_a_worker_is_killed_at_the_deadline() -> None:
             pass
     assert caught.value.state == "stopped"
     assert time.monotonic() - begun < SECONDS_FOR_ALL
+
+
+@needs.linux
+@needs.a_host_python
+@pytest.mark.process
+def test_a_worker_ends_with_the_host_that_it_works_for(tmp_path: Path) -> None:
+    """The host is killed while its worker compiles, as by a crash of its own."""
+    host, found = Worker(order((*HOST, "--parent", str(os.getpid())))), []
+
+    def kill_the_host() -> None:
+        assert host.pid is not None
+        process = psutil.Process(host.pid)
+        deadline = time.monotonic() + SECONDS_FOR_ALL
+        while not found and time.monotonic() < deadline:
+            found.extend(process.children())
+            time.sleep(0.005)
+        process.kill()
+
+    spec = SessionSpec(str(MODELS / "mul_1.onnx"), (ProviderSpec(QNN),))
+    job = {"spec": spec.to_wire(), "output": f"{tmp_path}/"}
+    with pytest.raises(WorkerDied):
+        with host.running():
+            threading.Thread(target=kill_the_host, daemon=True).start()
+            host.call({"op": "model.compile", "jobs": [job], "folder": str(tmp_path)})
+    assert found, "it had a worker"
+    _, alive = psutil.wait_procs(found, timeout=SECONDS_FOR_ALL)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+    assert not list(tmp_path.glob("*.onnx"))
 
 
 def test_nothing_is_started_when_it_is_too_late_or_not_wanted() -> None:

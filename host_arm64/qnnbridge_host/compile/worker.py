@@ -96,6 +96,11 @@ class Worker:
         peer = self._connection.peer
         return {} if peer is None else {**peer.versions, "qnnbridge": peer.qnnbridge}
 
+    @property
+    def pid(self) -> int | None:
+        """Once it was started."""
+        return None if self._process is None else self._process.pid
+
     @contextlib.contextmanager
     def running(self) -> Iterator[Worker]:
         """Start it, and end it behind the block."""
