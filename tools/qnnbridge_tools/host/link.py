@@ -165,7 +165,7 @@ def is_running() -> bool:
     from filelock import FileLock, Timeout
 
     from qnnbridge._daemon.discovery import runtime_folder
-    from qnnbridge_daemon.lock import LOCK_NAME
+    from qnnbridge_daemon.main import LOCK_NAME
 
     path = runtime_folder() / LOCK_NAME
     if not path.exists():
