@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from qnnbridge._create import CacheWarning
     from qnnbridge._daemon.connect import connect, default_host
     from qnnbridge._host import Host, HostStats
+    from qnnbridge._inference_session import InferenceSession
     from qnnbridge._io_binding import IOBinding
     from qnnbridge._node import ModelMetadata, NodeArg
     from qnnbridge._option_fields import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtAllocatorType
     from qnnbridge._ort_value import OrtValue
     from qnnbridge._run_options import LoraAdapter, RunOptions
-    from qnnbridge._session import CpuFallbackWarning, InferenceSession
+    from qnnbridge._session import CpuFallbackWarning
     from qnnbridge._session_options import SessionOptions
     from qnnbridge._sparse_tensor import SparseTensor
     from qnnbridge._supervision.restart_policy import RecycleAfter, RestartPolicy
@@ -52,7 +53,7 @@ _HOMES = {
     "HostInfo": "qnnbridge_protocol.specs",
     "HostStats": "qnnbridge._host",
     "IOBinding": "qnnbridge._io_binding",
-    "InferenceSession": "qnnbridge._session",
+    "InferenceSession": "qnnbridge._inference_session",
     "Limits": "qnnbridge_protocol.limits",
     "LoraAdapter": "qnnbridge._run_options",
     "ModelMetadata": "qnnbridge._node",

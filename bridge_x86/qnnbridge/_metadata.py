@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qnnbridge._buckets.api import Bucketable
 from qnnbridge._node import ModelMetadata, NodeArg
 from qnnbridge_protocol.model_records import CacheStatus
 from qnnbridge_protocol.specs import Placement
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from qnnbridge._session_options import SessionOptions
 
 
-class SessionMetadata(Bucketable):
+class SessionMetadata:
     """See the module."""
 
     _remote: RemoteSession

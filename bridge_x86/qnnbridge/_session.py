@@ -1,35 +1,33 @@
-"""`InferenceSession`: the proxy with the interface of ``onnxruntime.InferenceSession``.
+"""A session in the host process: how it is opened, run and closed.
 
-Names, argument order, defaults and error classes are ONNX Runtime's. What is added is keyword-only.
+`InferenceSession` is built on it, and the variants of a session with buckets are made of it. Names, argument order,
+defaults and error classes are ONNX Runtime's. What is added is keyword-only. Thread-safe.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qnnbridge._background import Background
-from qnnbridge._buckets.api import bucket_arguments
-from qnnbridge._daemon.connect import DAEMON, chosen_host
 from qnnbridge._fastpath.failure import FastCallFailed
 from qnnbridge._host import Host
 from qnnbridge._node import NodeArg
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
-from qnnbridge._recipe import SessionRecipe, model_parts
+from qnnbridge._recipe import SessionRecipe
 from qnnbridge._remote_session import RemoteSession
-from qnnbridge._run_options import RunOptions, coerce_run_options, coerce_session_options
+from qnnbridge._run_options import RunOptions, coerce_run_options
 from qnnbridge._run_variants import RunVariants, check_call, read_only
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.deadlines import OnDeadline
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
-from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
-from qnnbridge_protocol.specs import Fallback, RunSpec, SessionSpec
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument
+from qnnbridge_protocol.specs import RunSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,86 +44,20 @@ class CpuFallbackWarning(UserWarning):
     """A session that asked for QNN runs on the CPU, as its ``fallback`` allows."""
 
 
-class InferenceSession(RunVariants):
-    """A model, ready to run in the host process.
+S = TypeVar("S", bound="BaseSession")
 
-    Args:
-        path_or_bytes: the model's file, or its bytes.
-        sess_options: `SessionOptions`.
-        providers: execution providers in order of preference, names or (name, options) pairs.
-            Default: QNN alone.
-        provider_options: options for each of `providers`, if those are names.
-        host: the host process to use; default one that all sessions of this process share. "daemon" is the one
-            that applications share (see `qnnbridge.connect`).
-        fallback: "error" (default) refuses the session if a node would not run on QNN. "cpu" lets ONNX Runtime
-            put such nodes on the CPU; listing ``CPUExecutionProvider`` behind QNN means the same. `placement`
-            tells what came of it.
-        timeout: seconds for the creation, and the default for calls. Default: none, since compiling can take
-            minutes.
-        retry: how often a call is repeated in a new host when the host dies under it.
-        on_deadline: "kill" ends the host if the creation still goes on when its time is up.
-        cache: ``False`` compiles the model for this session alone; ``True`` keeps small models in the cache of
-            compiled models, too. Default: larger models for QNN are kept there (see docs/cache.md). `cache` tells
-            what came of it.
-        enable_fallback, disabled_optimizers: as in ONNX Runtime; fallback behind the application's back stays
-            off whatever `enable_fallback` says.
 
-    Raises the errors of `qnnbridge.errors`; those that ONNX Runtime raised are also instances of its classes if
-    the application has it imported.
-    """
+class BaseSession(RunVariants):
+    """A session in a host. `_open` fills its fields; `InferenceSession` takes the arguments of the application."""
 
     _warn = staticmethod(warnings.warn)
+    # Whether calls may go the quick way, past `_run_slow_path`.
+    _quick = True
 
-    def __init__(
-        self,
-        path_or_bytes: str | os.PathLike[str] | bytes,
-        sess_options: SessionOptions | Any = None,
-        providers: Sequence[ProviderArgument] | None = None,
-        provider_options: Sequence[Mapping[str, Any]] | None = None,
-        *,
-        host: Host | Literal["daemon"] | None = None,
-        fallback: Fallback | None = None,
-        timeout: float | None = None,
-        retry: int = 1,
-        on_deadline: OnDeadline = "raise",
-        cache: bool | None = None,
-        buckets: Mapping[str, int | Sequence[int]] | None = None,
-        pad: Mapping[str, Any] | Any = None,
-        cut: Mapping[str, Sequence[int | str | None]] | None = None,
-        split: str | Sequence[str] | None = None,
-        overflow: Fallback = "error",
-        enable_fallback: int | bool = 0,
-        disabled_optimizers: Sequence[str] | None = None,
-    ) -> None:
-        try:
-            check_call(timeout, retry, on_deadline)
-            self._bucket_arguments = bucket_arguments(buckets, pad, cut, split, overflow)
-            if cache not in (None, True, False):
-                raise OptionError(f"cache={cache!r} is not known.", fix="Give True, False or None.")
-            host = chosen_host(host)
-            options = coerce_session_options(sess_options, providers_given=providers is not None)
-            parts = options.to_spec_parts()
-            specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
-            parts.pop("providers", None)
-            path, data = model_parts(path_or_bytes)
-            spec = SessionSpec(
-                model_path=path,
-                providers=specs,
-                fallback=choose_fallback(specs, fallback),
-                disabled_optimizers=tuple(disabled_optimizers or ()),
-                **parts,
-            )
-        except BridgeError as error:
-            raise as_onnxruntime(error) from None
+    def __init__(self, options: SessionOptions, timeout: float | None) -> None:
         self._options = options
         self._timeout = timeout
         self._background = Background("qnnbridge run_async")
-        self._open(
-            SessionRecipe(spec, data, tuple(options.initializer_values().values()), cache),
-            host,
-            retry,
-            on_deadline,
-        )
 
     def _open(self, recipe: SessionRecipe, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
         remote = RemoteSession(host, recipe, retry=retry, timeout_s=self._timeout, while_busy=_load_modules_of_runs)
@@ -146,14 +78,14 @@ class InferenceSession(RunVariants):
         placement = info.placement
         no_results = BACKENDS_WITHOUT_RESULTS.get(placement.backend)
         if no_results is not None:
-            warnings.warn(f"{remote.recipe.label}: {no_results}", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"{remote.recipe.label}: {no_results}", RuntimeWarning, stacklevel=4)
         if recipe.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
             told = f"{remote.recipe.label} runs on the CPU: no node of it could be placed on QNN"
             told += f" ({placement.cause})" if placement.cause else ""
             if not remote.moved:  # that was counted and logged
                 host.supervisor.counters.cpu_fallbacks += 1
                 _log.warning("%s", told)
-            self._warn(told, CpuFallbackWarning, stacklevel=3)
+            self._warn(told, CpuFallbackWarning, stacklevel=4)
 
     # --- running ---
 
@@ -184,7 +116,7 @@ class InferenceSession(RunVariants):
                 is to be new). What `empty_output` made is filled by the host itself.
         """
         failed = None
-        if run_options is None:
+        if run_options is None and self._quick:
             try:
                 quick = True
                 if timeout is not None or retry is not None or on_deadline != "raise":
@@ -291,7 +223,7 @@ class InferenceSession(RunVariants):
         try:
             check_call(timeout, retry, on_deadline)
             feeds = self._checker.check(input_feed)
-            names = self._check_outputs(output_names)
+            names = check_outputs(output_names, self._output_names)
             spec, options = self._run_spec(run_options)
             return self._remote.run(
                 names,
@@ -305,18 +237,6 @@ class InferenceSession(RunVariants):
             )
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-
-    def _check_outputs(self, output_names: Sequence[str] | None) -> list[str] | None:
-        if not output_names:
-            return None
-        names = list(output_names)
-        for name in names:
-            if name not in self._output_names:
-                raise InvalidArgument(
-                    f"[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Invalid output name:{name}",
-                    fix=f"The model's outputs are {', '.join(self._output_names)}.",
-                )
-        return names
 
     @staticmethod
     def _run_spec(run_options: Any) -> tuple[RunSpec | None, RunOptions | None]:
@@ -334,9 +254,7 @@ class InferenceSession(RunVariants):
     ) -> None:
         """Make the session again with other providers."""
         old = self._remote
-        specs = normalize_providers(providers, provider_options)
-        spec = dataclasses.replace(old.recipe.spec, providers=specs, fallback=choose_fallback(specs, None))
-        self._open(dataclasses.replace(old.recipe.forget_model(), spec=spec), old.host, old.retry)
+        self._open(with_providers(old.recipe, providers, provider_options), old.host, old.retry)
         old.close()
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
@@ -373,7 +291,7 @@ class InferenceSession(RunVariants):
         self._known.forget()
         self._remote.close()
 
-    def __enter__(self) -> InferenceSession:
+    def __enter__(self: S) -> S:
         return self
 
     def __exit__(
@@ -386,11 +304,6 @@ class InferenceSession(RunVariants):
         if remote is not None:
             remote.forget()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled, a session is what it was made from; unpickled, it is made again in that process' own host."""
-        host = DAEMON if self._remote.host.is_daemon else None
-        return _remake, (self._remote.recipe.forget_model(), self._remote.retry, self._timeout, host)
-
 
 def _load_modules_of_runs() -> None:
     """numpy, and what handles values: loaded while the host makes the session, so that no run waits for it."""
@@ -401,22 +314,26 @@ def _load_modules_of_runs() -> None:
     import qnnbridge._ort_value  # noqa: F401
 
 
-def _remake(
+def check_outputs(wanted: Sequence[str] | None, known: Sequence[str]) -> list[str] | None:
+    """``None`` for all. Raises `InvalidArgument` for a name that is not known."""
+    if not wanted:
+        return None
+    names = list(wanted)
+    for name in names:
+        if name not in known:
+            raise InvalidArgument(
+                f"[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Invalid output name:{name}",
+                fix=f"The model's outputs are {', '.join(known)}.",
+            )
+    return names
+
+
+def with_providers(
     recipe: SessionRecipe,
-    retry: int,
-    timeout: float | None,
-    host: Host | Literal["daemon"] | None = None,
-    on_deadline: OnDeadline = "raise",
-) -> InferenceSession:
-    session = InferenceSession.__new__(InferenceSession)
-    session._options = SessionOptions.from_spec(recipe.spec)
-    session._timeout = timeout
-    session._background = Background("qnnbridge run_async")
-    session._open(recipe, chosen_host(host), retry, on_deadline)
-    return session
-
-
-# ONNX Runtime's base class; some applications annotate with it.
-Session = InferenceSession
-
-__all__ = ["CpuFallbackWarning", "InferenceSession", "Session"]
+    providers: Sequence[ProviderArgument] | None,
+    provider_options: Sequence[Mapping[str, Any]] | None,
+) -> SessionRecipe:
+    """The recipe with other providers, for the model as it is now."""
+    specs = normalize_providers(providers, provider_options)
+    spec = dataclasses.replace(recipe.spec, providers=specs, fallback=choose_fallback(specs, None))
+    return dataclasses.replace(recipe.forget_model(), spec=spec)

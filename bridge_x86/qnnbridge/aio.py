@@ -17,8 +17,8 @@ from typing import Any
 
 from qnnbridge._background import Background
 from qnnbridge._host import Host
+from qnnbridge._inference_session import InferenceSession as Blocking
 from qnnbridge._node import ModelMetadata, NodeArg
-from qnnbridge._session import InferenceSession as Blocking
 from qnnbridge.futures import Future, start
 from qnnbridge_protocol.errors import Closed
 from qnnbridge_protocol.specs import Placement

@@ -18,7 +18,7 @@ from qnnbridge._background import Background
 from qnnbridge._run_options import RunOptions, coerce_run_options
 
 if TYPE_CHECKING:
-    from qnnbridge._session import InferenceSession
+    from qnnbridge._inference_session import InferenceSession
 
 THREADS = 32
 """Of all sessions together. The host takes 64 calls at once and refuses more as busy."""

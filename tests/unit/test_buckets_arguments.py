@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnbridge._buckets.api import bucket_arguments
 from qnnbridge._buckets.arguments import MAX_DENOMINATOR, Relation, fit, make_arguments, parse
 from qnnbridge._buckets.batches import wanted_variants
 from qnnbridge._buckets.plan import (
@@ -19,6 +18,7 @@ from qnnbridge._buckets.plan import (
     make_plan,
     refuse_dimensions_left,
 )
+from qnnbridge._inference_session import bucket_arguments
 from qnnbridge.errors import BridgeError, CompiledModelRefused, OptionError
 from qnnbridge_protocol.model_records import ModelDescription, ModelIdentity
 from qnnbridge_protocol.specs import NodeInfo

@@ -2,5 +2,5 @@
 
 `session.BucketedSession` puts the parts together: the `arguments`, the `plan` of free dimensions, one call cut
 into `batches`, one session per bucket (`variants`), and the check of outputs and padding (`verifying`).
-`InferenceSession` comes here through `api`. It imports the root modules of the bridge and the protocol.
+`InferenceSession` makes one if it is given ``buckets=``. Imports the root modules of the bridge and the protocol.
 """

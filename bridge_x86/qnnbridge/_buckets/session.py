@@ -1,7 +1,7 @@
-"""`BucketedSession`: an `InferenceSession` that takes any size, on variants of the model compiled for a few.
+"""`BucketedSession`: runs of any size, on variants of the model compiled for a few.
 
-A call is given to the smallest variant that it fits into, padded, and its outputs are cut back. Everything else of
-`InferenceSession` works on the first variant, the smallest, which is made at once. Any thread.
+An `InferenceSession` with ``buckets=`` hands its calls to one. A call is given to the smallest variant that it fits
+into, padded, and its outputs are cut back. The first variant, the smallest, is made at once. Any thread.
 """
 
 from __future__ import annotations
@@ -43,19 +43,12 @@ from qnnbridge._buckets.plan import (
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, warm
 from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, check_cut, find_shapes, verify_padding, zeros
 from qnnbridge._create import identify
-from qnnbridge._daemon.connect import DAEMON, chosen_host
 from qnnbridge._fastpath.runner import FastCallFailed, deliver
 from qnnbridge._fastpath.user_arrays import Out, check_out
 from qnnbridge._feeds import FeedChecker
-from qnnbridge._node import NodeArg
-from qnnbridge._providers import QNN, ProviderArgument, choose_fallback, normalize_providers
+from qnnbridge._providers import QNN
 from qnnbridge._run_variants import check_call, read_only
-from qnnbridge._session import (
-    CLOSE_TIMEOUT_S,
-    CpuFallbackWarning,
-    InferenceSession,
-    _remake,
-)
+from qnnbridge._session import BaseSession, CpuFallbackWarning, check_outputs
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.errors import as_onnxruntime
@@ -92,37 +85,44 @@ class _Counts:
     on_cpu: int = 0
 
 
-class BucketedSession(InferenceSession):
-    """See the module. Made by ``InferenceSession(model, buckets=...)``."""
+class BucketedSession:
+    """The variants of an `InferenceSession` with ``buckets=``, and the way of a call to one of them.
 
-    _bucket_arguments: BucketArguments
+    Args:
+        timeout: seconds for the creation, and the default for calls.
+    """
 
-    def _open(self, recipe: SessionRecipe, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
-        deadline = deadline_after(self._timeout)
+    def __init__(
+        self,
+        recipe: SessionRecipe,
+        arguments: BucketArguments,
+        host: Host,
+        retry: int,
+        timeout: float | None,
+        on_deadline: OnDeadline = "raise",
+    ) -> None:
+        self._bucket_arguments = arguments
+        self._timeout = timeout
+        self._counts, self._counting = _Counts(), threading.Lock()
+        deadline = deadline_after(timeout)
         try:
             model = identify(host, recipe, deadline)
-            recipe = dataclasses.replace(recipe, identity=model.model)
-            plan = self._planned(recipe, model)
-            variants = Variants(plan, recipe, self._opener(host, retry))
+            self.recipe = recipe = dataclasses.replace(recipe, identity=model.model)
+            self._plan = plan = self._planned(recipe, model)
+            self._variants = variants = Variants(plan, recipe, self._opener(host, retry))
             try:
-                first = variants.get(plan.smallest(), "open", deadline, on_deadline)
-                shapes = self._find_shapes(plan, model, recipe, variants, deadline)
+                self.first = variants.get(plan.smallest(), "open", deadline, on_deadline)
+                self._shapes = self._find_shapes(plan, model, recipe, variants, deadline)
             except BaseException:
                 variants.close()
                 raise
         except BridgeError as error:
             raise as_onnxruntime(error) from None
         fixed = recipe.spec.free_dimensions_by_name
-        inputs, outputs = shown_inputs(model.inputs, fixed), shown_outputs(model.outputs, shapes, fixed)
-        self._plan, self._variants, self._shapes = plan, variants, shapes
-        self._remote = first._remote
-        self._inputs = [NodeArg(node) for node in inputs]
-        self._outputs = [NodeArg(node) for node in outputs]
-        self._overridable = first._overridable
-        self._checker = FeedChecker(inputs, self._remote.info.overridable_initializers)
-        self._output_names = [node.name for node in outputs]
-        self._recipe = recipe
-        self._counts, self._counting = _Counts(), threading.Lock()
+        self.inputs = shown_inputs(model.inputs, fixed)
+        self.outputs = shown_outputs(model.outputs, self._shapes, fixed)
+        self.output_names = [node.name for node in self.outputs]
+        self.checker = FeedChecker(self.inputs, self.first._remote.info.overridable_initializers)
 
     def _planned(self, recipe: SessionRecipe, model: ModelDescription) -> BucketPlan:
         arguments, spec = self._bucket_arguments, recipe.spec
@@ -140,8 +140,9 @@ class BucketedSession(InferenceSession):
     def _opener(self, host: Host, retry: int) -> Any:
         timeout = self._timeout
 
-        def open_session(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> InferenceSession:
-            session = _remake(recipe, retry, left_s, host, on_deadline)
+        def open_session(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> BaseSession:
+            session = BaseSession(SessionOptions.from_spec(recipe.spec), left_s)
+            session._open(recipe, host, retry, on_deadline)
             session._timeout = timeout
             return session
 
@@ -174,17 +175,17 @@ class BucketedSession(InferenceSession):
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
-        run_options: RunOptions | Any = None,
-        *,
-        timeout: float | None = None,
-        retry: int | None = None,
-        on_deadline: OnDeadline = "raise",
-        borrow: bool = False,
-        out: Out | None = None,
+        run_options: RunOptions | Any,
+        timeout: float | None,
+        retry: int | None,
+        on_deadline: OnDeadline,
+        borrow: bool,
+        out: Out | None,
+        failed: FastCallFailed | None = None,
     ) -> list[Any]:
         """As `InferenceSession.run`. The first call of a size that is not made yet waits for its compilation."""
         try:
-            arrays = None if out is None else check_out(out, tuple(output_names or self._output_names))
+            arrays = None if out is None else check_out(out, tuple(output_names or self.output_names))
             results = self._run(output_names, input_feed, run_options, timeout, retry, on_deadline, wire=False)
             if arrays is not None:
                 return deliver(results, arrays)
@@ -196,13 +197,12 @@ class BucketedSession(InferenceSession):
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
-        run_options: RunOptions | Any = None,
-        *,
-        timeout: float | None = None,
-        retry: int | None = None,
-        on_deadline: OnDeadline = "raise",
-        _failed: FastCallFailed | None = None,
+        run_options: RunOptions | Any,
+        timeout: float | None,
+        retry: int | None,
+        on_deadline: OnDeadline,
     ) -> list[Any]:
+        """As `InferenceSession.run_values`."""
         return self._run(output_names, input_feed, run_options, timeout, retry, on_deadline, wire=True)
 
     def _run(
@@ -217,8 +217,8 @@ class BucketedSession(InferenceSession):
     ) -> list[Any]:
         try:
             check_call(timeout, retry, on_deadline)
-            feeds = {name: value for name, value, _ in self._checker.check(input_feed)}
-            names = self._check_outputs(output_names) or self._output_names
+            feeds = {name: value for name, value, _ in self.checker.check(input_feed)}
+            names = check_outputs(output_names, self.output_names) or self.output_names
             deadline = deadline_after(self._timeout if timeout is None else timeout)
             self._count("calls")
             return self._answer(_Call(names, run_options, deadline, retry, on_deadline, wire), feeds)
@@ -278,23 +278,23 @@ class BucketedSession(InferenceSession):
         if self._count("on_cpu") > 1:
             return
         text = (
-            f"{self._recipe.label}: a call with {self._plan.text(true)} is larger than the largest bucket "
+            f"{self.recipe.label}: a call with {self._plan.text(true)} is larger than the largest bucket "
             "and runs on the CPU, as overflow='cpu' allows"
         )
-        self.host.supervisor.counters.cpu_fallbacks += 1
+        self.first.host.supervisor.counters.cpu_fallbacks += 1
         _log.warning("%s", text)
-        warnings.warn(text, CpuFallbackWarning, stacklevel=6)
+        warnings.warn(text, CpuFallbackWarning, stacklevel=8)
 
     # --- ahead, and in hindsight ---
 
     def warm(
         self,
-        sizes: Sequence[Mapping[str, int]] | None = None,
-        *,
-        workers: int = 1,
-        timeout: float | None = None,
-        on_progress: Progress | None = None,
+        sizes: Sequence[Mapping[str, int]] | None,
+        workers: int,
+        timeout: float | None,
+        on_progress: Progress | None,
     ) -> BucketStatus:
+        """As `InferenceSession.warm`."""
         deadline = deadline_after(self._timeout if timeout is None else timeout)
         try:
             warm(self._variants, wanted_variants(self._plan, sizes), workers, deadline, on_progress)
@@ -302,15 +302,15 @@ class BucketedSession(InferenceSession):
                 self._variants.free(deadline)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-        return self.buckets
+        return self.status()
 
     def verify_padding(
         self,
         feeds: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        *,
-        tolerance: float | None = None,
-        timeout: float | None = None,
+        tolerance: float | None,
+        timeout: float | None,
     ) -> PaddingReport:
+        """As `InferenceSession.verify_padding`."""
         limit = TOLERANCE if tolerance is None else tolerance
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit >= 0:
             raise OptionError(f"tolerance={tolerance!r} is no tolerance.", fix="Give a number from 0 on.")
@@ -318,19 +318,18 @@ class BucketedSession(InferenceSession):
 
         def run_free(padded: Mapping[str, Any]) -> list[Any]:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            return self._variants.free(deadline).run(self._output_names, padded, timeout=left_s)
+            return self._variants.free(deadline).run(self.output_names, padded, timeout=left_s)
 
         try:
             samples = [feeds] if isinstance(feeds, Mapping) else list(feeds)
-            checked = [{name: value for name, value, _ in self._checker.check(sample)} for sample in samples]
-            return verify_padding(self._plan, self._shapes, self._output_names, checked, run_free, limit)
+            checked = [{name: value for name, value, _ in self.checker.check(sample)} for sample in samples]
+            return verify_padding(self._plan, self._shapes, self.output_names, checked, run_free, limit)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
 
     # --- facts ---
 
-    @property
-    def buckets(self) -> BucketStatus:
+    def status(self) -> BucketStatus:
         with self._counting:
             counts = dataclasses.replace(self._counts)
         variants = tuple(
@@ -348,11 +347,10 @@ class BucketedSession(InferenceSession):
         texts, uncut = self._shapes.texts(), dict(self._shapes.uncut)
         return BucketStatus(variants, counts.calls, counts.padded, counts.split, counts.on_cpu, texts, uncut)
 
-    @property
     def placement(self) -> Placement:
         """Of the variant with the most nodes on the CPU. Its cause also tells of calls that ran on the CPU because
         they were too large."""
-        placements = [variant.placement for variant in self.buckets.variants]
+        placements = [variant.placement for variant in self.status().variants]
         found = max((one for one in placements if one is not None), key=lambda one: one.cpu_nodes)
         on_cpu = self._counts.on_cpu
         if not on_cpu:
@@ -360,81 +358,23 @@ class BucketedSession(InferenceSession):
         words = f"{on_cpu} {'call' if on_cpu == 1 else 'calls'} larger than the largest bucket ran on the CPU"
         return dataclasses.replace(found, cause=f"{found.cause}; {words}" if found.cause else words)
 
-    @property
     def generation(self) -> int:
+        """The highest of all variants."""
         return max(session.generation for session in self._variants.made())
 
     # --- settings and life ---
 
-    def set_providers(
-        self,
-        providers: Sequence[ProviderArgument] | None = None,
-        provider_options: Sequence[Mapping[str, Any]] | None = None,
-    ) -> None:
-        old, host, retry = self._variants, self.host, self._remote.retry
-        specs = normalize_providers(providers, provider_options)
-        spec = dataclasses.replace(self._recipe.spec, providers=specs, fallback=choose_fallback(specs, None))
-        self._open(dataclasses.replace(self._recipe.forget_model(), spec=spec), host, retry)
-        old.close()
-
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """In all variants, also in those that will be made."""
         self._variants.set_ep_dynamic_options(dict(options))
 
     def end_profiling(self) -> str:
         """Ends the profiles of all variants; the path of the first variant's, the others are in the log."""
         first, *others = [session.end_profiling() for session in self._variants.made()]
         for path in filter(None, others):
-            _log.info("%s: the profile of another variant is %s", self._recipe.label, path)
+            _log.info("%s: the profile of another variant is %s", self.recipe.label, path)
         return first
 
     def close(self) -> None:
-        self._background.wait(CLOSE_TIMEOUT_S)
+        """Close all variants. Idempotent."""
         self._variants.close()
-
-    def __del__(self) -> None:
-        """Nothing: each variant is released by itself."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        host = DAEMON if self.host.is_daemon else None
-        return _remake_bucketed, (
-            self._recipe.forget_model(),
-            self._bucket_arguments,
-            self._remote.retry,
-            self._timeout,
-            host,
-        )
-
-
-_classes: dict[type, type] = {InferenceSession: BucketedSession}
-
-
-def with_buckets(cls: type) -> Any:
-    """The class to make: an application's own subclass keeps what it overrides."""
-    if issubclass(cls, BucketedSession):
-        return cls
-    known = _classes.get(cls)
-    if known is None:
-        body = {"__module__": cls.__module__, "__doc__": cls.__doc__}
-        known = _classes.setdefault(cls, type(cls.__name__, (cls, BucketedSession), body))
-    return known
-
-
-def _remake_bucketed(
-    recipe: SessionRecipe,
-    arguments: BucketArguments,
-    retry: int,
-    timeout: float | None,
-    host: str | None = None,
-) -> BucketedSession:
-    from qnnbridge._background import Background
-
-    session = BucketedSession.__new__(BucketedSession)
-    session._options = SessionOptions.from_spec(recipe.spec)
-    session._timeout = timeout
-    session._background = Background("qnnbridge run_async")
-    session._bucket_arguments = arguments
-    session._open(recipe, chosen_host(host), retry)
-    return session
-
-
-__all__ = ["BucketedSession", "with_buckets"]

@@ -21,7 +21,7 @@ from qnnbridge_protocol.specs import Placement, ProviderSpec
 
 if TYPE_CHECKING:
     from qnnbridge._recipe import SessionRecipe
-    from qnnbridge._session import InferenceSession
+    from qnnbridge._session import BaseSession
     from qnnbridge._supervision.deadlines import OnDeadline
 
 WEIGHTS: Final = (
@@ -88,7 +88,7 @@ _log = logging.getLogger("qnnbridge.buckets")
 
 MadeBy = Literal["open", "warm", "call"]
 # Makes a session from its recipe, within so many seconds.
-Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "InferenceSession"]
+Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "BaseSession"]
 
 # Configuration entries that say nothing to the CPU, or forbid it.
 _FOR_QNN: Final = ("ep.", "session.disable_cpu_ep_fallback")
@@ -103,7 +103,7 @@ class Variant:
 
     sizes: Sizes
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    session: InferenceSession | None = None
+    session: BaseSession | None = None
     made_by: MadeBy | None = None
     seconds: float = 0.0
     runs: int = 0
@@ -123,7 +123,7 @@ class Variants:
 
     def get(
         self, sizes: Sizes, made_by: MadeBy, deadline: float | None = None, on_deadline: OnDeadline = "raise"
-    ) -> InferenceSession:
+    ) -> BaseSession:
         """The session of a variant. Raises what making it raises, and `DeadlineExceeded`."""
         variant = self._variants[sizes]
         session = variant.session
@@ -145,7 +145,7 @@ class Variants:
         finally:
             variant.lock.release()
 
-    def free(self, deadline: float | None = None, on_deadline: OnDeadline = "raise") -> InferenceSession:
+    def free(self, deadline: float | None = None, on_deadline: OnDeadline = "raise") -> BaseSession:
         """The model with its sizes left free, on the CPU."""
         return self.get(FREE, "call", deadline, on_deadline)
 
@@ -161,7 +161,7 @@ class Variants:
         """All, the smallest first, without the one with free sizes."""
         return (variant for sizes, variant in self._variants.items() if sizes != FREE)
 
-    def made(self) -> list[InferenceSession]:
+    def made(self) -> list[BaseSession]:
         return [variant.session for variant in self._variants.values() if variant.session is not None]
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qnnbridge import _session as bridge
+from qnnbridge import _inference_session as bridge
 from qnnbridge._io_binding import IOBinding
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._providers import CPU

@@ -1,0 +1,319 @@
+"""`InferenceSession`: the proxy with the interface of ``onnxruntime.InferenceSession``.
+
+Names, argument order, defaults and error classes are ONNX Runtime's. What is added is keyword-only. A session with
+``buckets=`` hands its calls to a `BucketedSession`; nothing else of `_buckets` is imported before that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from qnnbridge._daemon.connect import DAEMON, chosen_host
+from qnnbridge._node import NodeArg
+from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
+from qnnbridge._recipe import SessionRecipe, model_parts
+from qnnbridge._run_options import RunOptions, coerce_session_options
+from qnnbridge._run_variants import check_call
+from qnnbridge._session import CLOSE_TIMEOUT_S, BaseSession, with_providers
+from qnnbridge._session_options import SessionOptions
+from qnnbridge.errors import as_onnxruntime
+from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.specs import Fallback, Placement, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge._buckets.arguments import BucketArguments, Buckets, Cut, Overflow, Pad
+    from qnnbridge._buckets.session import BucketedSession
+    from qnnbridge._buckets.variants import BucketStatus, Progress
+    from qnnbridge._buckets.verifying import PaddingReport
+    from qnnbridge._fastpath.failure import FastCallFailed
+    from qnnbridge._fastpath.user_arrays import Out
+    from qnnbridge._host import Host
+    from qnnbridge._supervision.deadlines import OnDeadline
+
+
+class InferenceSession(BaseSession):
+    """A model, ready to run in the host process.
+
+    Args:
+        path_or_bytes: the model's file, or its bytes.
+        sess_options: `SessionOptions`.
+        providers: execution providers in order of preference, names or (name, options) pairs.
+            Default: QNN alone.
+        provider_options: options for each of `providers`, if those are names.
+        host: the host process to use; default one that all sessions of this process share. "daemon" is the one
+            that applications share (see `qnnbridge.connect`).
+        fallback: "error" (default) refuses the session if a node would not run on QNN. "cpu" lets ONNX Runtime
+            put such nodes on the CPU; listing ``CPUExecutionProvider`` behind QNN means the same. `placement`
+            tells what came of it.
+        timeout: seconds for the creation, and the default for calls. Default: none, since compiling can take
+            minutes.
+        retry: how often a call is repeated in a new host when the host dies under it.
+        on_deadline: "kill" ends the host if the creation still goes on when its time is up.
+        cache: ``False`` compiles the model for this session alone; ``True`` keeps small models in the cache of
+            compiled models, too. Default: larger models for QNN are kept there (see docs/cache.md). `cache` tells
+            what came of it.
+        buckets, pad, cut, split, overflow: sizes for free dimensions and what becomes of calls between them; see
+            docs/buckets.md.
+        enable_fallback, disabled_optimizers: as in ONNX Runtime; fallback behind the application's back stays
+            off whatever `enable_fallback` says.
+
+    Raises the errors of `qnnbridge.errors`; those that ONNX Runtime raised are also instances of its classes if
+    the application has it imported.
+    """
+
+    _bucket_arguments: BucketArguments | None = None
+    _bucketed: BucketedSession | None = None
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions | Any = None,
+        providers: Sequence[ProviderArgument] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        host: Host | Literal["daemon"] | None = None,
+        fallback: Fallback | None = None,
+        timeout: float | None = None,
+        retry: int = 1,
+        on_deadline: OnDeadline = "raise",
+        cache: bool | None = None,
+        buckets: Mapping[str, int | Sequence[int]] | None = None,
+        pad: Mapping[str, Any] | Any = None,
+        cut: Mapping[str, Sequence[int | str | None]] | None = None,
+        split: str | Sequence[str] | None = None,
+        overflow: Fallback = "error",
+        enable_fallback: int | bool = 0,
+        disabled_optimizers: Sequence[str] | None = None,
+    ) -> None:
+        try:
+            check_call(timeout, retry, on_deadline)
+            self._bucket_arguments = bucket_arguments(buckets, pad, cut, split, overflow)
+            if cache not in (None, True, False):
+                raise OptionError(f"cache={cache!r} is not known.", fix="Give True, False or None.")
+            host = chosen_host(host)
+            options = coerce_session_options(sess_options, providers_given=providers is not None)
+            parts = options.to_spec_parts()
+            specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
+            parts.pop("providers", None)
+            path, data = model_parts(path_or_bytes)
+            spec = SessionSpec(
+                model_path=path,
+                providers=specs,
+                fallback=choose_fallback(specs, fallback),
+                disabled_optimizers=tuple(disabled_optimizers or ()),
+                **parts,
+            )
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+        super().__init__(options, timeout)
+        self._open(
+            SessionRecipe(spec, data, tuple(options.initializer_values().values()), cache),
+            host,
+            retry,
+            on_deadline,
+        )
+
+    def _open(self, recipe: SessionRecipe, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
+        if self._bucket_arguments is None:
+            super()._open(recipe, host, retry, on_deadline)
+            return
+        from qnnbridge._buckets.session import BucketedSession
+
+        made = BucketedSession(recipe, self._bucket_arguments, host, retry, self._timeout, on_deadline)
+        self._bucketed, self._quick = made, False
+        self._remote, self._overridable = made.first._remote, made.first._overridable
+        self._inputs = [NodeArg(node) for node in made.inputs]
+        self._outputs = [NodeArg(node) for node in made.outputs]
+        self._output_names = made.output_names
+        self._checker = made.checker
+
+    # --- running ---
+
+    def _run_slow_path(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | Any,
+        timeout: float | None,
+        retry: int | None,
+        on_deadline: OnDeadline,
+        borrow: bool,
+        out: Out | None,
+        failed: FastCallFailed | None,
+    ) -> list[Any]:
+        run = super()._run_slow_path if self._bucketed is None else self._bucketed.run
+        return run(output_names, input_feed, run_options, timeout, retry, on_deadline, borrow, out, failed)
+
+    def run_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+        _failed: FastCallFailed | None = None,
+    ) -> list[Any]:
+        """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
+        if self._bucketed is not None:
+            return self._bucketed.run_values(output_names, input_feed, run_options, timeout, retry, on_deadline)
+        return super().run_values(
+            output_names,
+            input_feed,
+            run_options,
+            timeout=timeout,
+            retry=retry,
+            on_deadline=on_deadline,
+            _failed=_failed,
+        )
+
+    # --- buckets ---
+
+    @property
+    def buckets(self) -> BucketStatus | None:
+        """Variants and what became of the calls; ``None`` for a session without buckets."""
+        return None if self._bucketed is None else self._bucketed.status()
+
+    def warm(
+        self,
+        sizes: Sequence[Mapping[str, int]] | None = None,
+        *,
+        workers: int = 1,
+        timeout: float | None = None,
+        on_progress: Progress | None = None,
+    ) -> BucketStatus:
+        """Make variants ahead, so that no call has to wait for a compilation.
+
+        Args:
+            sizes: which; default all. ``[{"seq": 16}, {"seq": 32}]``.
+            workers: how many at a time. Those for the cache are compiled in processes of their own.
+            timeout: seconds for all of it; default that of the session.
+            on_progress: called with how many are done, how many there are, and the sizes of the next one.
+        """
+        if self._bucketed is None:
+            raise _no_buckets("warm()")
+        return self._bucketed.warm(sizes, workers, timeout, on_progress)
+
+    def verify_padding(
+        self,
+        feeds: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        tolerance: float | None = None,
+        timeout: float | None = None,
+    ) -> PaddingReport:
+        """Whether padding changes what this model answers: it is run on the CPU with the inputs as they are and
+        padded, and the results are compared after cutting.
+
+        Args:
+            feeds: inputs as for `run`, or a list of such, smaller than their buckets.
+            tolerance: how far results may differ, relative to the largest one of the output; default 0.001.
+        """
+        if self._bucketed is None:
+            raise _no_buckets("verify_padding()")
+        return self._bucketed.verify_padding(feeds, tolerance, timeout)
+
+    # --- facts ---
+
+    @property
+    def placement(self) -> Placement:
+        """How many nodes run on QNN and how many on the CPU, and why. With buckets, of the variant with the most
+        nodes on the CPU."""
+        return self._remote.info.placement if self._bucketed is None else self._bucketed.placement()
+
+    @property
+    def generation(self) -> int:
+        """How many host processes it took to keep this session alive."""
+        return self._remote.generation if self._bucketed is None else self._bucketed.generation()
+
+    # --- settings and life ---
+
+    def set_providers(
+        self,
+        providers: Sequence[ProviderArgument] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Make the session again with other providers."""
+        old = self._bucketed
+        if old is None:
+            super().set_providers(providers, provider_options)
+            return
+        self._open(with_providers(old.recipe, providers, provider_options), self.host, self._remote.retry)
+        old.close()
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Change settings of the execution provider between runs (``ep.dynamic.workload_type``)."""
+        if self._bucketed is None:
+            super().set_ep_dynamic_options(options)
+        else:
+            self._bucketed.set_ep_dynamic_options(options)
+
+    def end_profiling(self) -> str:
+        """Stop profiling; the path of the result file, empty if the session has no profile.
+
+        Raises `StateLost` if the profile began in a host that has been replaced since.
+        """
+        return super().end_profiling() if self._bucketed is None else self._bucketed.end_profiling()
+
+    def close(self) -> None:
+        """Release the session in the host. Idempotent."""
+        if self._bucketed is None:
+            super().close()
+        else:
+            self._background.wait(CLOSE_TIMEOUT_S)
+            self._bucketed.close()
+
+    def __del__(self) -> None:
+        if self._bucketed is None:  # else each variant is released by itself
+            super().__del__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, a session is what it was made from; unpickled, it is made again in that process' own host."""
+        host = DAEMON if self._remote.host.is_daemon else None
+        recipe = self._remote.recipe if self._bucketed is None else self._bucketed.recipe
+        return _remake, (recipe.forget_model(), self._remote.retry, self._timeout, host, self._bucket_arguments)
+
+
+def _remake(
+    recipe: SessionRecipe,
+    retry: int,
+    timeout: float | None,
+    host: Literal["daemon"] | None,
+    buckets: BucketArguments | None,
+) -> InferenceSession:
+    session = InferenceSession.__new__(InferenceSession)
+    BaseSession.__init__(session, SessionOptions.from_spec(recipe.spec), timeout)
+    session._bucket_arguments = buckets
+    session._open(recipe, chosen_host(host), retry)
+    return session
+
+
+def bucket_arguments(
+    buckets: Buckets | None,
+    pad: Pad | Any,
+    cut: Cut | None,
+    split: str | Sequence[str] | None,
+    overflow: Overflow,
+) -> BucketArguments | None:
+    """``None`` without buckets. Raises `OptionError`."""
+    if buckets is None:
+        given = {"pad": pad, "cut": cut, "split": split, "overflow": None if overflow == "error" else overflow}
+        for name, value in given.items():
+            if value is not None:
+                raise OptionError(
+                    f"{name}= is for a session with buckets.",
+                    fix="Give the sizes, too: buckets={'seq': [16, 32, 64, 128]}.",
+                )
+        return None
+    from qnnbridge._buckets.arguments import make_arguments
+
+    return make_arguments(buckets, pad, cut, split, overflow)
+
+
+def _no_buckets(what: str) -> OptionError:
+    return OptionError(
+        f"{what} is for a session with buckets.",
+        fix="Create it with them: InferenceSession(model, buckets={'seq': [16, 32, 64, 128]}, pad=0).",
+    )
