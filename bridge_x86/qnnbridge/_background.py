@@ -10,8 +10,8 @@ import collections
 import threading
 from collections.abc import Callable
 
+# The NPU works on one call at a time; more threads would only wait.
 THREADS = 4
-"""The NPU works on one call at a time; more threads would only wait."""
 
 
 class Background:

@@ -131,11 +131,11 @@ class Host:
         self._limits = limits or Limits()
         self._command = _command
         self._connector = None if _daemon is None else _connector(_daemon)
+        # The interpreter that was chosen; ``None`` before the first start.
         self.interpreter: HostInterpreter | None = None
-        """The interpreter that was chosen; ``None`` before the first start."""
         blame = Blame()
+        # ``None`` for the daemon, which keeps its own.
         self.quarantine: Quarantine | None = None
-        """``None`` for the daemon, which keeps its own."""
         if self._connector is None:
             self.quarantine = Quarantine()
             death_handler: DeathHandler = Investigator(blame, self.quarantine, CrashReports())
@@ -152,13 +152,13 @@ class Host:
         self._arrays_lock = threading.Lock()
         self.recycler = Recycler(recycle or RecycleAfter())
         self._unreleased: collections.deque[tuple[int, int]] = collections.deque()
+        # All empty as long as nothing has to be looked after before a quick call: what finalizers have left, and
+        # models that are suspected.
         self.slow_path_reasons: tuple[Sized, ...] = (self._unreleased, *blame.cases)
-        """All empty as long as nothing has to be looked after before a quick call: what finalizers have left, and
-        models that are suspected."""
         self._info: HostInfo | None = None
         self.cache_counters = CacheCounters()
+        # Entries of the cache (key, id) that killed a host, until the next one has been told.
         self.invalid_entries: dict[tuple[str, str], EntryFault] = {}
-        """Entries of the cache (key, id) that killed a host, until the next one has been told."""
         _open_hosts.add(self)
 
     # --- life ---

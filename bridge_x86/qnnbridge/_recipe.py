@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qnnbridge_protocol.cache_settings import cache_settings
-from qnnbridge_protocol.model_path import absolute_model_path
-from qnnbridge_protocol.model_records import CacheSettings, ModelIdentity
+from qnnbridge_protocol.model_records import CacheSettings, ModelIdentity, absolute_model_path
 from qnnbridge_protocol.specs import CPU, QNN, SessionSpec
 
 # path (or hash of the bytes), size, date in nanoseconds

@@ -24,8 +24,8 @@ from qnnbridge._create import (
 )
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._replay import ReplayingSession
+from qnnbridge._run_options import Terminable, TerminateRelay
 from qnnbridge._supervision.deadlines import OnDeadline, deadline_after
-from qnnbridge._terminate_relay import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_protocol.errors import BridgeError, Closed, StateLost
 from qnnbridge_protocol.frames import Frame
@@ -72,15 +72,15 @@ class RemoteSession(ReplayingSession):
         self.timeout_s = timeout_s
         self._on_progress = on_progress
         self._while_busy = while_busy
+        # When a daemon is to end its NPU host if that still works on the creation.
         self._kill_at: float | None = None
-        """When a daemon is to end its NPU host if that still works on the creation."""
         self.info: SessionInfo
+        # Whether another application of the daemon has the same session.
         self.is_shared = False
-        """Whether another application of the daemon has the same session."""
         self._key = str(next(_keys))
         self._dynamic: dict[str, str] = {}
+        # Its number in the host of `generation`. An attribute, because each quick call looks at it.
         self.session_id = 0
-        """Its number in the host of `generation`. An attribute, because each quick call looks at it."""
         self._profile = SessionProfile()
 
     def may_go_quick(self, retry: int | None, on_deadline: OnDeadline) -> bool:

@@ -55,30 +55,30 @@ class ReplayingSession:
         self.host = host
         self.recipe = recipe
         self.retry = retry
+        # What its runs are about.
         self.context = CallContext(
             "session.run", recipe.label, recipe.fingerprint, recipe.options_hash, recipe.without_qnn
         )
-        """What its runs are about."""
         self._create_context = dataclasses.replace(self.context, op="session.create")
         self._lock = threading.Lock()
+        # Key and id of the entry of the cache that native code works on, or was loaded last.
         self._entry: tuple[str, str] | None = None
-        """Key and id of the entry of the cache that native code works on, or was loaded last."""
+        # What the cache did for this session.
         self.cache_status = CacheStatus("off", "not asked yet")
-        """What the cache did for this session."""
+        # Whether it was made from an entry of the cache.
         self._from_cache = False
-        """Whether it was made from an entry of the cache."""
+        # Why that entry cannot be used again.
         self._entry_fault = ""
-        """Why that entry cannot be used again."""
         self._bad_entries = 0
         self._moved_because: str | None = None
         self._generation = 0
         self._closed = False
+        # The process in which it was made last, for quick calls. It may have ended.
         self.live: HostProcess | None = None
-        """The process in which it was made last, for quick calls. It may have ended."""
+        # When a quick call has to look again after what every other call looks after.
         self.next_upkeep = 0.0
-        """When a quick call has to look again after what every other call looks after."""
+        # For the call that was made last, once there was a quick one.
         self.fast_call: Callable[..., list[Any] | None] | None = None
-        """For the call that was made last, once there was a quick one."""
 
     @property
     def closed(self) -> bool:

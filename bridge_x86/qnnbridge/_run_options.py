@@ -1,9 +1,9 @@
 """`RunOptions`, `LoraAdapter`, and the options objects of a real onnxruntime turned into ours.
 
 One `RunOptions` may be used by several runs at once and changed from another thread: ``terminate = True``
-reaches the runs that use it through listeners, called by the assigning thread. A run first adds its listener
-and then reads `terminate`, so that no assignment falls between the two. The file of a LoRA adapter is read in
-the host, once; its path travels with a run.
+reaches the runs that use it through listeners (`TerminateRelay`), called by the assigning thread. A run first adds
+its listener and then reads `terminate`, so that no assignment falls between the two. The file of a LoRA adapter is
+read in the host, once; its path travels with a run.
 
 An options object of onnxruntime can only exist if the application imported that package, so nothing is
 imported. ONNX Runtime offers no way to list configuration entries: its known keys (`config_keys`) are asked for
@@ -14,16 +14,21 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from qnnbridge._option_fields import Field, HasFields, as_bool, as_int32, as_text, wrong_type
 from qnnbridge._session_options import SessionOptions, add_entry, get_entry
+from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.config_keys import QNN_RUN_KEYS, RUN_KEYS, SESSION_KEYS
-from qnnbridge_protocol.errors import NoSuchFile, RemoteRuntimeError
+from qnnbridge_protocol.errors import BridgeError, NoSuchFile, RemoteRuntimeError
 from qnnbridge_protocol.specs import RunSpec
+
+if TYPE_CHECKING:
+    from qnnbridge._transport.host_process import HostProcess
 
 
 class LoraAdapter:
@@ -204,3 +209,48 @@ def _entries(get: Callable[[str], str], keys: Iterable[str]) -> list[tuple[str, 
             return None
 
     return [(key, text) for key in keys if (text := value(key)) is not None]
+
+
+class Terminable(Protocol):
+    """Says when a run is to stop; `RunOptions` is one. `terminate`: whether it is."""
+
+    @property
+    def terminate(self) -> bool: ...
+
+    def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
+        """What to call when `terminate` is assigned; returns what takes the listener away again."""
+
+
+class TerminateRelay:
+    """A context manager around the call of a run; entered, it is what `Channel.call` takes as ``on_sent``."""
+
+    def __init__(self, options: Terminable | None, process: HostProcess, told: bool) -> None:
+        """told: the request itself says that it is to be stopped at once."""
+        self._options = options
+        self._told = told
+        self._process = process
+        self._request_id = 0
+        self._remove: Callable[[], None] | None = None
+
+    def __enter__(self) -> Callable[[int], None] | None:
+        if self._options is None:
+            return None
+        self._remove = self._options.add_terminate_listener(self._on_terminate)
+        return self._on_sent
+
+    def __exit__(self, *_: object) -> None:
+        if self._remove is not None:
+            self._remove()
+
+    def _on_sent(self, request_id: int) -> None:
+        self._request_id = request_id
+        if self._options is not None and self._options.terminate and not self._told:
+            # Assigned before there was a number to send; and also before the listener, so no other thread does it.
+            self._on_terminate(True)
+
+    def _on_terminate(self, terminate: bool) -> None:
+        if terminate and self._request_id:
+            try:
+                self._process.channel.cancel(self._request_id, time.monotonic() + CANCEL_TIMEOUT_S)
+            except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
+                pass  # the run itself reports what happened

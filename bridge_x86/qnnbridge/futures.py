@@ -20,8 +20,8 @@ from qnnbridge._run_options import RunOptions, coerce_run_options
 if TYPE_CHECKING:
     from qnnbridge._inference_session import InferenceSession
 
+# Of all sessions together. The host takes 64 calls at once and refuses more as busy.
 THREADS = 32
-"""Of all sessions together. The host takes 64 calls at once and refuses more as busy."""
 
 Future = concurrent.futures.Future
 

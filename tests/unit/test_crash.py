@@ -12,7 +12,7 @@ from tests.fakes.fair_clock import FairClock
 from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, diagnose, to_error
 from qnnbridge._diagnosis.death_rules import DEATH_RULES
 from qnnbridge._diagnosis.exit_codes import POSIX, SIGNALS, WINDOWS, ExitStatus, Platform
-from qnnbridge._diagnosis.stderr_text import decode_stderr
+from qnnbridge._launch.stderr import decode_stderr
 from qnnbridge_protocol.errors import BridgeError, HostCrashed, HostStartFailed
 
 DATA = Path(__file__).with_name("data") / "stderr"

@@ -336,7 +336,7 @@ def test_packages_are_looked_for_without_importing_them(monkeypatch: pytest.Monk
 
 
 def test_a_registry_entry_is_understood_with_what_it_has() -> None:
-    from qnnbridge._platform._registered import registered_python
+    from qnnbridge._platform._programs import registered_python
 
     def read(values: dict[str, str], install: dict[str, str], tag: str = "3.13-arm64") -> RegisteredPython | None:
         return registered_python("PythonCore", tag, values, install)

@@ -11,7 +11,7 @@ from tests.fakes.fair_clock import FairClock
 
 from qnnbridge._diagnosis.log_rules import MODEL_RULES, SETUP_RULES
 from qnnbridge._diagnosis.ort_log import enrich, enrich_from_stderr, explain_lines, unsupported_nodes
-from qnnbridge._diagnosis.stderr_text import decode_stderr, parse_line, shorten
+from qnnbridge._launch.stderr import decode_stderr, parse_line, shorten
 from qnnbridge_protocol.errors import (
     BridgeError,
     Busy,

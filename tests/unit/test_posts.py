@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from qnnbridge._transport.one_way_requests import OneWayRequests
+from qnnbridge._transport.open_requests import OneWayRequests
 
 
 class Pipe:

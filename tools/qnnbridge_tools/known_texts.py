@@ -16,7 +16,7 @@ from qnnbridge._diagnosis import qnn_codes
 from qnnbridge._diagnosis.death_rules import DEATH_RULES
 from qnnbridge._diagnosis.log_rules import HINT, MODEL_RULES, SETUP_RULES, STRONG, SYMPTOM, LogRule, rule
 from qnnbridge._diagnosis.ort_log import occurs, search
-from qnnbridge._diagnosis.stderr_text import shorten
+from qnnbridge._launch.stderr import shorten
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.known_codes import LOAD_ERRORS, Explanation, explain_code
 

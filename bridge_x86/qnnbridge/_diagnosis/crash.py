@@ -18,7 +18,7 @@ from qnnbridge._diagnosis.death_rules import DEATH_RULES, DeathRule
 from qnnbridge._diagnosis.exit_codes import ExitStatus
 from qnnbridge._diagnosis.log_rules import HINT, STRONG, SYMPTOM
 from qnnbridge._diagnosis.ort_log import explain_lines
-from qnnbridge._diagnosis.stderr_text import parse_line, shorten
+from qnnbridge._launch.stderr import parse_line, shorten
 from qnnbridge._platform import native_machine
 from qnnbridge_protocol.errors import HostCrashed, HostStartFailed
 

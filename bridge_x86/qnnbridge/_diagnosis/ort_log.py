@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from qnnbridge._diagnosis.log_rules import HINT, MODEL_RULES, SETUP_RULES, LogFinding, LogRule, render
 from qnnbridge._diagnosis.qnn_codes import by_number
-from qnnbridge._diagnosis.stderr_text import LogLine, decode_stderr, parse_line, shorten
+from qnnbridge._launch.stderr import LogLine, decode_stderr, parse_line, shorten
 from qnnbridge_protocol.errors import (
     BridgeError,
     CompileFailed,

@@ -17,23 +17,23 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge._fastpath.budget import Budget
 from qnnbridge._fastpath.memory import Slab, slab_size
+from qnnbridge._fastpath.sharing import Budget
 from qnnbridge._platform import SharedMemory
 
+# The smallest block.
 BLOCK_BYTES = 4096
-"""The smallest block."""
 
+# Arrays up to this size share slabs, so that a thousand of them do not take two thousand descriptors.
 POOLED_BYTES = 256 * 1024
-"""Arrays up to this size share slabs, so that a thousand of them do not take two thousand descriptors."""
 
 POOL_SLAB_BYTES = 1024 * 1024
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+# The slab of a pool, its number, offset and size of the block.
 Freed = tuple["Slab | None", int, int, int]
-"""The slab of a pool, its number, offset and size of the block."""
 
 
 class SharedBlock:

@@ -37,22 +37,22 @@ from qnnbridge_protocol.fastpath import (
 from qnnbridge_protocol.frames import Frame, Kind, desync
 from qnnbridge_protocol.limits import Limits
 
+# How often a caller that waits looks whether the host can answer at all, or somebody looks for it.
 LOOK_INTERVAL_S = 5.0
-"""How often a caller that waits looks whether the host can answer at all, or somebody looks for it."""
 
 _LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
 _CALL, _RESULT = int(ChannelKind.CALL), int(ChannelKind.RESULT)
 _NUMBER_AT = 8
+# Of a head, what differs from call to call.
 _NUMBER = struct.Struct("<I")
-"""Of a head, what differs from call to call."""
 
+# How long an eager caller asks again and again before it sleeps; a wake-up on another core costs as much.
 SPIN_S = 25e-6
-"""How long an eager caller asks again and again before it sleeps; a wake-up on another core costs as much."""
 
 _MAX_BACK_OFF = 64
 
+# Pieces in one gathering write; Linux takes 1024.
 MAX_GATHERED = 512
-"""Pieces in one gathering write; Linux takes 1024."""
 
 
 class ChannelEnded(Exception):

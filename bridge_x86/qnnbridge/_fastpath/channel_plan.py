@@ -15,8 +15,8 @@ from qnnbridge._fastpath.signatures import CallSignature
 from qnnbridge_protocol.fastpath import Head
 
 Array = np.ndarray[Any, np.dtype[Any]]
+# Gives an array as long as somebody has it, as a weak reference does.
 Whole = Callable[[], "Array | None"]
-"""Gives an array as long as somebody has it, as a weak reference does."""
 
 BOOL = np.dtype(np.bool_)
 
@@ -52,8 +52,8 @@ class CallPlan:
         self.number = number
         self.session = session
         self.inline = inline
+        # Makes it, if its tensors are in shared memory: see `FastChannel.caller`.
         self.call: Callable[[float | None], Head | None] = _never
-        """Makes it, if its tensors are in shared memory: see `FastChannel.caller`."""
         self.copies: list[tuple[str, Array]] = []
         self.results: list[Array | None] = []
         self.interfaces: list[dict[str, Any]] = []
@@ -61,20 +61,20 @@ class CallPlan:
         self.shape: CallSignature | None = None
         self.given: tuple[tuple[str, np.dtype[Any], tuple[int, ...], Callable[[], Any]], ...] = ()
         self.taken: tuple[tuple[np.dtype[Any], tuple[int, ...], Whole], ...] = ()
+        # Whether any output lies in such a block.
         self.fills = False
-        """Whether any output lies in such a block."""
+        # Bytes of all inputs and of all outputs, of an inline plan.
         self.size = self.reply_size = 0
-        """Bytes of all inputs and of all outputs, of an inline plan."""
+        # Bytes of memory for inputs and outputs, without blocks of the application's.
         self.needs = 0
-        """Bytes of memory for inputs and outputs, without blocks of the application's."""
+        # Since somebody last looked.
         self.used = False
-        """Since somebody last looked."""
+        # Whether its slab for outputs is about as large as they are, so that it may be borrowed.
         self.tight = True
-        """Whether its slab for outputs is about as large as they are, so that it may be borrowed."""
+        # Whether inputs and outputs are neither bool nor in blocks of the application's: the usual case.
         self.plain = False
-        """Whether inputs and outputs are neither bool nor in blocks of the application's: the usual case."""
+        # Whether all outputs lie in blocks of the application's, so that nothing is left to do with them.
         self.filled = False
-        """Whether all outputs lie in blocks of the application's, so that nothing is left to do with them."""
 
     def put_in(self, feed: Mapping[str, Any]) -> None:
         """Copy the inputs to where the host reads them."""

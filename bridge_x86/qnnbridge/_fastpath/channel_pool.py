@@ -31,11 +31,11 @@ from qnnbridge_protocol.fastpath import MAX_CHANNELS, PHASE_RECORD_BYTES, PHASE_
 if TYPE_CHECKING:
     from qnnbridge._transport.channel import Channel
 
+# Beside them there may be channels whose call nobody waits for any more, up to what the host takes.
 MAX_OPEN_CHANNELS = 32
-"""Beside them there may be channels whose call nobody waits for any more, up to what the host takes."""
 
+# After a channel could not be opened, none is tried for before.
 RETRY_S = 1.0
-"""After a channel could not be opened, none is tried for before."""
 
 
 class ChannelPool:
@@ -48,19 +48,19 @@ class ChannelPool:
         self._on_look = on_look
         self._forks = _fds.forks
         self._lock = threading.RLock()
+        # Held while the host is shown what several callers may want to show it; it may take its time. It knows who
+        # has it, so that Ctrl+C between taking it and noting that cannot leave it taken.
         self._attaching = threading.RLock()
-        """Held while the host is shown what several callers may want to show it; it may take its time. It knows
-        who has it, so that Ctrl+C between taking it and noting that cannot leave it taken."""
+        # Channels that nobody has; the one that was used last is the last.
         self.idle: collections.deque[CallPlans] = collections.deque()
-        """Channels that nobody has; the one that was used last is the last."""
         self._all: dict[int, CallPlans] = {}
         self._abandoned: list[CallPlans] = []
         self._kept: list[object] = []
         self._slots = list(range(MAX_CHANNELS))
         self._channel_numbers = itertools.count(1)
         self._attached: set[int] = set()
+        # Slabs that the host may have attached, or may attach yet: it did not say so in time.
         self._unsure: set[int] = set()
-        """Slabs that the host may have attached, or may attach yet: it did not say so in time."""
         self._next_try = 0.0
         self._phases: Slab | None = None
         self._trimmer: threading.Thread | None = None

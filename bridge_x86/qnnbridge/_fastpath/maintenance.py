@@ -13,13 +13,13 @@ from typing import Protocol
 
 from qnnbridge._fastpath import channel as fast_channel
 
+# A channel that was not used in so many intervals of `channel.LOOK_INTERVAL_S` is closed, and its memory given
+# back.
 TRIM_LOOKS = 2
-"""A channel that was not used in so many intervals of `channel.LOOK_INTERVAL_S` is closed, and its memory given
-back."""
 
+# Between two looks for an answer that nobody waits for. Until it is read the host may stand still with it, and with
+# it the NPU.
 LATE_INTERVAL_S = 0.1
-"""Between two looks for an answer that nobody waits for. Until it is read the host may stand still with it, and
-with it the NPU."""
 
 
 class WakeEvent:

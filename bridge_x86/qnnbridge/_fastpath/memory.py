@@ -35,8 +35,8 @@ class BorrowCount:
     __slots__ = ("_released", "held")
 
     def __init__(self) -> None:
+        # Arrays that were borrowed; `free` takes off those that came back.
         self.held = 0
-        """Arrays that were borrowed; `free` takes off those that came back."""
         self._released: collections.deque[None] = collections.deque()
 
     def free(self) -> bool:
@@ -66,8 +66,8 @@ class Slab:
         self.number = number
         self.size = size
         self.host_writes = host_writes
+        # How others find it; does not keep it mapped.
         self.memory = SharedMemory(size, writable=writable or not host_writes)
-        """How others find it; does not keep it mapped."""
         self.data = np.frombuffer(self.memory.take_view(), np.uint8)
         self.borrows = BorrowCount()
 

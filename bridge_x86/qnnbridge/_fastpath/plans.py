@@ -22,23 +22,23 @@ from qnnbridge._fastpath.memory import SMALLEST_SLAB_BYTES, Slab
 from qnnbridge._fastpath.signatures import CallSignature, TensorSignature
 from qnnbridge_protocol.fastpath import layout
 
+# Of one channel; the host takes twice as many.
 MAX_PLANS = 128
-"""Of one channel; the host takes twice as many."""
 
+# Of one channel; beyond that, results are copied.
 MAX_BORROWED_SLABS = 8
-"""Of one channel; beyond that, results are copied."""
 
+# Slabs for outputs of one channel. What is free of them gives way to one of another size.
 MAX_REPLIES = MAX_BORROWED_SLABS + 4
-"""Slabs for outputs of one channel. What is free of them gives way to one of another size."""
 
+# A slab that is larger than this many times what is needed is not borrowed, and not kept when it is idle.
 ROOMY = 4
-"""A slab that is larger than this many times what is needed is not borrowed, and not kept when it is idle."""
 
+# After memory was refused, that much is not asked for again before.
 MEMORY_RETRY_S = 1.0
-"""After memory was refused, that much is not asked for again before."""
 
+# Less than this is not worth giving back.
 SMALL_BYTES = 1024 * 1024
-"""Less than this is not worth giving back."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -72,17 +72,17 @@ class CallPlans:
         self._replies: list[Slab] = []
         self._reply: Slab | None = None
         self._latest: dict[CallSignature, CallPlan] = {}
+        # Of each session the plan that it had last.
         self._recent: dict[int, CallPlan] = {}
-        """Of each session the plan that it had last."""
+        # Of plans that make the same call, each in another slab: while the application looks at one result, the
+        # next goes to the other slab.
         self._turns: dict[CallPlan, CallPlan] = {}
-        """Of plans that make the same call, each in another slab: while the application looks at one result, the
-        next goes to the other slab."""
         self._too_much = 0
         self._retry_at = 0.0
+        # What the host has for inline calls of this channel, as far as can be told from here.
         self._inline_bytes = 0
-        """What the host has for inline calls of this channel, as far as can be told from here."""
+        # What a call that nobody waits for any more may still write to.
         self.pinned: object = None
-        """What a call that nobody waits for any more may still write to."""
 
     @property
     def may_borrow(self) -> bool:

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from qnnbridge._remote_session import RemoteSession
     from qnnbridge._transport.host_process import HostProcess
 
+# How long the answer of a call that was stopped is waited for, so that the channel can be used again.
 SETTLE_TIMEOUT_S = 0.2
-"""How long the answer of a call that was stopped is waited for, so that the channel can be used again."""
 
+# As often as the quarantine's file is looked at.
 UPKEEP_INTERVAL_S = 1.0
-"""As often as the quarantine's file is looked at."""
 
+# A channel has ended: what the host has at least, whatever the caller has left, to show that it has not.
 ALIVE_GRACE_S = 0.25
-"""A channel has ended: what the host has at least, whatever the caller has left, to show that it has not."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

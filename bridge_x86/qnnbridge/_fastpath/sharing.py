@@ -1,23 +1,108 @@
-"""How much of the quick way is used, and what it did. Imports nothing heavy."""
+"""How much of the fast path is used, what it did, and how much memory one `Host` shares with its processes.
+
+Imports nothing heavy. Any thread. Finalizers do not get here: the next request for memory looks for what came back
+(`sweep`).
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable
 
-from qnnbridge._fastpath.budget import Budget
 from qnnbridge._platform import CHANNELS, MEMORY
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES
 
+# Slabs without a channel that the application still looks at. Beyond that, results are copied.
+MAX_KEPT_SLABS = 64
+
+# Each costs the application a descriptor, because the next host has to be shown it.
+MAX_ARRAY_SLABS = 256
+
+
+class Budget:
+    """How much memory one `Host` may share, all generations together.
+
+    Two accounts: slabs of channels (also those that the application still looks at when their channel, or their
+    host, is gone), and arrays that the application asked for. Neither can starve the other: without a slab for its
+    small tensors no call is quick. Tensors beyond the limit travel in the pipes, arrays beyond it are ordinary.
+
+    Args:
+        limit: bytes of each account.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._channel_bytes = 0
+        self._array_bytes = 0
+        self._array_slabs = 0
+        self._kept: list[tuple[int, Callable[[], bool]]] = []
+
+    @property
+    def bytes(self) -> int:
+        return self._channel_bytes + self._array_bytes
+
+    @property
+    def may_borrow(self) -> bool:
+        """Whether another result may be borrowed: an application that keeps them all would end without memory."""
+        if len(self._kept) >= MAX_KEPT_SLABS:
+            self.sweep()
+        return len(self._kept) < MAX_KEPT_SLABS
+
+    def take(self, size: int) -> bool:
+        """For a slab of a channel. False if that were too much."""
+        if self._channel_bytes + size > self.limit:
+            self.sweep()
+        with self._lock:
+            if self._channel_bytes + size > self.limit:
+                return False
+            self._channel_bytes += size
+        return True
+
+    def give(self, size: int) -> None:
+        with self._lock:
+            self._channel_bytes -= size
+
+    def keep(self, size: int, is_free: Callable[[], bool]) -> None:
+        """A slab lost its channel while the application looks at it: it still counts."""
+        with self._lock:
+            self._kept.append((size, is_free))
+
+    def sweep(self) -> None:
+        """Look for kept slabs that nobody looks at any more."""
+        with self._lock:
+            still = []
+            for size, is_free in self._kept:
+                if is_free():
+                    self._channel_bytes -= size
+                else:
+                    still.append((size, is_free))
+            self._kept = still
+
+    def take_array(self, size: int) -> bool:
+        with self._lock:
+            if self._array_bytes + size > self.limit or self._array_slabs >= MAX_ARRAY_SLABS:
+                return False
+            self._array_bytes += size
+            self._array_slabs += 1
+        return True
+
+    def give_array(self, size: int) -> None:
+        with self._lock:
+            self._array_bytes -= size
+            self._array_slabs -= 1
+
+
+# Environment variable; 0 switches shared memory off.
 SHARED_MEMORY = "QNNBRIDGE_SHARED_MEMORY"
-"""Environment variable; 0 switches shared memory off."""
 
+# Of one `Host`: for channels, and as much again for the arrays that the application asks for.
 MEMORY_LIMIT_BYTES = 1 << 30
-"""Of one `Host`: for channels, and as much again for the arrays that the application asks for."""
 
+# Of slabs; the application's own arrays are shown to several hosts, so their numbers are good for all.
 _numbers = itertools.count(1)
-"""Of slabs; the application's own arrays are shown to several hosts, so their numbers are good for all."""
 
 
 def next_slab_number() -> int:
@@ -33,8 +118,8 @@ class Sharing:
 
     def __init__(self, *, channels: bool = True, memory_limit: int, spin: bool = False) -> None:
         self.budget = Budget(memory_limit)
+        # Gives back what the application's own arrays do not need any more, once there are any.
         self.collect: Callable[[], None] | None = None
-        """Gives back what the application's own arrays do not need any more, once there are any."""
         self.spin = spin
         self.why_not: str | None = (
             None if channels and CHANNELS else "switched off" if CHANNELS else "not on this system"
@@ -42,14 +127,14 @@ class Sharing:
         self.why_no_memory: str | None = self.why_not
         if self.why_no_memory is None and not (memory_limit and MEMORY):
             self.why_no_memory = "switched off" if MEMORY else "not on this system"
+        # Why the last attempt to have a channel, or memory, came to nothing. The next may go well.
         self.last_error: str | None = None
-        """Why the last attempt to have a channel, or memory, came to nothing. The next may go well."""
         self.shared_calls = 0
         self.inline_calls = 0
+        # Results that were copied because too many were borrowed already.
         self.borrows_refused = 0
-        """Results that were copied because too many were borrowed already."""
+        # Arrays that the application asked for and that are ordinary ones, for want of memory to share.
         self.arrays_refused = 0
-        """Arrays that the application asked for and that are ordinary ones, for want of memory to share."""
 
     @property
     def memory_in_words(self) -> str:

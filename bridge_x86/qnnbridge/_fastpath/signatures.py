@@ -18,12 +18,12 @@ import numpy as np
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, element_of
 from qnnbridge_protocol.fastpath import layout
 
+# Per session. What varies more than that gains nothing from being remembered.
 MAX_SHAPES = 64
-"""Per session. What varies more than that gains nothing from being remembered."""
 
 FIRST_WAIT_S = 1.0
+# Before a call that was refused as a plan is tried as one again. In vain that costs a question and its answer.
 LONGEST_WAIT_S = 300.0
-"""Before a call that was refused as a plan is tried as one again. In vain that costs a question and its answer."""
 
 _LITTLE = sys.byteorder == "little"
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from qnnbridge._host import Host
 
 Array = np.ndarray[Any, np.dtype[Any]]
+# For ``out=``: in the order of the outputs, or by name.
 Out = Sequence["Array | None"] | Mapping[str, "Array | None"]
-"""For ``out=``: in the order of the outputs, or by name."""
 
 
 def empty(

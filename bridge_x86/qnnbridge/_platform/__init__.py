@@ -10,10 +10,17 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._platform._executable import Executable, executable_machine, read_executable, start_failed
 from qnnbridge._platform._fds import OwnedFds
-from qnnbridge._platform._registered import RegisteredPython, registered_pythons
-from qnnbridge._platform._types import ChildProcess, Spawner
+from qnnbridge._platform._programs import (
+    ChildProcess,
+    Executable,
+    RegisteredPython,
+    Spawner,
+    executable_machine,
+    read_executable,
+    registered_pythons,
+    start_failed,
+)
 
 if sys.platform == "win32":
     from qnnbridge._platform._win32_api import native_machine

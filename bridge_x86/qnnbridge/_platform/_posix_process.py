@@ -23,9 +23,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final
 
-from qnnbridge._platform._executable import start_failed
 from qnnbridge._platform._fds import OwnedFds, no_fork
-from qnnbridge._platform._types import ChildProcess, DetachedBase
+from qnnbridge._platform._programs import ChildProcess, DetachedBase, start_failed
 from qnnbridge_protocol.errors import ForkedClient, HostStartFailed
 
 assert sys.platform != "win32"

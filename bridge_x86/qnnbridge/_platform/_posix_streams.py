@@ -179,8 +179,8 @@ class ChannelStreams:
         self._come_by = _identity(self.read_fd)
         poll = select.poll()
         poll.register(self.read_fd, select.POLLIN)
+        # Waits for at most so many milliseconds until there is something to read; falsy if nothing came.
         self.poll = poll.poll
-        """Waits for at most so many milliseconds until there is something to read; falsy if nothing came."""
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:
         """Of what the host reads from and of what it writes to."""

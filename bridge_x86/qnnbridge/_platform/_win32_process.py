@@ -22,9 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from qnnbridge._platform import _win32_api as api
-from qnnbridge._platform._executable import start_failed
 from qnnbridge._platform._fds import OwnedFds
-from qnnbridge._platform._types import ChildProcess, DetachedBase
+from qnnbridge._platform._programs import ChildProcess, DetachedBase, start_failed
 from qnnbridge_protocol.errors import HostStartFailed
 
 assert sys.platform == "win32"

@@ -72,8 +72,8 @@ class Blame:
         self._isolated: dict[str, _Isolated] = {}
         self._times_suspected: dict[str, int] = {}
         self._kills: dict[str, int] = {}
+        # Both empty as long as it is `quiet`; a fast call looks at them first.
         self.cases: tuple[Sized, Sized] = (self._isolated, self._kills)
-        """Both empty as long as it is `quiet`; a fast call looks at them first."""
 
     @property
     def active(self) -> bool:

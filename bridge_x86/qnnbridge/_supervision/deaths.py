@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from qnnbridge._diagnosis.reports import CrashReports
-from qnnbridge._diagnosis.stderr_text import decode_stderr
+from qnnbridge._launch.stderr import decode_stderr
 from qnnbridge._supervision.blame import Blame, NativeCall, Why
 from qnnbridge._supervision.deadlines import ASKED_FOR
 from qnnbridge._supervision.quarantine import Quarantine

@@ -287,10 +287,10 @@ class Recycler:
         self._lock = threading.Lock()
         self._generation = 0
         self._counted = 0
+        # Sessions made in this generation, by key.
         self._made: dict[str, int] = {}
-        """Sessions made in this generation, by key."""
+        # The most that any earlier generation made, by key; the keys used last are at the end.
         self._free: dict[str, int] = {}
-        """The most that any earlier generation made, by key; the keys used last are at the end."""
 
     def created(self, generation: int, key: str) -> None:
         """A session was made in this generation. key: names the session, or at least its model and options."""

@@ -74,15 +74,15 @@ class Supervisor:
         self._owner_pid = os.getpid()
         self._forks = _fds.forks
         self._process: HostProcess | None = None
+        # A generation that has not said HELLO yet.
         self._starting: HostProcess | None = None
-        """A generation that has not said HELLO yet."""
         self._start_lock = threading.Lock()
         self._death_lock = threading.Lock()
         self._deaths: dict[int, HostError] = {}
         self._closed = threading.Event()
         self._retired: list[HostProcess] = []
+        # The interpreter is about to end: no caller is told anything any more.
         self.exiting = False
-        """The interpreter is about to end: no caller is told anything any more."""
 
     @property
     def closed(self) -> bool:

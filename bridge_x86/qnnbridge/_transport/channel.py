@@ -17,29 +17,37 @@ from collections.abc import Callable
 from typing import Any
 
 from qnnbridge._platform import let_ctrl_c_through, wait_readable, wait_writable, writer
-from qnnbridge._transport.lost_streams import interrupted, stalled
-from qnnbridge._transport.one_way_requests import OneWayRequests
-from qnnbridge._transport.open_requests import NO_CONTEXT, CallContext, ChannelFailed, Lost, OpenRequests, Waiter
+from qnnbridge._transport.open_requests import (
+    NO_CONTEXT,
+    CallContext,
+    ChannelFailed,
+    Lost,
+    OneWayRequests,
+    OpenRequests,
+    Waiter,
+    interrupted,
+    stalled,
+)
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
 from qnnbridge_protocol.errors import BridgeError, ForkedClient, ProtocolDesync, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Agreement, Hello
 
+# Silence in the middle of a frame. The host writes a frame in one go, so this means a stopped process.
 STALL_TIMEOUT_S = 60.0
-"""Silence in the middle of a frame. The host writes a frame in one go, so this means a stopped process."""
 
+# How often a caller that waits asks `on_silence` whether the host can answer at all.
 SILENCE_INTERVAL_S = 5.0
-"""How often a caller that waits asks `on_silence` whether the host can answer at all."""
 
+# How long a caller whose deadline has passed waits to hear what became of its work.
 CANCEL_TIMEOUT_S = 0.8
-"""How long a caller whose deadline has passed waits to hear what became of its work."""
 
+# How long a caller that waits elsewhere reads for others, at a time.
 TAKE_IN_TIMEOUT_S = 1.0
-"""How long a caller that waits elsewhere reads for others, at a time."""
 
+# From a write that finds nobody to the end of what the dead host has left in the other pipe.
 LAST_WORDS_TIMEOUT_S = 1.0
-"""From a write that finds nobody to the end of what the dead host has left in the other pipe."""
 
 
 class Deadline(Exception):
@@ -80,8 +88,8 @@ class Channel:
         self._retired = False
         self._said_goodbye = False
         self.requests = OpenRequests()
+        # Requests of which nobody wants the answer.
         self.one_way = OneWayRequests(self._send_lock, self._write_one_way)
-        """Requests of which nobody wants the answer."""
 
     @property
     def failed(self) -> bool:

@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("qnnbridge.host_process")
 
+# From the end of the host's output to the end of its process.
 EXIT_WAIT_S = 5.0
-"""From the end of the host's output to the end of its process."""
 
+# Phases of the host as a whole that have a budget.
 LOADING = {"importing": "importing ONNX Runtime", "registering": "loading the QNN execution provider"}
-"""Phases of the host as a whole that have a budget."""
 
 DRAIN_TIMEOUT_S = 2.0
 STDIN_CLOSED_TIMEOUT_S = 2.0
 TERMINATE_TIMEOUT_S = 1.0
 KILL_TIMEOUT_S = 2.0
+# From the end of the process to the last caller's return from reading its pipe.
 RELEASE_TIMEOUT_S = 1.0
-"""From the end of the process to the last caller's return from reading its pipe."""
 
+# Looks, five seconds apart, that must find it stopped.
 STOPPED_LOOKS = 6
-"""Looks, five seconds apart, that must find it stopped."""
 
+# Looks that must find it over its time to load: after a sleep of the machine the clock alone says nothing.
 LOADING_LOOKS = 2
-"""Looks that must find it over its time to load: after a sleep of the machine the clock alone says nothing."""
 
+# From the end of the process to the end of its stderr: a grandchild may keep it open.
 STDERR_TIMEOUT_S = 1.0
-"""From the end of the process to the end of its stderr: a grandchild may keep it open."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,15 +77,15 @@ class HostProcess:
         self.started_at = time.monotonic()
         self._start_timeout_s = launch.timeout_s
         self.ready_at: float | None = None
+        # Why we ended it ourselves; ``None`` if it ended by itself.
         self.killed_because: str | None = None
-        """Why we ended it ourselves; ``None`` if it ended by itself."""
+        # The steps that it took to end it.
         self.rungs: list[str] = []
-        """The steps that it took to end it."""
         self.retiring = False
         self._seen_stopped = 0
         self.sharing = launch.sharing
+        # `channels`, if anybody has ever asked for them.
         self.open_pool: ChannelPool | None = None
-        """`channels`, if anybody has ever asked for them."""
         self._pool_lock = threading.Lock()
         self._seen_loading = 0
         self.load_timeout_s = launch.timeout_s

@@ -1,18 +1,24 @@
-"""The requests between being asked and being answered: who waits for which, what it is about, how far it is.
+"""Requests of a channel: those that wait for an answer, and those that want none.
 
-What always holds: a request is here from before its first byte is written until its answer has come or the
-connection has failed, whether or not its caller still waits; `lost` is what was here at that moment. One lock
-guards it all, and nothing is done under it but looking things up.
+An open request is here from before its first byte is written until its answer has come or the connection has
+failed, whether or not its caller still waits; `lost` is what was here at that moment. One lock guards them all, and
+only look-ups happen under it.
+
+One-way requests give something back (memory, sessions) and cost no caller time. One is written as soon as the
+sender's lock is free: `add` leaves it here before it tries the lock, and each holder looks here after it released
+the lock, so one of both sees it. Only a full pipe keeps one longer: until the next message, or `send`. Any thread;
+the sender's lock is never waited for.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.errors import BridgeError, HostHung, ProtocolDesync
 from qnnbridge_protocol.frames import Frame
 
 
@@ -109,24 +115,24 @@ class _Open:
 
 
 class OpenRequests:
-    """See the module. Any thread."""
+    """Requests that wait for their answers. Any thread."""
 
     def __init__(self) -> None:
         # Re-entrant: a signal handler may make a call while its thread is in here.
         self._lock = threading.RLock()
         self._open: dict[int, _Open] = {}
         self._idle: threading.Event | None = None
+        # Whether somebody waits for `channel_is_free`.
         self.idle_wanted = False
-        """Whether somebody waits for `channel_is_free`."""
+        # All channels by number. A call on one is an open request as long as the channel is busy.
         self.channels: dict[int, ChannelInUse] = {}
-        """All channels by number. A call on one is an open request as long as the channel is busy."""
+        # Called, by any thread, when a caller waits no more for an answer that may still come.
         self.on_left: Callable[[], None] | None = None
-        """Called, by any thread, when a caller waits no more for an answer that may still come."""
+        # The native step that the host as a whole said it is in.
         self.host_phase: str | None = None
-        """The native step that the host as a whole said it is in."""
         self.failure: ChannelFailed | None = None
+        # What was open when the connection failed, oldest first.
         self.lost: tuple[Lost, ...] = ()
-        """What was open when the connection failed, oldest first."""
 
     @property
     def waiting(self) -> int:
@@ -252,5 +258,63 @@ class OpenRequests:
             self._idle.set()
 
 
+# For what is no call of the application: pings, cancels.
 NO_CONTEXT = CallContext("")
-"""For what is no call of the application: pings, cancels."""
+
+
+Header = dict[str, Any]
+
+
+class OneWayRequests:
+    """Requests without an answer that wait to be written."""
+
+    def __init__(self, lock: threading.Lock, write: Callable[[Header], bool]) -> None:
+        """write: called with the lock. Writes a request, or returns False if it is to be written again later."""
+        self._lock = lock
+        self._write = write
+        self._waiting: collections.deque[Header] = collections.deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, header: Header) -> None:
+        """Have it sent, if that goes without waiting now, else soon."""
+        self._waiting.append(header)
+        self.send()
+
+    def send(self) -> None:
+        """What waits here, as far as that goes without waiting."""
+        while self._waiting and self._lock.acquire(blocking=False):
+            try:
+                if not self._send_next():
+                    return
+            finally:
+                self._lock.release()
+
+    def _send_next(self) -> bool:
+        try:
+            header = self._waiting.popleft()
+        except IndexError:  # who was in the way has sent it meanwhile
+            return True
+        if self._write(header):
+            return True
+        self._waiting.appendleft(header)
+        return False
+
+
+def stalled(verb: str, seconds: float) -> HostHung:
+    return HostHung(
+        f"The host stopped in the middle of a message: it did not {verb} a byte for {seconds:g} s.",
+        cause="The host process is stopped (debugger, SIGSTOP, suspended) or the machine is out of memory.",
+        fix="Nothing to do: the host is ended and started again with the next call.",
+    )
+
+
+def interrupted() -> ProtocolDesync:
+    return ProtocolDesync(
+        "The place in the stream was lost because Ctrl+C struck while a message was taken apart.",
+        fix="Nothing to do: the host is started again with the next call.",
+    )
+
+
+__all__ = ["Header", "OneWayRequests"]

@@ -69,8 +69,8 @@ class ModelCompiler:
         self._model = model
         self._embed = bool(embed_compiled_data_into_model)
         self._flags = OrtCompileApiFlags(int(flags))
+        # Folder and stem of the context binary, if the application named them.
         self._binary: tuple[str, str] | None = None
-        """Folder and stem of the context binary, if the application named them."""
 
     @as_ort_raises
     def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> None:

@@ -23,8 +23,7 @@ from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.paths import path_problem
 from qnnbridge_host.model.scan import scan_open
 from qnnbridge_protocol.errors import InvalidProtobuf, ModelChanged, NoSuchFile
-from qnnbridge_protocol.model_path import absolute_model_path, check_travels, unreadable
-from qnnbridge_protocol.model_records import ModelIdentity
+from qnnbridge_protocol.model_records import ModelIdentity, absolute_model_path, check_travels, unreadable
 
 if sys.platform == "win32":
     from qnnbridge_host._platform._win32_file_times import change_time_ns

@@ -1,7 +1,8 @@
-"""Program files: for which machine one was built, and why the system refused to start it.
+"""Programs: the machine of a file, why one did not start, registered Pythons, and child processes.
 
 The machine is read from the PE or ELF header: pure Python and a few small reads, for files of any machine on any
-machine, without loading them.
+machine, without loading them. Installed Pythons come from the Windows registry (PEP 514); other systems have no
+such list. `ChildProcess` and `Spawner` are what each system implements.
 """
 
 from __future__ import annotations
@@ -9,10 +10,18 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import re
 import struct
-from typing import BinaryIO, Literal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from qnnbridge_protocol.errors import HostNotFound, HostStartFailed
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from qnnbridge._platform._fds import OwnedFds
 
 PE_MACHINES = {0x014C: "x86", 0x01C4: "ARM", 0x8664: "x64", 0xAA64: "ARM64"}
 ELF_MACHINES = {0x03: "i386", 0x28: "arm", 0x3E: "x86_64", 0xA4: "hexagon", 0xB7: "aarch64", 0xF3: "riscv"}
@@ -205,3 +214,146 @@ def _missing_interpreter(program: str) -> str:
         return f"The file is a script and its first line asks for {runner}, which does not exist."
     machine = executable_machine(program) if first else None
     return f"The file exists ({machine or 'not a program'}), the loader that it asks for does not."
+
+
+_PYTHONS = r"Software\Python"
+_NOT_AN_INSTALLATION = "PyLauncher"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RegisteredPython:
+    """company: "PythonCore" for python.org's. tag: what ``py -V:tag`` takes, such as "3.13-arm64"."""
+
+    company: str
+    tag: str
+    version: tuple[int, int]
+    executable: str
+    prefix: str
+
+    @property
+    def launcher_tag(self) -> str:
+        return self.tag if self.company == "PythonCore" else f"{self.company}/{self.tag}"
+
+
+def registered_python(
+    company: str, tag: str, values: Mapping[str, str], install: Mapping[str, str]
+) -> RegisteredPython | None:
+    """Make sense of one registry key: its own values and those of its InstallPath (the default one named "")."""
+    prefix = install.get("", "").strip().strip('"')
+    executable = install.get("ExecutablePath", "").strip().strip('"')
+    if not executable:
+        if not prefix:
+            return None
+        executable = os.path.join(prefix, "python.exe")
+    for text in (values.get("SysVersion"), values.get("Version"), tag):
+        found = re.match(r"(\d+)\.(\d+)", text or "")
+        if found:
+            version = (int(found[1]), int(found[2]))
+            return RegisteredPython(company, tag, version, executable, prefix or os.path.dirname(executable))
+    return None
+
+
+if sys.platform == "win32":
+    import winreg
+
+    _HIVES = (
+        (winreg.HKEY_CURRENT_USER, 0),
+        (winreg.HKEY_LOCAL_MACHINE, winreg.KEY_WOW64_64KEY),
+        (winreg.HKEY_LOCAL_MACHINE, winreg.KEY_WOW64_32KEY),
+    )
+
+    def registered_pythons() -> list[RegisteredPython]:
+        """All of them, of any machine type, the user's own first; each executable once."""
+        found: dict[str, RegisteredPython] = {}
+        for root, view in _HIVES:
+            for company in _subkeys(root, _PYTHONS, view):
+                if company == _NOT_AN_INSTALLATION:
+                    continue
+                for tag in _subkeys(root, rf"{_PYTHONS}\{company}", view):
+                    key = rf"{_PYTHONS}\{company}\{tag}"
+                    python = registered_python(
+                        company, tag, _values(root, key, view), _values(root, rf"{key}\InstallPath", view)
+                    )
+                    if python is not None:
+                        found.setdefault(python.executable.lower(), python)
+        return list(found.values())
+
+    def _subkeys(root: int, path: str, view: int) -> list[str]:
+        try:
+            with winreg.OpenKey(root, path, 0, winreg.KEY_READ | view) as key:
+                return [winreg.EnumKey(key, index) for index in range(winreg.QueryInfoKey(key)[0])]
+        except OSError:
+            return []
+
+    def _values(root: int, path: str, view: int) -> dict[str, str]:
+        try:
+            with winreg.OpenKey(root, path, 0, winreg.KEY_READ | view) as key:
+                count = winreg.QueryInfoKey(key)[1]
+                values = [winreg.EnumValue(key, index) for index in range(count)]
+        except OSError:
+            return {}
+        return {name: value for name, value, _ in values if isinstance(value, str)}
+
+else:
+
+    def registered_pythons() -> list[RegisteredPython]:
+        """None: only Windows has such a list."""
+        return []
+
+
+class ChildProcess(Protocol):
+    """A running program and our ends of its three standard streams.
+
+    The descriptors belong to this object; after `close` they read -1. Any thread may call any method.
+    In a fork of the owning process the descriptors are closed, `kill`, `terminate` and `close` do nothing, and
+    `poll` and `wait` raise `ForkedClient`.
+    """
+
+    # As the operating system told it. With a virtual environment on Windows this is the redirector's.
+    pid: int
+
+    # To write to with `write_some`; never blocks on POSIX.
+    stdin_fd: int
+
+    stdout_fd: int
+    stderr_fd: int
+
+    def poll(self) -> int | None:
+        """The exit code, or ``None`` while it runs. Unsigned 32 bit on Windows; code or -signal on POSIX."""
+
+    def wait(self, timeout_s: float | None) -> int | None:
+        """`poll` after the end of the process or of the time."""
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM). Windows knows no such thing for a process without a window: `kill`."""
+
+    def kill(self) -> None:
+        """End it and everything that it started, at once. Does not wait."""
+
+    def close(self) -> None:
+        """Give up descriptors and handles; twice does no harm. Never blocks, never waits for the child.
+
+        A POSIX child that is still alive goes on and sees the end of its input; a Windows child dies with the
+        job that holds it.
+        """
+
+
+class Spawner(Protocol):
+    def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
+        """Start a program without a shell, inheriting nothing but its three standard streams.
+
+        Raises `HostStartFailed`, or `HostNotFound` where trying again is pointless.
+        """
+
+
+class DetachedBase:
+    """A program that leads a life of its own. stderr_fd: to read its words until it closes its end."""
+
+    def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stderr_fd: int) -> None:
+        self._process = process
+        self._fds = fds
+        self.stderr_fd = stderr_fd
+
+    def close(self) -> None:
+        self.stderr_fd = -1
+        self._fds.close_all()
