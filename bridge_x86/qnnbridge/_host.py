@@ -259,7 +259,7 @@ class Host:
             shared_bytes=self.sharing.budget.bytes,
             results_copied=self.sharing.borrows_refused,
             arrays_copied=self.sharing.arrays_refused,
-            shared_memory=self.sharing.memory_in_words,
+            shared_memory=self.sharing.memory_status,
             cache_hits=self.cache_counters.hits,
             cache_misses=self.cache_counters.misses,
             cache_set_aside=self.cache_counters.set_aside,

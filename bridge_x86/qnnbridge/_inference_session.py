@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from qnnbridge._buckets.session import BucketedSession
     from qnnbridge._buckets.variants import BucketStatus, Progress
     from qnnbridge._buckets.verifying import PaddingReport
-    from qnnbridge._fastpath.failure import FastCallFailed
-    from qnnbridge._fastpath.user_arrays import Out
+    from qnnbridge._fastpath.arrays import Out
     from qnnbridge._host import Host
     from qnnbridge._supervision.deadlines import OnDeadline
+    from qnnbridge._transport.host_process import FastCallFailed
 
 
 class InferenceSession(BaseSession):

@@ -27,8 +27,6 @@ from qnnbridge_protocol.elements import (
 )
 from qnnbridge_protocol.tensors import Sparse, Typed
 
-__all__ = ["OrtValue", "SparseCooView", "SparseCsrView", "SparseTensor", "typed_view"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _ONLY_TENSORS = "Only OrtValues that are Tensors are currently supported"
@@ -398,3 +396,18 @@ def _plain(array: Array) -> Array:
 def _as_bytes(array: Array) -> Array:
     raw: Array = np.ndarray((array.nbytes,), np.uint8, array)
     return raw
+
+
+def to_application(value: Any) -> Any:
+    """Arrays, lists, dicts and ``None`` as they are; `Typed` as an array; `Sparse` as a `SparseTensor`."""
+    kind = type(value)
+    if kind is Typed:
+        return as_numpy(value)
+    if kind is Sparse:
+        return SparseTensor(value)
+    if kind is list:
+        return [to_application(item) for item in value]
+    return value
+
+
+__all__ = ["OrtValue", "SparseCooView", "SparseCsrView", "SparseTensor", "typed_view"]

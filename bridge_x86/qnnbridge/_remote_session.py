@@ -33,9 +33,8 @@ from qnnbridge_protocol.model_records import CacheReply, ModelDescription
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge._fastpath.failure import FastCallFailed
     from qnnbridge._host import Host
-    from qnnbridge._transport.host_process import HostProcess
+    from qnnbridge._transport.host_process import FastCallFailed, HostProcess
     from qnnbridge_protocol.elements import ValueType
 
 

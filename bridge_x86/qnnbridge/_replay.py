@@ -36,9 +36,8 @@ from qnnbridge_protocol.model_records import CacheStatus, EntryFault
 from qnnbridge_protocol.specs import CPU, Placement, ProviderSpec
 
 if TYPE_CHECKING:
-    from qnnbridge._fastpath.failure import FastCallFailed
     from qnnbridge._host import Host
-    from qnnbridge._transport.host_process import HostProcess
+    from qnnbridge._transport.host_process import FastCallFailed, HostProcess
 
 _log = logging.getLogger("qnnbridge.session")
 

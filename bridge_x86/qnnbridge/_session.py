@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qnnbridge._background import Background
-from qnnbridge._fastpath.failure import FastCallFailed
 from qnnbridge._host import Host
 from qnnbridge._node import NodeArg
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
@@ -24,6 +23,7 @@ from qnnbridge._run_options import RunOptions, coerce_run_options
 from qnnbridge._run_variants import RunVariants, check_call, read_only
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.deadlines import OnDeadline
+from qnnbridge._transport.host_process import FastCallFailed
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument
@@ -32,7 +32,7 @@ from qnnbridge_protocol.specs import RunSpec
 if TYPE_CHECKING:
     import numpy as np
 
-    from qnnbridge._fastpath.user_arrays import Out
+    from qnnbridge._fastpath.arrays import Out
 
 _log = logging.getLogger("qnnbridge.session")
 
@@ -63,8 +63,8 @@ class BaseSession(RunVariants):
         remote = RemoteSession(host, recipe, retry=retry, timeout_s=self._timeout, while_busy=_load_modules_of_runs)
         info = remote.open(self._timeout, on_deadline)
         # Loaded while the host made the session, not for its start, which would wait for numpy.
+        from qnnbridge._fastpath.call import KnownSignatures
         from qnnbridge._fastpath.runner import run
-        from qnnbridge._fastpath.signatures import KnownSignatures
         from qnnbridge._feeds import FeedChecker
 
         self._run_repeated = run
@@ -130,7 +130,7 @@ class BaseSession(RunVariants):
                         shape = self._known.find(output_names, input_feed)
                         if shape is not None:
                             if out is not None:
-                                from qnnbridge._fastpath.user_arrays import check_out
+                                from qnnbridge._fastpath.arrays import check_out
 
                                 out = check_out(out, shape.output_names, shape)
                             results = self._run_repeated(remote, shape, input_feed, limit, borrow, out)
@@ -156,9 +156,9 @@ class BaseSession(RunVariants):
         out: Out | None,
         failed: FastCallFailed | None,
     ) -> list[Any]:
+        from qnnbridge._fastpath.arrays import check_out
         from qnnbridge._fastpath.runner import deliver
-        from qnnbridge._fastpath.user_arrays import check_out
-        from qnnbridge._outputs import to_application
+        from qnnbridge._ort_value import to_application
 
         try:
             arrays = None if out is None else check_out(out, tuple(output_names or self._output_names))
@@ -189,7 +189,7 @@ class BaseSession(RunVariants):
         Args:
             shape: default that of the model, if it is fixed.
         """
-        from qnnbridge._fastpath.user_arrays import empty
+        from qnnbridge._fastpath.arrays import empty
 
         try:
             return empty(self._remote.host, name, shape, (*self._inputs, *self._overridable), host_writes=False)
@@ -201,7 +201,7 @@ class BaseSession(RunVariants):
 
         After a `DeadlineExceeded` that says "still-running" the host may write to it until that run has ended.
         """
-        from qnnbridge._fastpath.user_arrays import empty
+        from qnnbridge._fastpath.arrays import empty
 
         try:
             return empty(self._remote.host, name, shape, self._outputs, host_writes=True)
@@ -307,9 +307,9 @@ class BaseSession(RunVariants):
 
 def _load_modules_of_runs() -> None:
     """numpy, and what handles values: loaded while the host makes the session, so that no run waits for it."""
+    import qnnbridge._fastpath.arrays
     import qnnbridge._fastpath.channel_pool
     import qnnbridge._fastpath.runner
-    import qnnbridge._fastpath.user_arrays
     import qnnbridge._feeds
     import qnnbridge._ort_value  # noqa: F401
 

@@ -15,8 +15,8 @@ from qnnbridge_protocol.elements import element_of
 from qnnbridge_protocol.errors import BridgeError, Busy, Closed
 
 if TYPE_CHECKING:
+    from qnnbridge._fastpath.call import CallSignature, TensorSignature
     from qnnbridge._fastpath.channel import FastChannel
-    from qnnbridge._fastpath.signatures import CallSignature, TensorSignature
     from qnnbridge._remote_session import RemoteSession
     from qnnbridge._transport.host_process import HostProcess
     from qnnbridge_daemon.accounts import Account, Meter
@@ -191,7 +191,7 @@ class _ChannelWatch:
 
 def _shape_of(call: BoundCall) -> CallSignature | bool:
     """False for what cannot go the quick way."""
-    from qnnbridge._fastpath.signatures import CallSignature
+    from qnnbridge._fastpath.call import CallSignature
 
     inputs = [_tensor(tensor) for tensor in call.inputs]
     outputs = [_tensor(tensor) for tensor in call.outputs]
@@ -205,7 +205,7 @@ def _shape_of(call: BoundCall) -> CallSignature | bool:
 
 
 def _tensor(tensor: BoundTensor) -> TensorSignature | None:
-    from qnnbridge._fastpath.signatures import TensorSignature
+    from qnnbridge._fastpath.call import TensorSignature
 
     array = tensor.array
     element = element_of(array.dtype)

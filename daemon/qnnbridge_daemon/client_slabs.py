@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, cast
 from qnnbridge._fastpath.sharing import next_slab_number
 from qnnbridge_daemon._platform import KeptMemory
 from qnnbridge_daemon.accounts import Account
-from qnnbridge_host.fastpath.shared_memory import Slab, Slabs
+from qnnbridge_host.fastpath.shared_memory import AttachedSlab, Slabs
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from qnnbridge._fastpath.memory import Slab as OwnSlab
+    from qnnbridge._fastpath.memory import Slab
     from qnnbridge._host import Host
 
 
@@ -45,7 +45,7 @@ class ForeignSlab:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ClientSlab(Slab):
+class ClientSlab(AttachedSlab):
     """See the module."""
 
     host: Host
@@ -57,10 +57,10 @@ class ClientSlab(Slab):
 
         from qnnbridge._fastpath.arrays import Freed, SharedBlock
 
-        plain = Slab.view(self, shape, dtype, offset)
+        plain = AttachedSlab.view(self, shape, dtype, offset)
         # Nothing is given back when it is gone: the memory is the client's.
         nobody: collections.deque[Freed] = collections.deque(maxlen=0)
-        block = SharedBlock(self.host.arrays, cast("OwnSlab", self.foreign), offset, plain.nbytes, nobody)
+        block = SharedBlock(self.host.arrays, cast("Slab", self.foreign), offset, plain.nbytes, nobody)
         block.__array_interface__ = plain.__array_interface__
         array: npt.NDArray[Any] = np.asarray(block)
         block.array = weakref.ref(array)
@@ -105,7 +105,7 @@ class ClientSlabs(Slabs):
         with self._lock:
             self._slabs.clear()
 
-    def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> Slab:
+    def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> AttachedSlab:
         """Raises `Busy`, too."""
         self._account.share(size)
         kept = None

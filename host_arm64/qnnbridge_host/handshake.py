@@ -1,6 +1,6 @@
-"""Answers the client's HELLO, before anything is imported that this does not need.
+"""Answers the client's HELLO before heavier modules are imported.
 
-The main thread, before there is any other.
+Runs in the main thread, before there is any other.
 """
 
 from __future__ import annotations
@@ -46,9 +46,12 @@ def _machine() -> str:
 
 
 def greet(in_fd: int, out_fd: int, connection: Connection, before_waiting: Callable[[], None]) -> None:
-    """Returns when the connection is open; a client that is gone, or no match, ends the process.
+    """Exchange HELLOs. Ends the process if the client is gone or its version does not match.
 
-    before_waiting: called if no HELLO is there yet, which may be so for long.
+    Args:
+        in_fd, out_fd: the pipes of the client.
+        connection: the new connection.
+        before_waiting: called if no HELLO has arrived yet, since the wait may be long.
     """
     reader, writer = ByteReader(in_fd), ByteWriter(blocking_write(out_fd))
     arrived: list[object] = []
@@ -78,7 +81,7 @@ def _frames(connection: Connection, count: int) -> list[object]:
 
 
 def _something_to_read(fd: int) -> bool:
-    """On Windows always true: there a job object ends the host with its application, whatever it does."""
+    """Always true on Windows, where a job object ends the host with its application."""
     if sys.platform == "win32":
         return True
     import select

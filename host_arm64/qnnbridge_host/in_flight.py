@@ -1,19 +1,126 @@
-"""The requests in flight: who waits for what, how far it is, and what it is doing natively.
+"""The requests in flight, their states, and the lanes that they wait in.
 
-A native death takes the process, so the client must know beforehand which request was inside native code. A
-PHASE frame says so. A request that is alone in the host needs none (it is the only suspect); as soon as there
-are two, whatever is inside native code is declared, so the quick path of a single caller costs no extra frame.
+States of a request, with the method that changes each:
+
+    read ---------- announce
+      |
+    announced ----- add: too many ------------------------> refused (Busy)
+      | add
+    queued -------- cancel --> withdrawn -- take_withdrawn -> answered (Cancelled); `start` then returns False
+      | start
+    started ------- cancel --> stopping: `enter` calls the stopper
+      | enter
+    in phase ------ cancel --> stopping: the stopper is called at once
+      | enter (next native step), or about_to_answer
+    answering: in no phase, no longer counts for the limit
+      | finish
+    gone
+
+`InFlight.carry` takes a call of a fast channel from `add` to `finish` in one go if its lane is free.
+
+A native death takes the whole process, so the client must know beforehand which requests were inside native code: a
+PHASE frame declares it. A request that is alone in the host is the only suspect and needs no frame. As soon as
+there are two, every native step is declared.
+
+Lanes: the QNN execution provider serialises calls on a mutex (onnxruntime PR 18981) and an NPU has one queue, so
+all QNN sessions share one lane; a second lane serialises session creation. Requests without a lane (CPU sessions,
+which ONNX Runtime runs concurrently) start at once.
 """
 
 from __future__ import annotations
 
+import collections
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+T = TypeVar("T")
+
+
+class Lane(Generic[T]):
+    """A queue with at most one item in work. Any thread may submit.
+
+    No thread belongs to a lane. The thread that finds it free works through the items that queue up meanwhile, so a
+    lone request never changes threads. The only reader of a channel works on its own item alone, since its channel
+    would not be read meanwhile; the queue behind that item goes to a thread that lives as long as the queue.
+    """
+
+    def __init__(self, work: Callable[[T], None]) -> None:
+        self._work = work
+        self._lock = threading.Lock()
+        self._queue: collections.deque[T] = collections.deque()
+        self._busy = False
+
+    def submit(self, item: T, *, stay: bool = True, on_placed: Callable[[], None] | None = None) -> None:
+        """Work on `item` now if the lane is free, else leave it to the thread that is in the lane.
+
+        Args:
+            item: the work.
+            stay: whether the caller's thread may also work on items that others submit meanwhile.
+            on_placed: called when `item` has its place, before the work on it begins here.
+        """
+        with self._lock:
+            mine = not self._busy
+            self._busy = True
+            if not mine:
+                self._queue.append(item)
+        if on_placed is not None:
+            on_placed()
+        if not mine:
+            return
+        if stay:
+            self._work_from(item)
+            return
+        try:
+            self._work(item)
+        finally:
+            self.leave()
+
+    def enter(self) -> bool:
+        """Take the lane if it is free. The caller then does its work and calls `leave`."""
+        with self._lock:
+            if self._busy:
+                return False
+            self._busy = True
+            return True
+
+    def leave(self) -> None:
+        """Hand the lane to the next item."""
+        with self._lock:
+            next_item = self._queue.popleft() if self._queue else None
+            self._busy = next_item is not None
+        if next_item is not None:
+            self._hand_over(next_item)
+
+    def _hand_over(self, item: T) -> None:
+        try:
+            threading.Thread(target=self._work_from, args=(item,), name="qnnbridge lane", daemon=True).start()
+        except RuntimeError:  # no thread to be had
+            self._work_from(item)
+
+    def _work_from(self, item: T) -> None:
+        """Work until the queue is empty. The lane is the caller's."""
+        defect: BaseException | None = None
+        while True:
+            try:
+                self._work(item)
+            except BaseException as error:  # noqa: BLE001 - raised below, after the waiting items
+                defect = defect or error
+            with self._lock:
+                if not self._queue:
+                    self._busy = False
+                    break
+                item = self._queue.popleft()
+        if defect is not None:
+            raise defect
+
+    def __len__(self) -> int:
+        return len(self._queue) + self._busy
+
+
+# Operations that do not count for the limit. The client sends them while all its places are taken, and a refusal
+# would leak what it wants to release.
 RELEASING_OPERATIONS = ("slab.release", "session.close")
-"""Operations that do not count for the limit: refused, they would leave here what the client has no more use for,
-and it sends them while it has as many calls under way as it may."""
 
 
 class Stoppable(Protocol):
@@ -23,8 +130,7 @@ class Stoppable(Protocol):
 class Request:
     """One request of the client.
 
-    on_line: it did not come by the connection, and has its own way to be served and to declare what it enters.
-    counted: whether it is one of those of which there may be so many.
+    on_channel: it came by a fast channel, and serves and declares itself. counted: whether it counts for the limit.
     """
 
     on_channel = False
@@ -56,30 +162,30 @@ class Request:
         self.header = header
         self.buffers = buffers
         self.phase: str | None = None
+        # Whether the client knows the phase, or learns it before the step begins.
         self.declared = False
-        """Whether the client knows the phase, or will before it is entered."""
         self.started = False
+        # Whether it holds a place of the limit. Not while it is being answered.
         self.has_place = False
-        """Whether it counts for the client's limit. Not while it is being answered."""
         self.withdrawn = False
+        # Whether a cancel answers it, because it was withdrawn.
         self.refused = False
-        """Whether somebody answers it because it was withdrawn."""
         self.failed = False
         self.done: threading.Event | None = None
         self.stopper: Stoppable | None = None
+        # Further fields of PHASE: the model that a death in the phase is booked on.
         self.blame: dict[str, Any] = {}
-        """What PHASE says besides: the model on which a death in the phase is to be booked."""
+        # Sends an EVENT about the request.
         self.emit: Callable[[dict[str, Any]], None] = _no_events
-        """Sends an EVENT about it."""
+        # Called once after the answer.
         self.after: Callable[[], None] | None = None
-        """What is to be done when it has been answered, once."""
 
     def serve(self) -> bool:
-        """Do it and answer it; whether it went well. This and what follows: only of one that came by a channel."""
+        """Run and answer it; whether it succeeded. This and the following methods: fast channels only."""
         raise AssertionError("it did not come by a channel")
 
     def served(self) -> None:
-        """Nobody has it in hand any more."""
+        """No thread uses it any more."""
         raise AssertionError("it did not come by a channel")
 
     def refuse(self, error: BaseException) -> None:
@@ -87,11 +193,11 @@ class Request:
         raise AssertionError("it did not come by a channel")
 
     def declare(self, what: Declaration) -> None:
-        """Tell the client the native step that it enters, if that is due still."""
+        """Tell the client the native step, if that is still due."""
         raise AssertionError("it did not come by a channel")
 
     def release(self) -> None:
-        """Forget the tensors: nobody will look at them any more, but the request may wait in its lane for long."""
+        """Free the tensors of a request that will not run but may stay in its lane for long."""
         self.buffers = ()
         self.header.pop("inputs", None)
         self.header.pop("initializers", None)
@@ -102,11 +208,16 @@ def _no_events(_event: dict[str, Any]) -> None:
 
 
 class Declaration(NamedTuple):
-    """That a request is in this phase. Who tells it has the stream to the client while he asks whether it is `due`,
-    writes it and says so (`made`): then none is behind the answer of its request, and none is written twice.
+    """A phase to be declared to the client.
 
-    id: of the request when it was in that phase. One that came by a channel may be another call by now.
-    own: whether it enters the phase only when this is told. Else it is in there, and anybody may tell it.
+    The writer holds the stream while it checks `due`, writes the frame and calls `made`. So no declaration follows
+    the answer of its request, and none is written twice.
+
+    Attributes:
+        id: id of the request in that phase. The object of a fast call may be another call by now.
+        own: whether the request enters the phase only after this declaration. Otherwise it is already inside, and
+        any
+            thread may declare it.
     """
 
     request: Request
@@ -117,7 +228,7 @@ class Declaration(NamedTuple):
 
     @property
     def due(self) -> bool:
-        """Who answers a request ends its phase before he asks for the stream."""
+        """False once the request is being answered: its phase ends before its answer takes the stream."""
         request = self.request
         return request.phase == self.phase and request.id == self.id and (self.own or not request.declared)
 
@@ -130,26 +241,26 @@ class Declaration(NamedTuple):
 class InFlight:
     """All requests between their arrival and their answer. Any thread.
 
-    What always holds: nobody waits for the client under the lock of the table. What is to be declared is found out
-    under it and told behind it: by the request's own thread, which enters the step when that is told, or, of one
-    that was alone when it entered, by whoever comes next, who must not be in native code before the client can tell
-    the two apart. One that is in no native step, because its answer or its own declaration is being written, keeps
-    nobody waiting.
+    Invariant: no thread waits for the client under the table's lock. Declarations are collected under it and
+    written after it. The request's own thread writes its declaration before it enters the step. If a request was
+    alone when it entered, the next request declares it before it enters native code itself, so the client can tell
+    the two apart. A request that is in no native step (its answer or its own declaration is being written) delays
+    no other.
     """
 
     def __init__(self, tell_phase: Callable[[Declaration], None], limit: int) -> None:
-        """tell_phase: writes it to the connection, if it is due."""
+        """tell_phase: writes a declaration to the connection, if it is due."""
         self._tell_phase = tell_phase
         self._limit = limit
         self._lock = threading.Lock()
         self._requests: dict[int, Request] = {}
         self._by_connection = 0
         self._places_taken = 0
+        # Requests that are read but not yet in the table and their lane. Neither a cancel nor a later request may
+        # overtake them.
         self._arriving: set[int] = set()
-        """Requests that have been read and are not in the table, and in their lane, yet: no cancel must overtake
-        them, and none that came later."""
+        # Has its own lock: the announcing thread is the reader and must not wait for the table.
         self._arrived = threading.Condition()
-        """Of a lock of its own: it has waiters to wake up, and whoever announces is the one who reads."""
         self._draining = False
         self._empty = threading.Condition(self._lock)
 
@@ -157,39 +268,42 @@ class InFlight:
         return len(self._requests)
 
     def announce(self, request_id: int) -> None:
-        """A request has been read; `add` and `arrive` follow, in whatever thread. Never waits for the client."""
+        """A request has been read; `add` and `arrive` follow in any thread. Never waits for the client."""
         with self._arrived:
             self._arriving.add(request_id)
 
     def add(self, request: Request) -> bool:
-        """False when there are too many already."""
+        """Enter the request into the table. False if there are too many already."""
         with self._lock:
-            if request.counted:  # of channels there is a number of their own, and each carries one
+            if request.counted:  # channels have their own limit, and each carries one call
                 if self._places_taken >= self._limit or self._by_connection >= 2 * self._limit:
                     return False
                 self._by_connection += 1
                 self._places_taken += 1
                 request.has_place = True
             self._requests[request.id] = request
-            # What gives something back enters no step that a death would be put down to.
+            # A releasing operation enters no native step that could be blamed for a death.
             untold = [] if request.op in RELEASING_OPERATIONS else self._untold()
         for what in untold:
             self._tell(what)
         return True
 
     def await_turn(self, request_id: int) -> None:
-        """Before it goes into a lane: until all that were read before it are where they belong."""
+        """Wait until all requests that were read earlier are in the table and their lanes."""
         with self._arrived:
             self._arrived.wait_for(lambda: min(self._arriving, default=request_id) >= request_id)
 
     def arrive(self, request_id: int) -> None:
-        """It is where it belongs, or was refused."""
+        """The request is in its lane, or was refused."""
         with self._arrived:
             self._arriving.discard(request_id)
             self._arrived.notify_all()
 
     def carry(self, call: Request) -> None:
-        """`add`, `start`, serve and `finish`, in one go: a call that came by a channel and waits for nothing."""
+        """`add`, `start`, serve and `finish` of a fast call that need not wait, in one go.
+
+        Hand-inlined: two lock acquisitions instead of five, in the path that every repeated call takes.
+        """
         lock, requests = self._lock, self._requests
         call.started = True
         with lock:
@@ -214,7 +328,7 @@ class InFlight:
                 done.set()
 
     def start(self, request: Request) -> bool:
-        """The request leaves its queue. False if it was withdrawn (and answered, see `take_withdrawn`)."""
+        """The request leaves its queue. False if it was withdrawn (`take_withdrawn` answers it)."""
         with self._lock:
             request.started = not request.withdrawn
             return request.started
@@ -231,8 +345,11 @@ class InFlight:
             request.stopper.stop()
 
     def about_to_answer(self, request: Request) -> None:
-        """One of the connection is done. The client may ask for more as soon as it has the answer, and may take its
-        time to read that."""
+        """A request of the connection is done.
+
+        It gives its place up before the answer: the client may send the next request as soon as it has the answer,
+        and may be slow to read it.
+        """
         with self._lock:
             request.phase = None
             if request.has_place:
@@ -245,7 +362,7 @@ class InFlight:
             request.failed = failed
             open_still = self._requests.pop(request.id, None) is not None
             if not request.on_channel:
-                # The thread that served it may go on in the lane for others, with this one on its stack.
+                # The serving thread may go on with other requests of the lane while this one is on its stack.
                 request.release()
                 if open_still and request.counted:
                     self._by_connection -= 1
@@ -260,7 +377,7 @@ class InFlight:
             done.set()
 
     def cancel(self, request_id: int, grace_s: float) -> str:
-        """not-started, stopped, finished or still-running: what became of the request within `grace_s`."""
+        """Withdraw a request. Returns not-started, stopped, finished or still-running, after at most `grace_s`."""
         with self._arrived:
             self._arrived.wait_for(lambda: request_id not in self._arriving, grace_s)
         with self._lock:
@@ -271,10 +388,10 @@ class InFlight:
                 request.withdrawn = True
                 request.release()
                 return "not-started"
-            # Remembered for `enter`: it may not have anything to be stopped by yet.
+            # Remembered for `enter`: the request may not have a stopper yet.
             request.withdrawn = True
             stopper = request.stopper
-            # Made here, because hardly any request is ever cancelled.
+            # Created here, because few requests are ever cancelled.
             done = request.done = request.done or threading.Event()
         if stopper is not None:
             stopper.stop()
@@ -283,7 +400,7 @@ class InFlight:
         return "stopped" if request.failed else "finished"
 
     def take_withdrawn(self, request_id: int) -> Request | None:
-        """A request that was withdrawn in its queue, once: whoever takes it answers it, now and not at its turn."""
+        """A request that was withdrawn in its queue, once: the caller answers it now, ahead of its turn."""
         with self._lock:
             request = self._requests.get(request_id)
             if request is None or request.started or not request.withdrawn or request.refused:
@@ -293,9 +410,9 @@ class InFlight:
         return request
 
     def withdraw_all(self) -> None:
-        """Nobody waits for anything any more. Waits for nothing."""
+        """Withdraw everything: the client is gone. Does not wait."""
         with self._lock:
-            # The newest first: they wait for the others, and must not come to their turn when those are stopped.
+            # Newest first: they wait for the older ones, and must not start when those stop.
             requests = list(self._requests.values())[::-1]
             for request in requests:
                 request.withdrawn = True
@@ -310,7 +427,7 @@ class InFlight:
             return self._empty.wait_for(lambda: not self._requests, timeout_s)
 
     def _put_and_tell(self, call: Request) -> None:
-        """Put it into the table, and let go of the lock, which the caller has, while others are declared."""
+        """Enter the call into the table, and declare the others with the caller's lock released meanwhile."""
         self._requests[call.id] = call
         untold = self._untold()
         self._lock.release()
@@ -321,7 +438,7 @@ class InFlight:
             self._lock.acquire()
 
     def _untold(self) -> list[Declaration]:
-        """What is inside of native code and was alone when it entered. Under the lock."""
+        """Requests inside native code that were alone when they entered. Under the lock."""
         return [
             Declaration(request, request.id, request.phase, False, self._lock)
             for request in self._requests.values()

@@ -1,9 +1,9 @@
 """Reads requests from one connection and answers them, in any order.
 
-Threads: a pool of leader and followers. Exactly one thread, the leader, reads; with a request in its hand it
-gives the lead away and serves the request itself, so a lone request is never passed between threads. The
-leader never writes: a client that is itself busy writing always finds somebody reading, so the two can not
-block each other. Answers are written under one lock.
+Threads: a pool of leader and followers. Exactly one thread, the leader, reads. With a request read, it gives the
+lead away and serves the request itself, so a lone request never changes threads. The leader never writes, so a
+client that is busy writing always finds a reader, and the two sides cannot block each other. Answers are written
+under one lock.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from qnnbridge_host.errors import describe
-from qnnbridge_host.in_flight import Declaration, InFlight, Request
-from qnnbridge_host.lanes import Lane
+from qnnbridge_host.in_flight import Declaration, InFlight, Lane, Request
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import (
@@ -32,22 +31,22 @@ from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
-    from qnnbridge_host.fastpath.call import FastCall
+    from qnnbridge_host.fastpath.channel import FastCall
     from qnnbridge_host.fastpath.open_channels import OpenChannels
     from qnnbridge_host.fastpath.plans import BoundRuns
     from qnnbridge_host.fastpath.shared_memory import Slabs
 
+# How long a cancel waits for its effect.
 CANCEL_GRACE_S = 0.3
-"""How long a cancel waits to see what it achieved."""
 
+# After GOODBYE. The client may kill the host earlier.
 DRAIN_TIMEOUT_S = 10.0
-"""After GOODBYE; the client kills earlier if it is in a hurry."""
 
+# Threads that wait for the lead. Further threads, which a burst of requests needed, end after it.
 SPARE_THREADS = 4
-"""That wait for their turn to read. What a burst of requests needed beyond them ends behind it."""
 
+# Operations of `OpenChannels`.
 CHANNEL_OPERATIONS = frozenset(("channel.open", "slab.attach", "slab.release"))
-"""See `channels`."""
 
 EXIT_OK = 0
 EXIT_PROTOCOL = 3
@@ -56,16 +55,16 @@ Answer = tuple[dict[str, Any], tuple[Any, ...]]
 
 
 class Handlers(Protocol):
-    """What the requests mean."""
+    """The operations behind the requests."""
 
     def start(self, tell_phase: Callable[[str], None]) -> None:
-        """The client is there: begin to load what is slow to load."""
+        """The client has greeted: start slow imports."""
 
     def lane_of(self, request: Request) -> str | None:
-        """The lane a request has to wait in, or ``None``."""
+        """The lane that a request waits in, or ``None``."""
 
     def handle(self, request: Request, enter: Callable[[str], None]) -> Answer:
-        """Do it. `enter` is called before each native step."""
+        """Serve the request. `enter` is called before each native step."""
 
     def find(self, session: int) -> tuple[BoundRuns, str | None]:
         """The session with this number, and the lane that its runs wait in. Raises `Closed`."""
@@ -75,7 +74,7 @@ class Handlers(Protocol):
 
 
 class ServerTransport(Protocol):
-    """What a server lives in: a process of its own, or one that it shares with the servers of other clients."""
+    """The streams and the process of a server: its own process, or one shared with servers of other clients."""
 
     @property
     def slabs(self) -> Slabs:
@@ -83,7 +82,7 @@ class ServerTransport(Protocol):
 
     @property
     def drain_timeout_s(self) -> float:
-        """How long calls under way may take when the client says that it leaves."""
+        """Seconds that calls under way may take after the client's GOODBYE."""
 
     def read_into(self, buffer: memoryview, use: Callable[[int], None]) -> None:
         """Wait for bytes of the client, then ``use(count)``; 0 at the end. Raises `OSError`."""
@@ -94,13 +93,13 @@ class ServerTransport(Protocol):
     def start_thread(self, work: Callable[[], None]) -> None: ...
 
     def complain(self, text: str) -> None:
-        """Something that the client did wrong."""
+        """Log an error of the client."""
 
     def end(self, code: int) -> None:
-        """The client is gone, or is not to be served any more. May come back where the process goes on."""
+        """Stop serving the client. Returns in a process that goes on."""
 
     def leave(self, code: int) -> NoReturn:
-        """The same for a thread of the server: does not come back."""
+        """`end` for a thread of the server: never returns."""
 
 
 class ProcessTransport:
@@ -134,12 +133,12 @@ class ProcessTransport:
 
 
 class Server:
-    """Serves one client, then leaves its home, which as a rule ends the process."""
+    """Serves one client, then leaves its transport, which usually ends the process."""
 
     def __init__(
         self, transport: ServerTransport, hello: Hello, handlers: Handlers, connection: Connection | None = None
     ) -> None:
-        """connection: on which HELLOs were exchanged already, if they were."""
+        """connection: one on which HELLOs were exchanged already; default a new one."""
         self._transport = transport
         self._connection = connection or Connection(Role.HOST, hello)
         self._handlers = handlers
@@ -163,17 +162,17 @@ class Server:
         raise AssertionError("unreachable: _work only ends by leaving")
 
     def abandon(self) -> None:
-        """The client is gone and the process goes on: withdraw what it asked for, let go of its memory."""
+        """The client is gone and the process goes on: withdraw its requests, release its memory."""
         self._open_channels().close()
         self._in_flight.withdraw_all()
 
     @property
     def unanswered(self) -> int:
-        """How much was asked for and has no answer yet, or half of one."""
+        """Number of requests without a complete answer."""
         return len(self._in_flight)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until everything that was asked for is answered; False if something is not by then. Any thread."""
+        """Wait until all requests are answered; False if one is not in time. Any thread."""
         return self._in_flight.drain(timeout_s)
 
     @property
@@ -200,7 +199,7 @@ class Server:
 
     def _work(self, *, may_end: bool = False) -> None:
         while True:
-            with self._idle_lock:  # threads come here on their way to the lead, which another one has
+            with self._idle_lock:  # counts the threads that wait for the lead
                 if may_end and self._idle >= SPARE_THREADS:
                     return
                 self._idle += 1
@@ -214,7 +213,7 @@ class Server:
                     self._in_flight.announce(frame.request_id)
                 if self._idle <= 0:
                     self._transport.start_thread(functools.partial(self._work, may_end=True))
-            # The only reference is handed over: a thread that waits, or works for others, holds no tensors.
+            # Hand over the only reference: a thread that waits, or works for others, holds no tensors.
             taken = [frame]
             del frame
             self._take(taken)
@@ -236,14 +235,14 @@ class Server:
         self._frames = self._connection.received(count)[::-1]
 
     def _say_goodbye(self) -> NoReturn:
-        """The client leaves: what is under way is finished and answered first."""
+        """The client leaves: finish and answer the requests under way first."""
         self._in_flight.drain(self._transport.drain_timeout_s)
         self._send(Frame(Kind.GOODBYE, 0, {}))
         self._handlers.close()
         self._transport.leave(EXIT_OK)
 
     def break_off(self, error: ProtocolDesync) -> None:
-        """The client talks nonsense."""
+        """The client violates the protocol."""
         self._transport.complain(str(error))
         self._transport.end(EXIT_PROTOCOL)
 
@@ -268,7 +267,8 @@ class Server:
             self._accept(request)
 
     def _cancel(self, target: int) -> str:
-        """What became of it. A call on a channel may still be on its way, behind its cancel on the connection."""
+        """The state of the cancelled request. A call on a channel may be read later than its cancel on the
+        connection."""
         channels = self._channels
         open_still = channels is not None and channels.withdraw(target)
         state = self._in_flight.cancel(target, CANCEL_GRACE_S)
@@ -277,7 +277,7 @@ class Server:
         return state
 
     def _accept(self, request: Request) -> None:
-        """Lanes are entered in the order in which requests were read, whichever thread is ahead."""
+        """Serve a request. Requests enter their lanes in the order in which they were read."""
         lane = None
         try:
             taken = self._in_flight.add(request)
@@ -296,7 +296,7 @@ class Server:
             self._lane(lane).submit(request, on_placed=lambda: self._in_flight.arrive(number))
 
     def accept_call(self, call: FastCall, lane: str | None) -> None:
-        """A call that came by a channel: counted with the others, in the same lanes."""
+        """Serve a call of a fast channel: in the same table and lanes as all requests."""
         place = None if lane is None else self._lane(lane)
         if place is not None and not place.enter():
             self._in_flight.add(call)
@@ -315,7 +315,7 @@ class Server:
     def _lane(self, name: str) -> Lane[Request]:
         lane = self._lanes.get(name)
         if lane is None:
-            # setdefault: two threads may meet a new lane at once.
+            # setdefault: two threads may create a lane at once.
             lane = self._lanes.setdefault(name, Lane(self._serve))
         return lane
 
@@ -335,7 +335,7 @@ class Server:
             self._in_flight.about_to_answer(request)
             self._send(Frame(Kind.REPLY, request.id, header, buffers))
             failed = False
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises belongs to its caller
+        except BaseException as error:  # noqa: BLE001 - errors of a handler go to the client
             self._in_flight.about_to_answer(request)
             self._send_error(request, error)
         finally:
@@ -365,7 +365,7 @@ class Server:
         return self._handlers.handle(request, lambda phase: self._in_flight.enter(request, phase))
 
     def _open_channels(self) -> OpenChannels:
-        """Made for the first call that is repeated: a session is ready without what they need."""
+        """Created on demand: making a session does not import the fast path."""
         with self._channels_lock:
             if self._channels is None:
                 from qnnbridge_host.fastpath.open_channels import OpenChannels
@@ -393,7 +393,7 @@ class Server:
 
     def _send_next(self, frame: Frame) -> None:
         """Under the lock."""
-        if self._connection.state is State.CLOSED:  # it has said goodbye meanwhile
+        if self._connection.state is State.CLOSED:  # GOODBYE was sent meanwhile
             self._transport.leave(EXIT_OK)
         self._write(self._connection.send(frame))
 
@@ -416,7 +416,7 @@ def _phase(request_id: int, phase: str, blame: Mapping[str, Any] = MappingProxyT
 
 
 class _ServerSink:
-    """What channels see of the server."""
+    """The server as `CallSink` of the channels."""
 
     def __init__(self, server: Server, handlers: Handlers, hello: Hello) -> None:
         self._server = server

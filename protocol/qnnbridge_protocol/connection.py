@@ -13,10 +13,9 @@ from __future__ import annotations
 import enum
 
 from qnnbridge_protocol.frames import Frame, Kind, desync
+from qnnbridge_protocol.framing import FrameReader, write_frame
 from qnnbridge_protocol.hello import Agreement, Hello, negotiate
 from qnnbridge_protocol.limits import Limits
-from qnnbridge_protocol.reader import FrameReader
-from qnnbridge_protocol.writer import write_frame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,8 +74,8 @@ class Connection:
         self.hello = hello
         self.peer: Hello | None = None
         self.agreement: Agreement | None = None
+        # Answers to requests that were given up; they are dropped.
         self.unclaimed_answers = 0
-        """Answers to requests that were given up; they are dropped."""
         self._limits: Limits = hello.limits
         self._reader = FrameReader(hello.limits, allow_preamble=role is Role.CLIENT)
         self._last_id = 0

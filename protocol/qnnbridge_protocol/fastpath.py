@@ -1,6 +1,6 @@
-"""Channels: further pairs of one-way streams beside the connection, for calls that are repeated.
+"""Fast channels: further pairs of one-way streams beside the connection, for repeated calls.
 
-A channel carries one call at a time. What is sent is a head of 32 bytes and, where there is one, a tail::
+A channel carries one call at a time. A message is a head of 32 bytes and an optional tail::
 
     offset size  field
     0      4     magic 89 4E 50 4C
@@ -13,7 +13,7 @@ A channel carries one call at a time. What is sent is a head of 32 bytes and, wh
     24     8     zero
 
 All numbers are little-endian. The tail of ASK, ANSWER, ERROR and VALUES is one frame as on the connection
-(REQUEST, REPLY, ERROR, REPLY), so that the rare things keep to the strict rules of frames. The tail of CALL and
+(REQUEST, REPLY, ERROR, REPLY), so rare messages follow the strict rules of frames. The tail of CALL and
 RESULT is the tensors of an inline plan, one behind the other without gaps.
 
 Pure functions and constants; any thread.
@@ -26,30 +26,29 @@ import struct
 from typing import NamedTuple
 
 from qnnbridge_protocol.frames import ALIGNMENT, Frame, aligned, desync
+from qnnbridge_protocol.framing import FrameReader, write_frame
 from qnnbridge_protocol.limits import Limits
-from qnnbridge_protocol.reader import FrameReader
-from qnnbridge_protocol.writer import write_frame
 
 CHANNEL_MAGIC = b"\x89NPL"
 HEAD = struct.Struct("<4sBBHIIQQ")
 HEAD_BYTES = HEAD.size
 LAST_NUMBER = 2**32 - 1
 
+# Channels of one connection, including those of abandoned calls.
 MAX_CHANNELS = 64
-"""Channels of one connection, those included whose call nobody waits for any more."""
 
+# Plans of one channel. The client drops the ones it used longest ago.
 MAX_PLANS = 256
-"""Plans of one channel. The client forgets what it used longest ago."""
 
+# Pieces of shared memory of one connection.
 MAX_SLABS = 4096
-"""Pieces of shared memory of one connection."""
 
+# A call's request id is ``channel << 32 | number``: no id of the connection itself gets that far.
 CALL_SHIFT = 32
-"""A call's request id is ``channel << 32 | number``: no id of the connection itself gets that far."""
 
 
 class ChannelKind(enum.IntEnum):
-    """What is sent on a channel. The client sends CALL, ASK and PING, the host the rest."""
+    """Kinds of messages on a channel. The client sends CALL, ASK and PING, the host the rest."""
 
     CALL = 1
     ASK = 2
@@ -62,15 +61,15 @@ class ChannelKind(enum.IntEnum):
     PONG = 21
 
 
+# Phases by their number in PHASE and in the phase record.
 PHASES = ("", "running", "creating", "compiling")
-"""Phases by their number in PHASE and in the phase record."""
 
 _FROM_CLIENT = frozenset((ChannelKind.CALL, ChannelKind.ASK, ChannelKind.PING))
 _KINDS = {int(kind): kind for kind in ChannelKind}
 
 
 class Head(NamedTuple):
-    """A head whose every number has been looked at."""
+    """A head with all fields checked."""
 
     kind: ChannelKind
     phase: int
@@ -102,13 +101,13 @@ def parse_head(data: bytes | bytearray | memoryview, limits: Limits, *, from_cli
 
 
 def tail_of(frame: Frame, limits: Limits) -> tuple[list[memoryview], int]:
-    """The chunks of a tail that is a frame, and their size. Raises `TooLarge`."""
+    """A frame as the chunks of a tail, and their size. Raises `TooLarge`."""
     chunks = write_frame(frame, limits)
     return chunks, sum(chunk.nbytes for chunk in chunks)
 
 
 class TailReader:
-    """Takes a tail apart that is a frame: ask for `buffer` and tell how much came, until `frame` is there."""
+    """Reads a tail that is a frame: fill `buffer`, report the count to `received`, until `frame` is set."""
 
     def __init__(self, tail_bytes: int, limits: Limits) -> None:
         self._left = tail_bytes
@@ -116,7 +115,7 @@ class TailReader:
         self.frame: Frame | None = None
 
     def buffer(self) -> memoryview:
-        """Where the next bytes belong. Never beyond the tail."""
+        """Memory for the next bytes, never beyond the tail."""
         return self._reader.get_buffer()[: self._left]
 
     def received(self, count: int) -> None:
@@ -130,7 +129,7 @@ class TailReader:
 
 
 def layout(sizes: list[int]) -> tuple[list[int], int]:
-    """Where tensors of these sizes lie in a slab (each at a multiple of 64), and what they take together."""
+    """Offsets of tensors of these sizes in a slab (multiples of 64), and the size of all."""
     offsets, end = [], 0
     for size in sizes:
         offsets.append(end)
@@ -144,7 +143,7 @@ def next_number(number: int) -> int:
 
 
 def is_behind(number: int, other: int) -> bool:
-    """Whether a call on a channel comes later than the other one; the numbers go round."""
+    """Whether call `number` comes after call `other` on a channel; the numbers wrap around."""
     return 0 < (number - other) % LAST_NUMBER <= LAST_NUMBER // 2
 
 
@@ -153,13 +152,12 @@ def call_id(channel: int, number: int) -> int:
     return channel << CALL_SHIFT | number
 
 
+# In the phase slab, at 64 times the channel's slot: the call's number, and the phase that the host entered for it.
 PHASE_RECORD = struct.Struct("<IB")
-"""In the phase slab, at 64 times the channel's slot: the call's number, and the phase that the host entered for
-it."""
 
 PHASE_RECORD_BYTES = 64
+# Room for the records of `MAX_CHANNELS` channels, and to spare.
 PHASE_SLAB_BYTES = 8192
-"""Room for the records of `MAX_CHANNELS` channels, and to spare."""
 
 __all__ = [
     "CALL_SHIFT",

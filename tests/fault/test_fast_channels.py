@@ -16,7 +16,7 @@ from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge._fastpath import signatures as shapes
+from qnnbridge._fastpath import call as shapes
 
 
 @pytest.fixture(params=[True, False], ids=["shared", "inline"])
@@ -220,15 +220,15 @@ def test_a_call_whose_plan_was_refused_goes_the_quick_way_again(
 
 
 def test_what_is_refused_again_and_again_is_asked_for_less_and_less():
-    first = shapes.Refusal(1, 100.0, None)
-    again = shapes.Refusal(1, 200.0, first)
+    first = shapes.PlanRefusal(1, 100.0, None)
+    again = shapes.PlanRefusal(1, 200.0, first)
     assert (first.holds(1, 100.9), first.holds(1, 101.0)) == (True, False)
     assert (again.holds(1, 201.9), again.holds(1, 202.0)) == (True, False)
     assert not again.holds(2, 200.0)
     for _ in range(20):
-        again = shapes.Refusal(1, 300.0, again)
+        again = shapes.PlanRefusal(1, 300.0, again)
     assert (again.holds(1, 599.0), again.holds(1, 600.0)) == (True, False)
-    assert not shapes.Refusal(2, 300.0, again).holds(2, 301.0), "the next host begins anew"
+    assert not shapes.PlanRefusal(2, 300.0, again).holds(2, 301.0), "the next host begins anew"
 
 
 def test_a_planned_restart_loses_no_call(host: qnnbridge.Host, tmp_path: Path):

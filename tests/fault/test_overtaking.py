@@ -244,7 +244,7 @@ def test_a_call_whose_channel_may_be_cancelled_and_is_not_used_takes_the_channel
 ):
     """The next call on the channel would bear the number of the one that was cancelled."""
     from qnnbridge._fastpath import runner
-    from qnnbridge._fastpath.signatures import CallSignature
+    from qnnbridge._fastpath.call import CallSignature
 
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)

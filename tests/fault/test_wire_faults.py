@@ -22,8 +22,8 @@ from tests.fakes.stopping import stop
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge_protocol.framing import write_frame
 from qnnbridge_protocol.limits import Limits
-from qnnbridge_protocol.writer import write_frame
 
 X = np.arange(4, dtype=np.float32)
 LARGE = np.arange(1 << 20, dtype=np.float32)

@@ -30,9 +30,9 @@ from qnnbridge_protocol import header as headers
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.errors import BridgeError, ProtocolDesync, VersionMismatch, from_wire
 from qnnbridge_protocol.frames import HELLO_KINDS, MAGIC, PREFIX, PREFIX_BYTES, WIRE_VERSION, Frame, Kind, aligned
+from qnnbridge_protocol.framing import FrameReader
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
-from qnnbridge_protocol.reader import FrameReader
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder, decode, equal_bits
 

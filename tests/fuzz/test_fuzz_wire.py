@@ -11,7 +11,7 @@ import pytest
 from tests.fuzz import fuzz_wire
 from tests.fuzz.mutations import mutated
 
-from qnnbridge_protocol import reader
+from qnnbridge_protocol import framing
 from qnnbridge_protocol.codec import Decoder
 
 # Inputs that once led to a finding.
@@ -57,7 +57,11 @@ def _trust_it(*_: object) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "name", "defect"),
-    [(Decoder, "_take", _take_anything), (reader, "_sizes", _believe_the_sizes), (reader, "check_crc", _trust_it)],
+    [
+        (Decoder, "_take", _take_anything),
+        (framing, "_sizes", _believe_the_sizes),
+        (framing, "check_crc", _trust_it),
+    ],
     ids=["buffer numbers", "buffer sizes", "checksum"],
 )
 def test_a_check_that_is_missing_is_found(

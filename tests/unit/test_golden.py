@@ -14,9 +14,9 @@ from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import BridgeError, VersionMismatch, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge_protocol.framing import FrameReader
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
-from qnnbridge_protocol.reader import FrameReader
 from qnnbridge_protocol.values import Decoder, Encoder, equal_bits
 
 ALL = [

@@ -10,11 +10,9 @@ import pytest
 from tests import needs
 
 from qnnbridge._fastpath.memory import SMALLEST_SLAB_BYTES, Slab
-from qnnbridge_host.fastpath.call import FastCall
-from qnnbridge_host.fastpath.channel import HostChannel
+from qnnbridge_host.fastpath.channel import FastCall, HostChannel
 from qnnbridge_host.fastpath.open_channels import OpenChannels
-from qnnbridge_host.fastpath.shared_memory import Slab as HostSlab
-from qnnbridge_host.fastpath.shared_memory import Slabs
+from qnnbridge_host.fastpath.shared_memory import AttachedSlab, Slabs
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
 from qnnbridge_protocol.frames import Frame, Kind
@@ -82,7 +80,7 @@ class Interfering(Slabs):
 
     channels: OpenChannels
 
-    def get(self, number: int) -> HostSlab:
+    def get(self, number: int) -> AttachedSlab:
         found = super().get(number)
         self.channels.operations["slab.release"]({"slab": number}, 2)
         return found

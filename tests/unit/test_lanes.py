@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from qnnbridge_host.lanes import Lane
+from qnnbridge_host.in_flight import Lane
 
 WAIT_S = 20.0
 """Only a defect waits this long."""

@@ -22,9 +22,9 @@ from qnnbridge_protocol import connection, errors, frames, limits, model_records
 from qnnbridge_protocol.connection import Role, State
 from qnnbridge_protocol.elements import LAYOUTS, MAX_DEPTH, MAX_RANK, MAX_TENSOR_BYTES, ElementType
 from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge_protocol.framing import FrameReader
 from qnnbridge_protocol.hello import API_VERSIONS, DAEMON_FEATURE, FEATURES, Hello
 from qnnbridge_protocol.limits import Limits
-from qnnbridge_protocol.reader import FrameReader
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "protocol.md").read_text("utf-8")

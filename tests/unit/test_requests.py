@@ -16,8 +16,8 @@ from qnnbridge_host.errors import describe
 from qnnbridge_host.in_flight import RELEASING_OPERATIONS, Declaration, InFlight, Request
 from qnnbridge_protocol.errors import OptionError, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge_protocol.framing import FrameReader
 from qnnbridge_protocol.limits import Limits
-from qnnbridge_protocol.reader import FrameReader
 
 GRACE_S = 20.0
 """Only a defect waits this long."""

@@ -15,7 +15,7 @@ import pytest
 
 from qnnbridge_host import server as server_module
 from qnnbridge_host.fastpath import shared_memory as sharing
-from qnnbridge_host.fastpath.shared_memory import Slab
+from qnnbridge_host.fastpath.shared_memory import AttachedSlab
 from qnnbridge_host.in_flight import Request
 from qnnbridge_host.server import Answer, ProcessTransport, Server
 from qnnbridge_protocol.connection import Connection, Role
@@ -249,7 +249,7 @@ def test_a_thread_that_has_nothing_to_do_does_not_keep_what_it_served_last(peer:
 def test_memory_is_given_back_in_a_house_that_is_full(peer: Peer) -> None:
     """The client releases it without waiting for an answer, so a refused release would not be repeated."""
     slabs = peer.server._transport.slabs
-    slabs._slabs[7] = Slab(np.zeros(1, np.uint8), host_writes=True)
+    slabs._slabs[7] = AttachedSlab(np.zeros(1, np.uint8), host_writes=True)
     for _ in range(Hello().limits.max_in_flight):
         peer.send("stuck")
     assert peer.handlers.inside.wait(GRACE_S)
@@ -293,7 +293,7 @@ def dropped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_a_refused_request_has_given_is_let_go_of(
     peer: Peer, dropped: list[int], op: str, header: dict[str, Any], given: list[int]
 ) -> None:
-    peer.server._transport.slabs._slabs[1] = Slab(np.zeros(1, np.uint8), host_writes=True)
+    peer.server._transport.slabs._slabs[1] = AttachedSlab(np.zeros(1, np.uint8), host_writes=True)
     peer.send(op, **header)
     assert eventually(lambda: sorted(dropped) == given)
 

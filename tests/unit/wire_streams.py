@@ -9,9 +9,8 @@ from typing import Any
 from qnnbridge_protocol.connection import Connection
 from qnnbridge_protocol.errors import ProtocolDesync
 from qnnbridge_protocol.frames import Frame
+from qnnbridge_protocol.framing import FrameReader, write_frame
 from qnnbridge_protocol.limits import Limits
-from qnnbridge_protocol.reader import FrameReader
-from qnnbridge_protocol.writer import write_frame
 
 MIB = 1024 * 1024
 

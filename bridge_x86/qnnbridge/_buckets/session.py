@@ -43,14 +43,15 @@ from qnnbridge._buckets.plan import (
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, warm
 from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, check_cut, find_shapes, verify_padding, zeros
 from qnnbridge._create import identify
-from qnnbridge._fastpath.runner import FastCallFailed, deliver
-from qnnbridge._fastpath.user_arrays import Out, check_out
+from qnnbridge._fastpath.arrays import Out, check_out
+from qnnbridge._fastpath.runner import deliver
 from qnnbridge._feeds import FeedChecker
 from qnnbridge._providers import QNN
 from qnnbridge._run_variants import check_call, read_only
 from qnnbridge._session import BaseSession, CpuFallbackWarning, check_outputs
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._transport.host_process import FastCallFailed
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_protocol.specs import Placement

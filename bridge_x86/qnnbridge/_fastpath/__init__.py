@@ -1,7 +1,7 @@
-"""The quick way for calls that are repeated with the same names, types and shapes.
+"""The fast path: repeated calls with the same names, types and shapes.
 
-`shapes` finds such a call again, `channels` keeps the streams that carry it and `channel` is one of them, `memory`
-is what its tensors lie in, `arrays` the memory that applications write to themselves, `runner` puts it together.
-All of it may be missing (another system, no shared memory, an old host): then calls go by the connection as any
-other.
+`call` recognises such a call, `runner` makes it, `channel` carries it, `channel_pool` opens and closes channels,
+`plans` and `memory` provide its memory, `arrays` the memory that applications write to themselves, `sharing`
+settings and counters. Without it (another system, an old host) calls take the slow path. Sessions and the daemon
+call it; it imports `_transport` and `_platform`.
 """

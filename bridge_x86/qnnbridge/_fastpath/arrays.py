@@ -1,9 +1,9 @@
-"""Arrays in shared memory that the application holds: inputs that it fills, outputs that it lets the host fill.
+"""Arrays in shared memory that the application holds: inputs that it fills, outputs that the host fills.
 
-A block is given back when the array and all views of it are gone. The arrays outlive hosts: a new host is shown the
-same memory. Each array belongs to one `SharedArrays`, of one `Host`; an array of another host is copied like any.
-Any thread; finalizers only leave a note, and `collect` works through the notes: when memory is asked for, and from
-time to time.
+A block is freed when its array and all views of it are gone. The arrays outlive hosts: a new host is shown the same
+memory. Each array belongs to the `SharedArrays` of one `Host`; arrays of another host are copied like ordinary
+ones. Any thread. Finalizers only append to a queue; `collect` works it off when memory is asked for, and from time
+to time.
 """
 
 from __future__ import annotations
@@ -12,19 +12,25 @@ import collections
 import errno
 import threading
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
+from qnnbridge._fastpath.call import CallSignature
 from qnnbridge._fastpath.memory import Slab, slab_size
-from qnnbridge._fastpath.sharing import Budget
+from qnnbridge._fastpath.sharing import Budget, Sharing
+from qnnbridge._feed_rules import FeedRule, check_shape, make_rule
+from qnnbridge._feeds import InputNode
+from qnnbridge._option_fields import suggest
 from qnnbridge._platform import SharedMemory
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.errors import InvalidArgument
 
-# The smallest block.
+# Size of the smallest block.
 BLOCK_BYTES = 4096
 
-# Arrays up to this size share slabs, so that a thousand of them do not take two thousand descriptors.
+# Arrays up to this size share slabs, which saves descriptors.
 POOLED_BYTES = 256 * 1024
 
 POOL_SLAB_BYTES = 1024 * 1024
@@ -32,12 +38,12 @@ POOL_SLAB_BYTES = 1024 * 1024
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-# The slab of a pool, its number, offset and size of the block.
+# Of a freed block: the pool's slab (``None`` if it had its own), slab number, offset, size.
 Freed = tuple["Slab | None", int, int, int]
 
 
 class SharedBlock:
-    """What an array in shared memory and all its views refer to. place: slab and offset, by which plans know it."""
+    """The base of a shared array and all its views. location: slab number and offset, the key for plans."""
 
     __slots__ = (
         *("__array_interface__", "_freed", "array", "host_writes", "offset", "owner", "location", "size", "slab"),
@@ -62,7 +68,7 @@ class SharedBlock:
         self.__array_interface__: dict[str, Any] = {}
 
     def __del__(self) -> None:
-        # A slab of its own goes with it; only its number is left to be told.
+        # A slab of its own is freed with the block; only its number remains to be reported.
         self._freed.append((self.slab if self.size else None, self.slab.number, self.offset, self.size))
 
 
@@ -70,8 +76,10 @@ Blocks = tuple["SharedBlock | None", ...]
 
 
 def shared_blocks(arrays: Iterable[Array | None], owner: SharedArrays, *, host_writes: bool) -> Blocks | None:
-    """For each array its block, if the array is the whole of it: not a view of a part, nor of other layout, nor of
-    others. ``None`` if there is no block among them."""
+    """For each array its block, if the array is exactly a block of `owner`; not views, parts or other layouts.
+
+    ``None`` if there is no block among them.
+    """
     blocks: list[SharedBlock | None] = []
     found = False
     for array in arrays:
@@ -90,14 +98,15 @@ def shared_blocks(arrays: Iterable[Array | None], owner: SharedArrays, *, host_w
 
 
 def no_array() -> None:
-    """In the place of a reference to an array, where there is none."""
+    """A weak reference to nothing."""
 
 
 class SharedArrays:
-    """See the module. What lies in a slab of its own is not referred to here, so it is unmapped with its array."""
+    """Allocates the arrays. It does not refer to slabs of a single array, so those are unmapped with their
+    array."""
 
     def __init__(self, budget: Budget, next_number: Callable[[], int], on_dropped: Callable[[int], None]) -> None:
-        """on_dropped: told the number of a slab that is gone, so that the host may forget it."""
+        """on_dropped: called with the number of a freed slab, so that the host forgets it."""
         self._budget = budget
         self._next_number = next_number
         self._lock = threading.Lock()
@@ -107,11 +116,11 @@ class SharedArrays:
         self._on_dropped = on_dropped
 
     def __len__(self) -> int:
-        """Slabs."""
+        """Number of slabs."""
         return len(self._memories)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, host_writes: bool) -> Array:
-        """An array without content. Raises `OSError` where there is no shared memory (to be had)."""
+        """An uninitialised array. Raises `OSError` if there is no shared memory, or not enough."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         block_size = BLOCK_BYTES
         while block_size < size:
@@ -130,12 +139,12 @@ class SharedArrays:
         return array
 
     def collect(self) -> None:
-        """Give back what is not used, pools that are empty included."""
+        """Free unused memory, including empty pools."""
         with self._lock:
             self._collect(keep_one=False)
 
     def close(self) -> None:
-        """The `Host` is closed: nobody will be shown anything any more. Arrays stay what they are."""
+        """The `Host` is closed: no process will be shown the memory any more. Arrays stay valid."""
         with self._lock:
             for memory in self._memories.values():
                 memory.close()
@@ -163,7 +172,7 @@ class SharedArrays:
         return slab
 
     def _collect(self, *, keep_one: bool) -> None:
-        """keep_one: a slab of each pool, for what is made and dropped again and again."""
+        """keep_one: keep a slab of each pool for arrays that are made and dropped again and again."""
         while self._freed:
             slab, number, offset, size = self._freed.popleft()
             if slab is None:
@@ -187,3 +196,97 @@ class SharedArrays:
         memory.close()
         self._budget.give_array(memory.size)
         self._on_dropped(number)
+
+
+# Type of ``out=``: arrays in the order of the outputs, or by name.
+Out = Sequence["Array | None"] | Mapping[str, "Array | None"]
+
+
+class ArraySource(Protocol):
+    """What `empty` needs of a `Host`."""
+
+    sharing: Sharing
+
+    @property
+    def arrays(self) -> SharedArrays: ...
+
+
+def empty(
+    host: ArraySource, name: str, shape: Sequence[int] | None, nodes: Iterable[InputNode], *, host_writes: bool
+) -> Array:
+    """An array in shared memory for this input or output; an ordinary array if memory cannot be shared."""
+    role = "output" if host_writes else "input"
+    rules: dict[str, FeedRule] = {}
+    for node in nodes:
+        rules[node.name] = make_rule(node.name, node.type, tuple(node.shape or ()), role=role)
+    rule = rules.get(name)
+    if rule is None:
+        raise InvalidArgument(
+            f"{name!r} is no {role} of the model.", fix=f"There are {', '.join(rules)}.{suggest(str(name), rules)}"
+        )
+    if rule.dtype is None:
+        raise errors.NotImplemented(
+            f"An array for {name!r} cannot be made: it is {rule.declared}.",
+            cause="Only dense tensors of types that numpy has can lie in shared memory.",
+            fix="Feed it as you would otherwise.",
+        )
+    if shape is None:
+        shape = rule.exact
+    if shape is None:
+        raise InvalidArgument(
+            f"The model does not fix the shape of {name!r}.", fix=f"Give one: empty_{role}({name!r}, shape)."
+        )
+    if isinstance(shape, int):
+        shape = (shape,)
+    dims = tuple(int(dim) for dim in shape)
+    check_shape(rule, dims)
+    if host.sharing.why_no_memory is None and all(dims):
+        try:
+            return host.arrays.empty(dims, rule.dtype, host_writes=host_writes)
+        except OSError as error:  # not now, or not so much
+            host.sharing.last_error = str(error)
+            host.sharing.arrays_refused += 1
+    return np.empty(dims, rule.dtype)
+
+
+def check_out(out: Out, names: Sequence[str], shape: CallSignature | None = None) -> list[Array | None]:
+    """``out=`` as a list in the order of the outputs, checked against their types and shapes if those are known."""
+    if shape is not None and out.__class__ is list and len(out) == len(shape.outputs) and _all_fit(out, shape):
+        return out
+    if out.__class__ is not list and isinstance(out, Mapping):
+        unknown = [str(name) for name in out if name not in names]
+        if unknown:
+            raise InvalidArgument(
+                f"out= names {', '.join(unknown)}, which is not asked for.",
+                fix=f"The outputs are {', '.join(names)}.",
+            )
+        out = [out.get(name) for name in names]
+    arrays = list(out)
+    if len(arrays) != len(names):
+        raise InvalidArgument(
+            f"out= has {len(arrays)} arrays for {len(names)} outputs.", fix="Give one for each, or None."
+        )
+    for name, array in zip(names, arrays, strict=True):
+        if array is not None and (not isinstance(array, np.ndarray) or not array.flags.writeable):
+            raise InvalidArgument(f"What out= has for {name!r} is no array that can be written to.")
+    if shape is not None:
+        for tensor, array in zip(shape.outputs, arrays, strict=True):
+            if array is None or (array.dtype is tensor.dtype and array.shape == tensor.shape):
+                continue
+            if array.dtype != tensor.dtype or array.shape != tensor.shape:
+                raise InvalidArgument(
+                    f"What out= has for {tensor.name!r} is {array.dtype} {array.shape}, the output is "
+                    f"{tensor.dtype} {tensor.shape}.",
+                    fix="Give an array of the output's type and shape, or None for this output.",
+                )
+    return arrays
+
+
+def _all_fit(arrays: list[Any], shape: CallSignature) -> bool:
+    """Whether all arrays fit: the usual case, without the error messages of the full check."""
+    for tensor, array in zip(shape.outputs, arrays):  # noqa: B905 - as many as there are
+        if array.__class__ is not np.ndarray or array.dtype is not tensor.dtype or array.shape != tensor.shape:
+            return False
+        if not array.flags.writeable:
+            return False
+    return True

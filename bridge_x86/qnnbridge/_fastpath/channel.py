@@ -1,10 +1,11 @@
-"""A channel, as the application sees it: two pipes that carry one call at a time.
+"""A fast channel as the application sees it: two pipes that carry one call at a time.
 
-The calling thread writes the call and reads the answer itself, and nobody else uses the channel meanwhile. Whatever
-goes wrong in between (deadline, Ctrl+C, nonsense) leaves the channel `broken`, and it is not used again: there is
-no place in a stream to be lost that anybody would have to find again.
+The calling thread writes the call and reads the answer itself; it alone uses the channel meanwhile. A failure in
+between (deadline, Ctrl+C, malformed answer) leaves the channel `broken`, and it is not used again, so a lost
+position in the stream does no harm.
 
-While a call is under way (`busy`) the channel stands for it in the table of open requests.
+While a call is under way (`busy`), the channel is an entry of the table of open requests (see `open_requests` for
+the states of a call).
 """
 
 from __future__ import annotations
@@ -37,26 +38,26 @@ from qnnbridge_protocol.fastpath import (
 from qnnbridge_protocol.frames import Frame, Kind, desync
 from qnnbridge_protocol.limits import Limits
 
-# How often a caller that waits looks whether the host can answer at all, or somebody looks for it.
+# How often a waiting caller, or the maintenance thread for it, checks whether the host can answer at all.
 LOOK_INTERVAL_S = 5.0
 
 _LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
 _CALL, _RESULT = int(ChannelKind.CALL), int(ChannelKind.RESULT)
 _NUMBER_AT = 8
-# Of a head, what differs from call to call.
+# The only field of a head that changes from call to call.
 _NUMBER = struct.Struct("<I")
 
-# How long an eager caller asks again and again before it sleeps; a wake-up on another core costs as much.
+# How long an eager caller polls before it sleeps; a wake-up on another core costs as much.
 SPIN_S = 25e-6
 
 _MAX_BACK_OFF = 64
 
-# Pieces in one gathering write; Linux takes 1024.
+# Chunks in one gathering write; Linux takes 1024.
 MAX_GATHERED = 512
 
 
 class ChannelEnded(Exception):
-    """The channel's other end is gone. That may be the end of the host, or of the channel alone."""
+    """The other end of the channel is closed: the host has ended, or the channel alone."""
 
 
 class ChannelTimeout(Exception):
@@ -64,7 +65,17 @@ class ChannelTimeout(Exception):
 
 
 class FastChannel:
-    """See the module. number: never used again on this connection. slot: of its record in the phase slab."""
+    """See the module.
+
+    Args:
+        number: number of the channel, never used again on this connection.
+        slot: index of its record in the phase slab.
+        streams: the two pipes.
+        limits: the agreed limits.
+        on_look: asked now and then while nothing comes; a failure that it returns ends the call.
+        record: its phase record; ``None`` if phases come as frames.
+        eager: poll before sleeping.
+    """
 
     def __init__(
         self,
@@ -105,43 +116,43 @@ class FastChannel:
 
     @property
     def records(self) -> bool:
-        """Whether the host writes phases to memory; else they come as frames."""
+        """Whether the host writes phases to memory; otherwise they come as frames."""
         return self._record is not None
 
     @property
     def calls(self) -> int:
-        """Changes with every call."""
+        """A number that changes with every call."""
         return self._call_number
 
     @property
     def call_id(self) -> int:
-        """By which the call that is under way can be cancelled."""
+        """The id by which the call under way can be cancelled."""
         return call_id(self.number, self._call_number)
 
     @property
     def next_call_id(self) -> int:
-        """That of the next call, for the thread that has the channel."""
+        """The id of the next call, for the thread that has the channel."""
         return call_id(self.number, next_number(self._call_number))
 
     @property
     def phase(self) -> str | None:
-        """The native step that the host said it entered for the call that is under way."""
+        """The native step that the host declared for the call under way."""
         if self._record is None:
             return self._declared
         number, phase = PHASE_RECORD.unpack_from(self._record)
         return PHASES[phase] if number == self._call_number and 0 < phase < len(PHASES) else None
 
-    # --- who looks after a caller that waits in a read ---
+    # --- maintenance of a caller that waits in a read ---
 
     @property
     def blocked(self) -> bool:
-        """Whether a call is under way that looks after nothing by itself. Any thread."""
+        """Whether a caller waits in a blocking read and checks nothing itself. Any thread."""
         return self._blocked and self.busy and not self.abandoned
 
     def wake_reader(self) -> None:
-        """The host has been given up: let the caller that waits for it find that out. Any thread.
+        """Wake the caller out of its read: the host has been given up. Any thread.
 
-        What comes by this channel cannot be relied upon any more.
+        Later data of this channel is not reliable.
         """
         self._woken = True
         with contextlib.suppress(OSError):
@@ -150,13 +161,14 @@ class FastChannel:
     # --- calls ---
 
     def call(self, plan: int, deadline: float | None) -> Head | None:
-        """Make a call whose tensors are in shared memory. ``None`` if its outputs are there, else what came."""
+        """Make a call whose tensors are in shared memory. ``None`` if its outputs are there, otherwise the answer's
+        head."""
         return self.caller(plan)(deadline)
 
     def caller(self, plan: int, kind: int = _CALL, answer: int = _RESULT) -> Callable[[float | None], Head | None]:
-        """What `call` does, for one plan: all that it needs is bound to it.
+        """Bind `call` to one plan.
 
-        kind, answer: of the frame that is sent, and of the one that says that all is well.
+        kind, answer: kinds of the frame that is sent, and of the answer that means success.
         """
         frame, expected, got = bytearray(HEAD_BYTES), bytearray(HEAD_BYTES), self._in
         HEAD.pack_into(frame, 0, CHANNEL_MAGIC, kind, 0, 0, 0, plan, 0, 0)
@@ -164,7 +176,8 @@ class FastChannel:
         write, readinto, may_block, pack = self._write, self._readinto, self._may_block, _NUMBER.pack_into
 
         def call(deadline: float | None) -> Head | None:
-            # `_begin` and `_end` are written out: this is the whole of what a repeated call does with its channel.
+            # `_begin`, `_send` and `_end` are inlined: these lines are all that a repeated call does on its
+            # channel.
             self.broken = True
             self.sent = False
             number = self._call_number + 1
@@ -210,7 +223,8 @@ class FastChannel:
         reply_size: int,
         deadline: float | None,
     ) -> Head | None:
-        """Make a call whose tensors travel here. ``None`` if the outputs have been filled, else what came.
+        """Make a call whose tensors travel on the channel. ``None`` if `outputs` are filled, otherwise the answer's
+        head.
 
         size, reply_size: bytes of all inputs, and of all outputs.
         """
@@ -240,13 +254,13 @@ class FastChannel:
             if got != target.nbytes:
                 self._fill(target[got:], deadline)
         self._blocked = False
-        if self._woken:  # there may be something between the tensors
+        if self._woken:  # the wake-up frame may lie between the tensors
             self._look(deadline)
         self._end()
         return None
 
     def ask(self, header: dict[str, Any], deadline: float | None) -> None:
-        """A question about plans. Raises what the host answers with."""
+        """Ask a question about plans. Raises the host's errors."""
         self._begin()
         chunks, size = tail_of(Frame(Kind.REQUEST, 1, header), self._limits)
         self._send(ChannelKind.ASK, 0, chunks, size, deadline)
@@ -257,7 +271,7 @@ class FastChannel:
             raise desync(f"{head.kind.name} to a question", frame.header.get("op", b""))
 
     def read_frame(self, head: Head, deadline: float | None) -> Frame:
-        """The tail, where it is a frame. Raises the error that it is, if it is one."""
+        """Read a tail that is a frame. Raises the error if it is one."""
         tail = TailReader(head.tail_bytes, self._limits)
         while tail.frame is None:
             buffer = tail.buffer()
@@ -273,16 +287,16 @@ class FastChannel:
             raise from_wire(tail.frame.header.get("error") or {})
         return tail.frame
 
-    # --- after a call that went wrong ---
+    # --- after a failed call ---
 
     @property
     def answer_begun(self) -> bool:
-        """Whether its answer has been read, or a part of it: the host has nothing to do with the call any more."""
+        """Whether a part of the answer has been read: the host has finished the call."""
         _, kind, _, _, number, _, _, _ = HEAD.unpack_from(self._in)
         return bool(number == self._call_number and kind != ChannelKind.PHASE)
 
     def settle(self, timeout_s: float) -> bool:
-        """Read the answer of a call that was cancelled, and drop it. False if it does not come in time."""
+        """Read and drop the answer of a cancelled call. False if it does not come in time."""
         deadline = time.monotonic() + timeout_s
         try:
             head = self._head(deadline, 0)
@@ -301,7 +315,7 @@ class FastChannel:
         return True
 
     def answered(self) -> bool:
-        """Of a call that nobody waits for: whether its answer has come, or the channel has ended. Any thread."""
+        """Whether the answer of an abandoned call has come, or the channel has ended. Any thread."""
         try:
             return wait_readable(self._streams.read_fd, 0)  # `_poll` is for one thread at a time
         except OSError:  # it is closed
@@ -315,8 +329,8 @@ class FastChannel:
     # --- parts ---
 
     def _begin(self) -> None:
-        # Broken until the answer has been read: then nothing that comes between can leave a channel in use that has
-        # half an answer in it.
+        # Broken until the answer has been read, so an interruption never leaves a channel in use with half an
+        # answer in it.
         self.broken = True
         self.sent = False
         self._call_number = next_number(self._call_number)
@@ -353,7 +367,7 @@ class FastChannel:
         self.sent = True
 
     def _head(self, deadline: float | None, filled: int) -> Head:
-        """The next head that is no PHASE. filled: what of it is here already."""
+        """The next head that is no PHASE. filled: bytes of it that are read already."""
         view = memoryview(self._in)
         while True:
             while filled < HEAD_BYTES:
@@ -381,7 +395,7 @@ class FastChannel:
             target = target[count:]
 
     def _wait(self, deadline: float | None) -> None:
-        """Until there is something to read."""
+        """Wait for data."""
         if self._eager and self._spin():
             return
         if deadline is None and self._poll(_LOOK_INTERVAL_MS):
@@ -395,7 +409,7 @@ class FastChannel:
             self._look(deadline)
 
     def _look(self, deadline: float | None) -> None:
-        """Nothing moves: for how long, and why?"""
+        """Nothing comes: raise `ChannelTimeout` past the deadline, or the failure of the host."""
         if deadline is not None and time.monotonic() >= deadline:
             raise ChannelTimeout
         silence = self._on_look()
@@ -403,7 +417,7 @@ class FastChannel:
             raise silence
 
     def _spin(self) -> bool:
-        """Ask without pause for a moment. Each time that it was in vain, twice as many calls go without."""
+        """Poll for `SPIN_S`. After each failure twice as many calls skip it."""
         if self._skip:
             self._skip -= 1
             return False
@@ -423,7 +437,7 @@ def _over(_deadline: float | None) -> Head | None:
 
 
 def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:
-    """What is left of them behind the first `count` bytes."""
+    """The chunks without their first `count` bytes."""
     for index, chunk in enumerate(chunks):
         if count < chunk.nbytes:
             return [chunk[count:], *chunks[index + 1 :]]

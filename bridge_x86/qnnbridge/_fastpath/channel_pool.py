@@ -1,9 +1,12 @@
-"""The channels of one host process: opened when a call finds none free, closed when nobody needs them for a while.
+"""The fast channels of one host process: opened when a call finds none free, closed when they are unused for a
+while.
 
-The channel used last is used first, so a single caller always has the same one, and what a burst of callers needed
-can be seen to be idle. Without channels, or without shared memory, `Sharing` says why; calls then go another way.
+The channel used last is used first, so a single caller always has the same one, and channels of a past burst are
+recognised as idle. Without channels or shared memory `Sharing` tells why, and calls take another way.
 
-Threads: any. Taking and giving back a channel are single operations on a deque; everything rare is under a lock.
+Threads: any. Taking and returning a channel are single operations on a deque; everything rare is under a lock. A
+maintenance thread looks after idle channels, callers that get no answer, and answers of abandoned calls. It exists
+while there are channels, and does not keep the pool alive.
 """
 
 from __future__ import annotations
@@ -15,10 +18,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from qnnbridge._fastpath import channel as fast_channel
 from qnnbridge._fastpath.channel import ChannelEnded, ChannelTimeout, FastChannel
-from qnnbridge._fastpath.maintenance import WakeEvent, maintain
 from qnnbridge._fastpath.memory import Slab, slab_size
 from qnnbridge._fastpath.plans import CallPlans, NoSharedMemory
 from qnnbridge._fastpath.sharing import Sharing, next_slab_number
@@ -31,15 +34,79 @@ from qnnbridge_protocol.fastpath import MAX_CHANNELS, PHASE_RECORD_BYTES, PHASE_
 if TYPE_CHECKING:
     from qnnbridge._transport.channel import Channel
 
-# Beside them there may be channels whose call nobody waits for any more, up to what the host takes.
+
+# A channel unused for this many intervals of `channel.LOOK_INTERVAL_S` is closed and its memory freed.
+TRIM_LOOKS = 2
+
+# Interval between two looks for answers of abandoned calls. Until such an answer is read, the host and the NPU may
+# be blocked.
+LATE_INTERVAL_S = 0.1
+
+
+class WakeEvent:
+    """Wakes the maintenance thread. Any thread, also a signal handler that interrupts it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def __call__(self) -> None:
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # it is already awake and has not looked yet
+
+    def wait(self, timeout_s: float) -> None:
+        self._lock.acquire(timeout=max(0.0, timeout_s))
+
+
+class Maintained(Protocol):
+    """What the maintenance thread looks after. Any thread may call."""
+
+    closed: bool
+
+    def take_in(self) -> bool:
+        """Read answers of abandoned calls. Whether more may come."""
+
+    def look(self, under_way: dict[int, int]) -> None:
+        """Look after waiting callers; `under_way`: its notes of the last look."""
+
+    def trim(self, seen: dict[int, int]) -> bool:
+        """Close unused channels; `seen`: its notes of the last look. False if nothing is left to look after."""
+
+
+def maintain(reference: weakref.ref[Maintained], wake: WakeEvent) -> None:
+    """The maintenance thread. wake: set when the pool is closed, and when a call is abandoned."""
+    under_way: dict[int, int] = {}
+    seen: dict[int, int] = {}
+    looks = 0
+    late = False
+    next_look = time.monotonic() + fast_channel.LOOK_INTERVAL_S
+    while True:
+        left_s = next_look - time.monotonic()
+        wake.wait(min(left_s, LATE_INTERVAL_S) if late else left_s)
+        pool = reference()
+        if pool is None or pool.closed:
+            return
+        late = pool.take_in()
+        if time.monotonic() >= next_look:
+            next_look = time.monotonic() + fast_channel.LOOK_INTERVAL_S
+            pool.look(under_way)
+            looks += 1
+            if looks % TRIM_LOOKS == 0 and not pool.trim(seen):
+                return
+        del pool
+
+
+# Channels of abandoned calls come on top, up to the host's limit.
 MAX_OPEN_CHANNELS = 32
 
-# After a channel could not be opened, none is tried for before.
+# Time before another attempt after a channel could not be opened.
 RETRY_S = 1.0
 
 
 class ChannelPool:
-    """See the module. Also the `SlabSource` of their plans."""
+    """See the module. Also the `SlabSource` of the plans."""
 
     def __init__(self, connection: Channel, sharing: Sharing, on_look: Callable[[], ChannelFailed | None]) -> None:
         self._connection = connection
@@ -48,10 +115,11 @@ class ChannelPool:
         self._on_look = on_look
         self._forks = _fds.forks
         self._lock = threading.RLock()
-        # Held while the host is shown what several callers may want to show it; it may take its time. It knows who
-        # has it, so that Ctrl+C between taking it and noting that cannot leave it taken.
+        # Held while the host attaches memory that several callers may want to attach, which may take long.
+        # Re-entrant locks know their owner, so Ctrl+C between taking it and entering the block cannot leave it
+        # taken.
         self._attaching = threading.RLock()
-        # Channels that nobody has; the one that was used last is the last.
+        # Idle channels; the one used last is the last.
         self.idle: collections.deque[CallPlans] = collections.deque()
         self._all: dict[int, CallPlans] = {}
         self._abandoned: list[CallPlans] = []
@@ -59,7 +127,7 @@ class ChannelPool:
         self._slots = list(range(MAX_CHANNELS))
         self._channel_numbers = itertools.count(1)
         self._attached: set[int] = set()
-        # Slabs that the host may have attached, or may attach yet: it did not say so in time.
+        # Slabs that the host may have attached, or may still attach: its reply did not come in time.
         self._unsure: set[int] = set()
         self._next_try = 0.0
         self._phases: Slab | None = None
@@ -72,9 +140,9 @@ class ChannelPool:
         return len(self._all)
 
     def take(self, deadline: float | None) -> CallPlans | None:
-        """A channel for the calling thread alone; ``None`` if there is none to be had.
+        """A channel for the calling thread alone; ``None`` if none is available.
 
-        Raises what stops a call on the connection.
+        Raises the errors that end a call on the connection.
         """
         if self._forks != _fds.forks:
             return None
@@ -84,7 +152,7 @@ class ChannelPool:
             return self._open(deadline)
 
     def ping(self, deadline: float | None) -> bool:
-        """Ask the host for a sign of life. False if there is no channel for it, or it has ended."""
+        """Ask the host for a sign of life. False if no channel is idle, or the channel has ended."""
         try:
             plans = self.idle.pop() if self._forks == _fds.forks else None
         except IndexError:
@@ -106,7 +174,7 @@ class ChannelPool:
             self.give_back(plans)
 
     def give_back(self, plans: CallPlans) -> None:
-        """The call is over, well or not."""
+        """Return a channel after a call, successful or not."""
         channel = plans.channel
         channel.busy = False
         if channel.broken or self.closed:
@@ -119,12 +187,12 @@ class ChannelPool:
             self._requests.channel_is_free()
 
     def abandon(self, plans: CallPlans, pinned: object = None) -> None:
-        """Nobody waits for the call any more. The host may go on with it, and write to what is `pinned`."""
+        """Abandon the call under way. The host may go on with it, and write to `pinned`."""
         plans.pinned = pinned
         with self._lock:
             plans.channel.abandoned = True
             self._abandoned.append(plans)
-            if not plans.channel.records:  # what comes next may be a phase, not the answer
+            if not plans.channel.records:  # the next frame may be a phase, not the answer
                 self._kept.append(plans.pinned)
         if self.closed:
             self._close_abandoned()
@@ -133,13 +201,13 @@ class ChannelPool:
         self._wake()
 
     def take_in(self) -> bool:
-        """Read the answers of calls that were given up, as far as they have come. Whether more of them may."""
+        """Read the answers of abandoned calls that have come. Whether more may come."""
         self._connection.take_in()
         self.reap()
         return self._requests.abandoned
 
     def reap(self) -> None:
-        """Close the channels of abandoned calls that have come to their end."""
+        """Close the channels of abandoned calls whose answers have come."""
         with self._lock:
             over = [plans for plans in self._abandoned if plans.channel.answered()]
             for plans in over:
@@ -149,7 +217,7 @@ class ChannelPool:
             self._retire(plans)
 
     def close(self) -> None:
-        """The host is gone. A channel that a caller still has is closed by that caller."""
+        """The host is gone: close all channels. A caller closes the channel that it still has."""
         self.closed = True
         self._wake()
         self._close_idle()
@@ -183,7 +251,7 @@ class ChannelPool:
         try:
             plans = self._open_in(slot, deadline)
         except (BridgeError, OSError) as error:
-            # Out of descriptors, say: that passes, and until then calls go by the connection.
+            # For example out of descriptors: calls use the connection until that passes.
             sharing.last_error, self._next_try = str(error), time.monotonic() + RETRY_S
         finally:
             if plans is None:
@@ -244,7 +312,7 @@ class ChannelPool:
             self._retire(plans)
 
     def forget(self, number: int) -> None:
-        """A slab of the application's arrays is gone."""
+        """Release a slab of the application's arrays."""
         with self._lock:
             known = number in self._attached or number in self._unsure
             self._attached.discard(number)
@@ -253,9 +321,9 @@ class ChannelPool:
             self._release(number)
 
     def look(self, under_way: dict[int, int]) -> None:
-        """Look after callers that wait in a read: for them, whether the host can answer at all.
+        """Check for callers that wait in a read whether the host can answer at all.
 
-        under_way: by the last look, the calls of channels that somebody waited at.
+        under_way: the calls that were waited for at the last look, by channel.
         """
         with self._lock:
             blocked = [plans.channel for plans in self._all.values() if plans.channel.blocked]
@@ -267,9 +335,10 @@ class ChannelPool:
                 channel.wake_reader()
 
     def trim(self, seen: dict[int, int]) -> bool:
-        """Close what was not used since the last look, or is much too large for what it was used for.
+        """Close channels that were unused since the last look, or are much too large for their calls.
 
-        seen: calls of each channel by then. False if there is nothing left to look after.
+        seen: the number of the last call of each channel at the last look. Returns False if nothing is left to look
+        after.
         """
         self.take_in()
         for _ in range(len(self.idle)):
@@ -349,7 +418,7 @@ class ChannelPool:
         finally:
             try:
                 self._attaching.release()
-            except RuntimeError:  # it is somebody else's
+            except RuntimeError:  # another thread has it
                 pass
 
     def _attach(self, slab: Slab, deadline: float | None) -> None:
@@ -362,20 +431,20 @@ class ChannelPool:
             raise
 
     def _give(self, header: dict[str, Any], share_handles: dict[str, ShareHandle], deadline: float | None) -> None:
-        """A request that gives the host something: it has it when it has been told, however it answers."""
+        """Send a request that carries share handles: the host owns them once it is told, whatever it answers."""
         sent: list[int] = []
         try:
             self._connection.call({**header, **share_handles}, deadline=deadline, on_sent=sent.append)
         except (Deadline, ChannelRetired, BridgeError) as error:
-            # One that was begun to be written arrives with whatever comes next.
+            # A request that was written in part arrives with the next frame.
             if not sent and not (isinstance(error, Deadline) and error.state == "still-running"):
                 for share_handle in share_handles.values():
                     reclaim(share_handle, self._connection.peer.pid)
             raise
 
     def _attach_again(self, slab: Slab, deadline: float | None) -> None:
-        """One that was given up before. If what was asked for then comes in the way, it has come, and can be
-        undone."""
+        """Attach a slab after an attach that timed out: release it first, and again if the late attach came in
+        between."""
         for last in (False, True):
             self._connection.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
             try:
@@ -411,4 +480,4 @@ class ChannelPool:
             return self._phases
 
 
-__all__ = ["ChannelPool"]
+__all__ = ["ChannelPool", "Maintained", "WakeEvent", "maintain"]

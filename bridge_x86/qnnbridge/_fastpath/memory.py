@@ -1,8 +1,8 @@
-"""Shared memory as channels use it: slabs of few sizes, and results that applications look at without copying them.
+"""Shared memory of channels: slabs of a few sizes, and results that applications read in place.
 
-A slab is written by one side only. It is handed over by frames on the channel and by nothing else: there is no lock
-and no flag in it. What a result array refers to (`BorrowedMemory`) is not given to a later call before the array
-and all its views are gone, and stays mapped even when the channel, the host or the session is gone.
+One side writes a slab. Frames on the channel hand it over; it contains no lock and no flag. Memory of a result
+array (`BorrowedMemory`) is not given to a later call before the array and all its views are gone, and stays mapped
+when the channel, the host or the session is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def slab_size(wanted: int) -> int:
-    """The size class: powers of two and the steps halfway between, so growth is geometric and waste a third."""
+    """The size class: powers of two and the steps halfway between, so at most a third is wasted."""
     size = SMALLEST_SLAB_BYTES
     while size < wanted:
         if size + size // 2 >= wanted and size >= 2 * SMALLEST_SLAB_BYTES:
@@ -30,12 +30,12 @@ def slab_size(wanted: int) -> int:
 
 
 class BorrowCount:
-    """How many arrays of one slab the application holds. It does not refer to the memory."""
+    """Counts the arrays of one slab that the application holds. It does not refer to the memory."""
 
     __slots__ = ("_released", "held")
 
     def __init__(self) -> None:
-        # Arrays that were borrowed; `free` takes off those that came back.
+        # Borrowed arrays, including those that came back since `reuse`.
         self.held = 0
         self._released: collections.deque[None] = collections.deque()
 
@@ -44,19 +44,23 @@ class BorrowCount:
         return not self.held or len(self._released) == self.held
 
     def reuse(self) -> None:
-        """It is free, and about to be written again."""
+        """Start again: the slab is free and about to be written."""
         self.held = 0
         self._released.clear()
 
     def came_back(self) -> None:
-        """From a finalizer, which must neither lock nor block."""
+        """Called by a finalizer, which must neither lock nor block."""
         self._released.append(None)
 
 
 class Slab:
-    """A piece of shared memory. number: by which the host knows it. data: its bytes.
+    """A piece of shared memory.
 
-    host_writes: for outputs; `data` is then read-only here, unless the memory is the application's (`writable`).
+    Attributes:
+        number: the number that the host knows it by.
+        data: its bytes.
+        host_writes: it is for outputs. `data` is then read-only here, unless the application may write too
+        (`writable`).
     """
 
     __slots__ = ("borrows", "data", "host_writes", "memory", "number", "size")
@@ -66,7 +70,7 @@ class Slab:
         self.number = number
         self.size = size
         self.host_writes = host_writes
-        # How others find it; does not keep it mapped.
+        # Makes share handles; does not keep the memory mapped.
         self.memory = SharedMemory(size, writable=writable or not host_writes)
         self.data = np.frombuffer(self.memory.take_view(), np.uint8)
         self.borrows = BorrowCount()
@@ -79,12 +83,12 @@ class Slab:
         return array
 
     def close(self) -> None:
-        """Nobody else will be shown it, so its descriptor is not needed. Arrays in it stay what they are."""
+        """Close the descriptor: no other process will be shown the memory. Arrays in it stay valid."""
         self.memory.close()
 
 
 class BorrowedMemory:
-    """What a borrowed array and all its views refer to. The slab is not used again before it is gone."""
+    """The base of a borrowed array and all its views. The slab is not reused before it is gone."""
 
     __slots__ = ("__array_interface__", "_slab")
 

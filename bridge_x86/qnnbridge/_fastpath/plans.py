@@ -1,9 +1,8 @@
-"""The plans of one channel, and the memory that its calls lie in.
+"""The plans of one channel and the memory of its calls. Used by the thread that has the channel.
 
-All plans of a channel share one slab for inputs (the application writes it) and, as a rule, one for outputs (the
-host does): a channel carries one call at a time. Only while results are borrowed to the application further slabs
-for outputs come in, and those are not much larger than what is borrowed. Used by the one thread that has the
-channel.
+All plans of a channel share one slab for inputs and usually one for outputs, since a channel carries one call at a
+time. While the application borrows results, further slabs for outputs are added; those are not much larger than the
+results.
 """
 
 from __future__ import annotations
@@ -16,47 +15,46 @@ import numpy as np
 from numpy import ndarray
 
 from qnnbridge._fastpath.arrays import Blocks, SharedBlock, no_array
+from qnnbridge._fastpath.call import BOOL, CallPlan, CallSignature, TensorSignature, Whole
 from qnnbridge._fastpath.channel import FastChannel
-from qnnbridge._fastpath.channel_plan import BOOL, CallPlan, Whole
 from qnnbridge._fastpath.memory import SMALLEST_SLAB_BYTES, Slab
-from qnnbridge._fastpath.signatures import CallSignature, TensorSignature
 from qnnbridge_protocol.fastpath import layout
 
-# Of one channel; the host takes twice as many.
+# Plans of one channel; the host takes twice as many.
 MAX_PLANS = 128
 
-# Of one channel; beyond that, results are copied.
+# Borrowed slabs of one channel; beyond that, results are copied.
 MAX_BORROWED_SLABS = 8
 
-# Slabs for outputs of one channel. What is free of them gives way to one of another size.
+# Slabs for outputs of one channel. Free ones are replaced by slabs of another size.
 MAX_REPLIES = MAX_BORROWED_SLABS + 4
 
-# A slab that is larger than this many times what is needed is not borrowed, and not kept when it is idle.
+# A slab larger than this many times the need is not borrowed, and not kept when idle.
 ROOMY = 4
 
-# After memory was refused, that much is not asked for again before.
+# Time before a refused amount of memory is asked for again.
 MEMORY_RETRY_S = 1.0
 
-# Less than this is not worth giving back.
+# Less memory than this is not given back.
 SMALL_BYTES = 1024 * 1024
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class NoSharedMemory(Exception):
-    """There is none, or not enough: the call goes inline."""
+    """There is no shared memory, or not enough: the call is made inline."""
 
 
 class SlabSource(Protocol):
-    """Gives and takes the memory of one host process. Any thread."""
+    """Allocates and frees the memory shared with one host process. Any thread."""
 
     def new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
-        """A slab that the host has attached. Raises `NoSharedMemory`, and what stops a call."""
+        """A slab that the host has attached. Raises `NoSharedMemory`, and the errors that end a call."""
 
     def drop_slab(self, slab: Slab) -> None: ...
 
     def show(self, slab: Slab, deadline: float | None) -> None:
-        """Attach a slab that the application's arrays lie in, if the host does not know it yet."""
+        """Attach a slab of the application's arrays unless the host knows it already."""
 
 
 class CallPlans:
@@ -72,28 +70,28 @@ class CallPlans:
         self._replies: list[Slab] = []
         self._reply: Slab | None = None
         self._latest: dict[CallSignature, CallPlan] = {}
-        # Of each session the plan that it had last.
+        # The last plan of each session.
         self._recent: dict[int, CallPlan] = {}
-        # Of plans that make the same call, each in another slab: while the application looks at one result, the
-        # next goes to the other slab.
+        # Pairs of plans for the same call in two slabs: while the application uses one result, the next goes to the
+        # other.
         self._turns: dict[CallPlan, CallPlan] = {}
         self._too_much = 0
         self._retry_at = 0.0
-        # What the host has for inline calls of this channel, as far as can be told from here.
+        # Estimate of the host's memory for inline calls of this channel.
         self._inline_bytes = 0
-        # What a call that nobody waits for any more may still write to.
+        # Blocks that an abandoned call may still write to.
         self.pinned: object = None
 
     @property
     def may_borrow(self) -> bool:
-        """Whether the slab that is free for this call may be borrowed, too."""
+        """Whether the free slab of this call may be borrowed, too."""
         slabs = self._replies
         return (
             len(slabs) <= MAX_BORROWED_SLABS or sum(not slab.borrows.free() for slab in slabs) < MAX_BORROWED_SLABS
         )
 
     def outgrown(self) -> bool:
-        """Whether the calls since the last look needed much less memory than there is."""
+        """Whether the calls since the last look needed much less memory than the channel has."""
         needed = 0
         for plan in self._plans.values():
             if plan.used:
@@ -107,10 +105,10 @@ class CallPlans:
     def last(
         self, session: int, output_names: Sequence[str] | None, feed: Mapping[str, Any], out: Any
     ) -> CallPlan | None:
-        """The plan of the session's last call, if this is the same one in all that a plan consists of.
+        """The plan of the session's last call if this call is the same.
 
-        Nothing need have been looked at. It is done in one go: what a call needs in the processor's caches has to
-        come back there each time that large tensors went through them.
+        The caller has checked nothing. All checks are here in one pass, because large tensors evict the bridge's
+        own objects from the processor's caches.
         """
         plan = self._recent.get(session)
         if plan is None or feed.__class__ is not dict or len(feed) != len(plan.given):
@@ -122,7 +120,7 @@ class CallPlans:
         return self._fitting(plan, feed, out)
 
     def again(self, shape: CallSignature, session: int, feed: Mapping[str, Any], out: Any) -> CallPlan | None:
-        """The plan of the last call of this shape, if it does for these arrays."""
+        """The plan of the last call with this signature, if it fits these arrays."""
         plan = self._latest.get(shape)
         return None if plan is None or plan.session != session else self._fitting(plan, feed, out)
 
@@ -138,14 +136,16 @@ class CallPlans:
             if whole is no_array:
                 if array.__class__ is not ndarray or array.base.__class__ is SharedBlock:
                     return None
-            elif array is None or whole() is not array:  # one that is gone is ``None``, too
+            elif array is None or whole() is not array:  # an array that is gone gives ``None``, too
                 return None
-            if array.dtype is not dtype or array.shape != dims:  # also of the same array: both can be set
+            if (
+                array.dtype is not dtype or array.shape != dims
+            ):  # also for the same array: both attributes can be set
                 return None
         if out is None:
             return None if plan.fills else plan
         for target, (dtype, dims, whole) in zip(out, plan.taken):  # noqa: B905 - as many as there are outputs
-            if target is None:  # also what stands for an array that is gone
+            if target is None:  # also for an array that is gone
                 if whole is not no_array:
                     return None
                 continue
@@ -159,7 +159,7 @@ class CallPlans:
         return plan
 
     def _in_free_memory(self, plan: CallPlan) -> CallPlan | None:
-        """This plan, or the one for the same call, in a slab that nobody looks at any more."""
+        """This plan or its pair, whichever has a slab without borrowed results."""
         for candidate in (plan, self._turns.get(plan)):
             if candidate is not None and candidate.reply is not None and candidate.reply.borrows.free():
                 candidate.reply.borrows.reuse()
@@ -176,9 +176,14 @@ class CallPlans:
         deadline: float | None,
         borrowed: bool,
     ) -> CallPlan:
-        """The plan for this call, made if need be. inputs, outputs: those that lie in the application's own blocks.
+        """The plan for this call, made if necessary. Raises the host's errors.
 
-        borrowed: the outputs are to stay where they are. Raises what the host answers to it.
+        Args:
+            shape: the signature.
+            session: number of the host's session.
+            inputs, outputs: blocks of the application's arrays, ``None`` if there are none.
+            deadline: when the caller's time is up.
+            borrowed: the results stay in place.
         """
         if self._shared():
             wanted = shape.reply_bytes if outputs is None else _reply_bytes(shape, outputs)
@@ -214,7 +219,7 @@ class CallPlans:
         return plan
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
         self._plans.clear()
         self._forget_which_were_last()
         for slab in (*self._replies, *((self._request,) if self._request is not None else ())):
@@ -324,7 +329,7 @@ class CallPlans:
         return self._last_number
 
     def _make_room(self, shape: CallSignature, session: int, deadline: float | None) -> None:
-        """For one more plan. What the shape has of plans for the session that it had before is of no more use."""
+        """Make room for one more plan; plans of the signature for an earlier session are dropped."""
         old = [key for key, plan in self._plans.items() if key[0] is shape and plan.session != session]
         if not old and len(self._plans) >= MAX_PLANS:
             old = list(self._plans)[: MAX_PLANS // 2]
@@ -346,7 +351,7 @@ class CallPlans:
     # --- memory ---
 
     def _new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
-        # To find that there is no memory may itself take milliseconds: not in each call.
+        # Finding out that there is no memory may take milliseconds: not in each call.
         if wanted >= self._too_much and time.monotonic() < self._retry_at:
             raise NoSharedMemory
         try:
@@ -356,7 +361,7 @@ class CallPlans:
             raise
 
     def _request_for(self, wanted: int, deadline: float | None) -> Slab:
-        """The slab for inputs; a larger one takes the place of one that is too small."""
+        """The slab for inputs; one that is too small is replaced."""
         old = self._request
         if old is not None and old.size >= wanted:
             return old
@@ -366,9 +371,9 @@ class CallPlans:
         return new
 
     def _reply_for(self, wanted: int, deadline: float | None, borrowed: bool) -> Slab:
-        """A slab for outputs that nobody looks at. Raises `NoSharedMemory`.
+        """A slab for outputs without borrowed results. Raises `NoSharedMemory`.
 
-        borrowed: one that is not much too large, since the application may keep it.
+        borrowed: the slab must not be much too large, since the application may keep it.
         """
         best = None
         for slab in self._replies:
@@ -384,7 +389,7 @@ class CallPlans:
             best = self._new_slab(wanted, deadline, host_writes=True)
             self._replies.append(best)
             for slab in before:
-                # Smaller ones are of no more use, unless they are for lending.
+                # Smaller slabs are of no more use, unless results are borrowed.
                 if (not borrowed and slab.size < wanted) or len(self._replies) > MAX_REPLIES:
                     self._replies.remove(slab)
                     self._replace(slab, lambda plan, slab=slab: plan.reply is slab, deadline)  # type: ignore[misc]
@@ -399,7 +404,7 @@ class CallPlans:
 
 
 def _same_names(plan: CallPlan, output_names: Any) -> bool:
-    """Whether these outputs are asked for in the plan's call; False for what is no sequence of names, too."""
+    """Whether the plan's call asks for these outputs; False also for anything but a list or tuple of names."""
     wanted = plan.shape.wanted if plan.shape is not None else None
     if not output_names:
         return wanted is None
@@ -411,7 +416,7 @@ def _is_tight(slab: Slab, wanted: int) -> bool:
 
 
 def _reply_bytes(shape: CallSignature, outputs: Blocks) -> int:
-    """What the outputs take that do not lie in blocks of the application's."""
+    """Bytes of the outputs outside of the application's blocks."""
     return layout([0 if b else t.nbytes for t, b in zip(shape.outputs, outputs, strict=True)])[1]
 
 

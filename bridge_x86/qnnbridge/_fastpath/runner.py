@@ -1,45 +1,46 @@
-"""Runs a call that was made before over a channel, or says that it has to go by the connection.
+"""Makes repeated calls over fast channels, or leaves them to the slow path.
 
-What always holds: a call gets here only if nothing stands in its way that the long way would look after (a new
-generation, suspects that run alone, quarantine, a planned restart). What fails here is handed to the long way
-together with the process that it failed in, and there it is treated like any other failure: explained, and repeated
-if that is safe.
+Invariant: a call gets here only if nothing needs the slow path (a new generation, suspects that run alone,
+quarantine, a planned restart). A failure goes to the slow path together with its process (`FastCallFailed`) and is
+explained and repeated like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from qnnbridge._fastpath.arrays import SharedBlock, shared_blocks
+from qnnbridge._fastpath.call import BOOL, CallPlan, CallSignature, PlanRefusal
 from qnnbridge._fastpath.channel import ChannelEnded, ChannelTimeout, FastChannel
-from qnnbridge._fastpath.channel_plan import BOOL, CallPlan
-from qnnbridge._fastpath.failure import FastCallFailed, without_traceback
 from qnnbridge._fastpath.plans import CallPlans
-from qnnbridge._fastpath.signatures import CallSignature, Refusal
 from qnnbridge._platform import _fds
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._transport.host_process import FastCallFailed
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
 from qnnbridge_protocol.fastpath import ChannelKind
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.values import Decoder
 
 if TYPE_CHECKING:
+    from qnnbridge._fastpath.arrays import SharedArrays
     from qnnbridge._fastpath.channel_pool import ChannelPool
-    from qnnbridge._remote_session import RemoteSession
+    from qnnbridge._supervision.blame import Blame
+    from qnnbridge._supervision.supervisor import Supervisor
     from qnnbridge._transport.host_process import HostProcess
+    from qnnbridge._transport.open_requests import CallContext
 
-# How long the answer of a call that was stopped is waited for, so that the channel can be used again.
+# How long to wait for the answer of a stopped call, so that its channel can be used again.
 SETTLE_TIMEOUT_S = 0.2
 
-# As often as the quarantine's file is looked at.
+# Interval between two looks at the state that makes calls take the slow path, such as the quarantine's file.
 UPKEEP_INTERVAL_S = 1.0
 
-# A channel has ended: what the host has at least, whatever the caller has left, to show that it has not.
+# Least time for the host to show that it lives when a channel has ended, whatever the caller has left.
 ALIVE_GRACE_S = 0.25
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -48,12 +49,45 @@ Array = np.ndarray[Any, np.dtype[Any]]
 OnChannel = Callable[["HostProcess", FastChannel], None]
 
 
+class FastHost(Protocol):
+    """What the fast path needs of a `Host`."""
+
+    @property
+    def blame(self) -> Blame: ...
+    @property
+    def supervisor(self) -> Supervisor: ...
+    @property
+    def own_arrays(self) -> SharedArrays | None: ...
+    @property
+    def slow_path_reasons(self) -> tuple[Sized, ...]:
+        """Collections that are all empty unless calls must take the slow path."""
+
+    def before_call(self, process: HostProcess) -> None: ...
+
+
+class FastSession(Protocol):
+    """What the fast path needs of a session. live: the process that has the session now."""
+
+    live: HostProcess | None
+    next_upkeep: float
+    fast_call: FastCall | None
+
+    @property
+    def host(self) -> FastHost: ...
+    @property
+    def session_id(self) -> int: ...
+    @property
+    def context(self) -> CallContext: ...
+    @property
+    def closed(self) -> bool: ...
+
+
 class OptionalOutputs(list["Array | None"]):
-    """Arrays for the outputs that need not be used: outputs that do not fit are returned as they are."""
+    """Optional output buffers: outputs of other types or shapes are returned as they are."""
 
 
 def run(
-    remote: RemoteSession,
+    remote: FastSession,
     shape: CallSignature,
     feed: Mapping[str, Any],
     timeout_s: float | None,
@@ -61,10 +95,19 @@ def run(
     out: Any,
     on_channel: OnChannel | None = None,
 ) -> list[Any] | None:
-    """The outputs, or ``None`` if the call has to go the long way. Raises `FastCallFailed`.
+    """Make a repeated call. Returns the outputs, or ``None`` if the call must take the slow path.
 
-    shape: of the call; `feed` and `out` (a list) fit it. on_channel: told the process and the channel by which the
-    call is about to go.
+    Args:
+        remote: the session.
+        shape: the signature of the call.
+        feed: arrays that match the signature.
+        timeout_s: seconds for the call; ``None`` waits for ever.
+        borrow: results may stay in shared memory, read-only.
+        out: a list of arrays for the outputs, or ``None``.
+        on_channel: called with the process and the channel before the call is sent.
+
+    Raises:
+        FastCallFailed: the call failed; the slow path goes on with it.
     """
     process = remote.live
     if process is None or process.retiring or process.channel.requests.failure is not None:
@@ -92,7 +135,8 @@ def run(
             if plan is None:
                 return None
         if on_channel is not None:
-            # A cancel may come from now on. Should the call not be made, the next one would bear its number.
+            # A cancel may come from now on. Unless the channel is given up, it would hit the next call if this one
+            # is not made.
             channel.broken = True
             on_channel(process, channel)
         elif remote.fast_call is None:
@@ -107,18 +151,17 @@ def run(
 
 
 FastCall = Callable[
-    ["RemoteSession", "Sequence[str] | None", "Mapping[str, Any]", "float | None", bool, Any], "list[Any] | None"
+    ["FastSession", "Sequence[str] | None", "Mapping[str, Any]", "float | None", bool, Any], "list[Any] | None"
 ]
 
 
-def bind_fast_call(remote: RemoteSession, process: HostProcess, pool: ChannelPool) -> FastCall:
-    """What makes the call that the session made last in this process once more; ``None`` if this is another one.
+def bind_fast_call(remote: FastSession, process: HostProcess, pool: ChannelPool) -> FastCall:
+    """Bind `run` to one process: the result repeats the session's last call, or returns ``None`` for another call.
 
-    Nothing need have been checked. It raises `FastCallFailed`. It is `run` with everything at hand: a call that
-    moves large tensors finds nothing of the bridge's own in the processor's caches, and what takes time then is to
-    look for it from object to object.
+    The caller has checked nothing. The result raises `FastCallFailed`. It is a hand-inlined copy of `run` and
+    `_carry_out` with every object at hand: all lookups done once at binding (see `docs/performance.md`).
 
-    The session keeps it, so it must not keep the session: it is given that with each call.
+    The session keeps the result, so the result must not keep the session; it gets the session with each call.
     """
     requests, take, give_back = process.channel.requests, pool.idle.pop, pool.give_back
     left, solo, kills = remote.host.slow_path_reasons
@@ -126,7 +169,7 @@ def bind_fast_call(remote: RemoteSession, process: HostProcess, pool: ChannelPoo
     assert sharing is not None
 
     def repeat(
-        remote: RemoteSession,
+        remote: FastSession,
         output_names: Sequence[str] | None,
         feed: Mapping[str, Any],
         timeout_s: float | None,
@@ -134,7 +177,7 @@ def bind_fast_call(remote: RemoteSession, process: HostProcess, pool: ChannelPoo
         out: Any,
     ) -> list[Any] | None:
         if remote.live is not process or remote.session_id != session:
-            remote.fast_call = None  # made by a call that was overtaken by the next host
+            remote.fast_call = None  # a restart overtook the call that bound it
             return None
         if (
             process.retiring
@@ -159,7 +202,7 @@ def bind_fast_call(remote: RemoteSession, process: HostProcess, pool: ChannelPoo
             channel.context = remote.context
             if plan.inline or borrow:
                 return _carry_out(process, plans, plan, feed, deadline, borrow and out is None, out)
-            # What that comes to in most calls.
+            # `_carry_out`, inlined for the usual call in shared memory.
             plan.used = True
             if plan.copies:
                 plan.put_in(feed)
@@ -216,7 +259,8 @@ def _look_after(
     feed: Mapping[str, Any],
     out: Any,
 ) -> None:
-    """A call has failed, or was interrupted. Raises `FastCallFailed`, unless it is the caller's own business."""
+    """Settle a call that failed or was interrupted. Raises `FastCallFailed` unless the error is the caller's
+    own."""
     channel = plans.channel
     try:
         if isinstance(error, ChannelEnded):
@@ -227,7 +271,7 @@ def _look_after(
         elif isinstance(error, ProtocolDesync):
             error = process.channel.fail(error)
         elif channel.broken and channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
-            # Ctrl+C, for one: the host is told. It may have the call all the same if it was not noted as sent yet.
+            # Ctrl+C, for example: cancel the call. The host may have it even if it is not marked as sent yet.
             _give_up(process, plans, _blocks_of(feed, out))
     except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as found:
         error = found
@@ -235,8 +279,8 @@ def _look_after(
         raise FastCallFailed(process, error, deadline) from None
 
 
-def _upkeep(remote: RemoteSession, process: HostProcess) -> bool:
-    """What every call on the connection looks after, once a second. False if the call has to go that way."""
+def _upkeep(remote: FastSession, process: HostProcess) -> bool:
+    """Do once a second what the slow path does before every call. False if the call must take the slow path."""
     supervisor = remote.host.supervisor
     if remote.closed or not remote.host.blame.quiet or supervisor.current is not process:
         return False
@@ -250,7 +294,7 @@ def _upkeep(remote: RemoteSession, process: HostProcess) -> bool:
 
 
 def _plan(
-    remote: RemoteSession,
+    remote: FastSession,
     process: HostProcess,
     plans: CallPlans,
     shape: CallSignature,
@@ -259,7 +303,7 @@ def _plan(
     deadline: float | None,
     borrowed: bool,
 ) -> CallPlan | None:
-    """The plan for this call, made if need be; ``None`` if the host will not have it."""
+    """The plan for this call, made if necessary; ``None`` if the host refuses it."""
     inputs = outputs = None
     own = remote.host.own_arrays
     if own is not None:
@@ -275,13 +319,13 @@ def _plan(
     except ProtocolDesync:
         raise
     except BridgeError:
-        # The long way says what is wrong, if anything is.
-        shape.refusal = Refusal(process.generation, monotonic(), shape.refusal)
+        # The slow path tells what is wrong, if anything is.
+        shape.refusal = PlanRefusal(process.generation, monotonic(), shape.refusal)
         return None
 
 
 def _blocks_of(feed: Mapping[str, Any], out: Sequence[Array | None] | None) -> list[SharedBlock]:
-    """What of the application's own memory the host may look at, or write to."""
+    """The application's own blocks that the host may read or write in this call."""
     bases: list[Any] = [array.base for array in (*feed.values(), *(out or ())) if isinstance(array, np.ndarray)]
     return [base for base in bases if isinstance(base, SharedBlock)]
 
@@ -328,7 +372,7 @@ def _bytes(array: Array) -> memoryview:
 def _other_answer(
     plans: CallPlans, head: Any, deadline: float | None, out: Sequence[Array | None] | None
 ) -> list[Any]:
-    """An error, or outputs of other shapes than the last time."""
+    """Read an error, or outputs of other shapes than the plan's."""
     channel = plans.channel
     frame = channel.read_frame(head, deadline)
     if head.kind is not ChannelKind.VALUES:
@@ -341,7 +385,7 @@ def _other_answer(
 
 
 def deliver(values: Sequence[Any], out: Sequence[Array | None]) -> list[Any]:
-    """Results that came elsewhere, into the arrays that the application gave."""
+    """Copy results into the arrays that the application gave with ``out=``."""
     from qnnbridge_protocol.errors import InvalidArgument
 
     results: list[Any] = []
@@ -363,10 +407,10 @@ def deliver(values: Sequence[Any], out: Sequence[Array | None]) -> list[Any]:
 
 
 def _host_gone(process: HostProcess, deadline: float | None) -> None:
-    """Returns if only the channel has ended; raises `ChannelFailed` if it was the host.
+    """Return if only the channel has ended; raise `ChannelFailed` if the host has.
 
-    Its silence proves nothing: the machine may be busy. Whoever waits looks now and then whether it is dead or
-    stopped.
+    Silence proves nothing, since the machine may be busy: the waiting caller looks now and then whether the host is
+    dead or stopped.
     """
     try:
         process.channel.ping(None if deadline is None else max(deadline, monotonic() + ALIVE_GRACE_S))
@@ -377,9 +421,9 @@ def _host_gone(process: HostProcess, deadline: float | None) -> None:
 
 
 def _give_up(process: HostProcess, plans: CallPlans, blocks: object) -> str:
-    """Cancel the call: what became of the work. If it goes on, the channel is kept aside until its answer comes.
+    """Cancel the call and return the state of the work. If it goes on, the channel is kept aside until its answer.
 
-    blocks: of the application's arrays. As long as the host may write to them they are nobody else's.
+    blocks: the application's blocks in the call. They are not reused as long as the host may write to them.
     """
     channel, pool = plans.channel, process.pool
     assert pool is not None
@@ -388,18 +432,18 @@ def _give_up(process: HostProcess, plans: CallPlans, blocks: object) -> str:
     state = "still-running"
     try:
         state = process.channel.cancel(channel.call_id, monotonic() + CANCEL_TIMEOUT_S)
-        # One that was not started never will be, and may not even have been sent.
+        # A call that was not started never will be, and may not even have been sent.
         if state != "still-running" and (channel.settle(SETTLE_TIMEOUT_S) or state == "not-started"):
             return state
         if state == "finished":
-            state = "still-running"  # or its answer would be there
+            state = "still-running"  # a finished call would have its answer here
     except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
         pass
-    except BaseException:  # Ctrl+C once more
+    except BaseException:  # a second Ctrl+C
         pool.abandon(plans, blocks)
         raise
     pool.abandon(plans, blocks)
     return state
 
 
-__all__ = ["FastCall", "FastCallFailed", "OptionalOutputs", "deliver", "run", "without_traceback"]
+__all__ = ["FastCall", "FastCallFailed", "OptionalOutputs", "deliver", "run"]

@@ -1,8 +1,4 @@
-"""How much of the fast path is used, what it did, and how much memory one `Host` shares with its processes.
-
-Imports nothing heavy. Any thread. Finalizers do not get here: the next request for memory looks for what came back
-(`sweep`).
-"""
+"""Settings, counters and the memory budget of the fast path of one `Host`. Imports no heavy module."""
 
 from __future__ import annotations
 
@@ -14,22 +10,22 @@ from collections.abc import Callable
 from qnnbridge._platform import CHANNELS, MEMORY
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES
 
-# Slabs without a channel that the application still looks at. Beyond that, results are copied.
+# Slabs without a channel that the application still uses. Beyond that, results are copied.
 MAX_KEPT_SLABS = 64
 
-# Each costs the application a descriptor, because the next host has to be shown it.
+# Each keeps a descriptor open, because the next host has to be shown it.
 MAX_ARRAY_SLABS = 256
 
 
 class Budget:
-    """How much memory one `Host` may share, all generations together.
+    """How much memory one `Host` shares with its processes, all generations together.
 
-    Two accounts: slabs of channels (also those that the application still looks at when their channel, or their
-    host, is gone), and arrays that the application asked for. Neither can starve the other: without a slab for its
-    small tensors no call is quick. Tensors beyond the limit travel in the pipes, arrays beyond it are ordinary.
+    Two accounts have a limit of `limit` bytes each: slabs of channels (including those that the application still
+    uses after their channel or host is gone), and arrays that the application asked for. They are separate so that
+    neither starves the other: without a slab for its small tensors no call is fast. Beyond the limit tensors travel
+    in the pipes, and arrays are ordinary ones.
 
-    Args:
-        limit: bytes of each account.
+    Any thread. Finalizers do not call it: the next request for memory looks for freed slabs (`sweep`).
     """
 
     def __init__(self, limit: int) -> None:
@@ -46,13 +42,13 @@ class Budget:
 
     @property
     def may_borrow(self) -> bool:
-        """Whether another result may be borrowed: an application that keeps them all would end without memory."""
+        """Whether another result may be borrowed. A limit protects applications that keep all results."""
         if len(self._kept) >= MAX_KEPT_SLABS:
             self.sweep()
         return len(self._kept) < MAX_KEPT_SLABS
 
     def take(self, size: int) -> bool:
-        """For a slab of a channel. False if that were too much."""
+        """Take memory for a slab of a channel. False beyond the limit."""
         if self._channel_bytes + size > self.limit:
             self.sweep()
         with self._lock:
@@ -66,12 +62,12 @@ class Budget:
             self._channel_bytes -= size
 
     def keep(self, size: int, is_free: Callable[[], bool]) -> None:
-        """A slab lost its channel while the application looks at it: it still counts."""
+        """Keep counting a slab whose channel is closed while the application still uses it."""
         with self._lock:
             self._kept.append((size, is_free))
 
     def sweep(self) -> None:
-        """Look for kept slabs that nobody looks at any more."""
+        """Stop counting kept slabs that the application no longer uses."""
         with self._lock:
             still = []
             for size, is_free in self._kept:
@@ -95,13 +91,13 @@ class Budget:
             self._array_slabs -= 1
 
 
-# Environment variable; 0 switches shared memory off.
+# Environment variable: 0 switches shared memory off.
 SHARED_MEMORY = "QNNBRIDGE_SHARED_MEMORY"
 
-# Of one `Host`: for channels, and as much again for the arrays that the application asks for.
+# Limit of one `Host` for channels, and the same again for the application's arrays.
 MEMORY_LIMIT_BYTES = 1 << 30
 
-# Of slabs; the application's own arrays are shown to several hosts, so their numbers are good for all.
+# Slab numbers are unique in the process, since the application's arrays are shown to several hosts.
 _numbers = itertools.count(1)
 
 
@@ -110,15 +106,17 @@ def next_slab_number() -> int:
 
 
 class Sharing:
-    """What is used of it, and what it did: belongs to one `Host`, for all its generations. Any thread.
+    """Settings and counters of one `Host`, for all its generations. Any thread.
 
-    memory_limit: bytes of shared memory, see `Budget`; 0 switches shared memory off.
-    spin: callers ask without pause for some microseconds before they sleep.
+    Args:
+        channels: use fast channels.
+        memory_limit: bytes of shared memory, see `Budget`; 0 switches shared memory off.
+        spin: callers poll for some microseconds before they sleep.
     """
 
     def __init__(self, *, channels: bool = True, memory_limit: int, spin: bool = False) -> None:
         self.budget = Budget(memory_limit)
-        # Gives back what the application's own arrays do not need any more, once there are any.
+        # Frees unused memory of the application's arrays; set when the first array is made.
         self.collect: Callable[[], None] | None = None
         self.spin = spin
         self.why_not: str | None = (
@@ -127,23 +125,23 @@ class Sharing:
         self.why_no_memory: str | None = self.why_not
         if self.why_no_memory is None and not (memory_limit and MEMORY):
             self.why_no_memory = "switched off" if MEMORY else "not on this system"
-        # Why the last attempt to have a channel, or memory, came to nothing. The next may go well.
+        # Why the last attempt to open a channel or get memory failed. The next may succeed.
         self.last_error: str | None = None
         self.shared_calls = 0
         self.inline_calls = 0
-        # Results that were copied because too many were borrowed already.
+        # Results that were copied because too many are borrowed.
         self.borrows_refused = 0
-        # Arrays that the application asked for and that are ordinary ones, for want of memory to share.
+        # Arrays that are ordinary ones because no memory could be shared.
         self.arrays_refused = 0
 
     @property
-    def memory_in_words(self) -> str:
+    def memory_status(self) -> str:
         """For `HostStats`."""
         why = self.why_not or self.why_no_memory or self.last_error
         return f"off: {why}" if why else "available"
 
     def features(self) -> frozenset[str]:
-        """What our HELLO offers."""
+        """The features that this side's HELLO offers."""
         unwanted = SHARING_FEATURES if self.why_not is not None else frozenset[str]()
         if self.why_no_memory is not None:
             unwanted |= {"shm1"}

@@ -1,11 +1,11 @@
 """Calls over one connection, from any number of threads, without a thread of its own.
 
-The caller writes its request itself. Of the callers that wait, one reads (it has the lead): it keeps its own
-answer, hands the others theirs, and on leaving wakes the next one. A lone caller never waits for another thread,
-which is three to twenty times quicker than a reader thread (ADR 0002).
+The caller writes its request itself. Of the waiting callers one reads (it has the lead): it keeps its own answer,
+hands the others theirs, and on leaving wakes the next. A lone caller never waits for another thread, which is three
+to twenty times faster than a reader thread (ADR 0002).
 
-Deadlines are points of `time.monotonic()`. A frame of which a part was written before its caller's deadline is
-finished by the next sender; one of which nothing was written is taken back.
+Deadlines are points of `time.monotonic()`. If a frame was written in part before its caller's deadline, the next
+sender finishes it; if nothing of it was written, it is taken back.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from qnnbridge_protocol.hello import Agreement, Hello
 # Silence in the middle of a frame. The host writes a frame in one go, so this means a stopped process.
 STALL_TIMEOUT_S = 60.0
 
-# How often a caller that waits asks `on_silence` whether the host can answer at all.
+# How often a waiting caller asks `on_silence` whether the host can answer at all.
 SILENCE_INTERVAL_S = 5.0
 
-# How long a caller whose deadline has passed waits to hear what became of its work.
+# How long a caller past its deadline waits for the state of its work.
 CANCEL_TIMEOUT_S = 0.8
 
-# How long a caller that waits elsewhere reads for others, at a time.
+# How long a caller that waits elsewhere reads for others at a time.
 TAKE_IN_TIMEOUT_S = 1.0
 
-# From a write that finds nobody to the end of what the dead host has left in the other pipe.
+# Time to read what a dead host has left in the pipe, counted from the write that failed.
 LAST_WORDS_TIMEOUT_S = 1.0
 
 
 class Deadline(Exception):
-    """The caller's time is up. ``state`` says what became of the work."""
+    """The caller's time is up. `state` tells the state of the work."""
 
     def __init__(self, state: str) -> None:
         super().__init__(state)
@@ -59,7 +59,7 @@ class Deadline(Exception):
 
 
 class ChannelRetired(Exception):
-    """The connection is being closed in good order; nothing was sent. Ask its successor."""
+    """The connection is being closed in order; nothing was sent. The next generation takes the call."""
 
 
 class Channel:
@@ -88,7 +88,7 @@ class Channel:
         self._retired = False
         self._said_goodbye = False
         self.requests = OpenRequests()
-        # Requests of which nobody wants the answer.
+        # Requests whose answers are not needed.
         self.one_way = OneWayRequests(self._send_lock, self._write_one_way)
 
     @property
@@ -103,12 +103,12 @@ class Channel:
 
     @property
     def agreement(self) -> Agreement | None:
-        """What both sides keep to; after `greet`."""
+        """What both sides agreed upon; after `greet`."""
         return self._connection.agreement
 
     @property
     def preamble(self) -> bytes:
-        """What the host's process printed on its stdout before the protocol began."""
+        """Output of the host's process on stdout before the protocol began."""
         return self._connection.preamble
 
     def greet(self, deadline: float) -> None:
@@ -122,7 +122,7 @@ class Channel:
         if self._greeting.kind is Kind.HELLO_ERR:
             raise from_wire(self._greeting.header.get("error") or {})
         assert self._connection.agreement is not None
-        # More than the host takes wait here, in the order they came.
+        # Calls beyond the host's limit wait here, in order.
         self._room = threading.Semaphore(self._connection.agreement.limits.max_in_flight)
 
     def call(
@@ -136,9 +136,18 @@ class Channel:
     ) -> Frame:
         """Send a request and wait for its REPLY.
 
-        on_sent: told the request's id when it has been written. on_news: see `Waiter`.
-        Raises the error that the host answered with, `Deadline` when the time is up (the work is cancelled as far
-        as that goes), `ChannelFailed` when the host is lost, `ChannelRetired` and `TooLarge` when nothing was sent.
+        Args:
+            header, buffers: the request.
+            deadline: when the caller's time is up; ``None`` waits for ever.
+            context: what the call does, for blame; ``None`` for internal requests.
+            on_sent: called with the request's id once it is written.
+            on_news: see `Waiter`.
+
+        Raises:
+            BridgeError: the error that the host answered with.
+            Deadline: the time is up; the work is cancelled if possible.
+            ChannelFailed: the host is lost.
+            ChannelRetired, TooLarge: nothing was sent.
         """
         if not self._room.acquire(timeout=None if deadline is None else _remaining(deadline)):
             raise Deadline("not-started")
@@ -153,7 +162,7 @@ class Channel:
         return answer
 
     def ping(self, deadline: float | None) -> None:
-        """Ask for a sign of life. Its lack alone proves nothing: native code may hold the host's GIL."""
+        """Ask for a sign of life. A missing one proves nothing: native code may hold the host's GIL."""
         self._exchange(Kind.PING, {}, (), deadline, NO_CONTEXT, None)
 
     def cancel(self, request_id: int, deadline: float) -> str:
@@ -162,9 +171,9 @@ class Channel:
         return str(answer.header.get("state"))
 
     def take_in(self) -> None:
-        """Read what has come, if nobody does: the host may wait for room to answer a call that was given up.
+        """Read waiting bytes if no caller reads: the host may wait for room to answer an abandoned call.
 
-        For callers that wait elsewhere, or not at all. What goes wrong is for the next caller to find.
+        For callers that wait elsewhere, or not at all. The next caller finds a failure.
         """
         if not self.requests.abandoned or not self._lead.acquire(blocking=False):
             return
@@ -179,7 +188,7 @@ class Channel:
             self.requests.wake_next()
 
     def goodbye(self, deadline: float) -> bool:
-        """Tell the host to finish what it has and leave. True if it said goodbye in time."""
+        """Tell the host to finish its work and leave. True if it said goodbye in time."""
         try:
             if not self._send_lock.acquire(timeout=_remaining(deadline)):
                 return False
@@ -202,14 +211,14 @@ class Channel:
         return True
 
     def fail(self, reason: BridgeError | None) -> ChannelFailed:
-        """Nothing will come any more: every caller gets the failure. The first reason stays."""
+        """End the connection: every caller gets the failure. The first reason stays."""
         return self.requests.fail(reason)
 
     def release(self, timeout_s: float) -> bool:
-        """After `fail` and the end of the process: nobody is inside of the descriptors any more, nor will be.
+        """Wait, after `fail` and the end of the process, until no thread uses the descriptors.
 
-        Only then may they be closed: their numbers are given to the next host's pipes, and a caller that was about
-        to read would take bytes out of those. False if a caller still waits (somebody keeps the pipe open).
+        They may be closed only then: the next host's pipes get their numbers, and a late reader would take bytes
+        out of those. False if a caller still waits (another process keeps the pipe open).
         """
         if not self._send_lock.acquire(timeout=timeout_s):
             return False
@@ -241,7 +250,7 @@ class Channel:
         except ChannelFailed:
             raise
         except BaseException as error:
-            # Its time is up, or the caller was interrupted. It may have been chosen to read: that goes on.
+            # Its time is up, or the caller was interrupted. If it had the lead, another caller reads on.
             self._leave(request_id)
             if kind is not Kind.REQUEST:
                 raise
@@ -255,7 +264,7 @@ class Channel:
             raise
 
     def _leave(self, request_id: int) -> None:
-        """Nobody waits for this answer any more. Another reads it, and drops it."""
+        """Abandon the request. Another caller reads and drops its answer."""
         self.requests.leave(request_id)
         self.requests.wake_next()
 
@@ -289,7 +298,7 @@ class Channel:
     ) -> int:
         """Holds the send lock."""
         self._check_owner()
-        # First: that the stream has ended since is no failure.
+        # First: after a GOODBYE the end of the stream is no failure.
         if self._retired:
             raise ChannelRetired
         if self.requests.failure is not None:
@@ -308,7 +317,7 @@ class Channel:
                 self.requests.withdraw(request_id)
                 raise
             self._leave(request_id)
-            # The rest goes out with the next frame, and behind it that nobody wants the answer.
+            # The next sender writes the rest, and a CANCEL behind it.
             cancel_id, cancel = self._connection.ask(Kind.CANCEL, {"target": request_id})
             self.requests.add(cancel_id, None, NO_CONTEXT)
             self._writer.add(cancel)
@@ -322,13 +331,13 @@ class Channel:
         return request_id
 
     def _write_one_way(self, header: dict[str, Any]) -> bool:
-        """Holds the send lock. False if the pipe is full, so that it may not have been sent."""
+        """Write a one-way request under the send lock. False if the pipe is full and it was not sent."""
         try:
             self._write_request(Kind.REQUEST, header, (), time.monotonic(), None, NO_CONTEXT)
         except Deadline:
             return False
         except (ChannelFailed, ChannelRetired, BridgeError):
-            pass  # nobody is there who would have to know
+            pass  # no caller needs to know
         return True
 
     def _write(self, chunks: list[memoryview], deadline: float | None) -> None:
@@ -348,7 +357,8 @@ class Channel:
                 raise self._after_last_words(deadline) from None
 
     def _wait_for_room(self, deadline: float | None) -> None:
-        """The pipe is full. Short deadlines of many callers add up: it is the host that does not read."""
+        """Wait for room in the pipe. Waits of many callers add up: a host that reads nothing for long is
+        stopped."""
         now = time.monotonic()
         if self._stuck_since is None:
             self._stuck_since = now
@@ -361,7 +371,7 @@ class Channel:
         raise Deadline("not-started")
 
     def _after_last_words(self, deadline: float | None) -> ChannelFailed:
-        """The host takes nothing any more. What it said before is still in the pipe: phases, even answers."""
+        """The host reads no more. Read the phases and answers that it left in the pipe."""
         until = time.monotonic() + LAST_WORDS_TIMEOUT_S
         if deadline is not None:
             until = min(until, deadline + LAST_WORDS_TIMEOUT_S / 4)
@@ -376,7 +386,7 @@ class Channel:
         return self.fail(None)
 
     def _withdraw(self, request_id: int) -> str:
-        """Tell the host that nobody waits for this request. Returns what became of the work."""
+        """Cancel the request. Returns the state of the work."""
         try:
             return self.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
         except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
@@ -402,7 +412,7 @@ class Channel:
         return waiter.answer
 
     def _read(self, deadline: float | None) -> None:
-        """Read once and hand out what came. Holds the lead."""
+        """Read once and hand the frames out. Holds the lead."""
         self._check_owner()
         reader = self._reader
         if reader.torn:
@@ -420,7 +430,8 @@ class Channel:
             raise self.fail(None) from None
 
     def _wait_for_bytes(self, deadline: float | None) -> None:
-        """Only a host that cannot move, is gone, or stops within a frame ends the wait before the deadline."""
+        """Wait for bytes. A host that is stopped, gone, or silent within a frame ends the wait before the
+        deadline."""
         since = time.monotonic()
         in_frame = self._connection.mid_frame
         while True:
@@ -442,7 +453,7 @@ class Channel:
         if not count:
             self.fail(None)
             self._connection.received_eof()
-            raise self.fail(None)  # in no variable: the two would keep each other, and the caller's frames
+            raise self.fail(None)  # in no variable: exception and frame would form a circle
         for frame in self._connection.received(count):
             self._hand_out(frame)
 
@@ -460,7 +471,7 @@ class Channel:
             self.requests.answer(frame)
 
     def _check_owner(self) -> None:
-        # In a fork the numbers of the descriptors may already mean other files.
+        # In a fork the descriptor numbers may belong to other files.
         if self._owner != os.getpid():
             raise ChannelFailed(
                 ForkedClient(

@@ -84,7 +84,7 @@ class HostProcess:
         self.retiring = False
         self._seen_stopped = 0
         self.sharing = launch.sharing
-        # `channels`, if anybody has ever asked for them.
+        # `pool`, once it was asked for.
         self.open_pool: ChannelPool | None = None
         self._pool_lock = threading.Lock()
         self._seen_loading = 0
@@ -194,7 +194,7 @@ class HostProcess:
         return None if before is None or now is None else now > before
 
     def kill(self, because: str) -> None:
-        """End it now. Whoever waits for an answer gets `ChannelFailed`."""
+        """End it now. Waiting callers get `ChannelFailed`."""
         if self.killed_because is None:
             self.killed_because = because
         self._child.kill()
@@ -204,7 +204,7 @@ class HostProcess:
 
         quietly: the application is ending, and a word would only be noise behind its own last ones.
         """
-        # Its death was, or will be, looked into by those who saw it; or it was our doing.
+        # The callers that saw its death investigate it; or this side ended it.
         known = self.channel.failed or self.killed_because is not None
         if not self.channel.failed and self._child.poll() is None:
             said = self.channel.goodbye(time.monotonic() + DRAIN_TIMEOUT_S)
@@ -236,7 +236,7 @@ class HostProcess:
         return self.channel.requests.failure
 
     def _tell_death_at_the_end(self, level: int) -> None:
-        """QNN faults most often while it cleans up; all answers are there, so nobody need fail for it."""
+        """Log a death after the last answer: QNN faults most often while it cleans up, and no call failed by it."""
         code = self._child.poll()
         if not code or self.rungs[-1:] not in ([], ["goodbye"], ["goodbye unanswered"]):
             return  # in good order, not yet, or by us
@@ -253,9 +253,9 @@ class HostProcess:
     def _look_at_it(self) -> ChannelFailed | None:
         """It has been silent for a while: is it still there, and can it move?
 
-        A dead process whose output somebody else holds open gives no end of stream. One that is stopped again and
-        again when we look will not answer by itself; counted in looks, not in seconds, because after a sleep of the
-        machine the clock alone would condemn it.
+        A dead process gives no end of stream if another process holds its output open. A process that is found
+        stopped again and again will not answer. Looks are counted, not seconds: after a sleep of the machine the
+        clock alone would condemn it.
         """
         if self._child.poll() is not None:
             return ChannelFailed()
@@ -293,7 +293,7 @@ class HostProcess:
         return ChannelFailed(
             HostHung(
                 "The host process is stopped and does not go on.",
-                cause="Somebody stopped it (SIGSTOP, a debugger, a suspended process).",
+                cause="Another process stopped it (SIGSTOP, a debugger, a suspended process).",
                 fix="Nothing to do: it is ended and started again with the next call.",
                 details={"pid": self.real_pid},
             )
@@ -315,4 +315,39 @@ class HostProcess:
         self.rungs.append("abandoned")
 
 
-__all__ = ["CallContext", "ChannelFailed", "Deadline", "HostProcess", "Launch"]
+class FastCallFailed(Exception):
+    """A call on the fast path failed in this process. The slow path explains and repeats it in the time that is
+    left.
+
+    It is kept while the call is repeated (`alone`). With tracebacks it would keep the call's frames in a circle,
+    and the application's arrays would stay until the garbage collector runs.
+    """
+
+    def __init__(self, process: HostProcess, error: Exception, deadline: float | None) -> None:
+        super().__init__(str(error))
+        self.process = process
+        self.deadline = deadline
+        self._error: Exception | None = _without_traceback(error)
+
+    def alone(self) -> FastCallFailed:
+        """Without traceback and context."""
+        self.__traceback__ = self.__context__ = None
+        return self
+
+    def take(self) -> Exception:
+        """The error, once, to be raised again."""
+        error, self._error = self._error, None
+        assert error is not None
+        return error
+
+
+def _without_traceback(error: Exception) -> Exception:
+    """Drop the tracebacks of the error and of its contexts."""
+    part: BaseException | None = error
+    while part is not None:
+        part.__traceback__ = None
+        part = part.__context__
+    return error
+
+
+__all__ = ["CallContext", "ChannelFailed", "Deadline", "FastCallFailed", "HostProcess", "Launch"]

@@ -1,13 +1,26 @@
-"""Requests of a channel: those that wait for an answer, and those that want none.
+"""The open requests of one connection and their states; requests without a waiter are sent from here, too.
 
-An open request is here from before its first byte is written until its answer has come or the connection has
-failed, whether or not its caller still waits; `lost` is what was here at that moment. One lock guards them all, and
-only look-ups happen under it.
+States of a request, with the method that changes each:
 
-One-way requests give something back (memory, sessions) and cost no caller time. One is written as soon as the
-sender's lock is free: `add` leaves it here before it tries the lock, and each holder looks here after it released
-the lock, so one of both sees it. Only a full pipe keeps one longer: until the next message, or `send`. Any thread;
-the sender's lock is never waited for.
+    asked
+      | add: before its first byte is written
+    queued ------ withdraw: nothing was written ----------------> forgotten
+      | sent: written whole
+    started ----- withdraw: the host will not begin with it ----> forgotten
+      | declare: the host names the native step
+    in phase
+      | answer
+    answered: handed to its waiter
+
+    abandoned: `leave` in any state up to here. The caller has given the call up; `answer` then drops the answer.
+    lost: `fail` in any state. The connection has failed; every waiter gets the failure.
+
+A call on a fast channel has the same states, kept by `FastChannel`: `busy` from queued to answered, `sent` from
+started, `phase`, `abandoned`, and `broken` if its channel cannot be used again.
+
+Invariant: a request is in the table from before its first byte is written until its answer has come or the
+connection has failed, whether or not its caller still waits. `lost` is the table at the moment of failure. One lock
+guards it all, and only lookups happen under it.
 """
 
 from __future__ import annotations
@@ -21,24 +34,89 @@ from typing import Any, Protocol
 from qnnbridge_protocol.errors import BridgeError, HostHung, ProtocolDesync
 from qnnbridge_protocol.frames import Frame
 
+Header = dict[str, Any]
+
+
+class OneWayRequests:
+    """Requests whose answers nothing waits for: they release memory and sessions, and cost no caller time.
+
+    Invariant: a request is written as soon as the sender's lock is free. `add` appends before it tries the lock,
+    and every holder of the lock calls `send` after its release, so one of the two sees the request. A full pipe
+    keeps a request until the next frame, or until `send` is called. The lock is never waited for. Any thread.
+    """
+
+    def __init__(self, lock: threading.Lock, write: Callable[[Header], bool]) -> None:
+        """write: called under the lock; writes a request, or returns False to have it written later."""
+        self._lock = lock
+        self._write = write
+        self._waiting: collections.deque[Header] = collections.deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, header: Header) -> None:
+        """Send the request: now if that needs no waiting, otherwise soon."""
+        self._waiting.append(header)
+        self.send()
+
+    def send(self) -> None:
+        """Send the waiting requests as far as that needs no waiting."""
+        while self._waiting and self._lock.acquire(blocking=False):
+            try:
+                if not self._send_next():
+                    return
+            finally:
+                self._lock.release()
+
+    def _send_next(self) -> bool:
+        try:
+            header = self._waiting.popleft()
+        except IndexError:  # the last holder of the lock has sent it
+            return True
+        if self._write(header):
+            return True
+        self._waiting.appendleft(header)
+        return False
+
 
 class ChannelFailed(Exception):
-    """The connection is of no use any more: the host is gone, hung, or talks nonsense (`reason`)."""
+    """The connection has failed: the host is gone, hangs, or violates the protocol (`reason`)."""
 
     def __init__(self, reason: BridgeError | None = None) -> None:
         super().__init__(str(reason or "end of stream"))
         self.reason = reason if reason is None else reason.with_traceback(None)
 
     def again(self) -> ChannelFailed:
-        """To be raised. What is kept is not: its traceback would keep the frames of callers, with their arrays."""
+        """A copy to be raised. The kept one is never raised: its traceback would keep callers' frames and arrays
+        alive."""
         return ChannelFailed(self.reason)
+
+
+def stalled(verb: str, seconds: float) -> HostHung:
+    return HostHung(
+        f"The host stopped in the middle of a message: it did not {verb} a byte for {seconds:g} s.",
+        cause="The host process is stopped (debugger, SIGSTOP, suspended) or the machine is out of memory.",
+        fix="Nothing to do: the host is ended and started again with the next call.",
+    )
+
+
+def interrupted() -> ProtocolDesync:
+    return ProtocolDesync(
+        "The place in the stream was lost because Ctrl+C struck while a message was taken apart.",
+        fix="Nothing to do: the host is started again with the next call.",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class CallContext:
-    """What a request is about, for the case that the host does not survive it.
+    """What a call does, to blame it if the host dies.
 
-    without_qnn: QNN is not asked for, or took no node of the session that runs.
+    Attributes:
+        op: the operation, for example ``session.run``.
+        model: the label of the model.
+        fingerprint: the fingerprint that a death is booked on.
+        options_hash: hash of the session's options.
+        without_qnn: QNN is not asked for, or took no node of the session.
     """
 
     op: str
@@ -59,8 +137,8 @@ class CallContext:
 class Lost:
     """A request that was open when the connection failed.
 
-    phase: what the host declared for it, if anything. sent: whether it was written whole, so that the host can
-    have begun with it.
+    phase: the native step that the host declared, if any. sent: whether it was written whole, so the host may have
+    started it.
     """
 
     request_id: int
@@ -70,7 +148,7 @@ class Lost:
 
 
 class ChannelInUse(Protocol):
-    """A channel beside the connection, and the call that is under way on it, if one is."""
+    """A fast channel, and the call under way on it, if any."""
 
     busy: bool
     sent: bool
@@ -97,11 +175,11 @@ class Waiter:
         self.wakeup.acquire()
 
     def wake(self) -> None:
-        """Let it look again: its answer is there, the lead is free, or the connection has failed."""
+        """Wake the caller: its answer is there, the lead is free, or the connection has failed."""
         try:
             self.wakeup.release()
         except RuntimeError:
-            pass  # it has been woken already and did not look yet
+            pass  # it is already awake and has not looked yet
 
 
 class _Open:
@@ -115,35 +193,35 @@ class _Open:
 
 
 class OpenRequests:
-    """Requests that wait for their answers. Any thread."""
+    """See the module. Any thread."""
 
     def __init__(self) -> None:
         # Re-entrant: a signal handler may make a call while its thread is in here.
         self._lock = threading.RLock()
         self._open: dict[int, _Open] = {}
         self._idle: threading.Event | None = None
-        # Whether somebody waits for `channel_is_free`.
+        # Whether a thread waits in `wait_idle`.
         self.idle_wanted = False
-        # All channels by number. A call on one is an open request as long as the channel is busy.
+        # All fast channels by number. A busy channel is an open request.
         self.channels: dict[int, ChannelInUse] = {}
-        # Called, by any thread, when a caller waits no more for an answer that may still come.
+        # Called by any thread when a caller abandons a request whose answer may still come.
         self.on_left: Callable[[], None] | None = None
-        # The native step that the host as a whole said it is in.
+        # The native step that the host as a whole declared.
         self.host_phase: str | None = None
         self.failure: ChannelFailed | None = None
-        # What was open when the connection failed, oldest first.
+        # Requests that were open when the connection failed, oldest first.
         self.lost: tuple[Lost, ...] = ()
 
     @property
     def waiting(self) -> int:
-        """Requests whose callers still wait."""
+        """Number of requests whose callers still wait."""
         with self._lock:
             waiting = sum(entry.waiter is not None for entry in self._open.values())
             return waiting + sum(channel.busy and not channel.abandoned for channel in list(self.channels.values()))
 
     @property
     def abandoned(self) -> bool:
-        """Whether the host may be busy with calls that nobody waits for any more."""
+        """Whether the host may be busy with abandoned calls."""
         with self._lock:
             if any(entry.waiter is None and entry.context.op for entry in self._open.values()):
                 return True
@@ -162,19 +240,19 @@ class OpenRequests:
             self._open[request_id] = _Open(waiter, context)
 
     def sent(self, request_id: int) -> None:
-        """It was written whole."""
+        """The request was written whole."""
         entry = self._open.get(request_id)
         if entry is not None:
             entry.sent = True
 
     def withdraw(self, request_id: int) -> None:
-        """It was not written at all, or the host will not begin with it."""
+        """The request was not written at all, or the host will not start it."""
         with self._lock:
             self._open.pop(request_id, None)
             self._look_whether_idle()
 
     def leave(self, request_id: int) -> None:
-        """Its caller waits no more; the host may be busy with it all the same."""
+        """The caller has given the request up; the host may still work on it."""
         with self._lock:
             entry = self._open.get(request_id)
             if entry is not None:
@@ -184,13 +262,13 @@ class OpenRequests:
             self.on_left()
 
     def declare(self, frame: Frame) -> None:
-        """The host said which native step it is about to enter, and with which model if that was not known."""
+        """The host is about to enter this native step, with this model if that was not known."""
         phase = str(frame.header.get("phase"))
         with self._lock:
             if not frame.request_id:
                 self.host_phase = phase
                 return
-            # One that was just answered may still be declared: a second request came in that very moment.
+            # A request may be declared after its answer, if a second request arrived at that moment.
             entry = self._open.get(frame.request_id)
             if entry is not None:
                 entry.phase = phase
@@ -205,7 +283,7 @@ class OpenRequests:
             waiter.on_news(frame)
 
     def answer(self, frame: Frame) -> None:
-        """Its answer came: hand it to who waits for it."""
+        """Hand an answer to its waiter."""
         with self._lock:
             entry = self._open.pop(frame.request_id, None)
             self._look_whether_idle()
@@ -214,7 +292,7 @@ class OpenRequests:
             entry.waiter.wake()
 
     def wake_next(self) -> None:
-        """Wake one caller that waits, so that somebody reads."""
+        """Wake one waiting caller, which then reads."""
         with self._lock:
             for entry in self._open.values():
                 if entry.waiter is not None and entry.waiter.answer is None:
@@ -222,7 +300,7 @@ class OpenRequests:
                     return
 
     def fail(self, reason: BridgeError | None) -> ChannelFailed:
-        """Nothing will come any more. The first reason stays."""
+        """The connection has failed. The first reason stays."""
         with self._lock:
             if self.failure is None:
                 self.lost = tuple(
@@ -244,7 +322,7 @@ class OpenRequests:
         return failure
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no caller waits. False if one still does."""
+        """Wait until no caller waits for an answer. False if one still does."""
         with self._lock:
             self._idle = idle = threading.Event()
             self.idle_wanted = True
@@ -258,63 +336,8 @@ class OpenRequests:
             self._idle.set()
 
 
-# For what is no call of the application: pings, cancels.
+# For requests that no application made: pings, cancels.
 NO_CONTEXT = CallContext("")
-
-
-Header = dict[str, Any]
-
-
-class OneWayRequests:
-    """Requests without an answer that wait to be written."""
-
-    def __init__(self, lock: threading.Lock, write: Callable[[Header], bool]) -> None:
-        """write: called with the lock. Writes a request, or returns False if it is to be written again later."""
-        self._lock = lock
-        self._write = write
-        self._waiting: collections.deque[Header] = collections.deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def add(self, header: Header) -> None:
-        """Have it sent, if that goes without waiting now, else soon."""
-        self._waiting.append(header)
-        self.send()
-
-    def send(self) -> None:
-        """What waits here, as far as that goes without waiting."""
-        while self._waiting and self._lock.acquire(blocking=False):
-            try:
-                if not self._send_next():
-                    return
-            finally:
-                self._lock.release()
-
-    def _send_next(self) -> bool:
-        try:
-            header = self._waiting.popleft()
-        except IndexError:  # who was in the way has sent it meanwhile
-            return True
-        if self._write(header):
-            return True
-        self._waiting.appendleft(header)
-        return False
-
-
-def stalled(verb: str, seconds: float) -> HostHung:
-    return HostHung(
-        f"The host stopped in the middle of a message: it did not {verb} a byte for {seconds:g} s.",
-        cause="The host process is stopped (debugger, SIGSTOP, suspended) or the machine is out of memory.",
-        fix="Nothing to do: the host is ended and started again with the next call.",
-    )
-
-
-def interrupted() -> ProtocolDesync:
-    return ProtocolDesync(
-        "The place in the stream was lost because Ctrl+C struck while a message was taken apart.",
-        fix="Nothing to do: the host is started again with the next call.",
-    )
 
 
 __all__ = ["Header", "OneWayRequests"]

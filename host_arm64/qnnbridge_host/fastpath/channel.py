@@ -1,8 +1,8 @@
-"""A channel: a pair of streams beside the connection, with a thread of its own, for calls that are repeated.
+"""One fast channel: a pair of streams beside the connection, with a thread of its own.
 
-The thread reads a call, runs it and answers it: no other thread has to wake up for it, which is what makes it
-quick. Only a call that finds the NPU's lane busy is left to the thread that is in the lane. A channel that breaks
-(its caller gave up) ends quietly; what it was busy with goes on, and its answer is dropped.
+The thread reads a call, runs it and answers it, so no other thread has to wake up. If the NPU's lane is busy, the
+thread in that lane runs the call instead. When the client gives a channel up, the channel ends quietly: the running
+call goes on and its answer is dropped.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from qnnbridge_host.engine.stop import StopHandle
 from qnnbridge_host.errors import describe
-from qnnbridge_host.fastpath.call import FastCall
-from qnnbridge_host.fastpath.plans import BoundPlan, InlineMemory, make_plan
+from qnnbridge_host.fastpath.plans import BoundPlan, BoundRuns, InlineMemory, make_plan
+from qnnbridge_host.in_flight import Declaration, Request
 from qnnbridge_protocol.drivers.descriptors import ByteWriter, blocking_write
-from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync, UnknownOperation
+from qnnbridge_protocol.errors import BridgeError, Cancelled, InvalidArgument, ProtocolDesync, UnknownOperation
 from qnnbridge_protocol.fastpath import (
     CHANNEL_MAGIC,
     HEAD,
@@ -30,6 +31,7 @@ from qnnbridge_protocol.fastpath import (
     PHASES,
     ChannelKind,
     TailReader,
+    call_id,
     is_behind,
     pack_head,
     parse_head,
@@ -39,65 +41,170 @@ from qnnbridge_protocol.frames import Frame, Kind, desync
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
-    from qnnbridge_host.fastpath.open_channels import OpenChannels
-    from qnnbridge_host.in_flight import Declaration
+    from qnnbridge_host.fastpath.shared_memory import Slabs
+
+
+class CallSink(Protocol):
+    """What a channel needs of the server. Any thread may call."""
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that both sides have agreed upon."""
+
+    def find(self, session: int) -> tuple[BoundRuns, str | None]:
+        """The session with this number, and the lane that its runs wait in. Raises `Closed`."""
+
+    def accept(self, call: FastCall, lane: str | None) -> None:
+        """Serve the call, now or at its turn in the lane."""
+
+    def declare(self, call: FastCall, phase: str) -> None:
+        """Tell the client by a frame that the call is about to enter native code."""
+
+    def broken(self, error: ProtocolDesync) -> None:
+        """The client violates the protocol: stop serving it."""
+
+
+class ChannelOwner(Protocol):
+    """What a channel needs of `OpenChannels`."""
+
+    sink: CallSink
+    slabs: Slabs
+    closed: bool
+
+    def ended(self, channel: HostChannel) -> None:
+        """The channel's thread has come to its end."""
+
+
+class FastCall(Request):
+    """A call on a channel. The object serves a later call once it is answered and no thread uses it any more."""
+
+    __slots__ = ("_declared", "_first_id", "channel", "number", "plan", "stop")
+
+    on_channel = True
+
+    def __init__(self, channel: HostChannel) -> None:
+        super().__init__(0, {"op": "session.run"}, ())
+        self.channel = channel
+        self.number = 0
+        self.plan: BoundPlan | None = None
+        self.stopper = self.stop = StopHandle()
+        self._first_id = call_id(channel.number, 0)
+        # Without a record the client learns a phase from a frame only.
+        self._declared = channel.records
+
+    def renew(self, number: int, plan: BoundPlan) -> None:
+        self.id = self._first_id + number
+        self.number = number
+        self.plan = plan
+        self.started = False
+        self.declared = self._declared
+        if self.withdrawn or self.failed or self.done is not None:
+            if self.withdrawn:  # a stop that comes late means the previous call
+                self.stopper = self.stop = StopHandle()
+            self.withdrawn = self.refused = self.failed = False
+            self.done = None
+
+    def release(self) -> None:
+        pass
+
+    @property
+    def withdrawn_ahead(self) -> bool:
+        """Whether its cancel was read before the call itself."""
+        return self.number == self.channel.withdrawn
+
+    def serve(self) -> bool:
+        """Run and answer the call; whether it succeeded. Errors are answered, never raised."""
+        plan, stop = self.plan, self.stop
+        assert plan is not None
+        try:
+            channel = self.channel
+            if channel.withdrawn == self.number:
+                raise Cancelled("The request was cancelled before it started.")
+            channel.current = self
+            values = plan.session.run_bound(plan.call, stop, channel.note if channel.records else self.declare_all)
+            if values is not None:
+                channel.answer(self, values)
+            elif plan.inline:
+                channel.answer_inline(self.number, plan)
+            else:
+                channel.answer_shortly(channel.result, self.number)
+            return True
+        except BaseException as error:  # noqa: BLE001 - every error goes to the caller
+            self.channel.answer_error(self, error)
+            return False
+
+    def declare(self, what: Declaration) -> None:
+        self.channel.tell_phase(what)
+
+    def declare_all(self, phase: str) -> None:
+        """Declare a phase where no record is shared."""
+        self.channel.declare(self, phase)
+
+    def refuse(self, error: BaseException) -> None:
+        self.channel.answer_error(self, error)
+
+    def served(self) -> None:
+        channel = self.channel
+        self.plan = None  # frees the plan's memory before the next call
+        channel.spare.append(self)
+        if channel.ended:
+            channel.close_if_unused()
+
 
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
+# A head with magic, kind and zeros as one field.
 _IN_SHORT = struct.Struct("<8sIIQQ")
-"""A head of which magic, kind and zeros are one field."""
 _CALL_BEGINS, _PING_BEGINS = pack_head(ChannelKind.CALL, 0)[:8], pack_head(ChannelKind.PING, 0)[:8]
 _RESULT = int(ChannelKind.RESULT)
+# At most this many chunks go in one gathering write without preparation.
 _FEW_CHUNKS = 64
-"""So many go in one gathering write that needs no preparation."""
 _NUMBER_AT = 8
+# The only field that changes from call to call in a head without plan and tail.
 _NUMBER = struct.Struct("<I")
-"""Of a head that says nothing but its kind, what differs from call to call."""
 
 
 class HostChannel:
-    """One channel. Its thread reads; whoever serves a call writes, under a lock."""
+    """One channel. Its thread reads; the thread that serves a call writes, under a lock."""
 
-    def __init__(
-        self, channels: OpenChannels, number: int, ends: tuple[int, int], record: memoryview | None
-    ) -> None:
+    def __init__(self, owner: ChannelOwner, number: int, ends: tuple[int, int], record: memoryview | None) -> None:
         self.number = number
-        self._channels = channels
-        self._sink = channels.sink
-        self._accept = channels.sink.accept
+        self._owner = owner
+        self._sink = owner.sink
+        self._accept = owner.sink.accept
         self._in_fd, self._out_fd = ends
         self._record = record
         self.records = record is not None
         self._plans: dict[int, BoundPlan] = {}
+        # Plans whose memory is released. A caller that gives a call up releases the memory at once, and the release
+        # may be served before the call is read.
         self._forgotten: set[int] = set()
-        """Plans without memory: a caller that gave its last call up gave the memory back at once, and the thread
-        that takes this in may be ahead of the one that reads the call."""
         self._inline_memory: InlineMemory | None = None
+        # Call objects that no thread uses.
         self.spare: list[FastCall] = []
-        """To be used again."""
         self._write_lock = threading.Lock()
+        # Serialises the writers of PHASE; taken before the write lock.
         self._tell_lock = threading.Lock()
-        """Of those who tell a phase, before the other one."""
         self._write = blocking_write(self._out_fd)
         self._writer = ByteWriter(self._write)
         self.result = bytearray(pack_head(ChannelKind.RESULT, 0))
         self._out_head = memoryview(bytearray(HEAD_BYTES))
         self._pong = bytearray(pack_head(ChannelKind.PONG, 0))
+        # Number of call objects. One that is not spare is in use by a thread.
         self._made = 0
-        """Calls that there are. One that is not spare is in somebody's hands."""
+        # The client has left the channel: nothing is written any more.
         self.ended = False
-        """The client is gone from it: nothing is written any more."""
+        # Number of the call that was answered last; nothing is sent about it any more. Under the write lock.
         self._answered = 0
-        """The call that was answered last: nothing more is said about it. Under the lock."""
+        # The last call whose cancel came before its answer, and maybe before the call itself.
         self.withdrawn = 0
-        """The last call of which a cancel came before its answer, and maybe before the call itself."""
+        # The call that is being served.
         self.current: FastCall | None = None
-        """The call that is being served."""
+        # Called before each native step of the current call.
         self.note: Callable[[str], None] = self._note_phase
-        """To be called before each native step of it."""
-        self.declare = channels.sink.declare
+        self.declare = owner.sink.declare
 
     def release(self) -> None:
-        """Of the memory of its plans."""
+        """Free the memory of all plans."""
         self._plans.clear()
         for call in list(self.spare):
             call.plan = None
@@ -106,7 +213,7 @@ class HostChannel:
         threading.Thread(target=self._work, name=f"qnnbridge channel {self.number}", daemon=True).start()
 
     def forget_slab(self, number: int) -> None:
-        """The application has nothing there any more: plans must not keep it mapped. Any thread."""
+        """The application has released the slab: plans must not keep it mapped. Any thread."""
         for plan_number, plan in self._plans.copy().items():
             if number in plan.slabs:
                 self._forgotten.add(plan_number)
@@ -126,7 +233,7 @@ class HostChannel:
         head = memoryview(bytearray(HEAD_BYTES))
         readinto, take = file.readinto, self._take
         try:
-            while not self._channels.closed:
+            while not self._owner.closed:
                 count = readinto(head)
                 if count != HEAD_BYTES and not _fill_rest(file, head, count or 0):
                     break
@@ -140,7 +247,7 @@ class HostChannel:
         finally:
             self.release()
             self._inline_memory = None
-            self._channels.ended(self)
+            self._owner.ended(self)
             os.close(self._in_fd)
             self.ended = True
             self.close_if_unused()
@@ -148,7 +255,8 @@ class HostChannel:
     def _take(self, file: io.FileIO, raw: memoryview) -> None:
         begins, number, plan_number, tail, zeros = _IN_SHORT.unpack_from(raw)
         if number and not zeros:
-            # The usual cases, without the objects that the careful way makes.
+            # Hand-inlined: a valid CALL or PING needs no `Head` object. Everything else goes through
+            # `_take_carefully`.
             if begins == _CALL_BEGINS:
                 plan = self._plans.get(plan_number)
                 if plan is not None and plan.input_bytes == tail:
@@ -197,8 +305,8 @@ class HostChannel:
                     raise InvalidArgument(f"BoundPlan {plan_number} is there already, or there are too many.")
                 self._plans[plan_number] = plan = self._make_plan(header)
                 for slab in plan.slabs:
-                    # Behind the entry: if it is released now, whoever does that finds the plan.
-                    if slab not in self._channels.slabs:
+                    # After the entry: a release that comes now finds the plan.
+                    if slab not in self._owner.slabs:
                         self.forget_slab(slab)
             elif op == "plan.drop":
                 for plan_number in header.get("plans") or ():
@@ -213,20 +321,20 @@ class HostChannel:
 
     def _make_plan(self, header: Mapping[str, Any]) -> BoundPlan:
         if self._inline_memory is None:
-            self._inline_memory = InlineMemory(self._channels.slabs.own)
-        return make_plan(header, self._sink.find, self._channels.slabs, self._inline_memory, self._sink.limits)
+            self._inline_memory = InlineMemory(self._owner.slabs.own)
+        return make_plan(header, self._sink.find, self._owner.slabs, self._inline_memory, self._sink.limits)
 
-    # --- answering; whoever serves the call ---
+    # --- answering; the thread that serves the call ---
 
     def _note_phase(self, phase: str) -> None:
-        # Read by the client only when this process is gone: no frame, no wake-up, and it is always right.
+        # The client reads it only after the death of this process: it costs no frame and no wake-up.
         call = self.current
         if call is not None and self._record is not None:
             call.phase = phase
             PHASE_RECORD.pack_into(self._record, 0, call.number, _PHASE_NUMBERS.get(phase, 1))
 
     def answer(self, call: FastCall, values: list[Any]) -> None:
-        """With outputs of other shapes than the plan says."""
+        """Answer with outputs of other shapes than the plan says."""
         from qnnbridge_protocol.values import Encoder
 
         encoder = Encoder()
@@ -240,8 +348,8 @@ class HostChannel:
     def tell_phase(self, what: Declaration) -> None:
         number = what.id & LAST_NUMBER
         head = memoryview(pack_head(ChannelKind.PHASE, number, phase=_PHASE_NUMBERS.get(what.phase, 1)))
-        with self._tell_lock:  # who comes when another one is about to tell it goes on when it is told
-            # The call may be answered at this moment. The client is further on then, and may not read at all.
+        with self._tell_lock:  # a second teller waits here until the first has told it
+            # If the lock is taken, the answer is being written: the client needs no phase, and may not be reading.
             if not self._write_lock.acquire(blocking=False):
                 return
             try:
@@ -252,7 +360,7 @@ class HostChannel:
                 self._write_lock.release()
 
     def answer_shortly(self, head: bytearray, number: int) -> None:
-        """With `result`: the outputs are where the plan says. Or with a PONG."""
+        """Answer with a head alone: RESULT (the outputs are where the plan says) or PONG."""
         with self._write_lock:
             if self.ended:
                 return
@@ -260,11 +368,11 @@ class HostChannel:
             _NUMBER.pack_into(head, _NUMBER_AT, number)
             try:
                 os.write(self._out_fd, head)
-            except OSError:  # the caller has given the channel up
+            except OSError:  # the caller has closed the channel
                 self.ended = True
 
     def answer_inline(self, number: int, plan: BoundPlan) -> None:
-        """With the outputs, that travel here."""
+        """Answer with RESULT and the outputs behind it."""
         with self._write_lock:
             if self.ended:
                 return
@@ -275,7 +383,7 @@ class HostChannel:
                 count = self._write(chunks) if len(chunks) <= _FEW_CHUNKS else 0
                 if count != HEAD_BYTES + plan.output_bytes:
                     self._writer.write_all(_behind(chunks, count))
-            except OSError:  # the caller has given the channel up
+            except OSError:  # the caller has closed the channel
                 self._writer.discard()
                 self.ended = True
 
@@ -294,17 +402,17 @@ class HostChannel:
         """Under the lock."""
         try:
             self._writer.write_all(chunks)
-        except OSError:  # the caller has given the channel up
+        except OSError:  # the caller has closed the channel
             self._writer.discard()
             self.ended = True
 
     def close_if_unused(self) -> None:
-        """The channel has ended: nobody will write when all its calls are spare."""
+        """Close the write end of an ended channel once no call is in use."""
         with self._write_lock:
             if len(self.spare) == self._made and self._out_fd >= 0:
                 os.close(self._out_fd)
                 self._out_fd = -1
-                # Calls, plans and memory refer to each other: in a process that goes on they would stay for long.
+                # Calls, plans and memory form a circle. A daemon would keep them until the garbage collector runs.
                 self.spare.clear()
                 self._made = 0
                 self.current = self._record = None
@@ -312,7 +420,7 @@ class HostChannel:
 
 
 def _nowhere(_phase: str) -> None:
-    """For a channel that has ended."""
+    """The phase record of an ended channel."""
 
 
 def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:
@@ -345,4 +453,4 @@ def _read_tail(file: io.FileIO, size: int, limits: Limits) -> Frame:
     return tail.frame
 
 
-__all__ = ["HostChannel"]
+__all__ = ["FastCall", "HostChannel"]

@@ -1,8 +1,7 @@
-"""All channels of one client, by which it makes calls that are repeated, and the memory that it shares with the
-host.
+"""All fast channels of one client, and the requests that open them and attach memory.
 
-What a client asks for on the connection is served by whichever thread comes, so its order is not that of the
-requests: where it matters, it is told by their numbers. Any thread.
+Any thread of the server serves such a request, so the order of service is not the order of the requests. Where the
+order matters, the request numbers tell it. Any thread.
 """
 
 from __future__ import annotations
@@ -10,40 +9,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from qnnbridge_host.fastpath.call import FastCall
-from qnnbridge_host.fastpath.channel import HostChannel
-from qnnbridge_host.fastpath.plans import BoundRuns
+from qnnbridge_host.fastpath.channel import CallSink, HostChannel
 from qnnbridge_host.fastpath.shared_memory import Slabs, open_stream
-from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
+from qnnbridge_protocol.errors import InvalidArgument
 from qnnbridge_protocol.fastpath import CALL_SHIFT, LAST_NUMBER, MAX_CHANNELS, PHASE_RECORD_BYTES
 from qnnbridge_protocol.frames import desync
-from qnnbridge_protocol.limits import Limits
-
-
-class CallSink(Protocol):
-    """What channels need of the server. Any thread may call."""
-
-    @property
-    def limits(self) -> Limits:
-        """What both sides have agreed upon."""
-
-    def find(self, session: int) -> tuple[BoundRuns, str | None]:
-        """The session with this number, and the lane that its runs wait in. Raises `Closed`."""
-
-    def accept(self, call: FastCall, lane: str | None) -> None:
-        """Have it served: now, by this thread, or by the thread that is in the lane."""
-
-    def declare(self, call: FastCall, phase: str) -> None:
-        """The call is about to enter native code, and nothing but a frame can tell."""
-
-    def broken(self, error: ProtocolDesync) -> None:
-        """The client talks nonsense: nothing of it is served any more."""
 
 
 class OpenChannels:
-    """All channels of the client, and the memory that they share with it. Any thread."""
+    """See the module."""
 
     def __init__(self, sink: CallSink, slabs: Slabs) -> None:
         self.sink = sink
@@ -65,8 +41,10 @@ class OpenChannels:
             self._open.discard(channel)
 
     def close(self) -> None:
-        """Take no call any more, and answer none: nobody is there, or is to take it for lost with the connection
-        (and not for cancelled). A channel ends when its client closes it, or with its next call."""
+        """Take no more calls and answer none: the client is gone, or takes its calls for lost with the connection.
+
+        A channel ends when its client closes it, or with its next call.
+        """
         self.closed = True
         with self._lock:
             channels = list(self._open)
@@ -75,10 +53,10 @@ class OpenChannels:
             channel.release()
 
     def withdraw(self, target: int) -> bool:
-        """The call with this id is not wanted any more: should it have yet to come, it is not begun with.
+        """Withdraw the call with this id: if it is read later, it is not started. Returns whether it is unanswered.
 
-        Whether it is unanswered. Whoever asks looks among the requests in flight afterwards, in this order: a call
-        that comes is put there, and looks here behind that.
+        Callers look among the requests in flight afterwards. A call that arrives does both in the reverse order
+        (it enters that table, then looks here), so one of the two sees the other.
         """
         with self._lock:
             channel = next((channel for channel in self._open if channel.number == target >> CALL_SHIFT), None)

@@ -1,7 +1,7 @@
-"""Plans: what a client said once of a call that it repeats, checked and made ready.
+"""Plans: the client's description of a repeated call, checked and bound to memory.
 
-Nothing in the description is believed: names are ONNX Runtime's to check, everything else is checked here, before
-memory is taken or pointed to. A plan belongs to one channel.
+The description is not trusted. ONNX Runtime checks the names; everything else is checked here before memory is
+taken or referred to. A plan belongs to one channel.
 """
 
 from __future__ import annotations
@@ -23,37 +23,42 @@ if TYPE_CHECKING:
 
 
 class BoundRuns(Protocol):
-    """What a plan runs, as a rule a session."""
+    """The target of a plan, usually a session."""
 
     def run_bound(self, call: BoundCall, stop: StopHandle, enter: Callable[[str], None]) -> list[Any] | None:
         """See `EngineSession.run_bound`. enter: called before each native step."""
 
 
 class InlineMemory:
-    """What the tensors of a channel's inline plans lie in, all in the same place: a channel carries one call at a
-    time.
+    """Memory for the tensors of a channel's inline plans. All plans share it: a channel carries one call at a time.
 
     Used by the channel's own thread.
     """
 
     def __init__(self, own: Callable[[int], npt.NDArray[np.uint8]]) -> None:
-        """own: gives so many bytes."""
+        """own: allocates this many bytes."""
         self._own = own
         self._data = own(0)
 
     def provide(self, size: int) -> npt.NDArray[np.uint8]:
-        """At least so much. Each time at least twice as much as before, so that plans that were made before, and
-        keep what they have, need no more than this one."""
+        """At least `size` bytes.
+
+        Memory grows by a factor of two or more, so earlier plans, which keep theirs, need no more than this one.
+        """
         if self._data.nbytes < size:
             self._data = self._own(max(size, 2 * self._data.nbytes))
         return self._data
 
 
 class BoundPlan:
-    """session: that it runs. lane: in which its calls wait, if in any. inline: tensors travel on the channel.
+    """A checked plan.
 
-    inputs, outputs: the bytes of the tensors that travel, and how many they are. slabs: numbers of those that its
-    tensors lie in.
+    Attributes:
+        session: the session that it runs.
+        lane: the lane that its calls wait in, or ``None``.
+        inline: whether tensors travel on the channel.
+        inputs, outputs: the bytes of the tensors that travel; `input_bytes` and `output_bytes` are their sums.
+        slabs: numbers of the slabs that its tensors lie in.
     """
 
     __slots__ = (
@@ -82,7 +87,8 @@ def make_plan(
     inline_memory: InlineMemory,
     limits: Limits,
 ) -> BoundPlan:
-    """Raises `ProtocolDesync` for what no client would say, `InvalidArgument` and `Closed` for the rest."""
+    """Check a description. Raises `ProtocolDesync` for malformed ones, `InvalidArgument` and `Closed` for
+    others."""
     inline = description.get("inline")
     number, inputs, outputs = (description.get(key) for key in ("session", "inputs", "outputs"))
     if type(inline) is not bool or type(number) is not int or type(inputs) is not list or type(outputs) is not list:
@@ -100,7 +106,7 @@ def make_plan(
 
 
 class _Tensor(NamedTuple):
-    """One tensor of a plan, as far as it can be judged by itself. slab, offset: where it lies, unless inline."""
+    """One tensor of a plan, checked by itself. slab, offset: its location, unless inline."""
 
     name: str
     shape: list[int]

@@ -1,4 +1,4 @@
-"""What the application shares with this host: pieces of memory, by number. Any thread."""
+"""Shared memory of the client, by slab number. Any thread."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["AVAILABLE", "Slab", "Slabs", "drop_handles", "open_stream"]
+__all__ = ["AVAILABLE", "AttachedSlab", "Slabs", "drop_handles", "open_stream"]
 
+# Request fields that hold share handles.
 HANDLE_FIELDS = ("read", "write", "where")
-"""Fields of requests that name what the application shares."""
 
 
 def drop_handles(header: Mapping[str, Any]) -> None:
-    """The request is answered, or never served: let go of what it gave this process and nobody has opened."""
+    """Close the share handles of a request that is answered, or never served, as far as they were not opened."""
     for name in HANDLE_FIELDS:
         share_handle = header.get(name)
         if isinstance(share_handle, dict):
@@ -35,8 +35,9 @@ def drop_handles(header: Mapping[str, Any]) -> None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Slab:
-    """A piece of shared memory. host_writes: this side writes it and the application reads; else the reverse."""
+class AttachedSlab:
+    """A mapped slab of the client. host_writes: this side writes it and the client reads it; otherwise the
+    reverse."""
 
     data: npt.NDArray[np.uint8]
     host_writes: bool
@@ -50,17 +51,17 @@ class Slab:
 
 
 class Slabs:
-    """The pieces that are attached. A plan that uses one keeps it mapped after its release.
+    """The attached slabs. A plan keeps its slabs mapped after their release.
 
     asked: the number of the request, which tells the order in which the client asked.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._slabs: dict[int, Slab] = {}
+        self._slabs: dict[int, AttachedSlab] = {}
+        # Releases of slabs that are not attached (yet). A client that does not wait for the reply to an attach
+        # releases the slab right behind it, and the release may be served first.
         self._released_at: dict[int, int] = {}
-        """Of some that were not there to be released: a client that did not wait to hear of an attach releases it
-        right behind that, and the thread that does it may be ahead of the other one."""
 
     def __len__(self) -> int:
         return len(self._slabs)
@@ -79,11 +80,11 @@ class Slabs:
                 raise InvalidArgument(f"Slab {number} was released before it was attached.")
             self._slabs[number] = slab
 
-    def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> Slab:
+    def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> AttachedSlab:
         """Raises `OSError`, `ValueError`."""
         import numpy as np
 
-        return Slab(np.frombuffer(map_memory(where, size, write=host_writes), np.uint8), host_writes)
+        return AttachedSlab(np.frombuffer(map_memory(where, size, write=host_writes), np.uint8), host_writes)
 
     def own(self, size: int) -> npt.NDArray[np.uint8]:
         """Memory for tensors that are not shared."""
@@ -92,14 +93,14 @@ class Slabs:
         return np.empty(size, np.uint8)
 
     def release(self, number: int, *, asked: int) -> None:
-        """One that is unknown is no error."""
+        """Forget a slab; an unknown one is no error."""
         with self._lock:
             if self._slabs.pop(number, None) is None:
                 self._released_at[number] = asked
                 if len(self._released_at) > MAX_SLABS:
                     del self._released_at[next(iter(self._released_at))]
 
-    def get(self, number: int) -> Slab:
+    def get(self, number: int) -> AttachedSlab:
         with self._lock:
             slab = self._slabs.get(number)
         if slab is None:

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+# Chunks in one gathering write; Linux allows 1024.
 _MAX_CHUNKS = 512
-"""Chunks in one gathering write; Linux allows 1024."""
 
+# One plain write, where there is no gathering one (Windows).
 _MAX_PLAIN_WRITE_BYTES = 1024 * 1024
-"""One plain write, where there is no gathering one (Windows)."""
 
 
 class ByteReader:
@@ -77,11 +77,11 @@ class ByteWriter:
         return bool(self._rest)
 
     def add(self, chunks: Iterable[memoryview]) -> None:
-        """Put chunks behind what is pending. Their memory is read when it is written, not now."""
+        """Append chunks to the pending ones. Their memory is read when it is written, not now."""
         self._rest[:0] = [chunk for chunk in chunks if chunk.nbytes][::-1]
 
     def write_some(self) -> None:
-        """One call of `write`. What it raises comes through; an `OSError` means that nothing was written."""
+        """Call `write` once. Its errors pass through; an `OSError` means that nothing was written."""
         if not self._counts:
             # See `ByteReader.read_into`: no count is lost if `write` is a C function, as `blocking_write` gives.
             self._counts.extend(map(self.write, (self._rest[: -_MAX_CHUNKS - 1 : -1],)))
@@ -108,7 +108,7 @@ class ByteWriter:
         return untouched
 
     def discard(self) -> None:
-        """Forget what is pending: the stream is lost anyway, the memory is not."""
+        """Free pending chunks: the stream is lost."""
         self._rest.clear()
         self._counts.clear()
 
@@ -123,7 +123,7 @@ class ByteWriter:
 
 
 def blocking_write(fd: int) -> Callable[[list[memoryview]], int]:
-    """What a `ByteWriter` needs for a blocking descriptor: a gathering write where there is one."""
+    """The `write` of a `ByteWriter` for a blocking descriptor: a gathering write where available."""
     if hasattr(os, "writev"):
         return functools.partial(os.writev, fd)
     return lambda chunks: os.write(fd, chunks[0][:_MAX_PLAIN_WRITE_BYTES])

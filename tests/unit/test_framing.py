@@ -15,9 +15,8 @@ from tests.unit.wire_streams import feed, feed_until_refused, plain, wire
 
 from qnnbridge_protocol.errors import ProtocolDesync, TooLarge
 from qnnbridge_protocol.frames import ALIGNMENT, HELLO_KINDS, PREFIX_BYTES, Frame, Kind, pack_prefix
+from qnnbridge_protocol.framing import OWN_ARRAY_BYTES, STAGING_BYTES, FrameReader, write_frame
 from qnnbridge_protocol.limits import MAX_HELLO_BYTES, Limits
-from qnnbridge_protocol.reader import OWN_ARRAY_BYTES, STAGING_BYTES, FrameReader
-from qnnbridge_protocol.writer import write_frame
 
 PING = wire(Frame(Kind.PING, 1, {}))
 THRESHOLDS = [0, 1, 63, 64, 65, OWN_ARRAY_BYTES - 1, OWN_ARRAY_BYTES, OWN_ARRAY_BYTES + 1]

@@ -1,10 +1,10 @@
-"""Bytes to frames: the mirror of `writer.py`.
+"""Frames to bytes (`write_frame`) and bytes to frames (`FrameReader`).
 
-The reader says where the next bytes belong (`get_buffer`) and is told how many came (`advance`). A small frame
-is read whole into a staging buffer; a large tensor is received straight into its own array, so that its bytes
-are copied once, by the kernel.
+Writing copies no buffer. The reader says where the next bytes belong (`get_buffer`) and is told how many came
+(`advance`). It reads a small frame whole into a staging buffer. It receives a large tensor straight into an array
+of its own, so the kernel makes the only copy.
 
-Order of work on every frame: prefix, all its numbers checked, header, its sizes checked against the prefix,
+Order of work on every frame: prefix, check of all its numbers, header, check of its sizes against the prefix, and
 only then memory for the body.
 """
 
@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qnnbridge_protocol import header as headers
+from qnnbridge_protocol.errors import TooLarge
 from qnnbridge_protocol.frames import (
+    HELLO_KINDS,
     MAGIC,
     PREFIX_BYTES,
     Frame,
@@ -21,15 +23,10 @@ from qnnbridge_protocol.frames import (
     aligned,
     check_crc,
     desync,
+    pack_prefix,
     parse_prefix,
 )
-from qnnbridge_protocol.limits import MAX_PREAMBLE_BYTES, Limits
-
-STAGING_BYTES = 16 * 1024
-"""One read of this size takes a frame with a few small tensors whole."""
-
-OWN_ARRAY_BYTES = 64 * 1024
-"""A buffer from this size on gets memory of its own; smaller neighbours share a block."""
+from qnnbridge_protocol.limits import MAX_HELLO_BYTES, MAX_PREAMBLE_BYTES, Limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +36,60 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Array = npt.NDArray[np.uint8]
+
+
+_ZEROS = bytes(64)
+
+
+def write_frame(frame: Frame, limits: Limits) -> list[memoryview]:
+    """The chunks of bytes that make the frame, in order, for a gathering write.
+
+    A frame with buffers gets ``bufs``, the sizes of its buffers in bytes, into its header.
+    Raises `TooLarge` if the peer would refuse it.
+    """
+    fields: dict[str, Any] = frame.header
+    views = [memoryview(b).cast("B") if _bytes(b) else memoryview(b"") for b in frame.buffers]
+    if views:
+        fields = {**fields, "bufs": [v.nbytes for v in views]}
+        if len(views) > limits.max_buffers:
+            raise TooLarge(
+                f"The message has {len(views)} buffers, the other side takes {limits.max_buffers}.",
+                fix="Send fewer tensors in one call.",
+            )
+    header = headers.encode(fields)
+    max_header = MAX_HELLO_BYTES if frame.kind in HELLO_KINDS else limits.max_header
+    if len(header) > max_header:
+        raise headers.too_large("A message header", len(header), max_header)
+    body = 0
+    for view in views:
+        body = aligned(body) + view.nbytes
+    if body > limits.max_body:
+        raise headers.too_large("A message body", body, limits.max_body)
+    head = pack_prefix(frame.kind, frame.request_id, header, len(views), body) + header
+    if not views:
+        return [memoryview(head)]
+    chunks = [memoryview(head + _ZEROS[: aligned(len(head)) - len(head)])]
+    offset = 0
+    for view in views:
+        if gap := aligned(offset) - offset:
+            chunks.append(memoryview(_ZEROS)[:gap])
+        if view.nbytes:
+            chunks.append(view)
+        offset = aligned(offset) + view.nbytes
+    return chunks
+
+
+def _bytes(buffer: Any) -> int:
+    return memoryview(buffer).nbytes
+
+
+# One read of this size takes a frame with a few small tensors whole.
+STAGING_BYTES = 16 * 1024
+
+# A buffer from this size on gets memory of its own; smaller neighbours share a block.
+OWN_ARRAY_BYTES = 64 * 1024
+
+TYPE_CHECKING = False
 
 
 def _empty(size: int) -> Array:
@@ -53,8 +104,8 @@ class FrameReader:
 
     def __init__(self, limits: Limits, *, allow_preamble: bool = False) -> None:
         self.limits = limits
+        # Stray text that came before the first frame.
         self.preamble = b""
-        """Stray text that came before the first frame."""
         self._preamble_allowed = allow_preamble
         self._staging = bytearray(STAGING_BYTES)
         self._view = memoryview(self._staging)
@@ -257,3 +308,6 @@ def _sizes(fields: dict[str, Any], prefix: Prefix) -> list[int]:
     if body != prefix.body_bytes:
         raise desync(f"buffers of {body} bytes in a body of {prefix.body_bytes}")
     return sizes
+
+
+__all__ = ["PREFIX_BYTES", "write_frame"]
