@@ -14,8 +14,8 @@ from qnnbridge._daemon.connect import DAEMON, chosen_host
 from qnnbridge._node import NodeArg
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._recipe import SessionRecipe, model_parts
-from qnnbridge._run_options import RunOptions, coerce_session_options
-from qnnbridge._run_variants import check_call
+from qnnbridge._run_options import coerce_session_options
+from qnnbridge._run_variants import RunArguments, check_call
 from qnnbridge._session import CLOSE_TIMEOUT_S, BaseSession, with_providers
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.errors import as_onnxruntime
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from qnnbridge._buckets.session import BucketedSession
     from qnnbridge._buckets.variants import BucketStatus, Progress
     from qnnbridge._buckets.verifying import PaddingReport
-    from qnnbridge._fastpath.arrays import Out
     from qnnbridge._host import Host
     from qnnbridge._supervision.deadlines import OnDeadline
-    from qnnbridge._transport.host_process import FastCallFailed
 
 
 class InferenceSession(BaseSession):
@@ -132,43 +130,16 @@ class InferenceSession(BaseSession):
     # --- running ---
 
     def _run_slow_path(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: RunOptions | Any,
-        timeout: float | None,
-        retry: int | None,
-        on_deadline: OnDeadline,
-        borrow: bool,
-        out: Out | None,
-        failed: FastCallFailed | None,
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments
     ) -> list[Any]:
         run = super()._run_slow_path if self._bucketed is None else self._bucketed.run
-        return run(output_names, input_feed, run_options, timeout, retry, on_deadline, borrow, out, failed)
+        return run(output_names, input_feed, how)
 
-    def run_values(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: RunOptions | Any = None,
-        *,
-        timeout: float | None = None,
-        retry: int | None = None,
-        on_deadline: OnDeadline = "raise",
-        _failed: FastCallFailed | None = None,
+    def _run_values(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments
     ) -> list[Any]:
-        """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
-        if self._bucketed is not None:
-            return self._bucketed.run_values(output_names, input_feed, run_options, timeout, retry, on_deadline)
-        return super().run_values(
-            output_names,
-            input_feed,
-            run_options,
-            timeout=timeout,
-            retry=retry,
-            on_deadline=on_deadline,
-            _failed=_failed,
-        )
+        run = super()._run_values if self._bucketed is None else self._bucketed.run_values
+        return run(output_names, input_feed, how)
 
     # --- buckets ---
 

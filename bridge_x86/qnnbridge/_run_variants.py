@@ -6,6 +6,7 @@ thread.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from qnnbridge_protocol.model_records import CacheStatus
 from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
+    from qnnbridge._fastpath.arrays import Out
     from qnnbridge._feeds import FeedChecker
     from qnnbridge._host import Host
     from qnnbridge._io_binding import IOBinding
@@ -27,6 +29,24 @@ if TYPE_CHECKING:
     from qnnbridge._run_options import RunOptions
     from qnnbridge._session_options import SessionOptions
     from qnnbridge._supervision.deadlines import OnDeadline
+    from qnnbridge._transport.host_process import FastCallFailed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunArguments:
+    """The arguments of `run` beside names and feeds. failed: the try on the fast path that came before."""
+
+    run_options: RunOptions | Any
+    timeout: float | None
+    retry: int | None
+    on_deadline: OnDeadline
+    borrow: bool = False
+    out: Out | None = None
+    failed: FastCallFailed | None = None
+
+    def check(self) -> None:
+        """Raises `OptionError`."""
+        check_call(self.timeout, self.retry, self.on_deadline)
 
 
 _log = logging.getLogger("qnnbridge.session")

@@ -20,7 +20,7 @@ from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_pr
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._remote_session import RemoteSession
 from qnnbridge._run_options import RunOptions, coerce_run_options
-from qnnbridge._run_variants import RunVariants, check_call, read_only
+from qnnbridge._run_variants import RunArguments, RunVariants, check_call, read_only
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.deadlines import OnDeadline
 from qnnbridge._transport.host_process import FastCallFailed
@@ -140,45 +140,27 @@ class BaseSession(RunVariants):
                 failed = failure.alone()
             except BridgeError as error:
                 raise as_onnxruntime(error) from None
-        return self._run_slow_path(
-            output_names, input_feed, run_options, timeout, retry, on_deadline, borrow, out, failed
-        )
+        how = RunArguments(run_options, timeout, retry, on_deadline, borrow, out, failed)
+        return self._run_slow_path(output_names, input_feed, how)
 
     def _run_slow_path(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: RunOptions | Any,
-        timeout: float | None,
-        retry: int | None,
-        on_deadline: OnDeadline,
-        borrow: bool,
-        out: Out | None,
-        failed: FastCallFailed | None,
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments
     ) -> list[Any]:
         from qnnbridge._fastpath.arrays import check_out
         from qnnbridge._fastpath.runner import deliver
         from qnnbridge._ort_value import to_application
 
         try:
-            arrays = None if out is None else check_out(out, tuple(output_names or self._output_names))
-            values = self.run_values(
-                output_names,
-                input_feed,
-                run_options,
-                timeout=timeout,
-                retry=retry,
-                on_deadline=on_deadline,
-                _failed=failed,
-            )
-            if run_options is None:
+            arrays = None if how.out is None else check_out(how.out, tuple(output_names or self._output_names))
+            values = self._run_values(output_names, input_feed, how)
+            if how.run_options is None:
                 self._known.learn(output_names, input_feed, values)
             results = [to_application(value) for value in values]
             if arrays is not None:
                 return deliver(results, arrays)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-        return read_only(results) if borrow else results
+        return read_only(results) if how.borrow else results
 
     def empty_input(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
         """An array for an input, without content, that the host reads where it is: fill it, and feed it to `run`.
@@ -217,23 +199,28 @@ class BaseSession(RunVariants):
         timeout: float | None = None,
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
-        _failed: FastCallFailed | None = None,
     ) -> list[Any]:
         """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
+        how = RunArguments(run_options, timeout, retry, on_deadline)
+        return self._run_values(output_names, input_feed, how)
+
+    def _run_values(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments
+    ) -> list[Any]:
         try:
-            check_call(timeout, retry, on_deadline)
+            how.check()
             feeds = self._checker.check(input_feed)
             names = check_outputs(output_names, self._output_names)
-            spec, options = self._run_spec(run_options)
+            spec, options = self._run_spec(how.run_options)
             return self._remote.run(
                 names,
                 feeds,
                 spec,
-                timeout_s=self._timeout if timeout is None else timeout,
-                retry=self._remote.retry if retry is None else retry,
-                on_deadline=on_deadline,
+                timeout_s=self._timeout if how.timeout is None else how.timeout,
+                retry=self._remote.retry if how.retry is None else how.retry,
+                on_deadline=how.on_deadline,
                 stop=options,
-                failed=_failed,
+                failed=how.failed,
             )
         except BridgeError as error:
             raise as_onnxruntime(error) from None

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from qnnbridge_daemon.options import Limits
+from qnnbridge_daemon.options import ClientLimits
 from qnnbridge_protocol.errors import Busy
 
 # Upper ends of the buckets, from 50 us to 210 s: a percentile is never off by more than a fifth.
@@ -118,7 +118,7 @@ class Meter:
         self._newest = max(self._newest, now)
 
 
-# How to raise a limit, by its name in `Limits`.
+# How to raise a limit, by its name in `ClientLimits`.
 HIGHER = {
     "sessions": "`qnnbridge host start --max-sessions N`",
     "queued": "`qnnbridge host start --max-queued N`",
@@ -127,7 +127,7 @@ HIGHER = {
 
 
 def busy(limit: str, value: int, what: str, instead: str) -> Busy:
-    """`limit` is the name in `Limits`."""
+    """`limit` is the name in `ClientLimits`."""
     return Busy(
         f"The daemon takes no more from this application: {what} (limit {limit}: {value}).",
         cause="The daemon is shared with other applications, so each has limits.",
@@ -139,7 +139,7 @@ def busy(limit: str, value: int, what: str, instead: str) -> Busy:
 class Account:
     """Of one client. What was taken is given back by whoever took it, once."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits
         self.meter = Meter()
         self._lock = threading.Lock()

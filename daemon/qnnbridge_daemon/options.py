@@ -37,7 +37,7 @@ class Options:
 
 def parse_options(argv: Sequence[str] | None) -> Options:
     """Ends the program with a word for options that are not known."""
-    defaults, limits = BrokerSettings(), Limits()
+    defaults, limits = BrokerSettings(), ClientLimits()
     parser = argparse.ArgumentParser(
         prog="qnnbridge_daemon", description="One NPU host that several applications share."
     )
@@ -67,7 +67,7 @@ def parse_options(argv: Sequence[str] | None) -> Options:
             defaults,
             slots=given.slots,
             idle_unload_s=given.idle_unload,
-            limits=Limits(given.max_sessions, given.max_queued, given.max_bytes),
+            limits=ClientLimits(given.max_sessions, given.max_queued, given.max_bytes),
         ),
         detached=given.detached,
         foreground=given.foreground,
@@ -90,7 +90,7 @@ def _count(text: str) -> int:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Limits:
+class ClientLimits:
     """Of one client. Whoever wants more is answered with `Busy`.
 
     sessions: open at a time. queued: calls that wait for their turn. bytes: tensors of calls under way, and memory
@@ -114,7 +114,7 @@ class BrokerSettings:
     """
 
     slots: int = 4
-    limits: Limits = dataclasses.field(default_factory=Limits)
+    limits: ClientLimits = dataclasses.field(default_factory=ClientLimits)
     idle_unload_s: float = 600.0
     keep_unused_s: float = 60.0
     keep_unused: int = 4

@@ -14,7 +14,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge_daemon.options import BrokerSettings, Limits
+from qnnbridge_daemon.options import BrokerSettings, ClientLimits
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.errors import from_wire
 from qnnbridge_protocol.frames import Frame, Kind
@@ -89,7 +89,7 @@ def mappings() -> int:
 
 @pytest.fixture
 def settings() -> BrokerSettings:
-    return BrokerSettings(limits=Limits(sessions=2, queued=1, bytes=64 * MIB), slots=1, stall_s=3600)
+    return BrokerSettings(limits=ClientLimits(sessions=2, queued=1, bytes=64 * MIB), slots=1, stall_s=3600)
 
 
 @pytest.fixture

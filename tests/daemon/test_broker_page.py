@@ -12,7 +12,7 @@ import pytest
 import qnnbridge
 from qnnbridge_daemon import accounts, clients, handlers
 from qnnbridge_daemon.handlers import BrokerHandlers
-from qnnbridge_daemon.options import Limits
+from qnnbridge_daemon.options import ClientLimits
 from tests.daemon.brokers import Lab
 from tests.fakes.hosts import script
 from tests.unit.test_protocol_page import OPERATIONS, bare, fields_read, keys_answered, rows, section
@@ -58,7 +58,7 @@ def test_the_reply_to_a_creation_says_what_the_page_says() -> None:
 def test_numbers_and_limits_are_those_of_the_code() -> None:
     assert f"After GOODBYE it answers for {clients.DRAIN_TIMEOUT_S:g} seconds at most" in TEXT
     assert f"under it; {handlers.DEFAULT_RETRY} if missing" in TEXT
-    names = [field.name for field in dataclasses.fields(Limits)]
+    names = [field.name for field in dataclasses.fields(ClientLimits)]
     assert f"`limit` ({', '.join(f'`{name}`' for name in names)})" in TEXT
     assert list(accounts.HIGHER) == names
 

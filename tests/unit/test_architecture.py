@@ -61,25 +61,6 @@ MIMICRY = "qnnbridge.ort"
 # The session for asyncio has the name of the session.
 NAMES_TWICE = {"InferenceSession"}
 
-# What does not hold yet. Entries are removed, never added; a list that is empty goes.
-CIRCLES_LEFT: tuple[set[str], ...] = ()
-CLASS_NAMES_LEFT = {
-    "BadEntry",
-    "FileRecord",
-    "FreeAxis",
-    "Kind",
-    "Limits",
-    "Made",
-    "OnCpu",
-    "Request",
-    "Target",
-}
-FORWARDING_LEFT = {
-    "qnnbridge._preload",
-    "qnnbridge_daemon._platform.listener",
-    "qnnbridge_daemon._platform.passing",
-}
-
 
 def name_of(path: Path, root: Path) -> str:
     return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
@@ -183,10 +164,7 @@ def circles() -> Iterator[list[str]]:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    found = [
-        group for group in circles() if not any(all(within(m, *known) for m in group) for known in CIRCLES_LEFT)
-    ]
-    assert found == []
+    assert list(circles()) == []
 
 
 # --- files -----------------------------------------------------------------------------------------------
@@ -220,7 +198,7 @@ def test_no_module_only_forwards_names_of_others() -> None:
         for module, path in MODULES.items()
         if path.name != "__init__.py" and not within(module, f"{MIMICRY}.capi") and forwards(tree(module).body)
     }
-    assert found - FORWARDING_LEFT - PUBLIC_MODULES == set()
+    assert found - PUBLIC_MODULES == set()
 
 
 # --- names -----------------------------------------------------------------------------------------------
@@ -235,7 +213,7 @@ def test_a_class_name_has_one_meaning() -> None:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     homes.setdefault(node.name, []).append(module)
     several = {name: sorted(modules) for name, modules in homes.items() if len(modules) > 1}
-    assert {name: modules for name, modules in several.items() if name not in CLASS_NAMES_LEFT | NAMES_TWICE} == {}
+    assert {name: modules for name, modules in several.items() if name not in NAMES_TWICE} == {}
 
 
 # --- what is public --------------------------------------------------------------------------------------

@@ -43,15 +43,14 @@ from qnnbridge._buckets.plan import (
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, warm
 from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, check_cut, find_shapes, verify_padding, zeros
 from qnnbridge._create import identify
-from qnnbridge._fastpath.arrays import Out, check_out
+from qnnbridge._fastpath.arrays import check_out
 from qnnbridge._fastpath.runner import deliver
 from qnnbridge._feeds import FeedChecker
 from qnnbridge._providers import QNN
-from qnnbridge._run_variants import check_call, read_only
+from qnnbridge._run_variants import RunArguments, read_only
 from qnnbridge._session import BaseSession, CpuFallbackWarning, check_outputs
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.deadlines import deadline_after
-from qnnbridge._transport.host_process import FastCallFailed
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_protocol.specs import Placement
@@ -59,7 +58,6 @@ from qnnbridge_protocol.specs import Placement
 if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._recipe import SessionRecipe
-    from qnnbridge._run_options import RunOptions
     from qnnbridge._supervision.deadlines import OnDeadline
     from qnnbridge_protocol.model_records import ModelDescription
 
@@ -173,56 +171,35 @@ class BucketedSession:
     # --- running ---
 
     def run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: RunOptions | Any,
-        timeout: float | None,
-        retry: int | None,
-        on_deadline: OnDeadline,
-        borrow: bool,
-        out: Out | None,
-        failed: FastCallFailed | None = None,
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments
     ) -> list[Any]:
         """As `InferenceSession.run`. The first call of a size that is not made yet waits for its compilation."""
         try:
-            arrays = None if out is None else check_out(out, tuple(output_names or self.output_names))
-            results = self._run(output_names, input_feed, run_options, timeout, retry, on_deadline, wire=False)
+            arrays = None if how.out is None else check_out(how.out, tuple(output_names or self.output_names))
+            results = self._run(output_names, input_feed, how, wire=False)
             if arrays is not None:
                 return deliver(results, arrays)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-        return read_only(results) if borrow else results
+        return read_only(results) if how.borrow else results
 
     def run_values(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: RunOptions | Any,
-        timeout: float | None,
-        retry: int | None,
-        on_deadline: OnDeadline,
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments
     ) -> list[Any]:
         """As `InferenceSession.run_values`."""
-        return self._run(output_names, input_feed, run_options, timeout, retry, on_deadline, wire=True)
+        return self._run(output_names, input_feed, how, wire=True)
 
     def _run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: Any,
-        timeout: float | None,
-        retry: int | None,
-        on_deadline: OnDeadline,
-        wire: bool,
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments, wire: bool
     ) -> list[Any]:
         try:
-            check_call(timeout, retry, on_deadline)
+            how.check()
             feeds = {name: value for name, value, _ in self.checker.check(input_feed)}
             names = check_outputs(output_names, self.output_names) or self.output_names
-            deadline = deadline_after(self._timeout if timeout is None else timeout)
+            deadline = deadline_after(self._timeout if how.timeout is None else how.timeout)
             self._count("calls")
-            return self._answer(_Call(names, run_options, deadline, retry, on_deadline, wire), feeds)
+            call = _Call(names, how.run_options, deadline, how.retry, how.on_deadline, wire)
+            return self._answer(call, feeds)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qnnbridge_tools import reporting
-
-
-class OnCpu(str, enum.Enum):
-    ERROR = "error"
-    CPU = "cpu"
+from qnnbridge_tools.options import OnCpu
 
 
 def compile_models(
@@ -73,10 +68,10 @@ def compile_models(
     """Compile models for the NPU (EPContext), so that their sessions open in a fraction of the time."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments
-        from qnnbridge_tools.compile.compiling import Request, perform
+        from qnnbridge_tools.compile.compiling import CompileRequest, perform
 
         failed = perform(
-            Request(
+            CompileRequest(
                 models=tuple(models),
                 output=target,
                 embed=embed,

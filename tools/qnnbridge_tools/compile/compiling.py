@@ -22,7 +22,7 @@ MOST_JOBS = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Request:
+class CompileRequest:
     """The command line, read."""
 
     models: tuple[Path, ...]
@@ -42,7 +42,7 @@ class Request:
     host_python: str | None
 
 
-def perform(request: Request, *, as_json: bool) -> bool:
+def perform(request: CompileRequest, *, as_json: bool) -> bool:
     """Does it and prints what came of it. Whether something failed that did not end all of it."""
     options = _options(request)
     _refuse_early(request, options)
@@ -55,7 +55,7 @@ def perform(request: Request, *, as_json: bool) -> bool:
     return _matrix(request, options, as_json)
 
 
-def _refuse_early(request: Request, options: dict[str, Any]) -> None:
+def _refuse_early(request: CompileRequest, options: dict[str, Any]) -> None:
     """What can be said without a host: models that are compiled already, and outputs that cannot be."""
     from qnnbridge_host.model.refusals import refuse_compiled
     from qnnbridge_tools.compile.matrix import plan
@@ -67,7 +67,7 @@ def _refuse_early(request: Request, options: dict[str, Any]) -> None:
         plan(request.models, request.soc_models, request.output, **without_host)
 
 
-def _single(request: Request, options: dict[str, Any], as_json: bool) -> None:
+def _single(request: CompileRequest, options: dict[str, Any], as_json: bool) -> None:
     import qnnbridge
 
     with ShownStages(request.models[0].name) as stages:
@@ -87,7 +87,7 @@ def _single(request: Request, options: dict[str, Any], as_json: bool) -> None:
         report.print_result(result)
 
 
-def _bundle(request: Request, options: dict[str, Any], as_json: bool) -> None:
+def _bundle(request: CompileRequest, options: dict[str, Any], as_json: bool) -> None:
     from qnnbridge_tools.compile.matrix import compile_bundle
 
     if request.scheduler is not None:
@@ -115,7 +115,7 @@ def _bundle(request: Request, options: dict[str, Any], as_json: bool) -> None:
             report.print_result(result)
 
 
-def _matrix(request: Request, options: dict[str, Any], as_json: bool) -> bool:
+def _matrix(request: CompileRequest, options: dict[str, Any], as_json: bool) -> bool:
     from qnnbridge_tools.compile.matrix import plan
 
     host = options.pop("host", None)
@@ -129,7 +129,7 @@ def _matrix(request: Request, options: dict[str, Any], as_json: bool) -> bool:
     return any(outcome.state == "failed" for outcome in outcomes)
 
 
-def _run(request: Request, cells: list[Cell], stages: ShownStages, host: Host | None) -> list[CellOutcome]:
+def _run(request: CompileRequest, cells: list[Cell], stages: ShownStages, host: Host | None) -> list[CellOutcome]:
     from qnnbridge_tools.compile.matrix import run_here
 
     def tell(outcome: CellOutcome) -> None:
@@ -150,7 +150,7 @@ def _run(request: Request, cells: list[Cell], stages: ShownStages, host: Host | 
         return run_on(executor, cells, python=request.host_python, **keywords)
 
 
-def _options(request: Request) -> dict[str, Any]:
+def _options(request: CompileRequest) -> dict[str, Any]:
     """What every way of compiling takes."""
     if request.dimensions.by_axis:
         raise OptionError(
@@ -172,7 +172,7 @@ def _options(request: Request) -> dict[str, Any]:
     return options
 
 
-def _refuse_unknown_dimensions(request: Request) -> None:
+def _refuse_unknown_dimensions(request: CompileRequest) -> None:
     if not request.dimensions.by_name:
         return
     from qnnbridge_host.model.scan import scan_model
