@@ -89,8 +89,6 @@ STAGING_BYTES = 16 * 1024
 # A buffer from this size on gets memory of its own; smaller neighbours share a block.
 OWN_ARRAY_BYTES = 64 * 1024
 
-TYPE_CHECKING = False
-
 
 def _empty(size: int) -> Array:
     # Imported with the first tensor: HELLO is answered before numpy's 40 ms.
