@@ -106,7 +106,7 @@ class ModelService:
 
     def create(self, request: Request, enter: Enter) -> Answer:
         """Resolve the model, ask the cache, compile if need be, make the session."""
-        from qnnbridge_host.model.checks import before_session, with_context_folder
+        from qnnbridge_host.model.checks import before_session, path_for_qnn, with_context_folder
         from qnnbridge_protocol.model_records import EntryFault, Notice
         from qnnbridge_protocol.specs import SessionSpec
 
@@ -137,7 +137,7 @@ class ModelService:
         if data is not None and source.files and EXTERNAL_DATA_FOLDER not in entries:
             # The host's own current folder is another one, if several applications share it.
             entries[EXTERNAL_DATA_FOLDER] = os.path.abspath(folder)
-        spec = dataclasses.replace(spec, config_entries=entries)
+        spec = dataclasses.replace(spec, config_entries=entries, model_path=path_for_qnn(source))
         stop.check()
         creation = _Creation(request, enter, stop, spec, source, initializers, dynamic, seed, deadline, budget_s)
         made = self._make(creation, settings, quarantined, faults)

@@ -11,7 +11,7 @@ GIVEN = [True, True]
 REFUSED = [GIVEN, "InvalidArgument", True]
 
 EXPECTED: dict[str, Any] = {
-    "line_that_is_refused": {
+    "channel_that_is_refused": {
         "no such memory": REFUSED,
         "no proper number": [GIVEN, "ProtocolDesync", True],
         "one end only": REFUSED,
@@ -29,7 +29,7 @@ EXPECTED: dict[str, Any] = {
     "memory_of_a_client_is_passed_on": {
         "results": True,
         "results of the next host": True,
-        "by lines": [True, True, 2],
+        "by channels": [True, True, 2],
         "memory of the daemon": False,
         "kept": True,
     },

@@ -20,7 +20,7 @@ import numpy as np
 import qnnbridge
 from qnnbridge_host.cache.eviction import evict, shrink
 from qnnbridge_host.cache.store import Store
-from qnnbridge_protocol.cache_settings import cache_settings
+from qnnbridge_protocol.cache_settings import cache_dir
 
 BLOB = "model_ctx_qnn.bin"
 
@@ -29,7 +29,7 @@ def main() -> None:
     model, inputs, own, own_inputs, os.environ["QNNBRIDGE_CACHE_DIR"] = sys.argv[1:]
     os.environ["QNNBRIDGE_CACHE"] = "1"
     feeds, own_feeds = arrays(inputs), arrays(own_inputs)
-    store = Store(cache_settings().folder)
+    store = Store(cache_dir())
     report: dict[str, Any] = {}
 
     def result(session: qnnbridge.InferenceSession, feeds: dict[str, Any] = feeds) -> str:
