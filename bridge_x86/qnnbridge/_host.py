@@ -56,7 +56,7 @@ class CacheCounters:
 class HostStats:
     """What has happened so far.
 
-    generation: how often the host was started. crashes: deaths that nobody asked for. retried_calls: calls that
+    generation: how often the host was started. crashes: unplanned deaths. retried_calls: calls that
     were repeated in the next generation. cpu_fallbacks: sessions that asked for QNN and run on the CPU, as their
     ``fallback`` allows. last_crash: text of the last crash. shared_calls, inline_calls: repeated calls that went
     the fast path, with their tensors in shared memory or in the pipes (all others go by the connection). channels:
@@ -283,7 +283,7 @@ class Host:
 
     @property
     def own_arrays(self) -> SharedArrays | None:
-        """`arrays`, if anybody has ever asked for it."""
+        """`arrays`, if it was ever used."""
         return self._arrays
 
     @property

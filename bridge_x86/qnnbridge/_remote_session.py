@@ -136,7 +136,7 @@ class RemoteSession(ReplayingSession):
     def unload(self) -> None:
         """Release it in the host and keep what it is made from: the next call makes it again.
 
-        For one that nobody calls at the moment, and that has no state of its own there.
+        For one without a running call and without state of its own there.
         """
         with self._lock:
             process, number = self.host.supervisor.running, self.session_id
@@ -169,7 +169,7 @@ class RemoteSession(ReplayingSession):
         if self._closed:
             return
         self.live = self.fast_call = None
-        self._closed = True  # whoever is making it this moment looks at that, and releases what it made
+        self._closed = True  # a thread that is making it checks this and releases the result
         process = self.host.supervisor.running
         if process is not None and process.generation == self._generation:
             try:

@@ -255,7 +255,7 @@ class BaseSession(RunVariants):
         """Nothing to do: ONNX Runtime's retry on the CPU is always off."""
 
     def enable_fallback(self) -> None:
-        """Refused: a fallback that nobody sees is what this project exists to prevent."""
+        """Refused: this project exists to prevent a silent fallback."""
         warnings.warn(
             "enable_fallback() does nothing: give fallback='cpu' to InferenceSession, and look at placement.",
             CpuFallbackWarning,

@@ -137,7 +137,7 @@ def busy(limit: str, value: int, what: str, instead: str) -> Busy:
 
 
 class Account:
-    """Of one client. What was taken is given back by whoever took it, once."""
+    """Of one client. The taker gives it back, once."""
 
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits

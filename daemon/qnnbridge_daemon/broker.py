@@ -55,7 +55,7 @@ _log = logging.getLogger("qnnbridge.daemon")
 
 
 class Broker:
-    """See the module. Does not own the host: whoever made it closes it, after `stop`."""
+    """See the module. Does not own the host: its maker closes it, after `stop`."""
 
     def __init__(self, host: Host, settings: BrokerSettings | None = None) -> None:
         self.host = host
@@ -67,7 +67,7 @@ class Broker:
         self.meter = Meter()
         self.started = time.monotonic()
         self.stop_requested = threading.Event()
-        """A client has asked for the end of the daemon; whoever runs it waits for this, and calls `stop`."""
+        """A client has asked for the end of the daemon; its main thread waits for this, and calls `stop`."""
         self.drain_s = DRAIN_S
         self.clients_served = 0
         self._numbers = itertools.count(1)
@@ -118,7 +118,7 @@ class Broker:
 
     @property
     def idle_for_s(self) -> float:
-        """For how long nobody has been connected; 0 if somebody is."""
+        """Time without a connected client; 0 if one is connected."""
         with self._lock:
             return 0.0 if self._clients else time.monotonic() - self._last_busy
 

@@ -79,7 +79,7 @@ class ClientSession:
             self._account.give_back_with(value, size)
 
     def go_private(self, make: Callable[[], Any]) -> None:
-        """It gets a state of its own: from now on it is nobody else's."""
+        """It gets a state of its own: from now on it is not shared."""
         with self._changing:
             with self._lock:
                 before = self.model
@@ -173,7 +173,7 @@ class _ChannelWatch:
         self._remove: Callable[[], None] | None = None
 
     def __call__(self, process: HostProcess, channel: FastChannel) -> None:
-        target = channel.next_call_id  # by then the channel may carry the call of somebody else
+        target = channel.next_call_id  # by then the channel may carry another call
 
         def ask(_terminate: bool) -> None:
             try:  # it may be there before its call: the host knows of it then

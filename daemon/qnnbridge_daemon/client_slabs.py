@@ -5,8 +5,8 @@ the other without a copy here. To the daemon's own fast channels it looks like a
 (`qnnbridge._fastpath.arrays`). Where that cannot be had (no descriptor or handle left, an NPU host that does not
 map it), what lies in it is copied.
 
-Any thread. What is mapped or made counts until nothing refers to it any more, whoever still does; finalizers only
-leave a note, and somebody works through the notes later.
+Any thread. What is mapped or made counts until nothing refers to it any more; finalizers only
+leave a note, and a later call works through the notes.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ClientSlab(AttachedSlab):
 
 
 class GoneSlabs:
-    """What clients had passed on and nobody refers to any more. One for all clients: it outlives them."""
+    """Memory that clients had shared and that is not referenced any more. One for all clients: it outlives them."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

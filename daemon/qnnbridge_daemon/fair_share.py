@@ -3,10 +3,10 @@
 A few calls are in the host at a time (`slots`), enough that the NPU is never idle between two; all others wait
 here, where they can still be put into a fair order and withdrawn. Clients take turns. A client that sends with
 many threads must not crowd out one with a single thread, which between two calls is nowhere to be seen for a
-moment: so as long as others are active, or were a moment ago, nobody gets more of the slots than they ask for
+moment: so as long as others are active, or were a moment ago, no client gets more of the slots than the others ask for
 themselves, or than its share.
 
-Any thread. A caller that finds a free slot takes it without waking anybody up.
+Any thread. A caller that finds a free slot takes it without waking a thread.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class FairShare:
     def _enter(self, queue: Queue) -> _Waiter | None:
         """``None`` if it may go at once. Raises `Busy`, and `Cancelled` for one that has left."""
         with self._lock:
-            if queue not in self._queues:  # nobody would ever give it a turn
+            if queue not in self._queues:  # it would never get a turn
                 raise Cancelled("The client is gone.")
             now = self._clock()
             free = not self.closed and not queue.waiting and self.running < self.slots

@@ -1,6 +1,6 @@
 """The daemon's door: lets in who proves to be this user, and hands out the two streams of a connection.
 
-Always holds: accepting never waits for anybody; a visitor has five seconds; at most 64 visitors are unproven at a
+Always holds: accepting never waits for a client; a visitor has five seconds; at most 64 visitors are unproven at a
 time, and the oldest goes when another one comes. So no number of silent or half-open visitors keeps a good one out:
 its own dialogue takes milliseconds.
 
@@ -63,7 +63,7 @@ class Listener:
         return self._refused
 
     def close(self) -> None:
-        """Nobody comes in any more; who is in a dialogue is sent away. Connections go on. Idempotent."""
+        """No client is accepted any more; dialogues are broken off. Connections go on. Idempotent."""
         self._leaving = True
         self._gate.close()
         self._thread.join(DIALOGUE_TIMEOUT_S)

@@ -62,7 +62,7 @@ def open_log(*, foreground: bool) -> Path:
 
 
 def leave_stderr(log: Path) -> None:
-    """Whoever started the daemon has heard enough: its pipe is given up for a file beside the log."""
+    """The starting process needs no more: its pipe is given up for a file beside the log."""
     fd = os.open(stderr_file(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     sys.stderr.flush()
     os.dup2(fd, 2)

@@ -1,7 +1,7 @@
 """Runs a daemon: takes the lock, opens the log and the door, says where it is, waits, and leaves in good order.
 
 Always holds: who has the lock is the only daemon of its folder, however many were started; what is written there is
-written by its holder; a daemon that nobody can find any more leaves. The main thread does nothing but wait.
+written by its holder; a daemon that cannot be found any more ends. The main thread does nothing but wait.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         _say(f"{error}")
     except OSError as error:
         _say(f"The daemon cannot run: {error}")
-    except Exception:  # noqa: BLE001 - whoever waits for the daemon is to hear of it
+    except Exception:  # noqa: BLE001 - reported to the starting process
         _say(traceback.format_exc())
     finally:
         logging.shutdown()
         _flush()
-        # Threads that serve clients may be anywhere; nobody waits for them.
+        # Threads that serve clients may be anywhere; they are not waited for.
         os._exit(code)
 
 
@@ -149,7 +149,7 @@ class Daemon:
         _log.info("qnnbridge %s daemon, process %d, at %s", __version__, os.getpid(), found.endpoint)
 
     def wait(self) -> None:
-        """Until somebody asks for the end, nobody has used it for long enough, or nobody can find it."""
+        """Until a request to end, a long enough idle time, or the loss of its files."""
         idle_exit_s = self._options.idle_exit_s
         while not self._broker.stop_requested.wait(_LOOK_INTERVAL_S):
             if idle_exit_s is not None and self._broker.idle_for_s >= idle_exit_s:
@@ -183,14 +183,14 @@ class Daemon:
         try:
             found = look_at_discovery(self._folder)
         except BridgeError:
-            return True  # others may read it now: clients refuse it in words, and stopping it would help nobody
+            return True  # others may read it now: clients refuse it in words, and stopping it would not help
         except OSError:
             return True  # no descriptor left, say: that passes
         return self._lock.is_ours and found is not None and found.instance == self._discovery.instance
 
 
 def _wait_for_turn(lock: FolderLock, options: Options) -> bool:
-    """Until the lock is ours; False if that takes too long, or whoever has started us is gone."""
+    """Until the lock is ours; False if that takes too long, or the starting process is gone."""
     now = tell_at = time.monotonic()
     end = now + (_FOREGROUND_PATIENCE_S if options.foreground else options.take_over_s)
     while now < end:
@@ -217,7 +217,7 @@ def _say_running(folder: Path, options: Options) -> int:
 
 
 def _tell_starter(line: str) -> bool:
-    """In one piece: whoever reads it goes away at once. False if it did not wait for us."""
+    """In one piece: the reader leaves at once. False if it did not wait for us."""
     try:
         os.write(2, f"{line}\n".encode())
     except OSError:
@@ -226,7 +226,7 @@ def _tell_starter(line: str) -> bool:
 
 
 def _say(text: str) -> None:
-    """To the log if there is one yet, and to whoever has started us."""
+    """To the log if there is one yet, and to the process that started us."""
     handlers = logging.getLogger().handlers
     if handlers:
         _log.error("%s", text)
@@ -235,7 +235,7 @@ def _say(text: str) -> None:
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):
-        pass  # nobody is there to read it
+        pass  # there is no reader
 
 
 def _flush() -> None:
@@ -243,7 +243,7 @@ def _flush() -> None:
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
-            pass  # nobody is there to read it
+            pass  # there is no reader
 
 
 LOCK_NAME: Final = "daemon.lock"

@@ -46,7 +46,7 @@ def parse_options(argv: Sequence[str] | None) -> Options:
         "--idle-exit", type=_seconds, metavar="SECONDS", help="end when unused so long; default never"
     )
     parser.add_argument("--idle-unload", type=_seconds, metavar="SECONDS", default=defaults.idle_unload_s,
-                        help="unload models that nobody has called for so long; 0 never")  # fmt: skip
+                        help="unload models without a call for so long; 0 never")  # fmt: skip
     parser.add_argument("--slots", type=_count, default=defaults.slots, help="calls in the NPU host at a time")
     parser.add_argument("--max-sessions", type=_count, default=limits.sessions, help="of one client")
     parser.add_argument("--max-queued", type=_count, default=limits.queued, help="waiting calls of one client")
@@ -91,7 +91,7 @@ def _count(text: str) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Of one client. Whoever wants more is answered with `Busy`.
+    """Of one client. A request for more is answered with `Busy`.
 
     sessions: open at a time. queued: calls that wait for their turn. bytes: tensors of calls under way, and memory
     that is shared with the daemon.
@@ -106,7 +106,7 @@ class ClientLimits:
 class BrokerSettings:
     """slots: calls of all clients that are in the NPU host at a time.
 
-    idle_unload_s: a model that nobody has called for this long is unloaded, and loaded again by its next call; 0
+    idle_unload_s: a model without a call for this long is unloaded, and loaded again by its next call; 0
     never unloads. keep_unused_s: how long a model that no client has open any more stays loaded for the next one;
     keep_unused: how many of those. stall_s: a client that takes nothing of what it has asked for in this time is
     dropped. greeting_s: so is one that was let in and does not greet in that time. endpoint, log_file, instance,

@@ -1,8 +1,8 @@
 """Sessions in the NPU host that several clients share.
 
 Clients that open the same model with the same options get the same session. It is counted who has it open; one
-that nobody has open any more stays loaded for a moment, because the next run of the same program is a new client.
-One that nobody calls is unloaded after a while and comes back with its next call, made again from the same files:
+that no client has open stays loaded for a moment, because the next run of the same program is a new client.
+One without calls is unloaded after a while and comes back with its next call, made again from the same files:
 it is answered with `ModelChanged` if those have changed.
 
 What has a state of its own (a profile, dynamic options, files that it writes) is never shared and never unloaded.
@@ -105,7 +105,7 @@ class SharedModel:
                 remote.close()
 
     def unload_if_idle(self, idle_s: float) -> bool:
-        """Release it in the NPU host if nobody has called it for so long. Whether it was."""
+        """Release it in the NPU host after so long without a call. Whether it was released."""
         with self._lock:
             if self.remote is None or self._calls or not (self.shared and self.loaded) or self._retired:
                 return False
@@ -116,7 +116,7 @@ class SharedModel:
             return True
 
     def retire(self) -> None:
-        """Nobody will call it any more: release it when the calls under way have come to their end."""
+        """It will not be called again: release it when the calls under way have come to their end."""
         with self._lock:
             if self._retired:
                 return
@@ -236,7 +236,7 @@ class SharedSessions:
             model.retire()
 
     def tidy(self) -> float | None:
-        """Retire what nobody has open for too long, or is too much. Seconds until there is more to do."""
+        """Retire sessions that were not open for too long, or are too many. Seconds until there is more to do."""
         now = time.monotonic()
         with self._lock:
             unused = [model for model in self._by_key.values() if not model.owners and model.remote is not None]
@@ -251,7 +251,7 @@ class SharedSessions:
         return min((model.last_used + self._keep_unused_s - now for model in left), default=None)
 
     def unload_idle(self, idle_s: float) -> int:
-        """Unload what nobody has called for so long. How many."""
+        """Unload sessions without a call for so long. Returns how many."""
         count = sum(model.unload_if_idle(idle_s) for model in self.models())
         with self._lock:
             self.unloads += count

@@ -1,7 +1,7 @@
 """The two pipes to one client, as a process that serves several has to treat them.
 
 A client may stop reading with a gigabyte to come, or stop writing in the middle of a frame: that holds up its own
-threads and nobody else, and can be ended from outside at any time (`end`). Any thread; one reads and one writes
+threads alone, and can be ended from outside at any time (`end`). Any thread; one reads and one writes
 at a time (the server's locks). The descriptors are closed when the last thread is out of them.
 """
 
@@ -82,7 +82,7 @@ class ClientStreams:
             self._exit()
 
     def end(self) -> None:
-        """Whoever reads or writes comes back with an `OSError`, soon. Idempotent."""
+        """Readers and writers get an `OSError`, soon. Idempotent."""
         with self._lock:
             if self.ended:
                 return
@@ -141,7 +141,7 @@ if sys.platform == "win32":
             threading.Thread(target=self._strike_on, name="qnnbridge interrupt", daemon=True).start()
 
         def close(self) -> None:
-            with self._lock:  # behind this the number may be that of somebody else's pipe
+            with self._lock:  # behind this the number may be that of another pipe
                 self._closed = True
 
         def _strike_on(self) -> None:

@@ -126,7 +126,7 @@ class Connection:
         return True
 
     def _close_request(self, frame: Frame) -> bool:
-        """Whether somebody waits for this answer."""
+        """Whether a caller waits for this answer."""
         asked = self._open.pop(frame.request_id, None)
         if asked is None:
             raise desync(f"{frame.kind.name} to request {frame.request_id}, which is not open")
@@ -167,7 +167,7 @@ class Connection:
         return request_id, chunks
 
     def give_up(self, request_id: int) -> None:
-        """Client: nobody waits for this answer any more."""
+        """Client: the caller has given up this answer."""
         if request_id in self._open:
             self._given_up.add(request_id)
 

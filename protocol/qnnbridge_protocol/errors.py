@@ -69,8 +69,8 @@ class BridgeError(Exception):
 
     code: ClassVar[str] = "bridge.Error"
     retry: Retry = "unsafe"
+    # The text is the message alone, see `speak_like_onnxruntime`.
     _brief: ClassVar[bool] = False
-    """The text is the message alone, see `speak_like_onnxruntime`."""
 
     def __init__(
         self,

@@ -16,8 +16,8 @@ from qnnbridge_protocol.values import equal_bits
 from tests.contract.small_models import CPU
 
 LOG_TIMEOUT_S = 10
+# Sets session options; gets the module (onnxruntime or qnnbridge) and its SessionOptions.
 Prepare = Callable[[Any, Any], None]
-"""Sets session options; gets the module (onnxruntime or qnnbridge) and its SessionOptions."""
 
 
 @contextlib.contextmanager

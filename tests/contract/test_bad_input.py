@@ -23,8 +23,8 @@ pytestmark = pytest.mark.simulator
 MODEL = MODELS / "q.onnx"
 MODEL_BYTES = MODEL.read_bytes()
 X = np.random.default_rng(3).random((1, 3, 64, 64), np.float32)
+# An error is for reading, not for scrolling.
 MAX_LINES = 8
-"""An error is for reading, not for scrolling."""
 
 
 class Refused(Protocol):

@@ -35,8 +35,8 @@ SOC = [(QNN, {"soc_model": SOC_MODEL})]
 TIMEOUT_S = 1.0
 GRACE_S = 1.0
 BUSY_S = 5.0
+# For a machine that is busy with other things.
 BUSY_TRIES = 5
-"""For a machine that is busy with other things."""
 
 
 @pytest.fixture(autouse=True)

@@ -41,8 +41,8 @@ WITHOUT_NUMPY: dict[str, Any] = {
     "FLOAT8E5M2": EVERY_BYTE,
     "FLOAT8E5M2FNUZ": EVERY_BYTE,
 }
+# Types below a byte: how many elements are in one.
 PER_BYTE = {"INT4": 2, "UINT4": 2, "INT2": 4, "UINT2": 4}
-"""Types below a byte: how many elements are in one."""
 
 
 @pytest.fixture(scope="module")

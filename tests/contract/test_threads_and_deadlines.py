@@ -24,13 +24,13 @@ pytestmark = pytest.mark.simulator
 
 THREADS = 8
 MIB = 1024 * 1024
+# How long after its deadline a call may return.
 GRACE_S = 1.0
-"""How long after its deadline a call may return."""
 
 BUSY_TRIES = 10
 
+# Turns of the loop that take minutes.
 MINUTES = np.array(10**9, np.int64)
-"""Turns of the loop that take minutes."""
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+# Added to the scores of masked tokens; what 16-bit floats can hold.
 MASKED = -10000.0
-"""Added to the scores of masked tokens; what 16-bit floats can hold."""
 
 
 @dataclasses.dataclass(frozen=True)

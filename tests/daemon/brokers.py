@@ -17,8 +17,8 @@ from qnnbridge._platform._fds import OwnedFds
 from qnnbridge_daemon.broker import Broker, ClientEnds
 from qnnbridge_daemon.options import BrokerSettings
 
+# Only a defect waits this long.
 GRACE_S = 20.0
-"""Only a defect waits this long."""
 
 
 def pipes() -> tuple[ClientEnds, int, int]:

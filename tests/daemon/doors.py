@@ -31,8 +31,8 @@ from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import DAEMON_FEATURE, Hello
 
+# Only a defect waits this long.
 GRACE_S = 30.0
-"""Only a defect waits this long."""
 
 MODEL = str(Path(__file__).parents[1] / "models" / "mul_1.onnx")
 CPU = ["CPUExecutionProvider"]

@@ -34,11 +34,11 @@ from tests.fakes.stopping import stop_other
 
 MODEL = Path(__file__).parents[1] / "models" / "sigmoid.onnx"
 COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
+# Only a defect waits this long.
 GRACE_S = 30.0
-"""Only a defect waits this long."""
 
+# Of a call that is to be under way while other things happen.
 CALL_S = 3.0
-"""Of a call that is to be under way while other things happen."""
 
 pytestmark = needs.posix
 

@@ -22,8 +22,8 @@ from tests.daemon.real_daemon import END_TIMEOUT_S, daemon_of_its_own, status
 
 pytest.importorskip("onnxruntime")
 
+# Of work for one core: long enough to be met in the middle, short enough to be done again.
 CALL_S = 1.0
-"""Of work for one core: long enough to be met in the middle, short enough to be done again."""
 
 FOR_EVER = 2**62
 DEADLINE_S = 60.0

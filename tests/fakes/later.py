@@ -16,8 +16,8 @@ from qnnbridge import errors
 from tests.fakes.hosts import script
 
 X = np.arange(4, dtype=np.float32)
+# Only a defect waits this long.
 GRACE_S = 20.0
-"""Only a defect waits this long."""
 
 
 def warm(session: qnnbridge.InferenceSession, x: np.ndarray = X) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 from tests.faultlab.leaks import Holdings, holdings
 
+# Threads that read a dead host's stderr end a moment after it.
 END_TIMEOUT_S = 20.0
-"""Threads that read a dead host's stderr end a moment after it."""
 
 
 def grown(before: Holdings, now: Holdings) -> dict[str, object]:

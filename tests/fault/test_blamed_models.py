@@ -20,8 +20,8 @@ from qnnbridge._supervision.quarantine import Quarantine
 
 X = np.arange(4, dtype=np.float32)
 WAIT_S = 60.0
+# What the README says of a model in quarantine.
 REFUSAL_S = 0.01
-"""What the README says of a model in quarantine."""
 
 
 @pytest.fixture

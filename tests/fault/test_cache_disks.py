@@ -184,6 +184,7 @@ ON_VOLUMES = """
         told["crashes"] = host.stats.crashes
     print(json.dumps(told))
 """
+# What the volume is -> what the cache does for a session.
 VOLUMES = {
     "full": "off",
     "full while compiling": "off",
@@ -191,7 +192,6 @@ VOLUMES = {
     "full, with the entry on it": "hit",
     "read-only, with the entry on it": "off",
 }
-"""What the volume is -> what the cache does for a session."""
 
 
 @pytest.fixture(scope="module")

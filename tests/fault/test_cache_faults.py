@@ -454,6 +454,7 @@ KILLED_AT = """
         "the entry is in use": lambda: behind(store.Store, "use"),
     }
 """
+# When the host is killed -> whether the entry is there then.
 STEPS = {
     "the folder is made": False,
     "the files are written": False,
@@ -463,7 +464,6 @@ STEPS = {
     "the entry is in its place": True,
     "the entry is in use": True,
 }
-"""When the host is killed -> whether the entry is there then."""
 
 
 @pytest.mark.parametrize("step", STEPS)

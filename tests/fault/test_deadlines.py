@@ -21,8 +21,8 @@ from qnnbridge import errors
 from qnnbridge._supervision.quarantine import Quarantine
 
 X = np.arange(4, dtype=np.float32)
+# What the README promises on top of a deadline.
 GRACE_S = 1.0
-"""What the README promises on top of a deadline."""
 
 WAIT_S = 50.0
 HOUR_S = 3600.0

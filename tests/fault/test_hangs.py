@@ -24,10 +24,10 @@ from qnnbridge_protocol.limits import Limits
 X = np.arange(4, dtype=np.float32)
 WAIT_S = 60.0
 GRACE_S = 1.0
+# Long enough for a busy machine to begin with the work.
 BUDGET_S = 3.0
-"""Long enough for a busy machine to begin with the work."""
+# Longer than all rungs of the ladder together.
 CLOSE_TIMEOUT_S = 10.0
-"""Longer than all rungs of the ladder together."""
 
 
 @pytest.fixture

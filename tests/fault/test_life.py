@@ -25,8 +25,8 @@ from qnnbridge._platform import wait_readable
 X = np.arange(4, dtype=np.float32)
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
+# A call sleeps three times as long; the ladder takes seven seconds where the machine is free.
 CLOSE_TIMEOUT_S = 20.0
-"""A call sleeps three times as long; the ladder takes seven seconds where the machine is free."""
 TIMES = 3
 
 

@@ -27,8 +27,8 @@ from qnnbridge._transport.host_process import HostProcess
 from qnnbridge_protocol.fastpath import call_id
 
 CPU = "CPUExecutionProvider"
+# More than any pipe takes.
 LARGE = np.zeros(1_000_000, np.float32)
-"""More than any pipe takes."""
 
 LONGER_THAN_PATIENCE_S = 1.5
 

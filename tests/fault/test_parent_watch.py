@@ -14,8 +14,8 @@ import pytest
 
 from qnnbridge._platform import wait_readable
 
+# What the README promises.
 END_TIMEOUT_S = 5.0
-"""What the README promises."""
 
 START_TIMEOUT_S = 30.0
 

@@ -12,8 +12,8 @@ import qnnbridge
 from qnnbridge import errors
 
 X = np.arange(4, dtype=np.float32)
+# 4 MiB: more than a pipe takes, so that either side dies while the other one is writing.
 LARGE = np.arange(1 << 20, dtype=np.float32)
-"""4 MiB: more than a pipe takes, so that either side dies while the other one is writing."""
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ def function_with(*nodes: Any) -> Any:
     return helper.make_function("own", "Block", ["x"], ["y"], list(nodes), [helper.make_opsetid("", 21)])
 
 
+# Where a compiled part may be: what makes the model of the node.
 PLACES = {
     "at top level": lambda node: model_of(node),
     "in a branch of If": lambda node: model_of(in_if(node)),
@@ -82,7 +83,6 @@ PLACES = {
         helper.make_node("Block", ["x"], ["y"], domain="own"), functions=(function_with(in_if(node)),)
     ),
 }
-"""Where a compiled part may be: what makes the model of the node."""
 
 
 def save(model: Any, path: Path) -> Path:

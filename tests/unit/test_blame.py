@@ -168,8 +168,8 @@ def test_a_poison_model_is_found_and_its_neighbours_keep_a_clean_account(seed: i
     assert max(worst[m] for m in "abc") < 2
 
 
+# Only a defect waits this long.
 GRACE_S = 20.0
-"""Only a defect waits this long."""
 
 SUSPECT, OTHER, THIRD = (CallContext("session.run", name, name * 64, "0") for name in "abc")
 

@@ -18,8 +18,8 @@ from tests import needs
 
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 
+# What a pipe of Linux holds; others hold less.
 PIPE_BYTES = 64 * 1024
-"""What a pipe of Linux holds; others hold less."""
 
 needs_signals = needs.posix
 

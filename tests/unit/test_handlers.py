@@ -22,8 +22,8 @@ from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder
 
 X = np.arange(4, dtype=np.float32)
+# Only a defect waits this long.
 GRACE_S = 20.0
-"""Only a defect waits this long."""
 
 
 def nothing(_phase: str) -> None:

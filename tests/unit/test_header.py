@@ -20,8 +20,8 @@ from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
 from qnnbridge_protocol.limits import MAX_DEPTH, MAX_HELLO_BYTES
 from qnnbridge_protocol.values import Encoder, Sparse
 
+# CPU time. Building what these headers announce would take minutes, if it were possible at all.
 MAX_REFUSAL_S = 0.1
-"""CPU time. Building what these headers announce would take minutes, if it were possible at all."""
 
 MAX_REFUSAL_BYTES = 1024 * 1024
 

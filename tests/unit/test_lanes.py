@@ -10,8 +10,8 @@ import pytest
 
 from qnnbridge_host.in_flight import Lane
 
+# Only a defect waits this long.
 WAIT_S = 20.0
-"""Only a defect waits this long."""
 
 
 class Bench:

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from tests import needs
 
+# Only a defect waits this long.
 GRACE_S = 30.0
-"""Only a defect waits this long."""
 
 RUN = """
     import os, signal, subprocess, sys

@@ -20,8 +20,8 @@ from qnnbridge_tools.versions.fitness import (
 )
 from qnnbridge_tools.versions.machines import PLATFORM_MACHINES, HostMachine, Platform
 
+# The computer of the documented attempts.
 X_ELITE = HostMachine("win_arm64", "ARM64", (3, 13), system_sdk="2.40", hexagon=73)
-"""The computer of the documented attempts."""
 
 X64_PYTHON = HostMachine("win_amd64", "ARM64", (3, 13), system_sdk="2.40", hexagon=73)
 

@@ -19,8 +19,8 @@ from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.framing import FrameReader
 from qnnbridge_protocol.limits import Limits
 
+# Only a defect waits this long.
 GRACE_S = 20.0
-"""Only a defect waits this long."""
 
 NO_GRACE_S = 0.0
 

@@ -22,8 +22,8 @@ from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Hello
 
+# Only a defect waits this long.
 GRACE_S = 20.0
-"""Only a defect waits this long."""
 
 
 class Tensor:

@@ -83,7 +83,7 @@ class DaemonEndpoint:
                 os.write(self._wake_w, b"!")
 
     def release(self) -> None:
-        """Nobody is in `accept` any more."""
+        """No thread is in `accept` any more."""
         with self._lock:
             self._released = True
             self._socket.close()
@@ -120,7 +120,7 @@ class Streams:
 
 
 def let_go_of_terminal() -> None:
-    """Go on in a child that nobody has to collect; the process that was started ends here."""
+    """Continue in a child that need not be collected; the process that was started ends here."""
     if os.fork():
         os._exit(0)
 
@@ -155,5 +155,5 @@ class KeptMemory:
         return self._place
 
     def close(self) -> None:
-        """Once. Nobody will be shown it any more."""
+        """Once. It will not be shared again."""
         os.close(self._fd)

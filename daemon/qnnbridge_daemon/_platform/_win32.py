@@ -50,7 +50,7 @@ class DaemonEndpoint:
         self._attributes = OwnerOnly()
         self._waiting = self._instance(_winapi.FILE_FLAG_FIRST_PIPE_INSTANCE)
         self._lock = threading.Lock()
-        """Of which instance waits, and whether one does: `close` must not mean somebody else's handle."""
+        """Of which instance waits, and whether one does: `close` must not mean another handle."""
         self._closed = self._released = False
 
     @property
@@ -74,7 +74,7 @@ class DaemonEndpoint:
             try:
                 following = self._instance()
             except OSError:
-                if came:  # nobody would be let in any more without this one
+                if came:  # without this one no client could connect
                     api.disconnect_pipe(self._waiting)
                 raise
             with self._lock:
@@ -93,7 +93,7 @@ class DaemonEndpoint:
                 api.cancel_io(self._waiting)
 
     def release(self) -> None:
-        """Nobody is in `accept` any more."""
+        """No thread is in `accept` any more."""
         with self._lock:
             self._released = True
             _winapi.CloseHandle(self._waiting)
@@ -157,7 +157,7 @@ class Streams:
 
 
 def let_go_of_terminal() -> None:
-    """Nothing to do: it was started without a console, and nobody has to collect a process."""
+    """Nothing to do: it was started without a console, and no process has to be collected."""
 
 
 def allow_descriptors() -> None:
@@ -191,5 +191,5 @@ class KeptMemory:
         return {"handle": give_handle(self._handle, pid)}
 
     def close(self) -> None:
-        """Once. Nobody will be shown it any more."""
+        """Once. It will not be shared again."""
         _winapi.CloseHandle(self._handle)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from qnnbridge import Host
     from qnnbridge_tools.compile.matrix import Cell, CellOutcome
 
+# By default at a time: a compilation uses several processors, and gigabytes for a large model.
 MOST_JOBS = 4
-"""By default at a time: a compilation uses several processors, and gigabytes for a large model."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
