@@ -14,7 +14,7 @@ A call goes through these states::
                                                |
                                                +---- no retry left --> raised, with the cause
 
-Owns who is to blame if a host dies (the model, or the entry of the cache that stands for it), and whether the
+Owns the suspect of a host's death (the model, or the cache entry that stands for it), and whether the
 session has gone to the CPU. Every call either gives its result or raises the error that explains why not.
 Any thread.
 """
@@ -189,7 +189,7 @@ class ReplayingSession:
         return self.host.supervisor.worker_died(process, error, self._create_context)
 
     def _book_on(self, fingerprint: str, label: str) -> None:
-        """Who is to blame if the host dies: the model, or the entry of the cache that stands for it."""
+        """The suspect if the host dies: the model, or the cache entry that stands for it."""
         if fingerprint != self.context.fingerprint or label != self.context.model:
             self.context = dataclasses.replace(self.context, fingerprint=fingerprint, model=label)
             self._create_context = dataclasses.replace(self._create_context, fingerprint=fingerprint, model=label)

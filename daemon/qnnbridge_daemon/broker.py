@@ -41,7 +41,7 @@ LONGEST_DRAIN_S = 3600.0
 # How long it then waits for their answers to be written.
 ANSWERS_S = 2.0
 
-# How often is looked who has all its answers meanwhile. A call that has come since is not answered any more.
+# Interval of the check which clients have all their answers. Calls that arrive during the check are not answered.
 LOOK_S = 0.1
 
 TIDY_INTERVAL_S = 15.0
@@ -154,7 +154,7 @@ class Broker:
         until = time.monotonic() + (self.drain_s if timeout_s is None else timeout_s)
         with self._lock:
             self._stopped.set()
-        self.fair_share.close()  # or who goes on calling would be waited for
+        self.fair_share.close()  # or a client that keeps calling would delay the end
         while not self.fair_share.wait_idle(min(until, time.monotonic() + LOOK_S)) and time.monotonic() < until:
             self._let_go_of_late()
         # A slot is free before its answer is written.
@@ -171,7 +171,7 @@ class Broker:
         self._tidier.join(1.0)
 
     def _let_go_of_late(self) -> None:
-        """Who has answers to all but what came too late need not wait for the others: its calls are repeated
+        """A client whose open calls all came too late does not wait for other clients: its calls are repeated
         elsewhere."""
         for client in self.clients:
             if client.queue.late and client.answered:
@@ -203,7 +203,7 @@ class Broker:
                 self._something_left.clear()
 
     def _let_go_of_silent(self) -> None:
-        """Who never greets has no use for the daemon, and would keep an idle one from ending."""
+        """Close a connection without HELLO: it would keep an idle daemon from ending."""
         for client in self.clients:
             if client.silent_s > self.settings.greeting_s:
                 _log.warning("%s has not greeted in %g s: dropped", client.label, self.settings.greeting_s)

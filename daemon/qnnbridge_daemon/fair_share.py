@@ -1,10 +1,10 @@
-"""Who may go into the NPU host next.
+"""The order in which calls enter the NPU host.
 
 A few calls are in the host at a time (`slots`), enough that the NPU is never idle between two; all others wait
 here, where they can still be put into a fair order and withdrawn. Clients take turns. A client that sends with
 many threads must not crowd out one with a single thread, which between two calls is nowhere to be seen for a
-moment: so as long as others are active, or were a moment ago, no client gets more of the slots than the others ask for
-themselves, or than its share.
+moment: so as long as others are active, or were a moment ago, no client gets more of the slots than the others ask
+for themselves, or than its share.
 
 Any thread. A caller that finds a free slot takes it without waking a thread.
 """

@@ -89,7 +89,7 @@ class BrokerHandlers:
         """Nothing: the NPU host loads what it needs."""
 
     def lane_of(self, request: Request) -> str | None:
-        """None: who waits for whom is for the NPU host to know, and for the fair share before it."""
+        """None: the NPU host orders its calls, and the fair share orders them before it."""
         return None
 
     def handle(self, request: Request, _enter: Callable[[str], None]) -> Answer:

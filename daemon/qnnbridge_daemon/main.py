@@ -1,7 +1,7 @@
 """Runs a daemon: takes the lock, opens the log and the door, says where it is, waits, and leaves in good order.
 
-Always holds: who has the lock is the only daemon of its folder, however many were started; what is written there is
-written by its holder; a daemon that cannot be found any more ends. The main thread does nothing but wait.
+Invariants: the process with the lock is the only daemon of its folder, however many were started; what is written
+there is written by its holder; a daemon that cannot be found any more ends. The main thread does nothing but wait.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LOOK_INTERVAL_S: Final = 1.0
 _TURN_INTERVAL_S: Final = 0.005
 _WAITING_INTERVAL_S: Final = 0.5
 # `qnnbridge host status` has the lock for a moment where no daemon does. A service manager takes "there is one
-# already" as final; who starts a daemon in the background looks again.
+# already" as final; the starter of a background daemon looks again.
 _FOREGROUND_PATIENCE_S: Final = 0.5
 _SIGNALS_FOR_AT_ONCE: Final = 2
 

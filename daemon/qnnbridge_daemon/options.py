@@ -1,4 +1,4 @@
-"""The command line of the daemon. The token never comes this way: everybody can read command lines."""
+"""The command line of the daemon. The token is never an option: other users can read command lines."""
 
 from __future__ import annotations
 

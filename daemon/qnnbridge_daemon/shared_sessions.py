@@ -1,6 +1,6 @@
 """Sessions in the NPU host that several clients share.
 
-Clients that open the same model with the same options get the same session. It is counted who has it open; one
+Clients that open the same model with the same options get the same session. Its users are counted; one
 that no client has open stays loaded for a moment, because the next run of the same program is a new client.
 One without calls is unloaded after a while and comes back with its next call, made again from the same files:
 it is answered with `ModelChanged` if those have changed.
@@ -8,7 +8,7 @@ it is answered with `ModelChanged` if those have changed.
 What has a state of its own (a profile, dynamic options, files that it writes) is never shared and never unloaded.
 
 Threads: any. The lock of the table is never held during anything slow; a model that is being made has a lock of
-its own, on which the others who want the same wait.
+its own, on which other requests for the same session wait.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def may_be_shared(spec: SessionSpec) -> bool:
 
 
 class SharedModel:
-    """One session, and who uses it. `open` is done by one thread; then any thread."""
+    """One session and its users. One thread runs `open`; after that any thread may call."""
 
     def __init__(self, key: str, label: str, *, shared: bool) -> None:
         self.key = key
@@ -154,7 +154,7 @@ class SharedSessions:
     def open(self, owner: object, key: str | None, label: str, make: Make) -> tuple[SharedModel, bool]:
         """A session for this client; whether it was there already. key: ``None`` for one that is not shared.
 
-        Raises what `make` raises. Who waits for another's attempt to make it gets that one's error, unless it is
+        Raises what `make` raises. A caller that waits for another caller's attempt gets that error, unless it is
         about the attempt alone (its time was up): then it makes one itself.
         """
         if key is None:

@@ -1,4 +1,5 @@
-"""One connection without any I/O: bytes in, frames out, and the rules of who may say what, and when.
+"""One connection without any I/O: bytes in, frames out, and the rules which side may send which frame in which
+state.
 
 The rules are the tables below. A state lists the kinds that may be sent and received in it, and the state that
 follows. What is not listed is forbidden: sending it is a bug of ours (`RuntimeError`), receiving it is the

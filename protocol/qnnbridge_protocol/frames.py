@@ -43,7 +43,7 @@ _CHECKED_BYTES = 32
 
 
 class Kind(enum.IntEnum):
-    """What a frame is. `connection.py` says who may send which, and when."""
+    """The kinds of frames. `connection.py` has the rules which side may send which, and when."""
 
     HELLO = 1
     HELLO_OK = 2

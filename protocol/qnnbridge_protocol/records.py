@@ -11,7 +11,7 @@
     else:
         from qnnbridge_protocol.records import NamedTuple
 
-which type checkers take for `typing.NamedTuple`, and which is the same to everybody who uses the class.
+which type checkers take for `typing.NamedTuple`, and which is the same to every user of the class.
 """
 
 from __future__ import annotations

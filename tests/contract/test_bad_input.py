@@ -221,7 +221,7 @@ def test_numbers_where_strings_are_due(host: qnnbridge.Host, refused: Refused) -
 
 
 def test_a_tensor_over_the_limit_is_refused_before_anything_is_sent(host: qnnbridge.Host, refused: Refused) -> None:
-    """Zeros take no memory until somebody reads them: this test would be slow if the bridge did."""
+    """Zeros take no memory until they are read: this test would be slow if the bridge read them."""
     three_gib = np.zeros(3 << 28, np.float32)
     with qnnbridge.InferenceSession(identity(), providers=[CPU], host=host) as session:
         refused(

@@ -1,4 +1,6 @@
-"""Everything that a session can do, done by one with buckets. On the CPU provider: the way to a variant is the same."""
+"""Everything that a session can do, done by one with buckets. On the CPU provider: the way to a variant is the
+same.
+"""
 
 from __future__ import annotations
 
@@ -225,7 +227,7 @@ def test_warm_makes_all_variants_and_tells_how_far_it_is(
         status = session.warm(on_progress=lambda *now: told.append(now))
         assert told == [(0, 3, {"seq": 4}), (1, 3, {"seq": 8}), (2, 3, {"seq": 16}), (3, 3, {"seq": 16})]
         assert all(variant.made and not variant.made_at_call for variant in status.variants)
-        monkeypatch.setattr(RemoteSession, "open", None)  # whoever calls it fails
+        monkeypatch.setattr(RemoteSession, "open", None)  # a call of it fails the test
         for length in range(17):
             check(session.run(None, feeds_of(length)), feeds_of(length))
         session.warm()

@@ -1,4 +1,4 @@
-"""Sessions from the cache of compiled models: nobody can tell them from sessions of the models, but for the time."""
+"""Sessions from the cache of compiled models differ from sessions of the models only in the time they take."""
 
 from __future__ import annotations
 

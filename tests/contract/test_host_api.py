@@ -135,7 +135,7 @@ def test_environment_and_working_folder_are_those_given(tmp_path: Path) -> None:
         process = psutil.Process(host.info.pid)
         assert process.environ()["EXAMPLE"] == "äöü"
         assert Path(process.cwd()) == tmp_path.resolve()
-        # What the variable is for: an option that nobody knows is passed through.
+        # The purpose of the variable: an unknown option is passed through.
         options = [{"an_option_of_the_future": "1"}]
         with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", provider_options=options, host=host) as session:
             assert session.placement.qnn_nodes == 1

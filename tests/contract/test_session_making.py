@@ -134,7 +134,7 @@ def test_a_dynamic_model_runs_on_qnn_once_its_dimensions_are_fixed(host: qnnbrid
 
 
 def test_an_initializer_is_replaced(host: qnnbridge.Host) -> None:
-    kept: list[Any] = []  # onnxruntime borrows the value, and crashes if nobody holds it
+    kept: list[Any] = []  # onnxruntime borrows the value, and crashes if it was freed
 
     def prepare(module: Any, options: Any) -> None:
         kept.append(module.OrtValue.ortvalue_from_numpy(np.full(4, 10, np.float32)))

@@ -52,7 +52,7 @@ def new_discovery(folder: Path, **changes: Any) -> Discovery:
 class StandIn:
     """What is behind a door where no broker is needed: says HELLO as `qnnbridge`'s daemon, and answers pings.
 
-    It counts who has come; the descriptors of each are closed when it has gone.
+    It counts its clients; the descriptors of each are closed when it has disconnected.
     """
 
     def __init__(self, version: str = qnnbridge.__version__, features: frozenset[str] = frozenset()) -> None:

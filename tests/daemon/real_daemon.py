@@ -17,7 +17,9 @@ END_TIMEOUT_S = 20.0
 
 @contextlib.contextmanager
 def daemon_of_its_own(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[qnnbridge.Host]:
-    """A connection to a fresh daemon. At the end no daemon of this folder is left, whoever started it."""
+    """A connection to a fresh daemon. At the end no daemon of this folder is left, also none that the test did not
+    start.
+    """
     for name in ("RUNTIME", "STATE", "CACHE"):
         patch.setenv(f"QNNBRIDGE_{name}_DIR", str(folder / name.lower()))
     seen: list[psutil.Process] = []

@@ -378,7 +378,7 @@ def test_stopping_does_not_wait_for_ever_for_a_call(lab: Lab, tmp_path: Any) -> 
 
 
 def test_a_session_that_is_being_made_again_for_its_options_holds_up_no_end(lab: Lab, tmp_path: Any) -> None:
-    """It may be compiled for minutes; nobody waits for that who only wants to let go."""
+    """Compiling may take minutes; a release does not wait for it."""
     once, go = tmp_path / "once", tmp_path / "go"
     once.touch()
     session = qnnbridge.InferenceSession(script(on_create=[f"wait:{go}"], once=str(once)), host=lab.client())
@@ -410,7 +410,7 @@ def test_a_session_that_is_being_made_again_for_its_options_holds_up_no_end(lab:
 def test_a_repeated_call_that_waits_when_the_broker_stops_is_lost_and_not_cancelled(
     lab: Lab, tmp_path: Any
 ) -> None:
-    """Nobody has cancelled it. What is lost before its turn can be repeated in the next daemon."""
+    """It was not cancelled. A call that is lost before its turn can be repeated in the next daemon."""
     go = tmp_path / "go"
     slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=lab.client(), retry=0)
     waiting = qnnbridge.InferenceSession(script(), host=lab.client(), retry=0)

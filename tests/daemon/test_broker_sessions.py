@@ -1,4 +1,6 @@
-"""Sessions that clients of one daemon share: who gets the same one, what comes back after it was unloaded."""
+"""Sessions that clients of one daemon share: which clients get the same one, and the state after it was
+unloaded.
+"""
 
 from __future__ import annotations
 

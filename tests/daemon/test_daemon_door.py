@@ -1,4 +1,4 @@
-"""The door itself: who is let in, who is not, and that nobody who knocks can keep the others out."""
+"""The daemon's listener: accepted and refused clients, and that no client can keep others out."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_proof_that_was_overheard_opens_nothing(door: tuple[Listener, Discover
 
 @needs.linux
 def test_another_user_with_the_token_is_not_let_in(door: tuple[Listener, Discovery, Path]) -> None:
-    """The kernel says who it is. The folder would keep it out before, so its rights are taken away here."""
+    """The kernel reports the user. The folder's rights would refuse it earlier, so the test widens them."""
     from qnnbridge._platform._posix_daemon import check_peer
 
     check_peer(1000, 1000)
@@ -169,7 +169,7 @@ def test_a_daemon_of_another_user_is_not_told_anything(
 
 
 def test_a_visitor_that_comes_while_the_door_is_closed_does_no_harm() -> None:
-    """Whoever accepts is woken up by it, and lets go of everything that the one who closes still uses."""
+    """The accepting thread wakes and releases the endpoint while the closing thread still uses it."""
     from qnnbridge_daemon._platform import _posix as _posix_gate
 
     folder = make_runtime_folder()
@@ -338,7 +338,7 @@ def test_closing_is_quick_and_leaves_no_descriptor(door: tuple[Listener, Discove
         assert process.rungs == ["goodbye"]  # no waiting for a process that goes on
 
     def descriptors() -> int:
-        """When those of who has gone are closed, on both sides."""
+        """The count after both sides have closed the streams of the disconnected client."""
         for thread in threading.enumerate():
             if thread.name in ("qnnbridge visitor", "qnnbridge-stderr"):
                 thread.join(GRACE_S)

@@ -1,4 +1,4 @@
-"""Daemons as processes: started by whoever comes first, one at a time, found again when they are lost."""
+"""Daemons as processes: the first client starts one, one runs at a time, and clients find it again after a loss."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_killed_daemon_with_four_clients_is_replaced_by_one_and_every_call_is_
         one.stdin.write("\n")
         one.stdin.flush()
     answers = [json.loads(one.stdout.readline()) for one in programs if one.stdout is not None]
-    until(lambda: len({process.pid for process in daemons_alive()} - {old.pid}) == 1)  # who came too late leaves
+    until(lambda: len({process.pid for process in daemons_alive()} - {old.pid}) == 1)  # a late daemon ends
     alive = {process.pid for process in daemons_alive()} - {old.pid}
     for one in programs:
         told(one)
@@ -181,7 +181,7 @@ def test_one_that_is_killed_is_told_with_its_log_and_comes_back() -> None:
             host.ping(GRACE_S)
         assert caught.value.details["log_file"] == str(log_file())
         assert any("daemon" in line for line in caught.value.evidence)
-        assert not (log_file().parent.parent / "crashes").exists()  # nobody's model is to blame
+        assert not (log_file().parent.parent / "crashes").exists()  # no model is to blame
         assert host.ping(GRACE_S) >= 0
 
 

@@ -1,4 +1,4 @@
-"""A daemon that ends while applications go on working: they start one at once, and nobody is misled by that."""
+"""A daemon that ends while applications work: they start a new one at once, and report no false cause."""
 
 from __future__ import annotations
 

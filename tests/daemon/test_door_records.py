@@ -1,4 +1,4 @@
-"""The records of the dialogue at the door: who knows the token gets in, and nobody else, whatever is changed."""
+"""The records of the authentication dialogue: only a client with the token is accepted, whatever is changed."""
 
 from __future__ import annotations
 

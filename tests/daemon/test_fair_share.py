@@ -1,4 +1,4 @@
-"""Who goes into the NPU host next: turns, shares, withdrawal."""
+"""The order of calls into the NPU host: turns, shares, withdrawal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A cancelled task or future stops its run in the host. The scripted engine's runs last until they are told to stop."""
+"""A cancelled task or future stops its run in the host. The scripted engine's runs last until they are told to
+stop.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ import qnnbridge.futures
 from tests.fakes.hosts import fake_host, script
 
 FEED = {"x": np.ones(3, np.float32)}
-# Far longer than a test may take: who waits for its end fails.
+# Far longer than a test may take: a test that waits for its end fails.
 LONG = "stoppable:600"
 
 

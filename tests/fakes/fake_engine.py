@@ -3,7 +3,8 @@
 The "model" is JSON: ``{"scale": 2.0, "npu": true, "on_create": ["sleep:0.1"], "on_run": ["segv"], "once": FILE}``.
 A session has one input ``x`` and one output ``y = x * scale`` (float32, any shape). Actions happen in order,
 before the result. With ``once`` they happen only while FILE does not exist, and it is made before they do.
-``on_npu_run`` is for a session that is not on the CPU. ``wait:FILE`` lasts until FILE exists, ``note:FILE`` adds a dot to it.
+``on_npu_run`` is for a session that is not on the CPU. ``wait:FILE`` lasts until FILE exists, ``note:FILE`` adds a
+dot to it.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def run_illegal_instruction() -> None:
 
 
 def raise_natively(code: int) -> None:
-    """Windows: an exception that nobody handles, raised by the system's own function."""
+    """Windows: an unhandled exception, raised by the system's own function."""
     function = ctypes.cast(ctypes.WinDLL("kernel32").RaiseException, ctypes.c_void_p).value or 0  # type: ignore[attr-defined]
     run_machine_code(
         b"\x48\x83\xec\x28"  # sub rsp, 28h

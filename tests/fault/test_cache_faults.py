@@ -162,7 +162,7 @@ def test_a_damage_that_keeps_size_and_dates_is_found(entry: Path, host: qnnbridg
 def test_the_entry_of_other_weights_is_foreign(
     entry: Path, host: qnnbridge.Host, right: bytes, tmp_path: Path
 ) -> None:
-    """Somebody renamed it: every file of it is whole."""
+    """A user renamed it: every file of it is whole."""
     with open_session(host, other_weights(tmp_path)) as session:
         assert session.cache.state == "miss"
         other_key = str(session.cache.key)

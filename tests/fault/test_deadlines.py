@@ -131,7 +131,7 @@ def test_the_deadline_kill_ends_the_host_and_the_others_are_repeated(
 def test_a_call_behind_others_ends_the_host_only_if_nobody_wants_their_work(
     somebody_waits: bool, ended: bool, tmp_path: Path, no_leaks: Any, patient: None
 ):
-    """Else a model that hangs would block the NPU for all who come after its own caller has gone."""
+    """Else a model that hangs would block the NPU for later callers after its own caller has gone."""
     began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", f"wait:{end}"]), host=host)
@@ -176,7 +176,7 @@ def test_a_model_that_hangs_is_to_blame_and_not_the_one_that_waits_behind_it(
 
 
 def test_a_crash_of_abandoned_work_is_blamed_on_it(tmp_path: Path):
-    """Nobody waits any more for the call that kills; another one does, and is innocent."""
+    """The caller of the call that kills has given up; another call is waiting, and is innocent."""
     began, end = tmp_path / "began", tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         for _ in range(2):
@@ -275,7 +275,7 @@ def test_the_deadline_holds_while_the_host_does_not_come_up(no_leaks):
 
 
 def test_callers_with_little_time_get_their_host_after_all(tmp_path: Path, no_leaks):
-    """The start goes on while nobody waits for it."""
+    """The start continues without a waiting caller."""
     end = tmp_path / "end"
     with fake_host(f"--first=wait:{end}") as host:
         for _ in range(3):

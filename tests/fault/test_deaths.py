@@ -231,7 +231,7 @@ def test_a_host_that_ends_in_good_order_is_not_worth_a_word(no_leaks, caplog: py
 
 
 def test_only_a_host_that_crashed_is_reported_as_a_crash(no_leaks):
-    """What we ended ourselves, as planned or as a call asked for, is none; what somebody else killed is one."""
+    """A planned or requested end is no crash; a kill by another process is one."""
     with fake_host() as host:
         slow = qnnbridge.InferenceSession(script(on_run=["sleep:60"]), host=host)
         state = "not-started"

@@ -315,7 +315,7 @@ def test_requests_of_other_threads_leave_no_word_about_a_call_behind_its_answer(
 def test_a_host_that_is_stopped_under_a_repeated_call_is_replaced_and_the_call_repeated(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller waits in a read, without a deadline: somebody else finds out for it, and lets it know."""
+    """The caller waits in a read without a deadline: another thread notices the death and wakes it."""
     monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", 0.05)
     monkeypatch.setattr("qnnbridge._fastpath.channel._LOOK_INTERVAL_MS", 50.0)
     model = Later(tmp_path, "stop_process")

@@ -200,7 +200,7 @@ def test_a_planned_restart_does_not_wait_for_a_call_that_was_given_up_meanwhile(
 def test_several_threads_may_ask_at_once_what_became_of_a_call_that_was_given_up(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """One that opens a channel, one whose own time is up, and who tidies up."""
+    """A caller that opens a channel, one whose deadline is over, and the maintenance thread."""
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=[CPU])
@@ -290,7 +290,7 @@ def test_what_an_interrupted_call_may_still_write_to_is_given_to_nobody(
     warm(session)
     process, pool = running(shared)
     (plans,) = pool.idle
-    # The host has begun with it: else the word that nobody wants it may overtake it, and it never begins.
+    # The host has begun with it: else its cancellation may overtake it, and it never begins.
     write = plans.channel._write = Interrupting(plans.channel._write, then=lambda: model.begun)
     out = session.empty_output("y", (4,))
     location = out.base.location

@@ -190,7 +190,7 @@ def test_both_sides_may_write_more_than_the_pipes_hold_at_once():
 
 
 def test_more_calls_than_the_host_takes_wait_for_their_turn():
-    """Row 25: nobody is refused, and all credits are there again at the end."""
+    """Row 25: no call is refused, and all credits are back at the end."""
     with fake_host(limits=Limits(max_in_flight=4)) as host, ThreadPoolExecutor(40) as pool:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         calls = [pool.submit(session.run, None, {"x": X}) for _ in range(400)]
@@ -205,7 +205,7 @@ def test_an_application_that_reads_late_makes_the_host_wait_and_nothing_else():
     with fake_host() as host, ThreadPoolExecutor(6) as pool:
         session = qnnbridge.InferenceSession(script(scale=3, npu=False), host=host)
         channel = host.supervisor.running.channel
-        with channel._lead:  # nobody reads
+        with channel._lead:  # no reader
             calls = [pool.submit(session.run, None, {"x": large}) for _ in range(6)]
             wait_until(lambda: host.stats.calls_in_flight == 6 and not channel._writer.pending)
             used = psutil.Process(host.supervisor.running.pid).memory_info().rss

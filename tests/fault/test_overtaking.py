@@ -1,5 +1,5 @@
-"""A channel and the connection are read by different threads of the host: whichever is ahead, nobody waits for ever,
-and nothing is lost. Each test brings about one order of events."""
+"""A channel and the connection are read by different threads of the host: whichever is ahead, no call waits for
+ever, and nothing is lost. Each test brings about one order of events."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def taken(pool: ChannelPool) -> CallPlans:
 
 @pytest.fixture
 def nobody_takes_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the application's own thread would read, as if it came never to that, or belonged to an older version."""
+    """What the application's own thread would read, as if it came never to that, or belonged to an older
+    version.
+    """
     monkeypatch.setattr("qnnbridge._fastpath.channel_pool.ChannelPool.take_in", lambda _self: False)
 
 
@@ -122,7 +124,7 @@ def test_a_phase_that_nobody_takes_keeps_no_call_on_a_channel_waiting(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """An answer fills the connection, and a session is to be made meanwhile, which has to be told before."""
-    monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", 3600.0)  # nobody reads it meanwhile
+    monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", 3600.0)  # unread meanwhile
     gate, made = tmp_path / "gate", tmp_path / "made"
     (tmp_path / "slow").mkdir()
     slow = Later(tmp_path / "slow", f"wait:{gate}", npu=False)
@@ -160,7 +162,7 @@ def test_a_phase_that_nobody_takes_keeps_no_call_on_a_channel_waiting(
 def test_an_answer_that_nobody_takes_from_its_channel_keeps_no_other_call_waiting(
     no_leaks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", 3600.0)  # nobody tidies up meanwhile
+    monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", 3600.0)  # no maintenance meanwhile
     gate = tmp_path / "gate"
     (tmp_path / "slow").mkdir()
     slow = Later(tmp_path / "slow", f"wait:{gate}", npu=False)
@@ -285,7 +287,7 @@ def test_memory_that_is_released_ahead_of_its_last_call_costs_no_host(tmp_path: 
 
 
 def test_a_call_that_is_given_up_when_its_host_is_gone_leaves_no_channel(host: qnnbridge.Host, tmp_path: Path):
-    """Its caller may be behind the one who cleans up."""
+    """Its caller may be slower than the thread that cleans up."""
     session = qnnbridge.InferenceSession(Later(tmp_path).path, host=host)
     warm(session)
     process, pool = running(host)

@@ -159,7 +159,7 @@ def test_the_caller_may_say_how_to_leave() -> None:
 
 
 def test_a_host_that_waits_for_hello_ends_with_its_application() -> None:
-    """Somebody else holds its pipes, so that it never sees their end, and no HELLO ever comes."""
+    """Another process holds its pipes, so that it never sees their end, and no HELLO ever comes."""
     owner = subprocess.Popen(["sleep", "120"])
     command = [sys.executable, "-I", "-m", "qnnbridge_host", "--parent", str(owner.pid)]
     host = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -59,7 +59,7 @@ os.execv(sys.executable, [sys.executable, "-I", "-u", *sys.argv[2:]])
 
 
 def end(pid: int) -> None:
-    """By SIGSEGV while it is idle. Its exit code stays for the one whom it belongs to."""
+    """By SIGSEGV while it is idle. Its exit code stays for its owner to collect."""
     watch = os.pidfd_open(pid)
     os.kill(pid, signal.SIGSEGV)
     assert wait_readable(watch, 10)

@@ -1,4 +1,4 @@
-"""Shared memory when either side dies, when somebody talks nonsense about it, and when there is none to be had."""
+"""Shared memory: death of either side, invalid messages about it, and no memory left."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def unread_bytes(fd: int) -> int:
 
 
 def test_a_call_can_be_withdrawn_while_the_host_waits_for_a_reader(tmp_path: Path, no_leaks):
-    """Row 23: the host has 128 MiB to send, and nobody reads. Its memory is bounded, and it still listens."""
+    """Row 23: the host has 128 MiB to send, without a reader. Its memory is bounded, and it still listens."""
     large = np.ones(32 * MIB, np.float32)
     ran = tmp_path / "ran"
     with fake_host() as host, ThreadPoolExecutor(3) as pool:
@@ -172,7 +172,7 @@ def test_a_call_can_be_withdrawn_while_the_host_waits_for_a_reader(tmp_path: Pat
         process = host.supervisor.running
         channel = process.channel
         before = psutil.Process(process.real_pid).memory_info().rss
-        with channel._lead:  # nobody reads
+        with channel._lead:  # no reader
             first = pool.submit(sends.run, None, {"x": large})
             wait_until(lambda: host.stats.calls_in_flight == 1 and unread_bytes(channel._read_fd))
             second = pool.submit(queued.run, None, {"x": X})
@@ -200,7 +200,7 @@ def test_both_sides_write_large_bodies_at_the_same_time_and_neither_waits_for_th
     with fake_host() as host, ThreadPoolExecutor(2) as pool:
         session = qnnbridge.InferenceSession(script(scale=3, npu=False), host=host)
         channel = host.supervisor.running.channel
-        with channel._lead:  # nobody reads: the host is stuck in its answer
+        with channel._lead:  # no reader: the host is stuck in its answer
             first = pool.submit(session.run, None, {"x": large})
             wait_until(lambda: unread_bytes(channel._read_fd) >= 65536)
             # The host reads on all the same: a second message of that size gets through to it.

@@ -58,8 +58,8 @@ class Result:
 def kill_under_load(
     host: qnnbridge.Host, cases: list[Case], *, calls: int, kills: int, threads: int, seed: int
 ) -> Result:
-    """Run it: at least so many calls, and on until so many kills have been among them, however quick the machine is.
-    The host is started here and closed at the end; what is left over then is a leak."""
+    """Run it: at least so many calls, and on until so many kills have been among them, however quick the machine
+    is. The host is started here and closed at the end; what is left over then is a leak."""
     before = holdings()
     result = Result()
     begin = time.monotonic()
@@ -166,7 +166,7 @@ class _Load:
                 self._since_kill = 0
                 self._killed = (process.generation, time.monotonic())
                 result.kills += 1
-            # By the one who collects its exit code, so that the number cannot be that of another process by now.
+            # By the process that collects its exit code, so that the pid cannot belong to another process by now.
             process._child.kill()
             with self._moved:
                 self._kills_behind += 1

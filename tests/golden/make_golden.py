@@ -5,7 +5,7 @@ never rewritten: a later build must still read them, and a build that speaks the
 everything here is spelled out; nothing is taken from defaults that may change.
 
 `served` is a whole conversation in its order; `refused` is one that ends with HELLO_ERR. A file holds one frame as
-hexadecimal digits. The number in its name is its place, then comes who sends it.
+hexadecimal digits. The number in its name is its place; the sender follows.
 """
 
 from __future__ import annotations

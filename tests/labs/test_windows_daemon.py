@@ -1,4 +1,6 @@
-"""The daemon on Windows: its pipe and who may use it, its folder, two clients, start and stop; `windows_daemon.py`."""
+"""The daemon on Windows: its pipe and the pipe's rights, its folder, two clients, start and stop;
+`windows_daemon.py`.
+"""
 
 from __future__ import annotations
 

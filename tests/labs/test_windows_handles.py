@@ -1,4 +1,4 @@
-"""Handles that one process gives another on Windows, and who closes them: see `windows_handles.py`."""
+"""Handles that one process gives another on Windows, and their closing: see `windows_handles.py`."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ MODEL = Path(__file__).resolve().parents[1] / "models" / "mul_1.onnx"
 
 
 def users(sddl: str) -> list[str]:
-    """Who may do something, with this user's number replaced by a word."""
+    """The access list, with this user's number replaced by a word."""
     return sorted("me" if who == security.user_sid() else who for who in security.allowed_in(sddl) or ["everybody"])
 
 
@@ -235,7 +235,9 @@ def one_takes_the_place_of_another() -> Any:
 
 @fact
 def start_from_a_job_that_lets_nobody_leave() -> Any:
-    """Our own spawner makes such jobs. Wine refuses to leave one, as Windows does, but does not tell a job's limits."""
+    """Our own spawner makes such jobs. Wine refuses to leave one, as Windows does, but does not tell a job's
+    limits.
+    """
     child = start(
         "from qnnbridge._platform import _win32_api, start_detached\n"
         "for kills in (True, False):\n"

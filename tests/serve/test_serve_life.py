@@ -1,4 +1,4 @@
-"""From start to end: who may ask, what happens while models run and load, when the host dies, and when it is over."""
+"""Life of the server: access rights, requests while models run and load, a host's death, and the end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests import needs
 STARTED_S = 0.2
 
 # Processor time of the host that a count takes which is to be met under way, and to be answered. Where that is over
-# before anybody can see it, it is counted further.
+# before it can be seen, the count goes on.
 WORK_S = 1.5
 
 FOREVER = 2**40

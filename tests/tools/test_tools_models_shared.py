@@ -153,7 +153,7 @@ def test_a_new_model_is_never_seen_beside_old_weights(tmp_path: Path, monkeypatc
 @needs.posix
 @pytest.mark.parametrize("command", ["optimize", "quantize"])
 def test_a_result_that_cannot_be_written_is_one_clear_error(command: str, tmp_path: Path) -> None:
-    """With a limit on the size of files, which is how a full disk looks to those who write."""
+    """With a limit on the size of files, which looks like a full disk to the writer."""
     target = tmp_path / "out" / "o.onnx"
     words = [command, str(RNET), "-o", str(target), "--dim", "N=1"]
     words += ["--random", "1"] if command == "quantize" else []

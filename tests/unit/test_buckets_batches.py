@@ -235,7 +235,7 @@ def test_a_model_that_takes_multiples_only_is_seen_at_its_buckets() -> None:
 
     found = find(plan, {"same": (None,), "twice": (None,), "cells": (None,)}, run)
     assert found.texts() == {"same": ("seq",), "twice": ("2 * seq",)}
-    assert "in no simple way" in found.uncut["cells"]  # what is left of half a cell, nobody can see
+    assert "in no simple way" in found.uncut["cells"]  # less than half a cell is invisible
 
 
 def test_what_cannot_be_found_out_is_left_uncut_with_the_reason() -> None:

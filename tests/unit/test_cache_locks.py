@@ -1,4 +1,4 @@
-"""Locks of the cache, patience of those who wait, and who goes first when the cache is full."""
+"""Locks of the cache, wait policy, and the order of eviction when the cache is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may say what, and when: every pair of state and kind, in both directions, and the rules of request ids."""
+"""Allowed frames: every pair of state and kind, in both directions, and the rules of request ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ ASKING = {Kind.REQUEST, Kind.CANCEL, Kind.PING}
 ANSWERING = {Kind.REPLY, Kind.ERROR, Kind.PONG}
 TELLING = {Kind.PHASE, Kind.EVENT}
 
-# The rules of `docs/protocol.md`, written down a second time: who is in which state, what it may say, what follows.
+# The rules of `docs/protocol.md`, written down a second time: the state of each side, the frames it may send, the
+# next state.
 MAY_SEND: dict[tuple[Role, State], dict[Kind, State]] = {
     (CLIENT, State.START): {Kind.HELLO: State.GREETING},
     (CLIENT, State.READY): {**dict.fromkeys(ASKING, State.READY), Kind.GOODBYE: State.CLOSING},
@@ -415,7 +416,7 @@ def test_notices_may_be_about_any_request_or_none() -> None:
 
 
 def test_unknown_header_keys_are_let_through() -> None:
-    """A later version may add some; who does not know them does not look."""
+    """A later version may add some; an older version ignores them."""
     host = ready(HOST)
     (frame,) = hear(host, wire(Frame(Kind.REQUEST, 1, {"op": "host.info", "since_version_9": [1]})))
     assert frame.header["op"] == "host.info"

@@ -184,7 +184,7 @@ def test_the_binary_is_believed_more_than_what_is_written_around_it(tmp_path: Pa
 
 def test_where_the_binary_says_nothing_the_metadata_count(tmp_path: Path) -> None:
     path = models.real(tmp_path)
-    (tmp_path / "a_qnn.bin").write_bytes(b"\1\2\3\4" * 5000)  # of a format that nobody knows
+    (tmp_path / "a_qnn.bin").write_bytes(b"\1\2\3\4" * 5000)  # of an unknown format
     models.set_compatibility(path, "6:2.60.0:5.60.0:0.0.0:81:0")
     verdict = judge(path, npu(60))
     assert "compiled with QNN 2.60 for V81; this host has QNN 2.51 on V73" in verdict.reason

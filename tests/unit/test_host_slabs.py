@@ -76,7 +76,7 @@ class FakeSink:
 
 
 class Interfering(Slabs):
-    """Somebody releases what was looked up, before the plan that was made of it is there."""
+    """A slab is released after its look-up and before its plan exists."""
 
     channels: OpenChannels
 
@@ -87,7 +87,7 @@ class Interfering(Slabs):
 
 
 def test_memory_that_is_released_while_a_plan_is_made_is_not_kept_by_it(slab: Slab) -> None:
-    """Nobody else would let go of it before the channel ends."""
+    """Nothing else would release it before the channel ends."""
     slabs = Interfering()
     slabs.channels = channels = OpenChannels(FakeSink(), slabs)
     attach(slabs, slab, asked=1)

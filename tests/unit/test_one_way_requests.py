@@ -1,4 +1,4 @@
-"""Requests of which nobody wants the answer: none waits for others, none is lost, none is told late."""
+"""One-way requests: none waits for others, none is lost, none is sent late."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_finds_somebody_in_the_way_is_left_to_him() -> None:
 
 
 def test_what_comes_while_another_is_written_is_written_behind_it() -> None:
-    """Whoever brings it finds the lock taken, and goes."""
+    """The posting thread finds the lock taken, and returns."""
     pipe = Pipe()
     write = pipe.write
 

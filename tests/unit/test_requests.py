@@ -85,7 +85,9 @@ def test_one_more_than_the_limit_is_not_taken_until_one_is_done() -> None:
 
 
 def test_the_next_request_may_be_ahead_of_the_end_of_one_that_has_been_answered() -> None:
-    """A client at its limit asks again when it has read an answer: the thread that wrote that is not further yet."""
+    """A client at its limit asks again when it has read an answer: the thread that wrote that is not further
+    yet.
+    """
     table = Table(limit=1)
     first = table.request(1)
     table.in_flight.about_to_answer(first)
@@ -207,7 +209,7 @@ def over(threads: list[threading.Thread], within_s: float = GRACE_S) -> bool:
 
 @pytest.mark.parametrize("op", ["session.run", *RELEASING_OPERATIONS])
 def test_nobody_waits_for_a_phase_of_another_that_the_client_does_not_take(op: str) -> None:
-    """Who is about to declare a step is not in it."""
+    """A request that is about to declare a step is not in it."""
     table = Table()
     first = table.request(1)
     table.has_room.clear()
@@ -241,7 +243,7 @@ def test_nobody_waits_for_a_phase_of_another_that_the_client_does_not_take(op: s
 
 @pytest.mark.parametrize("op", RELEASING_OPERATIONS)
 def test_what_gives_something_back_tells_nothing_of_others(op: str) -> None:
-    """It would wait for the client, who does not look for the answer."""
+    """It would wait for the client, which does not read the answer."""
     table = Table()
     table.in_flight.enter(table.request(1), "running")
     assert table.in_flight.add(Request(2, {"op": op}, ()))

@@ -1,7 +1,7 @@
 """The folder in which a daemon and its applications find each other, and `daemon.json`, which the daemon leaves
 there.
 
-The folder belongs to this user and is closed to everybody else. Its contents are as good as a password, so a
+The folder belongs to this user and is closed to other users. Its contents are as good as a password, so a
 folder that others could use, that is not ours, or that is a link is refused, never put right silently.
 
 The file is a hint. The process id in it is never acted on, and a file without a daemon does no harm: its endpoint

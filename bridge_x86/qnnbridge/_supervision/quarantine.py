@@ -112,7 +112,7 @@ class Quarantine:
                 raise self._error(account)
 
     def check_source(self, was_read_from: Callable[[Source], bool], options_hash: str) -> None:
-        """Raises `ModelQuarantined` if a model that nobody has read yet is one in quarantine, by its source."""
+        """Raises `ModelQuarantined` if the source of a model that was not read yet is in quarantine."""
         for account in self._of_options(options_hash):
             if account.source is not None and was_read_from(account.source):
                 raise self._error(account)

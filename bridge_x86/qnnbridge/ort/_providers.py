@@ -1,6 +1,6 @@
 """Providers of a session of a program written for onnxruntime, and which provider has which nodes.
 
-Providers are as requested, unless the user who runs the program says otherwise (`qnnbridge exec --provider`, or
+Providers are as requested, unless the user overrides them (`qnnbridge exec --provider`, or
 the variable ``QNNBRIDGE_DROPIN_PROVIDER``): "qnn" takes every model to the NPU as far as it goes, "cpu" none. A
 program that asks for QNN gets it with the CPU behind it, as with onnxruntime-qnn itself; a warning, the log and
 the report tell of nodes that did not go to the NPU. The rules on the arguments and their messages are ONNX

@@ -179,7 +179,7 @@ class KeptMemory:
     """
 
     def __init__(self, where: dict[str, Any]) -> None:
-        """The handle stays in `where`, for who maps the memory. Raises `OSError`, `ValueError`."""
+        """The handle stays in `where` until the memory is mapped. Raises `OSError`, `ValueError`."""
         handle = where.get("handle")
         if type(handle) is not int or handle <= 0:
             raise ValueError("memory is named by its handle in this process")

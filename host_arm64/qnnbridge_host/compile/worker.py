@@ -45,7 +45,7 @@ END_TIMEOUT_S: Final = 10.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkOrder:
-    """Whom a worker works for.
+    """A job of a worker, with its owner and limits.
 
     command: the argv that starts a host. request: id of the serving host's request, which marks the worker's
     lines on stderr. label, fingerprint: of the model, for the report of a death. deadline: on `time.monotonic`.

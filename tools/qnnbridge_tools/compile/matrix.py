@@ -161,7 +161,7 @@ def run_here(
             futures = {executor.submit(work, cell): number for number, cell in enumerate(cells)}
             return collect(futures, on_outcome)
         except BaseException:
-            # Ctrl+C: nobody waits for what is under way, and what has not begun does not begin.
+            # Ctrl+C: running jobs are not awaited, and waiting jobs do not begin.
             executor.shutdown(wait=False, cancel_futures=True)
             group.end()
             raise

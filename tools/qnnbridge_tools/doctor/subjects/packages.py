@@ -262,7 +262,7 @@ def _half_installed(facts: Facts, packages: Packages) -> Iterator[Finding]:
 
 
 def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
-    """Who owns the folder onnxruntime?"""
+    """The distribution that owns the folder onnxruntime."""
     qnn = packages.version(QNN)
     runtimes = {one.name: one for one in packages.distributions if _is_runtime(one) and one.name != QNN}
     copies = [one for one in packages.distributions if one.name == QNN]
