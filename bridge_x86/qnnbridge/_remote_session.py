@@ -338,8 +338,8 @@ class SessionProfile:
     """
 
     def __init__(self) -> None:
+        # The generation in which the profile began that `end` is to end.
         self._begun_in: int | None = None
-        """The generation in which the profile began that `end` is to end."""
         self._ended = False
 
     def to_make(self, spec: SessionSpec) -> SessionSpec:

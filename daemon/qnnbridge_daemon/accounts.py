@@ -1,4 +1,4 @@
-"""What each client uses and holds: counts of its calls, and limits with the `Busy` that it is told at them.
+"""Accounts of the clients: counts of their calls, and limits whose excess is answered with `Busy`.
 
 Any thread; one lock per meter and per account, held for a microsecond.
 """
@@ -23,7 +23,7 @@ RATE_WINDOW_S = 10
 
 
 class Histogram:
-    """How often something took how long. Not locked."""
+    """A histogram of durations. Not locked."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
@@ -38,7 +38,7 @@ class Histogram:
         self.max_s = max(self.max_s, seconds)
 
     def percentile(self, share: float) -> float:
-        """Seconds within which this share of all was done; 0 if there was nothing."""
+        """Seconds within which this share of all calls ended; 0 without calls."""
         wanted = share * self.count
         seen = 0
         for index, count in enumerate(self.counts):
@@ -50,7 +50,7 @@ class Histogram:
         return self.max_s
 
     def buckets(self) -> list[list[float]]:
-        """``[upper end, how many up to there]``, as OpenMetrics counts, up to the slowest that there was."""
+        """``[upper end, cumulative count]`` as in OpenMetrics, up to the slowest call."""
         told: list[list[float]] = []
         total = 0
         for bound, count in zip(BOUNDS_S, self.counts, strict=False):
@@ -91,7 +91,7 @@ class Meter:
 
     @property
     def calls_per_s(self) -> float:
-        """Over the last ten seconds, or since there is something to count."""
+        """Over the last ten seconds, or since the first call."""
         with self._lock:
             self._turn()
             age_s = min(float(RATE_WINDOW_S), max(1.0, self._clock() - self._since))
@@ -111,7 +111,7 @@ class Meter:
             return {"sum": latency.sum_s, "count": latency.count, "buckets": latency.buckets()}
 
     def _turn(self) -> None:
-        """Forget the seconds that are too long ago. The second that runs counts with the ten before it."""
+        """Drop seconds that are too old. The current second counts with the ten before it."""
         now = int(self._clock())
         for second in range(max(self._newest + 1, now - RATE_WINDOW_S), now + 1):
             self._seconds[second % len(self._seconds)] = 0
@@ -137,7 +137,7 @@ def busy(limit: str, value: int, what: str, instead: str) -> Busy:
 
 
 class Account:
-    """Of one client. The taker gives it back, once."""
+    """Resources of one client. The taker returns them once."""
 
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits
@@ -194,7 +194,7 @@ class Account:
             self.shared_bytes -= size
 
     def give_back_with(self, memory: Any, size: int) -> None:
-        """What was taken is given back when this memory is gone."""
+        """Return the taken amount when this memory is freed."""
         weakref.finalize(memory, self._freed.append, size).atexit = False
 
     def unshare_with(self, memory: Any, size: int) -> None:
@@ -202,7 +202,7 @@ class Account:
         weakref.finalize(memory, self._unshared.append, size).atexit = False
 
     def settle(self) -> None:
-        """Work through what finalizers have left, which must not lock."""
+        """Work through the queue of the finalizers, which must not lock."""
         while self._freed:
             self.give_back(self._freed.popleft())
         while self._unshared:

@@ -1,7 +1,7 @@
-"""The broker: between applications, to which it is a host, and one `qnnbridge.Host`, to which it is an application.
+"""The broker: a host for its applications, and an application of one `qnnbridge.Host`.
 
-Threads: `serve` is called by a thread for each client and returns when that one is gone; one thread unloads what
-is idle. Everything else may be called from any thread.
+Threads: `serve` is called by a thread for each client and returns when the client disconnects; one thread unloads
+idle models. Any thread may call everything else.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 # How long `stop` waits for calls under way.
 DRAIN_S = 10.0
 
-# Whatever a client says.
+# The limit for any timeout that a client asks for.
 LONGEST_DRAIN_S = 3600.0
 
-# How long it then waits for their answers to be written.
+# How long it waits after that until their answers are written.
 ANSWERS_S = 2.0
 
 # Interval of the check which clients have all their answers. Calls that arrive during the check are not answered.
 LOOK_S = 0.1
 
 TIDY_INTERVAL_S = 15.0
-# Between two looks at what is to be tidied.
+# Between two rounds of maintenance.
 SHORTEST_PAUSE_S = 0.1
 
 # As hosts call them.
@@ -66,8 +66,8 @@ class Broker:
         self.gone_slabs = GoneSlabs(host)
         self.meter = Meter()
         self.started = time.monotonic()
+        # Set when a client asks for the end of the daemon; the main thread waits for it and calls `stop`.
         self.stop_requested = threading.Event()
-        """A client has asked for the end of the daemon; its main thread waits for this, and calls `stop`."""
         self.drain_s = DRAIN_S
         self.clients_served = 0
         self._numbers = itertools.count(1)
@@ -96,7 +96,7 @@ class Broker:
             self._something_left.set()
 
     def _admit(self, ends: ClientEnds) -> Client | None:
-        """``None`` if there is no room for it, or the end is near: then it finds its streams closed."""
+        """``None`` for too many clients or during the end; the client's streams are then closed."""
         try:
             with self._lock:
                 if not self._stopped.is_set():
@@ -123,7 +123,7 @@ class Broker:
             return 0.0 if self._clients else time.monotonic() - self._last_busy
 
     def introduction(self) -> Hello:
-        """What a client is told first: of this process, and the versions of the NPU host if there is one."""
+        """The HELLO for a client: this process, and the versions of a running NPU host."""
         process = self.host.supervisor.running
         peer = process.peer if process is not None else None
         machine = sysconfig.get_platform().rpartition("-")[2]
@@ -150,7 +150,7 @@ class Broker:
         self.stop_requested.set()
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """Take no new client, let calls under way finish for so long, let all clients go. Idempotent."""
+        """Take no new client, let running calls finish for this time, disconnect all clients. Idempotent."""
         until = time.monotonic() + (self.drain_s if timeout_s is None else timeout_s)
         with self._lock:
             self._stopped.set()
@@ -188,8 +188,8 @@ class Broker:
                 next_s = min(next_s or TIDY_INTERVAL_S, self.settings.idle_unload_s)
             self._let_go_of_silent()
             if (gone := self._gone_by_now()) != seen:
-                # What a dead host and a client that has left held refers to itself in places (tracebacks of errors
-                # that were passed on), and to shared memory. In a process that idles the collector may never come.
+                # Objects of a dead host or a disconnected client have reference cycles (tracebacks of errors
+                # that were passed on) and refer to shared memory. In an idle process the collector may never run.
                 # Twice, because errors may still be on their way now.
                 seen, collect = gone, 2
             if collect:
@@ -210,7 +210,7 @@ class Broker:
                 client.end()
 
     def _gone_by_now(self) -> tuple[int, int]:
-        """How many hosts and clients have come to their end."""
+        """The number of hosts and clients that have ended."""
         with self._lock:
             return self.host.supervisor.counters.generation, self.clients_served - len(self._clients)
 
@@ -271,7 +271,7 @@ def _host(broker: Broker) -> dict[str, Any]:
 
 
 def _simulator(broker: Broker) -> bool | None:
-    """As far as a session has told."""
+    """The versions that a session has reported."""
     told = [m.info.placement.simulator for m in broker.sessions.models() if m.info.placement.qnn_nodes]
     return any(told) if told else None
 

@@ -47,8 +47,8 @@ class ClientSession:
         self._account = account
         self._total = total
         self._lock = threading.Lock()
+        # Held while it gets a model of its own, which may take minutes; `close` does not wait for that.
         self._changing = threading.Lock()
-        """Held while it gets a model of its own, which may take minutes; `close` does not wait for that."""
         self._closed = False
 
     @contextlib.contextmanager
@@ -166,7 +166,7 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
 
 
 class _ChannelWatch:
-    """Cancels the call on the channel that it went by, as long as it is there."""
+    """Cancels the call on its channel while the channel exists."""
 
     def __init__(self, cancellation: Cancellation) -> None:
         self._cancellation = cancellation

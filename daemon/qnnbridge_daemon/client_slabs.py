@@ -1,12 +1,12 @@
-"""Memory of a client's calls: what it shares with the daemon, and what its plans have here. All within its limit.
+"""Memory of a client's calls: slabs that it shares with the daemon, and memory of its plans. All within its limit.
 
 A slab of a client is passed on: the NPU host maps it, too, where the client has it, so that tensors go from one to
 the other without a copy here. To the daemon's own fast channels it looks like an array of an application of theirs
-(`qnnbridge._fastpath.arrays`). Where that cannot be had (no descriptor or handle left, an NPU host that does not
-map it), what lies in it is copied.
+(`qnnbridge._fastpath.arrays`). Where this fails (no descriptor or handle left, an NPU host that does not
+map it), its contents are copied.
 
-Any thread. What is mapped or made counts until nothing refers to it any more; finalizers only
-leave a note, and a later call works through the notes.
+Any thread. Memory counts until the last reference to it is gone; finalizers only
+append to a queue, and a later call works through the queue.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ForeignSlab:
-    """A client's slab as the daemon's own fast channels see it: something that the NPU host can be shown."""
+    """A client's slab as the daemon's own fast channels see it: memory that the NPU host can map."""
 
     __slots__ = ("data", "host_writes", "number", "share_handle", "size")
 
@@ -79,7 +79,7 @@ class GoneSlabs:
         weakref.finalize(slab.data, _release, kept, slab.number, self._numbers).atexit = False
 
     def settle(self) -> None:
-        """Let the NPU host forget them. May have to wait for it, not for long."""
+        """Release them in the NPU host. May wait for it briefly."""
         while self._numbers:
             self._host.forget_slab(self._numbers.popleft())
 
@@ -132,7 +132,7 @@ class ClientSlabs(Slabs):
 
 
 def _keep(where: dict[str, Any]) -> KeptMemory | None:
-    """``None``: no descriptor or handle for it, so what lies in it is copied."""
+    """``None`` without a descriptor or handle for it; its contents are then copied."""
     try:
         return KeptMemory(where)
     except (OSError, ValueError):

@@ -24,13 +24,13 @@ from qnnbridge_protocol.hello import Hello
 
 _log = logging.getLogger("qnnbridge.daemon")
 
-# As long as a client that has said goodbye waits for what it asked for.
+# Time that a client waits for its answers after its goodbye.
 DRAIN_TIMEOUT_S = 2.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientEnds:
-    """The daemon's ends of a connection, whose owner the broker becomes, and whose it is."""
+    """The daemon's ends of a connection, owned by the broker, and the client's identity."""
 
     in_fd: int
     out_fd: int

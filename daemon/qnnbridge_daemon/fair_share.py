@@ -1,8 +1,8 @@
 """The order in which calls enter the NPU host.
 
-A few calls are in the host at a time (`slots`), enough that the NPU is never idle between two; all others wait
+At most `slots` calls are in the host at a time, enough that the NPU is never idle between two; all others wait
 here, where they can still be put into a fair order and withdrawn. Clients take turns. A client that sends with
-many threads must not crowd out one with a single thread, which between two calls is nowhere to be seen for a
+many threads must not crowd out one with a single thread, which has no call for a
 moment: so as long as others are active, or were a moment ago, no client gets more of the slots than the others ask
 for themselves, or than its share.
 
@@ -21,7 +21,7 @@ from typing import Any
 from qnnbridge_daemon.accounts import busy
 from qnnbridge_protocol.errors import Cancelled
 
-# A client that was here so long ago will come again: its threads are between two calls.
+# A client whose last call is this recent counts as active: its threads are between two calls.
 ACTIVE_S = 0.05
 
 
@@ -45,13 +45,13 @@ class Queue:
         self.running = 0
         self.waiting: collections.deque[_Waiter] = collections.deque()
         self.last_seen = float("-inf")
+        # Whether calls arrived after `FairShare.close`.
         self.late = 0
-        """Calls that have come after `FairShare.close`."""
         self._peaks = (0, 0)
         self._peak_until = 0.0
 
     def seen(self, now: float) -> None:
-        """Calls have come or gone."""
+        """Update the demand when calls arrive or end."""
         asked = self.running + len(self.waiting)
         if now > self._peak_until:
             self._peaks = (asked, self._peaks[0] if now < self._peak_until + ACTIVE_S else 0)
@@ -62,7 +62,7 @@ class Queue:
 
     @property
     def asks_for(self) -> int:
-        """How many slots it has use for, as seen in the last moments."""
+        """The number of slots that it can use, from its recent calls."""
         return max(1, self.running + len(self.waiting), *self._peaks)
 
 
@@ -75,8 +75,8 @@ class FairShare:
         self._clock = clock
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
+        # Clients in the order of their turns.
         self._queues: collections.OrderedDict[Queue, None] = collections.OrderedDict()
-        """Whose turn is next comes first."""
         self._looking_again = False
         self.closed = False
         self.running = 0
@@ -94,7 +94,7 @@ class FairShare:
         return queue
 
     def leave(self, queue: Queue) -> None:
-        """The client is gone. Calls of it that run still have their slots."""
+        """Remove a client that has disconnected. Its running calls keep their slots."""
         with self._lock:
             self._queues.pop(queue, None)
             granted = self._grant()
@@ -113,7 +113,7 @@ class FairShare:
             self._exit(queue)
 
     def close(self) -> None:
-        """The end is near: what is here goes on, what comes now gets no turn any more. It waits until it is
+        """Give no turn to later calls; earlier calls continue. A later call waits until it is
         cancelled, which the end of its client's connection does; the client can then repeat it elsewhere."""
         with self._lock:
             self.closed = True
@@ -129,7 +129,9 @@ class FairShare:
     # --- parts ---
 
     def _enter(self, queue: Queue) -> _Waiter | None:
-        """``None`` if it may go at once. Raises `Busy`, and `Cancelled` for one that has left."""
+        """``None`` if the call may run at once. Raises `Busy`, and `Cancelled` for a client that has
+        disconnected.
+        """
         with self._lock:
             if queue not in self._queues:  # it would never get a turn
                 raise Cancelled("The client is gone.")
@@ -190,7 +192,7 @@ class FairShare:
         _wake(granted)
 
     def _grant(self) -> list[_Waiter]:
-        """Give free slots to those whose turn it is. Under the lock; the caller wakes them up behind it."""
+        """Give free slots to the next calls. Under the lock; the caller wakes them after its release."""
         granted: list[_Waiter] = []
         now = self._clock()
         while self.running < self.slots:
@@ -207,7 +209,7 @@ class FairShare:
         return granted
 
     def _look_again(self) -> None:
-        """Slots are free and calls wait: those are held back for clients that may not come again."""
+        """Whether slots are free while calls wait: these slots are reserved for clients that may not call again."""
         if self._looking_again or not any(queue.waiting for queue in self._queues):
             return
         self._looking_again = True
@@ -278,7 +280,9 @@ class Cancellation:
             raise Cancelled("The request was cancelled before it started.")
 
     def on_stop(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Called when it is cancelled, at once if it was; must not wait. Returns what takes it away again."""
+        """Register a callback for the cancellation, called at once if it has happened; it must not wait. Returns
+        its remover.
+        """
         with self._lock:
             stopped = self._terminate
             if not stopped:
@@ -288,7 +292,7 @@ class Cancellation:
         return lambda: self._remove(listener)
 
     def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
-        """As that of `RunOptions`. This one may wait: it asks the NPU host, and has a thread for that."""
+        """As that of `RunOptions`. This one may wait: it asks the NPU host in a thread of its own."""
 
         def ask() -> None:
             threading.Thread(target=listener, args=(True,), name="qnnbridge cancel", daemon=True).start()

@@ -1,6 +1,6 @@
-"""What the operations of the protocol mean to the daemon. `docs/protocol.md` lists them and their fields.
+"""The daemon's handlers of the protocol's operations. `docs/protocol.md` lists them and their fields.
 
-One `BrokerHandlers` belongs to one client; what it opened is released with it. Any thread.
+One `BrokerHandlers` belongs to one client, and is released together with the client's sessions. Any thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEFAULT_RETRY = 1
 
 
 class DaemonServices(Protocol):
-    """What all clients share, as the handlers of one see it."""
+    """The state shared by all clients, as the handlers of one client see it."""
 
     host: Host
     fair_share: FairShare
@@ -46,7 +46,7 @@ class DaemonServices(Protocol):
 
 
 class ClientHoldings(Protocol):
-    """The client: what it holds, and its place in the queue."""
+    """The client: its resources and its place in the queue."""
 
     account: Account
     queue: Queue
@@ -60,8 +60,8 @@ class BrokerHandlers:
         self._client = client
         self._lock = threading.Lock()
         self._sessions: dict[int, ClientSession] = {}
+        # Numbers of sessions that were closed before they were made.
         self._closed_early: set[int] = set()
-        """Numbers of sessions that were closed before they were made."""
         self._making: set[int] = set()
         self._closed = False
         self._operations: dict[str, Callable[[Request, Cancellation], Answer]] = {
@@ -93,20 +93,20 @@ class BrokerHandlers:
         return None
 
     def handle(self, request: Request, _enter: Callable[[str], None]) -> Answer:
-        """Never declares a phase: no native code runs here, and a client that does not read must not hold up the
+        """Never declares a phase: no native code runs here, and a client that does not read must not block the
         thread that has a slot."""
         operation = self._operations.get(str(request.op))
         if operation is None:
             raise _unknown(request.op)
         request.stopper = cancellation = Cancellation()
-        if request.withdrawn:  # before there was anything to stop it by
+        if request.withdrawn:  # before a stop handle existed
             cancellation.stop()
         try:
             return operation(request, cancellation)
         except HostNotFound as error:
             raise _in_the_daemon(error) from None
         except BridgeError as error:
-            # About this connection it would say that the daemon has to be restarted.
+            # It would advise a restart of the daemon because of this connection.
             error.details.pop("host_must_restart", None)
             raise
 
@@ -115,7 +115,7 @@ class BrokerHandlers:
         return BoundSession(self._session(session)), None
 
     def close(self) -> None:
-        """The client is gone: release all that it has."""
+        """Release everything of a disconnected client."""
         with self._lock:
             self._closed = True
             sessions = list(self._sessions.values())
@@ -294,7 +294,7 @@ class BrokerHandlers:
 
 
 def _recipe(spec: SessionSpec, described: list[Any], request: Request) -> tuple[SessionRecipe, tuple[Any, ...]]:
-    """What the session is made from, and the tensors as they travelled."""
+    """The session's recipe, and the tensors as received."""
     header = request.header
     # A model that travels as bytes is the last buffer, behind the tensors.
     count = len(request.buffers) - (spec.model_path is None)
@@ -333,7 +333,7 @@ def _decode(described: list[Any], buffers: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _in_the_daemon(error: HostNotFound) -> BridgeError:
-    """It speaks of variables and of "this interpreter": the daemon's, not those of the one that reads it."""
+    """It names variables and "this interpreter": the daemon's, not the reader's."""
     told = error.copy()
     told.evidence = (*told.evidence, f"looked for by the daemon: process {os.getpid()}, {sys.executable}")
     told.fix = (

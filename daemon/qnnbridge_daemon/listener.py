@@ -1,4 +1,4 @@
-"""Accepts and authenticates clients of this user, and hands out the two streams of a connection.
+"""Accepts and authenticates clients of this user, and returns the two streams of a connection.
 
 Always holds: accepting never waits for a client; a visitor has five seconds; at most 64 visitors are unproven at a
 time, and the oldest goes when another one comes. So no number of silent or half-open visitors keeps a good one out:
@@ -31,7 +31,7 @@ _NO_DESCRIPTORS_PAUSE_S: Final = 0.1
 
 
 class AdmittedClient(NamedTuple):
-    """Our ends of a connection, and whose it is. pid: as the system says, else as the client does."""
+    """The daemon's ends of a connection, and the client's identity. pid: from the system, else from the client."""
 
     in_fd: int
     out_fd: int
@@ -63,7 +63,7 @@ class Listener:
         return self._refused
 
     def close(self) -> None:
-        """No client is accepted any more; dialogues are broken off. Connections go on. Idempotent."""
+        """Stop accepting clients and break off authentications. Connections continue. Idempotent."""
         self._leaving = True
         self._gate.close()
         self._thread.join(DIALOGUE_TIMEOUT_S)

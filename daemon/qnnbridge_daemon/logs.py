@@ -1,4 +1,4 @@
-"""The daemon's log: one file that rotates, in the state folder. What the NPU host prints comes there, too.
+"""The daemon's log: one file that rotates, in the state folder. Output of the NPU host goes there, too.
 
 Set up once, by the main thread, before others exist.
 """

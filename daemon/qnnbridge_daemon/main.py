@@ -1,7 +1,7 @@
-"""Runs a daemon: takes the lock, opens the log and the door, says where it is, waits, and leaves in good order.
+"""Runs a daemon: takes the lock, opens log and listener, publishes its address, waits, and ends in good order.
 
 Invariants: the process with the lock is the only daemon of its folder, however many were started; what is written
-there is written by its holder; a daemon that cannot be found any more ends. The main thread does nothing but wait.
+there is written by its holder; a daemon that clients can no longer find ends. The main thread only waits.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
-# There is one already.
+# A daemon runs already.
 EXIT_RUNNING: Final = 4
-# Asked a second time to leave, while calls were being finished.
+# A second request to end, while calls were being finished.
 EXIT_AT_ONCE: Final = 5
 
 _LOOK_INTERVAL_S: Final = 1.0
-# Between two looks whether the lock is free: an application that has lost the daemon starts one, too.
+# Between two tries of the lock: an application that has lost the daemon starts one, too.
 _TURN_INTERVAL_S: Final = 0.005
 _WAITING_INTERVAL_S: Final = 0.5
 # `qnnbridge host status` has the lock for a moment where no daemon does. A service manager takes "there is one
@@ -62,7 +62,7 @@ _log = logging.getLogger("qnnbridge.daemon")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run until asked to leave; then the process ends."""
+    """Run until a request to end; then the process ends."""
     options = parse_options(argv)
     if options.detached:
         let_go_of_terminal()
@@ -92,7 +92,7 @@ def run(options: Options) -> int:
     from qnnbridge_daemon.logs import (
         leave_stderr,
         open_log,
-    )  # nothing of this before it is clear that we are the one
+    )  # not before this process has the lock
 
     allow_descriptors()
     log = open_log(foreground=options.foreground)
@@ -132,7 +132,7 @@ class Daemon:
         self._listener: Listener | None = None
 
     def open(self) -> None:
-        """From here on clients can come. Raises `OSError`."""
+        """Open the listener for clients. Raises `OSError`."""
         from qnnbridge_daemon.clients import ClientEnds
         from qnnbridge_daemon.listener import Listener
 
@@ -160,7 +160,7 @@ class Daemon:
                 return
 
     def leave(self) -> None:
-        """Finish the calls under way, let the clients go, end the NPU host."""
+        """Finish the running calls, disconnect the clients, end the NPU host."""
         _log.info("the daemon is leaving")
         remove_discovery(self._folder, self._discovery.instance)
         if self._listener is not None:
@@ -170,7 +170,7 @@ class Daemon:
         _log.info("the daemon has left")
 
     def asked_to_leave(self) -> None:
-        """By a signal. The second time there is no waiting for calls."""
+        """Handle a signal. The second signal ends without waiting for calls."""
         self._asked += 1
         if self._asked >= _SIGNALS_FOR_AT_ONCE:
             os._exit(EXIT_AT_ONCE)
@@ -183,14 +183,14 @@ class Daemon:
         try:
             found = look_at_discovery(self._folder)
         except BridgeError:
-            return True  # others may read it now: clients refuse it in words, and stopping it would not help
+            return True  # other users may read it now: clients refuse it with a message, and an end would not help
         except OSError:
             return True  # no descriptor left, say: that passes
         return self._lock.is_ours and found is not None and found.instance == self._discovery.instance
 
 
 def _wait_for_turn(lock: FolderLock, options: Options) -> bool:
-    """Until the lock is ours; False if that takes too long, or the starting process is gone."""
+    """Wait for the lock; False after the timeout, or if the starting process is gone."""
     now = tell_at = time.monotonic()
     end = now + (_FOREGROUND_PATIENCE_S if options.foreground else options.take_over_s)
     while now < end:
@@ -217,7 +217,7 @@ def _say_running(folder: Path, options: Options) -> int:
 
 
 def _tell_starter(line: str) -> bool:
-    """In one piece: the reader leaves at once. False if it did not wait for us."""
+    """Write in one piece: the reader leaves at once. False if it has already left."""
     try:
         os.write(2, f"{line}\n".encode())
     except OSError:
@@ -226,7 +226,7 @@ def _tell_starter(line: str) -> bool:
 
 
 def _say(text: str) -> None:
-    """To the log if there is one yet, and to the process that started us."""
+    """Report to the log, if it is open, and to the starting process."""
     handlers = logging.getLogger().handlers
     if handlers:
         _log.error("%s", text)
@@ -272,7 +272,7 @@ class FolderLock:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the file that lies there is still the one that we have locked: a folder may be cleaned up."""
+        """Whether the path still names the locked file: a clean-up may have replaced it."""
         return self._identity is not None and self._now_there() == self._identity
 
     def _now_there(self) -> tuple[int, int] | None:

@@ -13,8 +13,8 @@ from qnnbridge._supervision.restart_policy import RecycleAfter
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """python: of the NPU host. idle_exit_s: ``None`` never. detached, foreground: how it is run. take_over_s: for
-    how long a daemon that runs is waited for, to take its place."""
+    """python: of the NPU host. idle_exit_s: ``None`` never. detached, foreground: the way it runs. take_over_s:
+    the time to wait for the end of a running daemon."""
 
     python: str | None
     idle_exit_s: float | None
@@ -25,7 +25,7 @@ class Options:
     take_over_s: float = 0.0
 
     def settings_of(self, discovery: Discovery) -> BrokerSettings:
-        """With what the broker shows of the daemon around it."""
+        """The options with the daemon's data for the broker's status."""
         return dataclasses.replace(
             self.settings,
             endpoint=discovery.endpoint,
@@ -36,7 +36,7 @@ class Options:
 
 
 def parse_options(argv: Sequence[str] | None) -> Options:
-    """Ends the program with a word for options that are not known."""
+    """Ends the program with a message for unknown options."""
     defaults, limits = BrokerSettings(), ClientLimits()
     parser = argparse.ArgumentParser(
         prog="qnnbridge_daemon", description="One NPU host that several applications share."
@@ -108,9 +108,9 @@ class BrokerSettings:
 
     idle_unload_s: a model without a call for this long is unloaded, and loaded again by its next call; 0
     never unloads. keep_unused_s: how long a model that no client has open any more stays loaded for the next one;
-    keep_unused: how many of those. stall_s: a client that takes nothing of what it has asked for in this time is
-    dropped. greeting_s: so is one that was let in and does not greet in that time. endpoint, log_file, instance,
-    idle_exit_s: to be shown by `status`, the broker has no use for them.
+    keep_unused: the number of those. stall_s: a client that reads nothing of its answers in this time is
+    disconnected. greeting_s: so is a client without HELLO after this time. endpoint, log_file, instance,
+    idle_exit_s: for `status` only.
     """
 
     slots: int = 4

@@ -1,11 +1,11 @@
 """Sessions in the NPU host that several clients share.
 
 Clients that open the same model with the same options get the same session. Its users are counted; one
-that no client has open stays loaded for a moment, because the next run of the same program is a new client.
+without users stays loaded for a moment, because the next run of the same program is a new client.
 One without calls is unloaded after a while and comes back with its next call, made again from the same files:
 it is answered with `ModelChanged` if those have changed.
 
-What has a state of its own (a profile, dynamic options, files that it writes) is never shared and never unloaded.
+A session with state (a profile, dynamic options, files that it writes) is never shared and never unloaded.
 
 Threads: any. The lock of the table is never held during anything slow; a model that is being made has a lock of
 its own, on which other requests for the same session wait.
@@ -60,8 +60,8 @@ class SharedModel:
         self.remote: RemoteSession | None = None
         self.failed: BridgeError | None = None
         self.opened_ms = 0.0
+        # The number of uses by client. Guarded by the lock of the table.
         self.owners: dict[object, int] = {}
-        """How many sessions each client has of it. Guarded by the lock of the table."""
         self.last_used = time.monotonic()
         self.loaded = False
         self._lock = threading.Lock()
@@ -105,7 +105,7 @@ class SharedModel:
                 remote.close()
 
     def unload_if_idle(self, idle_s: float) -> bool:
-        """Release it in the NPU host after so long without a call. Whether it was released."""
+        """Release it in the NPU host after this time without a call. Returns whether it was released."""
         with self._lock:
             if self.remote is None or self._calls or not (self.shared and self.loaded) or self._retired:
                 return False
@@ -116,7 +116,7 @@ class SharedModel:
             return True
 
     def retire(self) -> None:
-        """It will not be called again: release it when the calls under way have come to their end."""
+        """Release it for good when its running calls have ended."""
         with self._lock:
             if self._retired:
                 return
@@ -152,7 +152,7 @@ class SharedSessions:
         return [model for model in models if model.remote is not None]
 
     def open(self, owner: object, key: str | None, label: str, make: Make) -> tuple[SharedModel, bool]:
-        """A session for this client; whether it was there already. key: ``None`` for one that is not shared.
+        """A session for this client; whether it existed already. key: ``None`` for a session that is not shared.
 
         Raises what `make` raises. A caller that waits for another caller's attempt gets that error, unless it is
         about the attempt alone (its time was up): then it makes one itself.
@@ -179,7 +179,7 @@ class SharedSessions:
             self.release(owner, model)
 
     def _make_or_join(self, model: SharedModel, make: Make) -> bool | None:
-        """Whether it was there; ``None`` if another's attempt has failed and says nothing about ours."""
+        """Whether it existed; ``None`` if the attempt of another caller failed for reasons of that attempt."""
         with model.making:
             if model.remote is not None:
                 with self._lock:
@@ -218,7 +218,7 @@ class SharedSessions:
             self.created += 1
 
     def release(self, owner: object, model: SharedModel) -> None:
-        """The client has closed it, or is gone."""
+        """Remove a use: the client has closed the session, or has disconnected."""
         with self._lock:
             left = model.owners.get(owner, 0) - 1
             if left > 0:
@@ -236,7 +236,9 @@ class SharedSessions:
             model.retire()
 
     def tidy(self) -> float | None:
-        """Retire sessions that were not open for too long, or are too many. Seconds until there is more to do."""
+        """Retire sessions that are unused for too long, or too many. Returns the seconds until the next one is
+        due.
+        """
         now = time.monotonic()
         with self._lock:
             unused = [model for model in self._by_key.values() if not model.owners and model.remote is not None]
@@ -251,7 +253,7 @@ class SharedSessions:
         return min((model.last_used + self._keep_unused_s - now for model in left), default=None)
 
     def unload_idle(self, idle_s: float) -> int:
-        """Unload sessions without a call for so long. Returns how many."""
+        """Unload sessions without a call for this time. Returns their number."""
         count = sum(model.unload_if_idle(idle_s) for model in self.models())
         with self._lock:
             self.unloads += count
@@ -281,7 +283,7 @@ class KnownModels:
     def identify(self, recipe: SessionRecipe, fingerprint: str | None, deadline: float | None) -> SessionRecipe:
         """The recipe, with the identity of its model.
 
-        fingerprint: as the client knows it. Raises what a model that cannot be read raises, and `ModelChanged` if
+        fingerprint: as the client knows it. Raises the error of an unreadable model, and `ModelChanged` if
         it is another one than the client knows.
         """
         path = recipe.spec.model_path
@@ -305,7 +307,7 @@ class KnownModels:
 
 
 def _unchanged(model: ModelIdentity) -> bool:
-    """Whether size and date of all files are what they were."""
+    """Whether size and date of all files are unchanged."""
     try:
         for path, size, modified_ns in model.files:
             now = os.stat(path)
@@ -317,10 +319,10 @@ def _unchanged(model: ModelIdentity) -> bool:
 
 
 def key_of(recipe: SessionRecipe, described: Any, buffers: tuple[Any, ...]) -> str:
-    """Equal for sessions that may be one: same model, same options, same initializers.
+    """A key that is equal for sessions that can be shared: same model, same options, same initializers.
 
-    A client that wants no cache may want to see what compiling does; else the cache makes no difference.
-    described, buffers: the initializers as they travelled.
+    A session without the cache is separate, because its user may observe the compilation.
+    described, buffers: the initializers as received.
     """
     without = isinstance(recipe.cache, CacheSettings) and recipe.cache.wanted is False
     digest = hashlib.sha256(f"{recipe.fingerprint} {recipe.options_hash} {without}".encode())

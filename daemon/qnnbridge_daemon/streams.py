@@ -29,7 +29,7 @@ class ClientStreams:
     """Owns the descriptors."""
 
     def __init__(self, in_fd: int, out_fd: int, stall_s: float) -> None:
-        """stall_s: a client that takes no byte for so long, of something that it has asked for, is given up."""
+        """stall_s: a client that reads no byte of an answer for this time is disconnected."""
         self._in_fd = in_fd
         self._out_fd = out_fd
         self.stall_s = stall_s
@@ -39,8 +39,8 @@ class ClientStreams:
         self._users = 0
         self._interrupt = Interrupt(in_fd)
         self.ended = False
+        # Whether it was given up for taking nothing.
         self.stalled = False
-        """Whether it was given up for taking nothing."""
         if sys.platform != "win32":
             os.set_blocking(out_fd, False)
 

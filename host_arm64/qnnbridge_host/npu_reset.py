@@ -38,8 +38,8 @@ class Npu:
         self._clock = clock
         self._lock = threading.Lock()
         self._last_reset: float | None = None
+        # How often it was reset: the number tells a session whether it was made before the last one.
         self.resets = 0
-        """How often it was reset: the number tells a session whether it was made before the last one."""
 
     def note_reset(self, seen_before: int) -> bool:
         """A call failed by a reset. Whether it is worth to try again in this process."""
@@ -78,10 +78,10 @@ class ResettableSession:
         self._make: Callable[[Enter], EngineSession] | None = make
         self._profiling = bool(spec.options.get("enable_profiling"))
         self._profile_lost = False
+        # All dynamic options that were set, in this order.
         self._dynamic: dict[str, str] = {}
-        """All dynamic options that were set, in this order."""
+        # How many there had been when the attempt that is under way began.
         self._seen_resets = npu.resets
-        """How many there had been when the attempt that is under way began."""
         session = self._first(make, enter)
         self._session: EngineSession | None = session
         self._made_at_reset = self._seen_resets

@@ -98,8 +98,8 @@ class _Load:
         self._taken = 0
         self._killed: tuple[int, float] | None = None
         self._since_kill = 0
+        # Of each worker: how many kills there had been when its call began.
         self._under_way: dict[int, int] = {}
-        """Of each worker: how many kills there had been when its call began."""
         self._kills_behind = 0
 
     def run(self) -> None:

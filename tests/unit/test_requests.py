@@ -41,11 +41,11 @@ class Table:
     def __init__(self, limit: int = 10) -> None:
         self.told: list[tuple[int, str]] = []
         self.in_flight = InFlight(self.tell, limit)
+        # Whether the client takes what is written.
         self.has_room = threading.Event()
-        """Whether the client takes what is written."""
         self.has_room.set()
+        # A thread wants to send a notice.
         self.waits = threading.Event()
-        """A thread wants to send a notice."""
         self.stream = threading.Lock()
 
     def tell(self, what: Declaration) -> None:

@@ -53,8 +53,8 @@ class DaemonEndpoint:
         except BaseException:
             self._socket.close()
             raise
+        # A visitor may wake `accept` up as well: then it is released while it is being closed.
         self._lock = threading.Lock()
-        """A visitor may wake `accept` up as well: then it is released while it is being closed."""
         self._closed = self._released = False
 
     def accept(self) -> DaemonStream | None:
@@ -120,7 +120,7 @@ class Streams:
 
 
 def let_go_of_terminal() -> None:
-    """Continue in a child that need not be collected; the process that was started ends here."""
+    """Continue in a child that needs no collecting; the started process ends here."""
     if os.fork():
         os._exit(0)
 

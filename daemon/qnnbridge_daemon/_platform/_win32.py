@@ -49,8 +49,8 @@ class DaemonEndpoint:
         self.endpoint = endpoint
         self._attributes = OwnerOnly()
         self._waiting = self._instance(_winapi.FILE_FLAG_FIRST_PIPE_INSTANCE)
+        # Of which instance waits, and whether one does: `close` must not mean another handle.
         self._lock = threading.Lock()
-        """Of which instance waits, and whether one does: `close` must not mean another handle."""
         self._closed = self._released = False
 
     @property

@@ -114,8 +114,8 @@ class SessionCache:
         self._reason = ""
         self._key: str | None = None
         self._seconds: float | None = None
+        # Keys of entries that were set aside, with the reason.
         self._set_aside: dict[str, str] = {}
-        """Keys of entries that were set aside, with the reason."""
         self._set_aside_count = 0
         self._problem: str | None = None
         self.notices: list[Notice] = []

@@ -84,11 +84,11 @@ class Worker:
         self._phase: str | None = None
         self._because: str | None = None
         self._op = ""
+        # Of the model that it works on, for the report of a death.
         self.label, self.fingerprint = order.label, order.fingerprint
-        """Of the model that it works on, for the report of a death."""
         self._watchdog: threading.Timer | None = None
+        # Raw, once it has ended by itself; ``None`` if it had to be killed.
         self.exit_code: int | None = None
-        """Raw, once it has ended by itself; ``None`` if it had to be killed."""
 
     @property
     def versions(self) -> dict[str, str]:

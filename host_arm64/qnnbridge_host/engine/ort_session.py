@@ -44,8 +44,8 @@ class OrtSession:
         self._adapters = Adapters(ort)
         self._output_names = [node.name for node in info.outputs]
         self._bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
+        # Names of outputs that ONNX Runtime has no array for; looked for by the first run.
         self._unreadable: frozenset[str] | None = None
-        """Names of outputs that ONNX Runtime has no array for; looked for by the first run."""
 
     def run(
         self,

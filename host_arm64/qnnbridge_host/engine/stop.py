@@ -17,10 +17,10 @@ class StopHandle:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # Whether `stop` was called.
         self.stopped = False
-        """Whether `stop` was called."""
+        # What `attach` was last called with.
         self.run_options: Any = None
-        """What `attach` was last called with."""
 
     def stop(self) -> None:
         """Ask. Does nothing to a run that is over."""
