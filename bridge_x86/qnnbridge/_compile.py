@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from qnnbridge._create import LOG_TIMEOUT_S, RequestNews, encoded, too_late
+from qnnbridge._create import RequestNews, encoded, too_late
 from qnnbridge._providers import choose_fallback, option_text
 from qnnbridge._recipe import SessionRecipe, model_parts
 from qnnbridge._run_options import coerce_session_options
@@ -371,7 +371,7 @@ class Running:
             error.evidence = crash.evidence
             error.details |= {**crash.details, "validation_error": crash.code}
             return error
-        return enrich_from_stderr(error, process.stderr, request_id, LOG_TIMEOUT_S)
+        return enrich_from_stderr(error, process.stderr, request_id, self._news.log_timeout_s)
 
 
 def _target(output: str | os.PathLike[str] | None, count: int) -> str | None:

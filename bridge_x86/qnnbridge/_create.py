@@ -155,20 +155,27 @@ class RequestNews:
         self.fingerprint = ""
         self.entry: tuple[str, str] | None = None
         self.stage = ""
+        self._native = False
         self._on_progress = on_progress
+
+    @property
+    def log_timeout_s(self) -> float:
+        """How long to wait for log lines of a failure. A request that no native code served has none."""
+        return LOG_TIMEOUT_S if self._native else 0.0
 
     def __call__(self, frame: Frame) -> None:
         told = frame.header
         if type(told.get("label")) is str:
             self.label = told["label"]
         if frame.kind is Kind.PHASE:
-            self.stage = ""
+            self.stage, self._native = "", True
             if type(told.get("fingerprint")) is str:
                 self.fingerprint = told["fingerprint"]
                 entry = told.get("entry")
                 self.entry = (str(entry["key"]), str(entry["id"])) if isinstance(entry, Mapping) else None
         elif told.get("event") == "progress":
             self.stage, seconds = str(told.get("stage")), told.get("seconds")
+            self._native = self._native or self.stage != "waiting"
             self.report(self.stage, float(seconds) if isinstance(seconds, (int, float)) else 0.0)
 
     def report(self, stage: str, seconds: float) -> None:
@@ -228,7 +235,7 @@ def create(
     except BridgeError as error:
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr
 
-        raise enrich_from_stderr(error, process.stderr, request_id, LOG_TIMEOUT_S) from None
+        raise enrich_from_stderr(error, process.stderr, request_id, news.log_timeout_s) from None
     created = Created.from_wire(frame.header)
     return dataclasses.replace(created, info=_with_cause(created.info, process, request_id[-1]))
 
