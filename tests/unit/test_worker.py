@@ -15,8 +15,16 @@ import pytest
 from tests import needs
 
 from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.compile import worker as worker_module
 from qnnbridge_host.compile.worker import Worker, WorkOrder, default_command, ticking, worker_command
-from qnnbridge_protocol.errors import Cancelled, DeadlineExceeded, HostStartFailed, WorkerDied
+from qnnbridge_protocol.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    HostHung,
+    HostStartFailed,
+    UnknownOperation,
+    WorkerDied,
+)
 from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec
 
 SECONDS_FOR_ALL = 30.0
@@ -110,6 +118,55 @@ def test_a_worker_is_killed_at_the_deadline() -> None:
             pass
     assert caught.value.state == "stopped"
     assert time.monotonic() - begun < SECONDS_FOR_ALL
+
+
+@needs.linux
+@pytest.mark.process
+def test_a_worker_that_is_stopped_and_does_not_go_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "STOPPED_LOOK_EVERY_S", 0.1)
+    stops = (sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    worker = Worker(order(stops))
+    with pytest.raises(HostHung, match=r"compiles m\.onnx was stopped and did not go on"):
+        with worker.running():
+            pass
+    assert worker.pid is not None
+    assert not psutil.pid_exists(worker.pid)
+
+
+@pytest.mark.process
+def test_a_worker_that_failed_leaves_no_thread_until_its_deadline() -> None:
+    with pytest.raises(WorkerDied):
+        with Worker(order(DIES, deadline=time.monotonic() + 3600)).running():
+            pass
+    with pytest.raises(UnknownOperation):
+        with Worker(order(HOST, deadline=time.monotonic() + 3600)).running() as worker:
+            worker.call({"op": "no such operation"})
+    until = time.monotonic() + SECONDS_FOR_ALL
+    while _watching() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not _watching()
+
+
+def _watching() -> list[str]:
+    begun = ("qnnbridge worker watch", "Thread-")
+    return [t.name for t in threading.enumerate() if t.name.startswith(begun) and t is not threading.main_thread()]
+
+
+@needs.linux
+@pytest.mark.process
+def test_a_death_in_the_only_run_is_one_in_the_phase_running() -> None:
+    """A request that is alone in a host declares no run."""
+    serves_nothing = (
+        "import os, sys; sys.argv = ['host']\n"
+        "from qnnbridge_host import handlers, stdio_guard\n"
+        "handlers.HostHandlers.handle = lambda *_: os._exit(9)\n"
+        "from qnnbridge_host.main import main\n"
+        "main(*stdio_guard.claim())"
+    )
+    with pytest.raises(WorkerDied) as caught:
+        with Worker(order((sys.executable, "-c", serves_nothing))).running() as worker:
+            worker.call({"op": "session.run", "session": 1, "outputs": None, "inputs": []})
+    assert (caught.value.details["exit_code"], caught.value.details["phase"]) == (9, "running")
 
 
 @needs.linux

@@ -26,6 +26,7 @@ from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, block
 from qnnbridge_protocol.errors import (
     BridgeError,
     DeadlineExceeded,
+    HostHung,
     HostStartFailed,
     ProtocolDesync,
     WorkerDied,
@@ -41,6 +42,12 @@ _log = logging.getLogger("qnnbridge.compiling")
 START_TIMEOUT_S: Final = 60.0
 # For the end of a worker whose work is done; QNN's own clean-up takes a moment, and may hang.
 END_TIMEOUT_S: Final = 10.0
+# Between two looks whether its time is over.
+LOOK_EVERY_S: Final = 0.1
+# A worker that is found stopped so often in a row is ended. Looks are counted, not seconds: after a sleep of the
+# machine the clock alone would condemn it.
+STOPPED_LOOKS: Final = 6
+STOPPED_LOOK_EVERY_S: Final = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,12 +88,16 @@ class Worker:
         )
         self._connection = Connection(Role.CLIENT, hello)
         self._arrived: list[Frame] = []
+        # Native steps that it declared: of the request, and of its own start.
         self._phase: str | None = None
+        self._loading: str | None = None
         self._because: str | None = None
         self._op = ""
         # Of the model that it works on, for the report of a death.
         self.label, self.fingerprint = order.label, order.fingerprint
-        self._watchdog: threading.Timer | None = None
+        # When it is killed (`time.monotonic`), and why.
+        self._limit: tuple[float, str] | None = None
+        self._ended = threading.Event()
         # Raw, once it has ended by itself; ``None`` if it had to be killed.
         self.exit_code: int | None = None
 
@@ -110,7 +121,6 @@ class Worker:
                 yield self
                 self._finish()
             finally:
-                self._guard(None, "")
                 self._end()
 
     def call(self, header: dict[str, Any], buffers: tuple[Any, ...] = ()) -> Frame:
@@ -121,7 +131,9 @@ class Worker:
             Cancelled, DeadlineExceeded: it was ended.
             BridgeError: what it answered.
         """
-        self._op, self._phase = str(header["op"]), None
+        self._op = str(header["op"])
+        # The only request in a host declares no run (ADR 0003).
+        self._phase = "running" if self._op == "session.run" else None
         header = {**header, "mark": self._order.request}
         left_s = self._order.left_s
         if left_s is not None:
@@ -137,7 +149,7 @@ class Worker:
             return frame
 
     def kill(self, because: str) -> None:
-        """End it now: "cancelled", "deadline" or "start". Any thread."""
+        """End it now: "cancelled", "deadline", "start", "stopped" or "end". Any thread."""
         self._because = self._because or because
         process = self._process
         if process is not None:
@@ -172,6 +184,9 @@ class Worker:
         self._reader = ByteReader(self._process.stdout.fileno())
         self._writer = ByteWriter(blocking_write(self._process.stdin.fileno()))
         self._guard(START_TIMEOUT_S, "start")
+        threading.Thread(
+            target=self._watch, args=(self._process,), name="qnnbridge worker watch", daemon=True
+        ).start()
         self._write(self._connection.send_hello())
         frame = self._next()
         if frame.kind is Kind.HELLO_ERR:
@@ -192,12 +207,14 @@ class Worker:
             self.exit_code = None if self._because is not None else code
 
     def _end(self) -> None:
+        self._ended.set()
         process = self._process
         if process is None:
             return
         with contextlib.suppress(OSError):
             process.kill()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it in the kernel
+            process.wait(END_TIMEOUT_S)
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
@@ -205,16 +222,25 @@ class Worker:
 
     def _guard(self, seconds: float | None, because: str) -> None:
         """Kill it after so long; before, at the deadline. ``None``: only at the deadline, if there is one."""
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-            self._watchdog = None
-        left_s = self._order.left_s
-        if left_s is not None and (seconds is None or left_s < seconds):
-            seconds, because = left_s, "deadline"
-        if seconds is not None and self._process is not None and self._process.returncode is None:
-            self._watchdog = threading.Timer(seconds, self.kill, (because,))
-            self._watchdog.daemon = True
-            self._watchdog.start()
+        until, deadline = None if seconds is None else time.monotonic() + seconds, self._order.deadline
+        if deadline is not None and (until is None or deadline < until):
+            until, because = deadline, "deadline"
+        self._limit = None if until is None else (until, because)
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill it when its time is over, or when it is stopped and does not go on. A thread of its own."""
+        seen_stopped, next_look = 0, time.monotonic() + STOPPED_LOOK_EVERY_S
+        while not self._ended.wait(LOOK_EVERY_S):
+            limit, now = self._limit, time.monotonic()
+            if limit is not None and now >= limit[0]:
+                self.kill(limit[1])
+                return
+            if now >= next_look:
+                next_look = now + STOPPED_LOOK_EVERY_S
+                seen_stopped = seen_stopped + 1 if _is_stopped(process.pid) else 0
+                if seen_stopped >= STOPPED_LOOKS:
+                    self.kill("stopped")
+                    return
 
     # --- frames ---
 
@@ -236,9 +262,13 @@ class Worker:
                 raise
         frame = self._arrived.pop(0)
         if frame.kind is Kind.PHASE:
-            self._phase = str(frame.header.get("phase"))
-            if self._phase == "ready":
-                self._phase = None
+            phase = str(frame.header.get("phase"))
+            if frame.request_id:
+                self._phase = phase
+            elif phase != "ready":
+                self._loading = phase
+            else:
+                self._loading = None
                 self._guard(None, "")
         return frame
 
@@ -253,7 +283,7 @@ class Worker:
 
     def _death(self) -> BridgeError:
         """The error for a process that is gone."""
-        order = self._order
+        order, phase = self._order, self._phase or self._loading
         assert self._process is not None
         self._guard(None, "")
         if self._because == "cancelled":
@@ -263,8 +293,15 @@ class Worker:
         if self._because == "start":
             return HostStartFailed(
                 f"The process that compiles {order.label} was not ready within {START_TIMEOUT_S:g} s.",
-                cause=f"It was in the phase {self._phase}." if self._phase else None,
-                details={"phase": self._phase},
+                cause=f"It was in the phase {phase}." if phase else None,
+                details={"phase": phase},
+            )
+        if self._because == "stopped":
+            return HostHung(
+                f"The process that compiles {order.label} was stopped and did not go on; it was ended.",
+                cause="Another process stopped it (SIGSTOP, a debugger, a suspended process).",
+                fix="Compile again.",
+                details={"phase": phase},
             )
         try:
             code: int | None = self._process.wait(END_TIMEOUT_S)
@@ -274,7 +311,7 @@ class Worker:
             f"The process that compiles {self.label} ended unexpectedly.",
             details={
                 "exit_code": code,
-                "phase": self._phase,
+                "phase": phase,
                 "op": self._op,
                 "label": self.label,
                 "fingerprint": self.fingerprint,
@@ -282,6 +319,15 @@ class Worker:
                 "request": order.request,
             },
         )
+
+
+def _is_stopped(pid: int) -> bool:
+    import psutil  # 12 ms, for a compilation that takes seconds
+
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
 
 
 def too_late(order: WorkOrder, state: str = "stopped") -> DeadlineExceeded:
