@@ -157,8 +157,8 @@ class Host:
         self.slow_path_reasons: tuple[Sized, ...] = (self._unreleased, *blame.cases)
         self._info: HostInfo | None = None
         self.cache_counters = CacheCounters()
-        # Entries of the cache (key, id) that killed a host, until the next one has been told.
-        self.invalid_entries: dict[tuple[str, str], EntryFault] = {}
+        # Entries (folder of the cache, key, id) that killed a host, until the next one has been told.
+        self.invalid_entries: dict[tuple[str, str, str], EntryFault] = {}
         _open_hosts.add(self)
 
     # --- life ---

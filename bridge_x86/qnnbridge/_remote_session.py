@@ -253,13 +253,16 @@ class RemoteSession(ReplayingSession):
             self.describe(deadline)
             recipe = self.recipe
         spec = self._profile.to_make(recipe.spec)
-        invalid = dict(host.invalid_entries)
+        cached = not again or self._from_cache
+        # Only a session of the same cache can have them set aside.
+        folder = recipe.cache_settings().folder if cached and host.invalid_entries else None
+        invalid = {where: fault for where, fault in host.invalid_entries.copy().items() if where[0] == folder}
         request = CreateRequest(
             recipe,
             spec,
             self._dynamic,
             again=again,
-            cached=not again or self._from_cache,
+            cached=cached,
             quarantined=host.quarantine.fingerprints(self.context.options_hash)
             if host.quarantine is not None
             else (),
@@ -283,8 +286,8 @@ class RemoteSession(ReplayingSession):
                 self._entry = news.entry
                 if news.entry is None:
                     self._remember_source(news.fingerprint)
-        for entry in invalid:
-            host.invalid_entries.pop(entry, None)
+        for where in invalid:
+            host.invalid_entries.pop(where, None)
         self._made(process, created, again=again)
         self._profile.made(spec, process.generation)
 

@@ -177,7 +177,8 @@ class ReplayingSession:
             return False
         self._bad_entries += 1
         self._entry_fault = error.message
-        self.host.invalid_entries[entry] = EntryFault(*entry, "crashed", error.message)
+        where = (self.recipe.cache_settings().folder, *entry)
+        self.host.invalid_entries[where] = EntryFault(*entry, "crashed", error.message)
         return True
 
     def _worker_died(self, process: HostProcess, error: WorkerDied) -> HostCrashed:

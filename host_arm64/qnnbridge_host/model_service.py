@@ -234,10 +234,14 @@ class ModelService:
                 if not cache.load_failed(loadable, error):
                     raise
             else:
-                info = cache.loaded(loadable, loaded)
+                info = None
+                try:
+                    info = cache.loaded(loadable, loaded)
+                finally:
+                    if info is None:
+                        session.close()
                 if info is not None:
                     return session, info, loadable
-                session.close()
             creation.stop.check()
             loadable = cache.find(self._host_info, self._compiler_of(creation), creation.deadline)
         else:

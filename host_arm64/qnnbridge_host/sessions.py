@@ -163,10 +163,16 @@ class Sessions:
 
     def keep(self, request: Request, session: ResettableSession, use: Use | None = None) -> int:
         """The session is the client's. Its number is that of the request: a client that does not wait for the
-        answer can close it all the same."""
+        answer can close it all the same.
+
+        Raises `Cancelled` for one that was withdrawn since it was made: its `session.close` may have come already.
+        """
         if use is not None:
             self._uses[request.id] = use
         self._open[request.id] = session
+        if request.withdrawn:
+            self.close(request.id)
+            raise Cancelled("The creation of the session was cancelled.")
         request.after = _load_modules_of_runs
         return request.id
 

@@ -277,6 +277,24 @@ def test_a_run_that_must_not_be_repeated_is_not(compiled_quantized: Path) -> Non
         assert faults() == ["crashed"]
 
 
+def test_a_session_without_the_cache_does_not_take_the_word_about_an_entry(
+    compiled_quantized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a session of the same cache can have the entry set aside; the others are made again before it."""
+    deadly(compiled_quantized, 36906, 0x04)
+    with qnnbridge.Host() as host:
+        other = open_session(host, cache=False)
+        session = open_quantized(host)
+        with pytest.raises(HostCrashed):
+            session.run(None, INPUT, retry=0)
+        result(other)
+        with monkeypatch.context() as patch:
+            patch.setenv("QNNBRIDGE_CACHE_DIR", str(tmp_path / "another cache"))
+            open_session(host, cache=True)
+        assert open_quantized(host).cache.state == "miss"
+        assert faults() == ["crashed"]
+
+
 @pytest.mark.parametrize(
     ("number", "set_aside"), [(signal.SIGKILL, []), (signal.SIGTERM, []), (signal.SIGSEGV, ["crashed"])]
 )

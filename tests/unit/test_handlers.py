@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import numpy as np
 import pytest
 from tests.fakes.fake_engine import FakeEngine, FakeSession
 
+from qnnbridge_host.cache.store import Store
 from qnnbridge_host.handlers import HostHandlers
 from qnnbridge_host.in_flight import Request
+from qnnbridge_host.sessions import Sessions
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.model_records import ModelDescription
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
@@ -131,6 +134,52 @@ def test_a_creation_that_nobody_waits_for_leaves_no_session_behind() -> None:
         client.handlers.handle(request, nothing)
     assert client.sessions[0].closed
     assert client.open_sessions == 0
+
+
+def test_a_creation_withdrawn_behind_its_native_step_leaves_no_session_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its `session.close` may be there before the session is."""
+    made = Sessions.create
+
+    def withdrawn_at_last(sessions: Sessions, request: Request, *arguments: Any, **keywords: Any) -> Any:
+        session = made(sessions, request, *arguments, **keywords)
+        client.ask("session.close", session=request.id)
+        request.withdrawn = True
+        return session
+
+    monkeypatch.setattr(Sessions, "create", withdrawn_at_last)
+    client = Client()
+    with pytest.raises(errors.Cancelled):
+        client.create({})
+    assert client.sessions[0].closed
+    assert client.open_sessions == 0
+
+
+def test_a_creation_that_waits_to_set_an_entry_aside_can_be_withdrawn(tmp_path: Path) -> None:
+    """Another process holds the entry's lock: it compiles it, for as long as that takes."""
+    client, store, caught = Client(), Store(tmp_path), []
+    store.prepare()
+    held = store.try_lock("k" * 32)
+    assert held is not None
+    fault = {"key": "k" * 32, "id": "1", "fault": "crashed", "reason": "it died"}
+    request = client.creation({}, cache={"folder": str(tmp_path)}, invalid_entries=[fault])
+
+    def create() -> None:
+        try:
+            client.handlers.handle(request, nothing)
+        except errors.BridgeError as error:
+            caught.append(error.code)
+
+    thread = threading.Thread(target=create, daemon=True)
+    thread.start()
+    while request.stopper is None:
+        time.sleep(0.001)
+    time.sleep(0.2)
+    request.stopper.stop()
+    thread.join(5)
+    held.release()
+    assert caught == ["call.Cancelled"]
 
 
 def test_dynamic_options_can_come_with_the_creation() -> None:

@@ -358,7 +358,7 @@ class SessionCache:
 
     def _quarantine(self, key: str, entry_id: str, fault: Fault, reason: str) -> None:
         """Set an entry aside, if it is there still. Raises `OSError`."""
-        held = self._store.lock(key, time.monotonic() + SET_ASIDE_WAIT_S)
+        held = self._store.lock(key, time.monotonic() + SET_ASIDE_WAIT_S, self._on_wait)
         if held is None:
             return
         try:
