@@ -1,6 +1,6 @@
 """`qnnbridge.compile`: has models compiled for QNN by a host process that is used for nothing else.
 
-The host starts the compiler, judges and tries what it leaves, and moves the files to their place; this side makes
+The host starts the compiler, checks and runs its results, and moves the files to the destination; this side makes
 the request, shows progress, and explains deaths. Any thread; calls do not know each other.
 """
 
@@ -112,13 +112,13 @@ def compile(  # noqa: A001 - what users call
         fallback: "cpu" leaves nodes that QNN does not take to the CPU and says so; "error" refuses the model then.
             A model of which nothing is for QNN is refused always.
         timeout: seconds for all of it (for each chip); the compiler is ended when they are over.
-        overwrite: replace what is there.
+        overwrite: replace existing files.
         host: a host whose interpreter, environment and limits are used; the work is done in fresh ones.
-        on_progress: called at once and a few times a second with what is being done and the seconds so far.
+        on_progress: called at once and a few times a second with the current step and the seconds so far.
 
     Raises `CompileFailed`, `OptionError` (also if the output exists already), `CompiledModelRefused`,
-    `PlacementRefused`, `DeadlineExceeded`, `HostCrashed`, and what a session of the same model raises. Then nothing
-    is left behind.
+    `PlacementRefused`, `DeadlineExceeded`, `HostCrashed`, and the errors of a session of the same model. Then
+    nothing is left behind.
     """
     several = isinstance(soc_model, (list, tuple))
     try:
@@ -189,7 +189,7 @@ def make_jobs(
     sess_options: Any = None,
     fallback: Fallback | None = "cpu",
 ) -> list[CompileJob]:
-    """A job for each model and chip. Raises `OptionError` and what a model that is not there raises."""
+    """A job for each model and chip. Raises `OptionError` and the error of a missing model."""
     chips = list(dict.fromkeys(None if chip is None else str(chip) for chip in soc_models))
     if not chips:
         raise OptionError("soc_model is an empty list.", fix="Name at least one chip.")
@@ -226,7 +226,7 @@ def perform(
 ) -> Compiled:
     """Compile jobs in a host of their own; several share their weights. Raises what `compile` raises.
 
-    resume: what is there already, made from the same model with the same options and versions, is left alone.
+    resume: existing results of the same model with the same options and versions are kept.
     on_begin: told the compilation before it starts anything, so that another thread can interrupt it.
     """
     from qnnbridge._host import Host

@@ -1,4 +1,4 @@
-"""Makes a session in one host: the request, what the host tells meanwhile, the answer, the cause of a failure.
+"""Makes a session in one host: the request, the host's progress reports, the answer, the cause of a failure.
 
 The host reads the model, asks its cache and compiles; this side follows by PHASE and EVENT frames, so that a death
 is booked on the right model or entry. Owns nothing: the caller keeps the session's number and releases it.
@@ -57,9 +57,9 @@ class CacheWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """What a host is told besides the recipe.
+    """The request's parameters besides the recipe.
 
-    spec: the recipe's, or what is left of it. dynamic: options to set at once. again: the session was made before,
+    spec: the recipe's, or its rest. dynamic: options to set at once. again: the session was made before,
     so nothing is compiled for it now. cached: it may come from the cache. quarantined: fingerprints that are
     refused. invalid_entries: of the cache, that killed a host. retry, kill_after_s: for a daemon.
     """
@@ -147,7 +147,7 @@ class RequestNews:
     """Follows one request by its PHASE and EVENT frames. Written by the thread that reads the connection.
 
     label, fingerprint: of the model or the entry that native code works on. entry: key and id of the entry of the
-    cache. stage: what the host does without native code: waiting, compiling, validating; empty in a native step.
+    cache. stage: the host's step without native code: waiting, compiling, validating; empty in a native step.
     """
 
     def __init__(self, label: str, on_progress: Callable[[str, float], None]) -> None:
@@ -212,7 +212,7 @@ def create(
     news: RequestNews,
     while_busy: Callable[[], None],
 ) -> Created:
-    """Make the session in `process`. Raises what the host raises, with the cause from its log.
+    """Make the session in `process`. Raises the host's error, with the cause from its log.
 
     A session of which the answer is not waited for is released with a later call.
     while_busy: called when the request has been sent.
@@ -241,7 +241,7 @@ def create(
 
 
 def identify(host: Host, recipe: SessionRecipe, deadline: float | None) -> ModelDescription:
-    """What the host reads in the model, without loading it. Raises what a model that cannot be read raises."""
+    """The host's description of the model, without loading it. Raises the error of an unreadable model."""
     header: dict[str, Any] = {"op": "model.identify", "folder": recipe.folder}
     header["cache"] = recipe.cache_settings().to_wire()
     header["config_entries"] = dict(recipe.spec.config_entries)
@@ -293,7 +293,7 @@ def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | N
 
 
 def show_notices(notices: Sequence[Notice]) -> None:
-    """What the host has to say of the model goes to the log, of the cache as a warning once in a process."""
+    """Log the host's notices of the model; a notice of the cache is a warning once in a process."""
     for notice in notices:
         if notice.kind == "model":
             _log.warning("%s", notice.text)
@@ -315,7 +315,7 @@ def _say_once(text: str) -> None:
 
 
 def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> SessionInfo:
-    """A session that asked for QNN and got nothing there, with the reason if QNN did not even start.
+    """Report a session that requested QNN and runs no node there, with the reason if QNN did not start.
 
     The host can only conclude from the outcome; the log names the fact.
     """

@@ -40,7 +40,7 @@ class FeedRule:
         ONNX Runtime shows an unknown shape and no dimensions alike, and checks neither.
     exact: `shape`, if no dimension is free. fixed: its dimensions that are not, with their positions.
     required: it must be fed.
-    role: what the messages call it.
+    role: its name in messages.
     """
 
     name: str
@@ -81,7 +81,9 @@ def make_rule(
 
 
 def shape_fits(rule: FeedRule, shape: Sequence[int]) -> bool:
-    """Whether a tensor of this shape may be fed. Dimensions of one name need not agree; the model itself tells."""
+    """Whether a tensor of this shape may be fed. Dimensions of one name may differ; the model itself checks
+    them.
+    """
     want = rule.shape
     if want is None:
         return True

@@ -1,10 +1,10 @@
-"""Feeds: what an application gives for the inputs of a model, checked and made into values before anything is sent.
+"""Feeds: the application's values for a model's inputs, checked and converted before anything is sent.
 
 `FeedChecker` is made once per session and immutable; any thread. The good case, numpy arrays of the right type,
 takes a few dictionary look-ups and comparisons per input; `fit` does the rest. It follows ONNX Runtime: lists
 become tensors of the declared type, objects in string arrays become their ``str()``, a dict is a map, and
 refusals have the same class. More is accepted in three places: `Typed` and ml_dtypes arrays, `SparseTensor`,
-lists of dicts for sequences of maps. Symbolic dimensions of one name need not agree: ONNX Runtime does not check
+lists of dicts for sequences of maps. Symbolic dimensions of one name may differ: ONNX Runtime does not check
 that either.
 """
 
@@ -233,7 +233,7 @@ def _not_dictionaries(rule: FeedRule, value: object = None) -> errors.RemoteRunt
     )
 
 
-# Name, value and declared type, as `Encoder.add` wants them.
+# Name, value and declared type, the arguments of `Encoder.add`.
 Feed = tuple[str, Any, ValueType]
 
 
@@ -251,7 +251,7 @@ class InputNode(Protocol):
 class FeedChecker:
     """Knows the inputs of one model.
 
-    overridable: initializers that may be fed and need not be.
+    overridable: initializers that may be fed.
     """
 
     __slots__ = ("_required", "_required_names", "_rules")

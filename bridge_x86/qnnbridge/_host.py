@@ -54,10 +54,10 @@ class CacheCounters:
 
 @dataclasses.dataclass(frozen=True)
 class HostStats:
-    """What has happened so far.
+    """Counts of events so far.
 
     generation: how often the host was started. crashes: unplanned deaths. retried_calls: calls that
-    were repeated in the next generation. cpu_fallbacks: sessions that asked for QNN and run on the CPU, as their
+    were repeated in the next generation. cpu_fallbacks: sessions that requested QNN and run on the CPU, as their
     ``fallback`` allows. last_crash: text of the last crash. shared_calls, inline_calls: repeated calls that went
     the fast path, with their tensors in shared memory or in the pipes (all others go by the connection). channels:
     open fast channels. shared_bytes: memory shared with the host. shared_memory: "available", or why it is not.
@@ -103,7 +103,7 @@ class Host:
         recycle: when a host that has grown is replaced by a fresh one, between two calls; default never.
         shared_memory: whether tensors of repeated calls lie in memory that both processes have mapped. Default:
             yes, unless ``QNNBRIDGE_SHARED_MEMORY=0``; where it cannot be had, they travel in the pipes (`stats`).
-        spin: callers ask for 25 microseconds whether the answer is there before they go to sleep. Quicker where
+        spin: callers poll for the answer for 25 microseconds before they go to sleep. Quicker where
             the host runs on another core, for some of this one's time.
 
     Raises `HostNotFound` at first use if there is no interpreter that could be the host.
@@ -164,13 +164,13 @@ class Host:
     # --- life ---
 
     def start(self, timeout: float | None = None) -> None:
-        """Start the process now, so that the first session need not wait for it."""
+        """Start the process now, so that the first session does not wait for it."""
         self._process(deadline_after(timeout))
 
     def close(self) -> None:
         """End the process. Sessions in it cannot be used any more. Idempotent; takes at most a few seconds.
 
-        A daemon goes on: only the connection to it is closed.
+        A daemon continues: only the connection to it is closed.
         """
         if self._connector is not None:
             self._connector.close()

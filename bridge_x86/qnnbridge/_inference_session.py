@@ -1,6 +1,6 @@
 """`InferenceSession`: the proxy with the interface of ``onnxruntime.InferenceSession``.
 
-Names, argument order, defaults and error classes are ONNX Runtime's. What is added is keyword-only. A session with
+Names, argument order, defaults and error classes are ONNX Runtime's. Additions are keyword-only. A session with
 ``buckets=`` hands its calls to a `BucketedSession`; nothing else of `_buckets` is imported before that.
 """
 
@@ -48,7 +48,7 @@ class InferenceSession(BaseSession):
         timeout: seconds for the creation, and the default for calls. Default: none, since compiling can take
             minutes.
         retry: how often a call is repeated in a new host when the host dies under it.
-        on_deadline: "kill" ends the host if the creation still goes on when its time is up.
+        on_deadline: "kill" ends the host if the creation still runs at its deadline.
         cache: ``False`` compiles the model for this session alone; ``True`` keeps small models in the cache of
             compiled models, too. Default: larger models for QNN are kept there (see docs/cache.md). `cache` tells
             what came of it.
@@ -241,7 +241,7 @@ class InferenceSession(BaseSession):
             super().__del__()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled, a session is what it was made from; unpickled, it is made again in that process' own host."""
+        """A pickle holds the session's arguments; unpickling makes the session again in that process' own host."""
         host = DAEMON if self._remote.host.is_daemon else None
         recipe = self._remote.recipe if self._bucketed is None else self._bucketed.recipe
         return _remake, (recipe.forget_model(), self._remote.retry, self._timeout, host, self._bucket_arguments)

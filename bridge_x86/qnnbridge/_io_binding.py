@@ -1,7 +1,8 @@
 """`IOBinding`: inputs and outputs tied to memory of the application, with the methods of ``onnxruntime.IOBinding``.
 
-Owns what is bound, in the order of binding. Inputs are read when the session runs, not when they are bound. After
-a run either all outputs hold its results or none was touched. Knows the session only as `BindableSession`. Not
+Owns the bound values, in the order of binding. Inputs are read when the session runs, not when they are bound.
+After a run either all outputs hold its results or none was touched. Knows the session only as `BindableSession`.
+Not
 locked: one binding belongs to one thread at a time, as in ONNX Runtime.
 """
 
@@ -31,7 +32,7 @@ _NO_STRINGS = "Only binding non-string Tensors is currently supported"
 
 
 class BindableSession(Protocol):
-    """What a binding needs of a session. `run_values` takes `OrtValue` as feeds."""
+    """The part of a session that a binding uses. `run_values` takes `OrtValue` as feeds."""
 
     def run_values(
         self,
@@ -187,7 +188,7 @@ class IOBinding:
     # --- running -----------------------------------------------------------------------------------------
 
     def run(self, run_options: Any = None, **limits: Any) -> None:
-        """Run the session with what is bound. Failures are `RuntimeError` as in ONNX Runtime, whatever failed.
+        """Run the session with the bound values. Every failure is a `RuntimeError`, as in ONNX Runtime.
 
         limits: ``timeout``, ``retry`` and ``on_deadline`` of the session's `run`.
         """

@@ -1,6 +1,6 @@
-"""What a model tells of itself: `NodeArg` and `ModelMetadata`, with the attributes of ONNX Runtime's.
+"""A model's metadata: `NodeArg` and `ModelMetadata`, with the attributes of ONNX Runtime's.
 
-Plain data made from what the host reported, not changed afterwards; any thread may read it.
+Plain data from the host's report, not changed afterwards; any thread may read it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NodeArg:
 
 
 class ModelMetadata:
-    """What the model's author wrote into it."""
+    """The metadata of the model's author."""
 
     __slots__ = (
         "custom_metadata_map",

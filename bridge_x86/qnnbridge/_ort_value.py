@@ -1,8 +1,8 @@
 """`OrtValue`: a value of any ONNX type in this process's memory, with the methods of ``onnxruntime.OrtValue``.
 
 Owns one value of `qnnbridge_protocol.values`, by reference: a contiguous native numpy array is not copied, so that
-writing into it (or `update_inplace`) changes what the next run sees, as in ONNX Runtime. Only the CPU: see
-`devices`. Not locked: an application that writes into a value while it is being sent gets what it asked for.
+writing into it (or `update_inplace`) changes the input of the next run, as in ONNX Runtime. Only the CPU: see
+`devices`. Not locked: an application that writes into a value during a send may send mixed contents.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class OrtValue:
 
 
 class _Capsule:
-    """What numpy wants around a bare DLPack capsule."""
+    """The object that numpy needs around a bare DLPack capsule."""
 
     def __init__(self, capsule: Any) -> None:
         if type(capsule).__name__ != "PyCapsule":

@@ -1,6 +1,6 @@
 """Execution providers and devices as an application names them, in ONNX Runtime's forms.
 
-Values live in this process's CPU memory. `OrtDevice` only carries numbers, so that code which makes one goes on
+Values live in this process's CPU memory. `OrtDevice` only carries numbers, so that code which makes one keeps
 working; a function that would place a value on a device calls `require_cpu` and refuses the others. Immutable
 data; any thread.
 """

@@ -31,7 +31,7 @@ class SessionRecipe:
             daemon has the settings of the application that asks.
         seed: of random operators; ``None`` leaves it to ONNX Runtime.
         folder: from where paths inside of a model given as bytes count.
-        identity: what the host told of the model, ``None`` before it was asked.
+        identity: the host's description of the model, ``None`` before its request.
         context_check: whether a compiled model that cannot run is refused; default as the environment says.
     """
 
@@ -80,7 +80,7 @@ class SessionRecipe:
         return self.spec.options_hash
 
     def cache_settings(self) -> CacheSettings:
-        """What the host is told of the cache: the environment is read each time."""
+        """The cache settings for the host: the environment is read each time."""
         return self.cache if isinstance(self.cache, CacheSettings) else cache_settings(wanted=self.cache)
 
     def source(self, fingerprint: str) -> Source | None:
@@ -106,7 +106,7 @@ class SessionRecipe:
         return hashlib.sha256(self.data).hexdigest() == source[0]
 
     def forget_model(self) -> SessionRecipe:
-        """The recipe for the model as it will be then, without what is known of it now."""
+        """The recipe without the model's identity, which a later creation determines anew."""
         return dataclasses.replace(self, identity=None)
 
 

@@ -1,6 +1,6 @@
 """A session that lives in the host, and survives it.
 
-The client keeps what the session was made from. When the host has been replaced by its next generation, the
+The client keeps the session's recipe. When the host has been replaced by its next generation, the
 session is made again there by the first call that needs it, after a look whether the model is still the same.
 """
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 # Tell sessions apart for the counting of creations.
 _keys = itertools.count(1)
 
-# In the place of a generation: it was in a host, and is in none.
+# A generation number for a session that was in a host and is in none.
 UNLOADED = -1
 
 PROFILING = "enable_profiling"
 
-# How long a daemon's answer is waited for after the time at which it is to end its NPU host.
+# Wait for a daemon's answer after the time at which it ends its NPU host.
 KILL_ANSWER_S = 0.5
 
 
@@ -63,7 +63,7 @@ class RemoteSession(ReplayingSession):
         on_progress: Callable[[str, float], None] | None = None,
         while_busy: Callable[[], None] = lambda: None,
     ) -> None:
-        """on_progress: told what the host does for a creation without native code, and for how many seconds.
+        """on_progress: called with the host's step of a creation without native code, and its seconds.
 
         while_busy: called while a host makes the session.
         """
@@ -71,26 +71,26 @@ class RemoteSession(ReplayingSession):
         self.timeout_s = timeout_s
         self._on_progress = on_progress
         self._while_busy = while_busy
-        # When a daemon is to end its NPU host if that still works on the creation.
+        # Time at which a daemon ends its NPU host if it still works on the creation.
         self._kill_at: float | None = None
         self.info: SessionInfo
         # Whether another application of the daemon has the same session.
         self.is_shared = False
         self._key = str(next(_keys))
         self._dynamic: dict[str, str] = {}
-        # Its number in the host of `generation`. An attribute, because each quick call looks at it.
+        # Its number in the host of `generation`. An attribute, because each fast call reads it.
         self.session_id = 0
         self._profile = SessionProfile()
 
     def may_go_quick(self, retry: int | None, on_deadline: OnDeadline) -> bool:
-        """Whether a call with these may go by a line, where there is no word for them to a daemon."""
+        """Whether a call may take the fast path, whose requests cannot carry these arguments to a daemon."""
         return not self.host.is_daemon or (retry in (None, self.retry) and on_deadline == "raise")
 
     def open(self, timeout_s: float | None, on_deadline: OnDeadline) -> SessionInfo:
-        """Make the session. Raises what the host raises, with the cause from its log."""
+        """Make the session. Raises the host's error, with the cause from its log."""
         deadline = deadline_after(timeout_s)
         if self.host.is_daemon and on_deadline == "kill" and deadline is not None:
-            # Of what others use as well only the owner may be the end.
+            # Only the daemon may end a host that other applications share.
             self._kill_at, on_deadline = deadline, "raise"
             deadline += KILL_ANSWER_S
         self.with_retry(self._id_in, timeout_s, self.retry, on_deadline, self._create_context, deadline)
@@ -98,7 +98,7 @@ class RemoteSession(ReplayingSession):
         return self.info
 
     def describe(self, deadline: float | None) -> ModelDescription:
-        """What the model says of itself; the recipe knows it from now on."""
+        """The model's description; the recipe keeps its identity."""
         found = identify(self.host, self.recipe, deadline)
         self.recipe = dataclasses.replace(self.recipe, identity=found.model)
         self._book_on(found.model.fingerprint, found.model.label)
@@ -118,7 +118,7 @@ class RemoteSession(ReplayingSession):
     ) -> list[Any]:
         """Run the model; values in, values out. Setting `stop.terminate` from another thread stops the run.
 
-        failed: how the call went over a line; this is what is done about it.
+        failed: the failure of the call on the fast path, which this call continues.
         """
         from qnnbridge_protocol.values import Decoder, Encoder  # numpy, which making a session does not need
 
@@ -134,7 +134,7 @@ class RemoteSession(ReplayingSession):
         return outputs
 
     def unload(self) -> None:
-        """Release it in the host and keep what it is made from: the next call makes it again.
+        """Release it in the host and keep its recipe: the next call makes it again.
 
         For one without a running call and without state of its own there.
         """
@@ -195,7 +195,7 @@ class RemoteSession(ReplayingSession):
         failed: FastCallFailed | None = None,
         only_in: int | None = None,
     ) -> Frame:
-        """Do what the header says in a living host, and the answer as it came: no tensor is decoded on the way.
+        """Send the header's request to a living host and return the raw answer: no tensor is decoded.
 
         only_in: the generation that has what this is about; `StateLost` if it is gone.
         """
@@ -310,7 +310,7 @@ class RemoteSession(ReplayingSession):
         self.host.supervisor.good_reply(self._create_context, "creating")
 
     def _count(self, cache: CacheReply, *, again: bool) -> None:
-        """What the cache did goes to the status of the session and to the counters of the host."""
+        """Record the cache's result in the session's status and in the host's counters."""
         was_from_cache = self._from_cache
         self._entry = (cache.key, cache.id) if cache.key is not None and cache.id is not None else None
         self._from_cache = self._entry is not None
@@ -337,7 +337,7 @@ def _seconds_until(moment: float) -> float:
 class SessionProfile:
     """The profile of a session that outlives hosts: in which of them it began, and whether it has been ended.
 
-    A profile lives in the host that records it; if that is gone, the loss is told once. Any thread.
+    A profile lives in the host that records it; if that host is gone, the loss is reported once. Any thread.
     """
 
     def __init__(self) -> None:
@@ -346,7 +346,7 @@ class SessionProfile:
         self._ended = False
 
     def to_make(self, spec: SessionSpec) -> SessionSpec:
-        """What the session is made from this time: a profile that has been ended is not begun again."""
+        """The spec for this creation: an ended profile is not begun again."""
         if not self._ended:
             return spec
         return dataclasses.replace(spec, options={k: v for k, v in spec.options.items() if k != PROFILING})
@@ -370,7 +370,7 @@ class SessionProfile:
                 raise profile_lost()
             file = ask(begun_in)
         except StateLost:
-            # What has been recorded since, if anything, is for the next call.
+            # A later record is for the next call.
             self._begun_in = made_in() if made_in() > begun_in else None
             raise
         self._begun_in, self._ended = None, True

@@ -1,4 +1,4 @@
-"""What keeps a session alive: its calls are done again in the next host, on the CPU, or without the cache.
+"""Replays the calls of a session: in the next host, on the CPU, or without the cache.
 
 A call goes through these states::
 
@@ -54,7 +54,7 @@ class ReplayingSession:
         self.host = host
         self.recipe = recipe
         self.retry = retry
-        # What its runs are about.
+        # The context of its runs.
         self.context = CallContext(
             "session.run", recipe.label, recipe.fingerprint, recipe.options_hash, recipe.without_qnn
         )
@@ -62,7 +62,7 @@ class ReplayingSession:
         self._lock = threading.Lock()
         # Key and id of the entry of the cache that native code works on, or was loaded last.
         self._entry: tuple[str, str] | None = None
-        # What the cache did for this session.
+        # The cache's result for this session.
         self.cache_status = CacheStatus("off", "not asked yet")
         # Whether it was made from an entry of the cache.
         self._from_cache = False
@@ -72,11 +72,11 @@ class ReplayingSession:
         self._moved_because: str | None = None
         self._generation = 0
         self._closed = False
-        # The process in which it was made last, for quick calls. It may have ended.
+        # The process in which it was made last, for fast calls. It may have ended.
         self.live: HostProcess | None = None
-        # When a quick call has to look again after what every other call looks after.
+        # Time of the next checks on the fast path that the slow path makes before every call.
         self.next_upkeep = 0.0
-        # For the call that was made last, once there was a quick one.
+        # The bound fast call of the last call signature, after the first fast call.
         self.fast_call: Callable[..., list[Any] | None] | None = None
 
     @property
@@ -133,7 +133,7 @@ class ReplayingSession:
                 death: BridgeError | None = supervisor.lost(process, failure, deadline)
                 assert death is not None
                 if self._is_the_entrys_fault(death) and context.op == self._create_context.op:
-                    continue  # it was not asked for; the model itself has not been tried yet
+                    continue  # it was not requested; the model itself has not been tried yet
                 counts = 1
             except WorkerDied as error:
                 if self.host.is_daemon:
@@ -168,7 +168,7 @@ class ReplayingSession:
     # --- blame ---
 
     def _is_the_entrys_fault(self, error: BridgeError) -> bool:
-        """Whether a host was killed by the compiled model of the cache alone; then the next host is told."""
+        """Whether only the cache's compiled model killed a host; the next host then learns it."""
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
         entry = self._entry
         if entry is None or suspects != {self.context.fingerprint} or error.details.get("from_outside"):
@@ -196,7 +196,7 @@ class ReplayingSession:
             self._create_context = dataclasses.replace(self._create_context, fingerprint=fingerprint, model=label)
 
     def _remember_source(self, fingerprint: str) -> None:
-        """By what the quarantine recognizes the model before a host has read it again."""
+        """The model's key for the quarantine before a host has read it again."""
         source = self.recipe.source(fingerprint) if self.host.quarantine is not None else None
         if self.host.quarantine is not None and source is not None:
             self.host.quarantine.remember_source(fingerprint, source)
@@ -215,7 +215,7 @@ class ReplayingSession:
     # --- quarantine ---
 
     def _check_quarantine(self) -> None:
-        """Raises `ModelQuarantined`, or goes on with the CPU if the session allows that."""
+        """Raises `ModelQuarantined`, or moves the session to the CPU if it allows that."""
         try:
             if self.context.fingerprint:
                 self.host.supervisor.check_quarantine(self.context)
@@ -236,14 +236,14 @@ class ReplayingSession:
         self._bear(error, compiled=told.get("compiled") is True)
 
     def _bear(self, error: ModelQuarantined, *, compiled: bool = False) -> None:
-        """Go on with the CPU if the session allows that, else raise."""
+        """Move the session to the CPU if it allows that, else raise."""
         recipe = self.recipe
         if recipe.spec.fallback != "cpu" or recipe.on_cpu or compiled or recipe.compiled:
             raise error
         self._move_to_cpu(error)
 
     def _went_to_cpu(self) -> bool:
-        """After a death: whether the model is in quarantine now, and goes on with the CPU."""
+        """After a death: whether the model is in quarantine now and the session moves to the CPU."""
         try:
             self._check_quarantine()
         except ModelQuarantined:

@@ -6,7 +6,7 @@ its listener and then reads `terminate`, so that no assignment falls between the
 read in the host, once; its path travels with a run.
 
 An options object of onnxruntime can only exist if the application imported that package, so nothing is
-imported. ONNX Runtime offers no way to list configuration entries: its known keys (`config_keys`) are asked for
+imported. ONNX Runtime offers no way to list configuration entries: its known keys (`config_keys`) are read
 one by one. Unreadable parts are either refused (providers) or announced with a warning.
 """
 
@@ -138,7 +138,7 @@ O = TypeVar("O", bound=HasFields)  # noqa: E741 - options
 
 
 def coerce_session_options(options: object, *, providers_given: bool = False) -> SessionOptions:
-    """Our `SessionOptions` for what the application passed: ours as it is, ``None``, or onnxruntime's own.
+    """Our `SessionOptions` for the application's argument: ours as it is, ``None``, or onnxruntime's own.
 
     providers_given: the session got ``providers=``, which take precedence over those inside the options. Without,
     options of onnxruntime that hold providers are refused, because they cannot be read from there.
@@ -168,7 +168,7 @@ def coerce_session_options(options: object, *, providers_given: bool = False) ->
 
 
 def coerce_run_options(options: object) -> RunOptions:
-    """Our `RunOptions` for what the application passed: ours as it is, ``None``, or onnxruntime's own.
+    """Our `RunOptions` for the application's argument: ours as it is, ``None``, or onnxruntime's own.
 
     Those of onnxruntime are read once: a later ``terminate = True`` on them is not seen.
     """

@@ -80,7 +80,7 @@ class RunVariants:
         return list(self._overridable)
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the model file says of itself."""
+        """The metadata of the model file."""
         return ModelMetadata(self._remote.info.modelmeta)
 
     def get_providers(self) -> list[str]:
@@ -133,7 +133,7 @@ class RunVariants:
     ) -> None:
         """Run in the background and call ``callback(results, user_data, error_text)`` from another thread.
 
-        As in ONNX Runtime, what is no value for an input at all is raised here, and the rest told to the callback.
+        As in ONNX Runtime, an invalid input type is raised here, and every other error goes to the callback.
         The time of `timeout` begins here, not when the run comes to its turn.
         """
         check_call(timeout, retry, on_deadline)
@@ -152,7 +152,7 @@ class RunVariants:
                     output_names, input_feed, run_options, timeout=left_s, retry=retry, on_deadline=on_deadline
                 )
                 error = ""
-            except Exception as failure:  # noqa: BLE001 - the callback is told
+            except Exception as failure:  # noqa: BLE001 - passed to the callback
                 results, error = [], str(failure)
             try:
                 callback(results, user_data, error)

@@ -1,7 +1,7 @@
 """A session in the host process: how it is opened, run and closed.
 
 `InferenceSession` is built on it, and the variants of a session with buckets are made of it. Names, argument order,
-defaults and error classes are ONNX Runtime's. What is added is keyword-only. Thread-safe.
+defaults and error classes are ONNX Runtime's. Additions are keyword-only. Thread-safe.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 class CpuFallbackWarning(UserWarning):
-    """A session that asked for QNN runs on the CPU, as its ``fallback`` allows."""
+    """A session that requested QNN runs on the CPU, as its ``fallback`` allows."""
 
 
 S = TypeVar("S", bound="BaseSession")
@@ -107,11 +107,11 @@ class BaseSession(RunVariants):
 
         Args:
             timeout: seconds; default that of the session. When they are over `DeadlineExceeded` is raised at
-                most one second later; its ``state`` says whether the work still goes on in the host.
+                most one second later; its ``state`` says whether the work still runs in the host.
             retry: repetitions if the host dies; default that of the session.
-            on_deadline: "kill" ends the host when the work still goes on; other calls are repeated in the next.
+            on_deadline: "kill" ends the host when the work still runs; other calls are repeated in the next.
             borrow: the arrays returned are read-only, and where possible they are the very memory that the host has
-                written to: nothing is copied. They stay what they are as long as anything refers to them.
+                written to: nothing is copied. Their contents stay unchanged while they are referenced.
             out: arrays for the outputs (a list in the order of the outputs, or a map by name; ``None`` for one that
                 is to be new). What `empty_output` made is filled by the host itself.
         """

@@ -3,7 +3,7 @@
 >>> async with qnnbridge.aio.InferenceSession("model.onnx") as session:
 ...     outputs = await session.run(None, {"x": x})
 
-Runs are really concurrent: each waits in a thread (`qnnbridge.futures`), and the loop is told by
+Runs are really concurrent: each waits in a thread (`qnnbridge.futures`), and the loop is notified by
 ``call_soon_threadsafe``, so every kind of event loop will do. Cancelling a task tells the host to stop the run and
 leaves at once; no frame is ever cut off. One session may be used from several loops.
 """

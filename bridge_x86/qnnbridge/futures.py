@@ -36,7 +36,7 @@ class StartedRun:
     _options: RunOptions
 
     def stop(self) -> None:
-        """A run that has not begun never begins; else the host is told to stop it. Never blocks for long."""
+        """Cancel: a waiting run never begins; a running one is stopped in the host. Never blocks for long."""
         if not self.future.cancel():
             self._options.terminate = True
 

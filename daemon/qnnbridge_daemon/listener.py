@@ -1,6 +1,6 @@
 """Accepts and authenticates clients of this user, and returns the two streams of a connection.
 
-Always holds: accepting never waits for a client; a visitor has five seconds; at most 64 visitors are unproven at a
+Invariants: accepting never waits for a client; a visitor has five seconds; at most 64 visitors are unproven at a
 time, and the oldest goes when another one comes. So no number of silent or half-open visitors keeps a good one out:
 its own dialogue takes milliseconds.
 

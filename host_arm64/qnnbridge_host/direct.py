@@ -1,4 +1,4 @@
-"""Runs in the host's interpreter: the same session without a bridge, timed there when it is told to.
+"""Runs in the host's interpreter: the same session without a bridge, timed there on request.
 
 ``python -m qnnbridge_host.direct``. Each line on stdin is a JSON document, each answer one on stdout:
 ``{"open": specification, "feed": FILE.npz}`` makes a session and runs it once, or without ``feed`` not at all;
@@ -55,7 +55,7 @@ def _open(engine: Any, question: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     if "feed" in question:
         with np.load(question["feed"]) as archive:
             feed = {name: archive[name] for name in archive.files}
-    # ONNX Runtime's own object: what an application would call without the bridge.
+    # ONNX Runtime's own object, as an application would call it without the bridge.
     return session._native[0], feed
 
 

@@ -1,4 +1,4 @@
-"""What is installed in this interpreter, told without importing any of it.
+"""The packages installed in this interpreter, read without importing them.
 
 The host says in HELLO which ONNX Runtime and which QNN it has, before it imports anything heavy. So the names of
 the ``*.dist-info`` folders and two small text files are read; that takes a millisecond (without `re`, whose import
@@ -62,7 +62,7 @@ class Installed(NamedTuple):
     onnxruntime: version of the module ``onnxruntime``, which ever distribution it came from.
     qnn_sdk: version of the QNN SDK inside, where the package says it (2.x does).
     qnn_folder: where the QNN libraries of a built-in provider are (2.x finds its own).
-    problem: what is wrong with the installation, a sentence; ``None`` if nothing is.
+    problem: the installation's fault, a sentence; ``None`` without a fault.
     """
 
     distributions: dict[str, str]
@@ -120,7 +120,9 @@ def installed(paths: Sequence[str] | None = None) -> Installed:
 
 
 def installed_versions(paths: Sequence[str] | None = None) -> dict[str, str]:
-    """What HELLO carries: onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, driver; what is missing is left out."""
+    """The versions in HELLO: onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, driver; missing packages are left
+    out.
+    """
     found = installed_here() if paths is None else installed(paths)
     versions = {
         "onnxruntime": found.onnxruntime,

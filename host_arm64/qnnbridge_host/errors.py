@@ -1,7 +1,7 @@
 """Any exception as a map that can travel.
 
 An error must always arrive, whatever is inside of it: text that is no Unicode, objects, endless lists, an exception
-that fails when it is asked for its message.
+whose message cannot be read.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class HostHandlers:
 
     Args:
         load_engine: imports ONNX Runtime; is given what declares its phases.
-        hello: the host's; default what it says of itself.
+        hello: the host's HELLO; default the one of `handshake`.
         worker: value of the option ``--worker``: a JSON list, the command line that starts a worker.
     """
 
@@ -55,7 +55,7 @@ class HostHandlers:
         }
 
     def start(self, tell_phase: Callable[[str], None]) -> None:
-        """The client is there: import ONNX Runtime."""
+        """The client is connected: import ONNX Runtime."""
         self._sessions.start(tell_phase)
 
     # --- dispatch ---

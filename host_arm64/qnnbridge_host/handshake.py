@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def introduction() -> Hello:
-    """What the host says of itself; nothing heavy is imported for it."""
+    """The host's HELLO; it needs no heavy import."""
     from qnnbridge_host.distributions import installed_versions
 
     return Hello(
@@ -36,7 +36,7 @@ def introduction() -> Hello:
 
 
 def _machine() -> str:
-    """The process' own architecture: what the interpreter was built for, which no emulation hides."""
+    """The process' own architecture: the interpreter's build target, which no emulation hides."""
     if sys.platform == "win32":
         # As `sysconfig.get_platform` finds it out.
         built = sys.version.lower()

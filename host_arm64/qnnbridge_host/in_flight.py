@@ -119,7 +119,7 @@ class Lane(Generic[T]):
 
 
 # Operations that do not count for the limit. The client sends them while all its places are taken, and a refusal
-# would leak what it wants to release.
+# would leak the session or memory that it releases.
 RELEASING_OPERATIONS = ("slab.release", "session.close")
 
 
@@ -300,7 +300,7 @@ class InFlight:
             self._arrived.notify_all()
 
     def carry(self, call: Request) -> None:
-        """`add`, `start`, serve and `finish` of a fast call that need not wait, in one go.
+        """`add`, `start`, serve and `finish` of a fast call that can run at once, in one step.
 
         Hand-inlined: two lock acquisitions instead of five, in the path that every repeated call takes.
         """
@@ -362,7 +362,7 @@ class InFlight:
             request.failed = failed
             open_still = self._requests.pop(request.id, None) is not None
             if not request.on_channel:
-                # The serving thread may go on with other requests of the lane while this one is on its stack.
+                # The serving thread may serve other requests of the lane while this one is on its stack.
                 request.release()
                 if open_still and request.counted:
                     self._by_connection -= 1

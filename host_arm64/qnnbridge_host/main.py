@@ -1,6 +1,6 @@
 """Puts the parts of the host together.
 
-What is imported here, at the top, is imported before HELLO: next to nothing. ``python -X importtime`` shows it.
+The imports at the top run before HELLO, so they are few. ``python -X importtime`` shows it.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def _options(argv: Sequence[str]) -> tuple[int, str | None]:
 
 
 def _then_collect(load_engine: Loader) -> Loader:
-    """Garbage is collected again from when the engine is there, or is known not to come.
+    """Enable the garbage collector once the engine is loaded, or has failed to load.
 
-    What is there by then stays for ever, so the collector need never look at it (measured: 500 of 40,000 objects
+    Objects of that time live as long as the process, so the collector skips them (measured: 500 of 40,000 objects
     are garbage); without `gc.freeze` it would do so at once, for 20 ms, in the middle of the making of a session.
     """
 

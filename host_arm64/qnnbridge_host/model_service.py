@@ -1,4 +1,4 @@
-"""What the host does with models for an application: it finds out which one is meant, asks its cache, compiles in
+"""The host's work on an application's models: it identifies the model, asks its cache, compiles in
 workers, and makes the session.
 
 A request goes through its steps in the thread that serves it; only the native creation is one at a time. Whatever
@@ -251,7 +251,7 @@ class ModelService:
         return session, info, None
 
     def _native(self, creation: _Creation, loadable: Loadable | None) -> tuple[ResettableSession, SessionInfo]:
-        """Make it from the entry, or from the model. A death in there is booked on what is made."""
+        """Make it from the entry, or from the model. A death counts against the one in use."""
         source, request = creation.source, creation.request
         if loadable is None:
             request.blame = {"fingerprint": source.fingerprint, "label": source.label}
@@ -342,7 +342,7 @@ class ModelService:
 
     @property
     def _host_info(self) -> HostInfo:
-        """What a compiled model depends on besides model and options. Waits for the engine."""
+        """The inputs of a compiled model besides model and options. Waits for the engine."""
         if self._info is None:
             from qnnbridge_protocol.specs import HostInfo
 

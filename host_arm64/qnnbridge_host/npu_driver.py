@@ -4,7 +4,7 @@ A model that kills a host may be harmless with another driver, so HELLO tells it
 QNN itself finds the driver: service, device, class. Never by looking into the driver store: old packages stay there
 beside the one in use. Reading needs no rights and takes well under a millisecond; WMI would take seconds.
 
-What the code needs of Windows is one seam, `Windows`; only Windows has an answer.
+The functions of Windows are behind one seam, `Windows`; only Windows has an answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ else:
 
 
 class Windows(Protocol):
-    """What is asked of the system."""
+    """The functions of the system."""
 
     def value(self, key: str, name: str) -> str | None:
         """A text value under HKEY_LOCAL_MACHINE, or ``None``."""

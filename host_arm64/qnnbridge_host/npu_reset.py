@@ -2,10 +2,10 @@
 
 The driver restarts the NPU's own processor; everything that was loaded into it is gone, in all sessions. That is
 no reason to end the host: the session is made again in place and the call repeated once; every other session is
-made again by its next call. If it happens again within a minute, or QNN says that the NPU is gone for good (1011),
-only a new process helps; the error then says so to the client in ``details["host_must_restart"]``.
+made again by its next call. If it happens again within a minute, or QNN reports that the NPU is lost permanently
+(1011), only a new process helps; the error then says so to the client in ``details["host_must_restart"]``.
 
-Which error is a reset is decided where ONNX Runtime's texts are read (`engine.ort_errors`), and stands in its
+`engine.ort_errors` decides which error is a reset when it reads ONNX Runtime's texts, and records it in its
 details: ``npu_reset``, ``qnn_code``.
 """
 
@@ -61,7 +61,7 @@ class ResettableSession:
     """A session that comes back from a reset of the NPU. Its runs come one at a time (the NPU's lane).
 
     make: makes it, as often as need be; it keeps what that takes, a model given as bytes included.
-    What always holds: when it could not be made again, the next call tries it again.
+    Invariants: when it could not be made again, the next call tries it again.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ class ServerTransport(Protocol):
         """Log an error of the client."""
 
     def end(self, code: int) -> None:
-        """Stop serving the client. Returns in a process that goes on."""
+        """Stop serving the client. Returns in a process that continues."""
 
     def leave(self, code: int) -> NoReturn:
         """`end` for a thread of the server: never returns."""
@@ -162,7 +162,7 @@ class Server:
         raise AssertionError("unreachable: _work only ends by leaving")
 
     def abandon(self) -> None:
-        """The client is gone and the process goes on: withdraw its requests, release its memory."""
+        """The client is gone and the process continues: withdraw its requests, release its memory."""
         self._open_channels().close()
         self._in_flight.withdraw_all()
 

@@ -58,7 +58,7 @@ class Sessions:
     # --- the engine ---
 
     def start(self, tell_phase: Callable[[str], None]) -> None:
-        """Import ONNX Runtime while the application goes on.
+        """Import ONNX Runtime while the application continues.
 
         numpy first, and here: two threads that import it at once can meet it half made (its modules import each
         other in a circle), and both the loader and the reader of a first tensor need it.
@@ -81,7 +81,7 @@ class Sessions:
         """Waits until it is loaded. Raises the error of its loading."""
         self._engine_loaded.wait()
         if self._engine_error is not None:
-            # A fresh one for each: what is raised gathers tracebacks, and is completed on its way.
+            # A fresh one for each: a raised error gathers tracebacks, and is completed on its way.
             error = self._engine_error
             raise error.copy() if isinstance(error, BridgeError) else error.with_traceback(None)
         assert self._engine is not None
@@ -233,7 +233,7 @@ class Sessions:
 
 
 def _load_modules_of_runs() -> None:
-    """Behind the answer that a session is there: the application has its arrays to make ready before it runs it."""
+    """After the answer to the session's creation: the application prepares its arrays before its first run."""
     with contextlib.suppress(ImportError):  # a run that needs it says so
         from qnnbridge_host.engine import ort_values  # noqa: F401
         from qnnbridge_host.fastpath import channel  # noqa: F401

@@ -21,7 +21,7 @@ from qnnbridge_protocol.fastpath import Head, layout
 MAX_SHAPES = 64
 
 FIRST_WAIT_S = 1.0
-# Time before a refused plan is asked for again. A refusal costs a question and its answer.
+# Time before a refused plan is requested again. A refusal costs a question and its answer.
 LONGEST_WAIT_S = 300.0
 
 _LITTLE = sys.byteorder == "little"
@@ -67,7 +67,7 @@ class CallSignature:
     Attributes:
         refusal: set when a host refused the plan.
         reply_bytes: bytes of all outputs in a slab.
-        wanted: the output names asked for, or ``None`` for all.
+        wanted: the requested output names, or ``None`` for all.
     """
 
     __slots__ = (

@@ -5,7 +5,7 @@ The channel used last is used first, so a single caller always has the same one,
 recognised as idle. Without channels or shared memory `Sharing` tells why, and calls take another way.
 
 Threads: any. Taking and returning a channel are single operations on a deque; everything rare is under a lock. A
-maintenance thread looks after idle channels, callers that get no answer, and answers of abandoned calls. It exists
+maintenance thread serves idle channels, callers without an answer, and answers of abandoned calls. It exists
 while there are channels, and does not keep the pool alive.
 """
 
@@ -61,7 +61,7 @@ class WakeEvent:
 
 
 class Maintained(Protocol):
-    """What the maintenance thread looks after. Any thread may call."""
+    """An object that the maintenance thread serves. Any thread may call."""
 
     closed: bool
 
@@ -187,7 +187,7 @@ class ChannelPool:
             self._requests.channel_is_free()
 
     def abandon(self, plans: CallPlans, pinned: object = None) -> None:
-        """Abandon the call under way. The host may go on with it, and write to `pinned`."""
+        """Abandon the running call. The host may continue it, and write to `pinned`."""
         plans.pinned = pinned
         with self._lock:
             plans.channel.abandoned = True
@@ -207,7 +207,7 @@ class ChannelPool:
         return self._requests.abandoned
 
     def reap(self) -> None:
-        """Close the channels of abandoned calls whose answers have come."""
+        """Close the channels of abandoned calls whose answers have arrived."""
         with self._lock:
             over = [plans for plans in self._abandoned if plans.channel.answered()]
             for plans in over:

@@ -32,7 +32,7 @@ MAX_REPLIES = MAX_BORROWED_SLABS + 4
 # A slab larger than this many times the need is not borrowed, and not kept when idle.
 ROOMY = 4
 
-# Time before a refused amount of memory is asked for again.
+# Time before a refused amount of memory is requested again.
 MEMORY_RETRY_S = 1.0
 
 # Less memory than this is not given back.

@@ -50,7 +50,7 @@ OnChannel = Callable[["HostProcess", FastChannel], None]
 
 
 class FastHost(Protocol):
-    """What the fast path needs of a `Host`."""
+    """The part of `Host` that the fast path uses."""
 
     @property
     def blame(self) -> Blame: ...
@@ -66,7 +66,7 @@ class FastHost(Protocol):
 
 
 class FastSession(Protocol):
-    """What the fast path needs of a session. live: the process that has the session now."""
+    """The part of a session that the fast path uses. live: the process that has the session now."""
 
     live: HostProcess | None
     next_upkeep: float
@@ -107,7 +107,7 @@ def run(
         on_channel: called with the process and the channel before the call is sent.
 
     Raises:
-        FastCallFailed: the call failed; the slow path goes on with it.
+        FastCallFailed: the call failed; the slow path continues it.
     """
     process = remote.live
     if process is None or process.retiring or process.channel.requests.failure is not None:
@@ -320,7 +320,7 @@ def _plan(
     except ProtocolDesync:
         raise
     except BridgeError:
-        # The slow path tells what is wrong, if anything is.
+        # The slow path raises the error, if any.
         shape.refusal = PlanRefusal(process.generation, monotonic(), shape.refusal)
         return None
 
@@ -422,7 +422,7 @@ def _host_gone(process: HostProcess, deadline: float | None) -> None:
 
 
 def _give_up(process: HostProcess, plans: CallPlans, blocks: object) -> str:
-    """Cancel the call and return the state of the work. If it goes on, the channel is kept aside until its answer.
+    """Cancel the call and return the state of the work. If it continues, the channel is reserved until its answer.
 
     blocks: the application's blocks in the call. They are not reused as long as the host may write to them.
     """

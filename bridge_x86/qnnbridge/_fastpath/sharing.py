@@ -21,7 +21,7 @@ class Budget:
     """How much memory one `Host` shares with its processes, all generations together.
 
     Two accounts have a limit of `limit` bytes each: slabs of channels (including those that the application still
-    uses after their channel or host is gone), and arrays that the application asked for. They are separate so that
+    uses after their channel or host is gone), and arrays that the application requested. They are separate so that
     neither starves the other: without a slab for its small tensors no call is fast. Beyond the limit tensors travel
     in the pipes, and arrays are ordinary ones.
 

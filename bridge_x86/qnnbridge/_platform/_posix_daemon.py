@@ -1,6 +1,6 @@
 """The connection to the daemon on Linux, and the private folder: a Unix socket, which carries descriptors.
 
-Always holds: nothing that is opened here is inherited by programs, and descriptors that are received are closed in
+Invariants: nothing that is opened here is inherited by programs, and descriptors that are received are closed in
 a fork (`OwnedFds`). A stream belongs to one thread; `drop` may be called by any.
 """
 

@@ -1,6 +1,6 @@
 """Child processes on Linux, and programs that outlive this one (`start_detached`).
 
-Always holds: a child is the leader of a session of its own, so that Ctrl+C in the terminal does not reach it and
+Invariants: a child is the leader of a session of its own, so that Ctrl+C in the terminal does not reach it and
 everything it starts can be killed with it; it inherits three descriptors and nothing else; it is started by one
 thread that lives as long as this process, because Linux sends the parent-death signal when the *thread* that
 started the child ends.

@@ -1,6 +1,6 @@
 """Child processes on Windows.
 
-Always holds: a child and all that it starts are in one job, which ends them when its handle is closed, however
+Invariants: a child and all that it starts are in one job, which ends them when its handle is closed, however
 this process ends; the child inherits three pipe handles and nothing else; it has no window, is out of reach of
 Ctrl+C in this process' console, and crashes without a dialog.
 

@@ -46,7 +46,7 @@ CANCEL_TIMEOUT_S = 0.8
 # How long a caller that waits elsewhere reads for others at a time.
 TAKE_IN_TIMEOUT_S = 1.0
 
-# Time to read what a dead host has left in the pipe, counted from the write that failed.
+# Time to read a dead host's last output from the pipe, counted from the failed write.
 LAST_WORDS_TIMEOUT_S = 1.0
 
 
@@ -112,7 +112,7 @@ class Channel:
         return self._connection.preamble
 
     def greet(self, deadline: float) -> None:
-        """Exchange HELLOs. Raises `VersionMismatch`, `ChannelFailed` or `Deadline`; goes on if called again."""
+        """Exchange HELLOs. Raises `VersionMismatch`, `ChannelFailed` or `Deadline`; continues if called again."""
         with self._send_lock:
             greeted = self._connection.state is not State.START
             self._write([] if greeted else self._connection.send_hello(), deadline)
@@ -139,7 +139,7 @@ class Channel:
         Args:
             header, buffers: the request.
             deadline: when the caller's time is up; ``None`` waits for ever.
-            context: what the call does, for blame; ``None`` for internal requests.
+            context: the call's description, for blame; ``None`` for internal requests.
             on_sent: called with the request's id once it is written.
             on_news: see `Waiter`.
 

@@ -84,7 +84,7 @@ class HostProcess:
         self.retiring = False
         self._seen_stopped = 0
         self.sharing = launch.sharing
-        # `pool`, once it was asked for.
+        # `pool`, after its first use.
         self.open_pool: ChannelPool | None = None
         self._pool_lock = threading.Lock()
         self._seen_loading = 0

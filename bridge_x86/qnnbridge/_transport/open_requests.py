@@ -109,14 +109,14 @@ def interrupted() -> ProtocolDesync:
 
 @dataclasses.dataclass(frozen=True)
 class CallContext:
-    """What a call does, to blame it if the host dies.
+    """The description of a call, to blame it if the host dies.
 
     Attributes:
         op: the operation, for example ``session.run``.
         model: the label of the model.
         fingerprint: the fingerprint that a death is booked on.
         options_hash: hash of the session's options.
-        without_qnn: QNN is not asked for, or took no node of the session.
+        without_qnn: QNN is not requested, or took no node of the session.
     """
 
     op: str
@@ -175,7 +175,7 @@ class Waiter:
         self.wakeup.acquire()
 
     def wake(self) -> None:
-        """Wake the caller: its answer is there, the lead is free, or the connection has failed."""
+        """Wake the caller: its answer has arrived, the lead is free, or the connection has failed."""
         try:
             self.wakeup.release()
         except RuntimeError:

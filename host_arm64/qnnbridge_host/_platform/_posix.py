@@ -11,7 +11,7 @@ import time
 assert sys.platform != "win32"
 
 _PR_SET_PDEATHSIG = 1
-# Without `signal`, whose enums take the host half a millisecond of its start.
+# Not from `signal`, whose enums cost the host half a millisecond of its start.
 _SIGKILL = 9
 
 _POLL_INTERVAL_S = 1.0

@@ -17,7 +17,7 @@ assert sys.platform != "win32"
 
 from qnnbridge_protocol.drivers.posix_mapping import map_shared  # noqa: E402 - type checkers find it empty on Windows
 
-# Whether this host can open what an application shares.
+# Whether this host can open streams and memory of an application.
 AVAILABLE = sys.platform == "linux"
 
 
@@ -38,11 +38,11 @@ def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryvie
 
 
 def drop(_where: dict[str, Any]) -> None:
-    """What was not opened: it names something of the application's, and nothing is kept here for it."""
+    """Release an unopened share: it names an object of the application, so nothing is to be closed here."""
 
 
 def check_sealed(where: Mapping[str, Any]) -> None:
-    """Raises `OSError`, `ValueError` for memory that can be shrunk: what is mapped and no longer there is fatal to
+    """Raises `OSError`, `ValueError` for memory that can be shrunk: an access to a removed page is fatal to
     look at. For a process that serves several applications (and not in an emulated one, which cannot ask)."""
     fd = _open(where, os.O_RDONLY)
     try:

@@ -1,7 +1,7 @@
 """Streams and memory that the application shares, on Windows: handles that it has duplicated into this process.
 
-A handle is this process' from when the request that names it has been read, whatever becomes of that. Who opens
-what a place means takes the handle out of the place; what is still in there when the request is answered is closed
+This process owns a handle from the moment it has read the request that names it, also if the request fails.
+Opening a share takes the handle out of the share; a handle left in there when the request is answered is closed
 (`drop`), so each is closed once.
 """
 
@@ -44,7 +44,7 @@ def map_memory(where: dict[str, Any], size: int, *, write: bool) -> memoryview:
 
 
 def drop(where: dict[str, Any]) -> None:
-    """Close what was not taken out of it."""
+    """Close the handle if it is still in there."""
     with contextlib.suppress(ValueError):
         _close(_take_handle(where))
 

@@ -14,7 +14,7 @@ _get_short_path.restype = wintypes.DWORD
 
 
 def short_path(path: str) -> str:
-    """Of a path that is there; the path itself where the volume keeps no short names."""
+    """The short name of an existing path; the path itself where the volume keeps no short names."""
     length = _get_short_path(path, None, 0)
     buffer = ctypes.create_unicode_buffer(length + 1)
     written = _get_short_path(path, buffer, length + 1)

@@ -18,7 +18,7 @@ def make_binary(*fds: int) -> None:
 
 
 def set_standard_handles() -> None:
-    """Tell Windows what the descriptors 0, 1 and 2 are now.
+    """Set the standard handles of Windows to those of the descriptors 0, 1 and 2.
 
     Libraries with a C runtime of their own take their standard streams from there when they are loaded.
     """

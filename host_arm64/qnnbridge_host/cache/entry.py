@@ -1,6 +1,6 @@
-"""An entry of the cache: its files with their hashes, what it was made from, and how it stands for its model.
+"""An entry of the cache: its files with their hashes, its origin, and the session that replaces its model's.
 
-The manifest is written last, so a folder with a manifest that can be read is an entry that was finished. Frozen
+The manifest is written last, so a folder with a readable manifest is a finished entry. Frozen
 data.
 """
 
@@ -17,12 +17,12 @@ from qnnbridge_host.cache.files import Damaged, read_json, write_json
 from qnnbridge_host.model.paths import native_path
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
-# Of entries, notes and keys. Another number is another cache: nothing of it is read.
+# The version of entries, negative entries and keys. Data of another version is never read.
 SCHEMA: Final = 1
 
 FILE_NAME: Final = "manifest.json"
 STEM: Final = "model_ctx"
-# Our own name, whatever the model is called: QNN cannot load again what has ``..`` in its name.
+# A fixed name: QNN cannot reload a file with ``..`` in its name.
 MODEL: Final = f"{STEM}.onnx"
 
 
@@ -37,11 +37,13 @@ class EntryFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EntryManifest:
-    """id: of this making; the same key made again has another one. parts: what the key was computed from.
+    """id: of this build; the same key built again has another one. parts: the inputs of the key.
 
-    label: what messages call the model; source_path: where it was then; source_bytes: its size with all its files.
-    info: of a session of the original model. created: seconds since 1970. compile_seconds: what a hit saves.
-    salvaged: the compiler died when all was written.
+    label: the model's name in messages; source_path: its path at that time; source_bytes: its size with all its
+    files.
+    info: of a session of the original model. created: seconds since 1970. compile_seconds: the time that a hit
+    saves.
+    salvaged: the compiler died after it had written everything.
     """
 
     key: str
@@ -114,7 +116,7 @@ class CacheEntry:
         return self.folder / MODEL
 
 
-# With it ONNX Runtime refuses what it would have to compile: a host that loads an entry never compiles.
+# With it ONNX Runtime refuses to compile: a host that loads an entry never compiles.
 DISABLE_COMPILE = "session.disable_model_compile"
 
 _OF_THE_ORIGINAL = ("session.model_external_initializers_file_folder_path",)
@@ -125,13 +127,13 @@ class Differs(Exception):
 
 
 def fingerprint_of(entry: CacheEntry) -> str:
-    """By which a crash is booked: on this very entry, never on the model."""
+    """The fingerprint for crashes of this entry, so that they never count against the model."""
     return hashlib.sha256(f"context {entry.manifest.key} {entry.manifest.id}".encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loadable:
-    """An entry that has been checked. folder: by which QNN can open it (`native_path`)."""
+    """A checked entry. folder: a path that QNN can open (`native_path`)."""
 
     entry: CacheEntry
     folder: str
@@ -146,7 +148,7 @@ class Loadable:
         return fingerprint_of(self.entry)
 
     def spec(self, spec: SessionSpec) -> SessionSpec:
-        """How the host makes the session that `spec` describes from the entry.
+        """The spec that makes the session of `spec` from the entry.
 
         Fixed dimensions and given initializers are compiled in.
         """
@@ -163,11 +165,11 @@ class Loadable:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Absolute paths of what the session is made from, the model first."""
+        """Absolute paths of the session's files, the model first."""
         return tuple(os.path.join(self.folder, file.name) for file in self.entry.manifest.files)
 
     def restore(self, loaded: SessionInfo) -> SessionInfo:
-        """What the session of the original would show. Raises `Differs`.
+        """The information that a session of the original would show. Raises `Differs`.
 
         An EPContext model has lost the producer, the version and the domain, and it counts a whole partition as one
         node.

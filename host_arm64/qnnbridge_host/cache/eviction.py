@@ -1,4 +1,4 @@
-"""Keeps the cache below its size: what was used longest ago goes first, what is in use stays.
+"""Keeps the cache below its size limit: evicts the least recently used entries, never one in use.
 
 A file that several entries share counts once, and is freed with the last of them. Any thread, any process; one at a
 time.
@@ -24,13 +24,13 @@ def total_bytes(store: Store) -> int:
 
 
 def shrink(store: Store, max_bytes: int, keep: str | None = None) -> list[str]:
-    """Evict until all entries together have at most `max_bytes`. The keys that went.
+    """Evict until all entries together have at most `max_bytes`. Returns the evicted keys.
 
     keep: the entry that was just made and is about to be used. Raises `OSError`.
     """
     held = try_hold(store.root / "locks" / "evict.lock")
     if held is None:
-        return []  # another process does it this moment
+        return []  # another process is evicting
     try:
         return _shrink(store, max_bytes, keep)
     finally:
@@ -50,7 +50,7 @@ def _shrink(store: Store, max_bytes: int, keep: str | None) -> list[str]:
 
 
 def evict(store: Store, key: str) -> bool:
-    """Remove an entry that is not being used, made or checked. Whether it went."""
+    """Remove an entry that is not being used, made or checked. Returns whether it was removed."""
     held = store.try_lock(key)
     if held is None:
         return False
@@ -64,7 +64,7 @@ def evict(store: Store, key: str) -> bool:
 
 
 def last_used(store: Store, key: str) -> float:
-    """Seconds since 1970; of an entry that was never used after it was made, when that was."""
+    """Seconds since 1970; the time of its creation for an entry that was never used."""
     hits = store.hits(key)
     if hits.last:
         return hits.last

@@ -1,6 +1,6 @@
 """Small JSON files of the cache, written whole and checked when they are read, and folders that must last.
 
-A file holds ``{"sha256": ..., "content": {...}}``: a flipped byte in it is noticed, not believed. Pure functions on
+A file holds ``{"sha256": ..., "content": {...}}``: a flipped byte in it is detected. Pure functions on
 paths; any thread, any process.
 """
 
@@ -19,7 +19,7 @@ MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 
 
 class Damaged(Exception):
-    """The file is there and is not what was written. The text says why."""
+    """The file exists with other contents than were written. The text says why."""
 
 
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = False) -> None:
@@ -58,14 +58,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def sync_file(path: Path) -> None:
-    """What was written to it survives a loss of power."""
+    """Make the written data survive a loss of power."""
     # Windows flushes through handles only that may write.
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(path: Path) -> None:
-    """Names that were added to it survive a loss of power, where the system lets a folder be synced at all."""
+    """Make new names in the folder survive a loss of power, where the system can sync folders."""
     if sys.platform == "win32":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -78,7 +78,7 @@ def sync_folder(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """A folder or a file, as far as that can be done. Not being there is fine."""
+    """Remove a folder or a file as far as possible. A missing one is no error."""
 
     def make_writable(function: Callable[[str], None], name: str, _info: object) -> None:
         try:

@@ -1,9 +1,9 @@
-"""The key of a compiled model, a hash of all that it depends on; and which sessions the cache has to do with.
+"""The key of a compiled model, a hash of everything that it depends on, and the rule which sessions use the cache.
 
-What is not known to be harmless is part of the key: an unknown option that changes nothing costs a compilation,
-one that is left out would give wrong results. Names and places of files never are, only their contents. A reason
-against the cache is half a sentence that goes on after "off: "; a session that debugs a compilation (dumps,
-profiles, op traces, own compiled models) wants it to happen, so the cache stays out of it. Pure functions.
+Every option not known to be harmless is part of the key: an unknown option without effect costs a compilation,
+an omitted one would give wrong results. Names and places of files are never part of it, only their contents. A
+reason against the cache completes the text "off: "; a session that debugs a compilation (dumps,
+profiles, op traces, own compiled models) needs the compilation, so it bypasses the cache. Pure functions.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SESSION_PREFIX: Final = "ep.qnnexecutionprovider."
 # QNN options that name a file: its contents count.
 FILE_OPTIONS: Final = frozenset(("backend_path", "op_affinity"))
 
-# Of a device only what stays when the machine is started again.
+# Only those properties of a device that survive a restart of the machine.
 _DEVICE_FACTS: Final = ("ep_name", "device_type", "device_vendor_id", "device_id")
 
 # The SHA-256 of a file, ``None`` if there is none. May raise `OSError`.
@@ -72,7 +72,7 @@ def key_parts(
     host: HostInfo,
     hash_file: HashFile,
 ) -> dict[str, Any]:
-    """All that the compiled model depends on, in JSON's types.
+    """Everything that the compiled model depends on, in JSON's types.
 
     fingerprint: of the model with its files (`ModelSource.fingerprint`). hash_file: for files that options name.
     Raises `OSError` if one of those cannot be read.
@@ -92,7 +92,7 @@ def key_parts(
 
 
 def host_parts(host: HostInfo) -> dict[str, Any]:
-    """What a compiled model depends on besides model and options: versions, libraries, chip."""
+    """The inputs of a compiled model besides model and options: versions, libraries, chip."""
     return {
         "versions": {name: host.versions[name] for name in VERSIONS_THAT_MATTER if name in host.versions},
         "qnnbridge": host.qnnbridge,
@@ -111,7 +111,7 @@ def host_parts(host: HostInfo) -> dict[str, Any]:
 def libraries_digest(folder: str | None) -> str | None:
     """Which libraries a folder holds: names, sizes and dates, since hashing them would take a second.
 
-    For what a version does not tell: a library that was replaced, patched, or is of another build.
+    Detects changes without a new version: a replaced or patched library, or another build.
     """
     if not folder:
         return None
@@ -175,7 +175,7 @@ def _is_library(name: str) -> bool:
     return lowered.endswith((".dll", ".so", ".cat", ".dylib")) or ".so." in lowered
 
 
-# QNN options that are about what happens, or is written, while a model is compiled.
+# QNN options that affect only the course of a compilation, or its side outputs.
 _WRITES: Final = frozenset(
     (
         *("dump_qnn_ir_dlc", "dump_json_qnn_graph", "enable_framework_op_trace", "dump_qnn_ep_input_graph"),
@@ -205,7 +205,7 @@ def reason_against(source: ModelSource, spec: SessionSpec, settings: CacheSettin
 
 
 def is_small(source: ModelSource, settings: CacheSettings) -> bool:
-    """Whether the model is compiled so quickly that it is not worth a process and an entry, as a rule."""
+    """Whether the model is expected to compile too quickly to be worth a process and an entry."""
     return settings.wanted is not True and size_of(source) < settings.min_model_bytes
 
 
@@ -247,6 +247,6 @@ def _against_options(spec: SessionSpec) -> str | None:
 
 
 def _stem(path: str) -> str:
-    """The backend that a library's name means: ``libQnnHtp.so`` and ``QnnHtp.dll`` are htp."""
+    """The backend of a library's name: ``libQnnHtp.so`` and ``QnnHtp.dll`` are htp."""
     name = os.path.basename(path.replace("\\", "/")).removeprefix("lib").split(".", 1)[0].lower()
     return name.removeprefix("qnn")

@@ -1,8 +1,8 @@
-"""Locks between threads and processes, and waiting for them with signs of life.
+"""Locks between threads and processes, and waiting for them with heartbeats.
 
-Locks are the operating system's, so those of a killed process are free at once. A lock is a file; its holder is
-alone, in all processes; nothing is ever written into it. It is removed only by its holder, and only where nothing
-else can be about to take it (under another lock). Waiting asks again and again, because only that can be bounded
+Locks are the operating system's, so those of a killed process are free at once. A lock is a file with one holder
+in all processes; nothing is ever written into it. Only its holder removes it, and only where no other process
+can be about to take it (under another lock). Waiting polls, because only polling can be bounded
 and interrupted on every system.
 """
 
@@ -25,7 +25,7 @@ ASK_AGAIN_S: Final = 0.1
 
 
 class Held:
-    """A lock that is held. Release it once; the end of the process does it, too."""
+    """A held lock. Release it once; the end of the process releases it, too."""
 
     def __init__(self, lock: BaseFileLock, path: Path) -> None:
         self._lock = lock
@@ -35,7 +35,7 @@ class Held:
         """remove: nothing waits for this one, so its file can go."""
         if remove:
             with contextlib.suppress(OSError):
-                os.unlink(self.path)  # fails on Windows while it is open; then below
+                os.unlink(self.path)  # fails on Windows while the file is open; it is removed below then
         self._lock.release(force=True)
         if remove:
             with contextlib.suppress(OSError):
@@ -43,7 +43,7 @@ class Held:
 
 
 def try_hold(path: Path) -> Held | None:
-    """The lock, or ``None`` if it is held. Raises `OSError` where locks cannot be had at all."""
+    """The lock, or ``None`` if it is held. Raises `OSError` where the file system has no locks."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(os.fspath(path), thread_local=False)
@@ -89,12 +89,12 @@ def holding(path: Path, deadline: float | None = None) -> Iterator[bool]:
 
 
 BEAT_EVERY_S: Final = 1.0
-# A compiler that gives no sign for so long is not waited for: it was stopped, or its lock is held by a fork.
+# Time without a heartbeat after which a compiler is not awaited: it is stopped, or a fork holds its lock.
 STALLED_S: Final = 60.0
 
 
 class Heartbeat:
-    """The compiler's sign of life: the date of a file. Called with the seconds so far, by whatever thread."""
+    """The compiler's heartbeat: the date of a file. Called with the seconds so far, by any thread."""
 
     def __init__(self, path: Path, on_wait: Callable[[float], None]) -> None:
         self._path = path
@@ -114,7 +114,7 @@ class Heartbeat:
 
 
 class WaitPolicy:
-    """Decides how long to wait: ``False`` from it when there has been no sign of life for too long.
+    """Decides how long to wait: returns ``False`` when the last heartbeat is too old.
 
     The date is compared with itself only: neither machine's clock matters.
     """

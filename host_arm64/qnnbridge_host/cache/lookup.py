@@ -1,7 +1,7 @@
-"""What the cache does for one creation of a session: finds or makes the entry to load, and judges what came of it.
+"""The cache's work for one creation of a session: finds or makes the entry to load, and evaluates the result.
 
-`find` before the session is made, then one of `loaded` and `load_failed`, or `made_without`. What always holds:
-an entry is loaded only after every byte of it was checked (by its stamp, if it has not changed); a bad one is set
+`find` before the session is made, then one of `loaded` and `load_failed`, or `made_without`. Invariants:
+an entry is loaded only after a check of every byte (of its stamp, if it has not changed); an invalid one is set
 aside, made once more, and then left alone; where the cache cannot be used the session is made from its model. One
 thread.
 """
@@ -45,20 +45,20 @@ _log = logging.getLogger("qnnbridge.cache")
 SLOW_S: Final = 0.5
 SET_ASIDE_WAIT_S: Final = 10.0
 SECOND_STRIKE_S: Final = 7 * DAY_S
-# A compiler that dies before it can tell what it made is started so often for one entry.
+# Starts of the compiler for one entry, if it dies before it reports its result.
 ATTEMPTS: Final = 2
 
-# What the session would raise without the cache, too, or would make it wait as long again.
+# Errors that the session would also raise without the cache, or only after the same wait.
 _RAISED = (Cancelled, DeadlineExceeded, ModelQuarantined, WorkerDied)
 _NOT_THE_ENTRYS_FAULT = (DeviceReset, EngineError)
 
 
 class NothingTold(Exception):
-    """The compiler died before it could tell what the model looks like: its files cannot stand for the model."""
+    """The compiler died before it reported the model's inputs and outputs: its files cannot replace the model."""
 
 
 class CannotStandFor(Exception):
-    """The compiled model cannot take the place of the model. The text says why."""
+    """The compiled model cannot replace the model. The text says why."""
 
 
 class Compile(Protocol):
@@ -72,7 +72,7 @@ class Compile(Protocol):
         deadline: float | None,
         on_progress: Callable[[float], None],
     ) -> CacheEntry:
-        """Raises what compiling raises, `NothingTold`, `CannotStandFor`, and `OSError` of the disk."""
+        """Raises the errors of compiling, `NothingTold`, `CannotStandFor`, and `OSError` of the disk."""
 
 
 class SessionCache:
@@ -122,7 +122,7 @@ class SessionCache:
 
     @property
     def reply(self) -> CacheReply:
-        """What it came to."""
+        """The result for the session."""
         entry_id = self._entry.manifest.id if self._entry is not None else None
         return CacheReply(
             self._state, self._reason, self._key, self._seconds, entry_id, self._set_aside_count, self._problem
@@ -130,7 +130,7 @@ class SessionCache:
 
     @property
     def reason_against(self) -> str | None:
-        """Why this session is made without the cache, as far as that is known before the engine is there."""
+        """The reason against the cache, as far as it is known before the engine is loaded."""
         source, settings = self._source, self._settings
         reason = reason_against(source, self._spec, settings)
         if reason is not None and self._may_be_slow and self._negative.read(self._slow_key) is not None:
@@ -156,12 +156,12 @@ class SessionCache:
 
         Args:
             host: all that an entry depends on besides model and options.
-            compile_entry: makes an entry that is not there.
+            compile_entry: makes a missing entry.
             deadline: on `time.monotonic`.
 
         Raises:
             DeadlineExceeded: another process was still compiling the model.
-            BridgeError: what the model raises when it is compiled.
+            BridgeError: the error of compiling the model.
         """
         for problem in self._settings.problems:
             self._notice(problem)
@@ -241,7 +241,7 @@ class SessionCache:
     def _make(
         self, key: str, parts: dict[str, object], compile_entry: Compile, deadline: float | None
     ) -> CacheEntry | None:
-        """Compile. ``None``, with the reason said, if the session should be made without the cache."""
+        """Compile. ``None``, with the reason recorded, if the session is to be made without the cache."""
         try:
             for _ in range(ATTEMPTS):
                 # One process that compiles, with signs of life of its own.
@@ -269,14 +269,14 @@ class SessionCache:
         except _RAISED:
             raise
         except BridgeError as error:
-            # Whether it is the model's fault or that of compiling apart: the session itself will tell.
+            # The session itself shows whether the model or the separate compilation is at fault.
             self.off(f"it could not be compiled apart ({error.message})")
         return None
 
-    # --- behind it ---
+    # --- after the session was made ---
 
     def loaded(self, loadable: Loadable, info: SessionInfo) -> SessionInfo | None:
-        """What the session shows; ``None`` if the entry does not stand for the model, and was set aside."""
+        """The session's information; ``None`` if the entry does not match the model and was set aside."""
         try:
             return loadable.restore(info)
         except Differs as difference:
@@ -284,7 +284,7 @@ class SessionCache:
             return None
 
     def load_failed(self, loadable: Loadable, error: BridgeError) -> bool:
-        """ONNX Runtime could not load the entry. Whether it is set aside for that, so that the session can be
+        """ONNX Runtime could not load the entry. Returns whether it was set aside, so that the session can be
         made."""
         if not isinstance(error, OrtError) or isinstance(error, _NOT_THE_ENTRYS_FAULT):
             return False
@@ -294,7 +294,7 @@ class SessionCache:
         return True
 
     def made_without(self, info: SessionInfo) -> None:
-        """The session was made from its model: one that took long although it is small is remembered."""
+        """The session was made from its model: remember a small model that took long."""
         if info.create_seconds < SLOW_S or not info.placement.qnn_nodes or not self._may_be_slow:
             return
         if reason_against(self._source, self._spec, _wanted(self._settings)) is None:
@@ -307,7 +307,7 @@ class SessionCache:
         return use
 
     def release(self) -> None:
-        """No session came of it. Idempotent."""
+        """The session was not made. Idempotent."""
         use, self._use, self._entry = self._use, None, None
         if use is not None:
             with contextlib.suppress(OSError):
@@ -357,7 +357,7 @@ class SessionCache:
             self._unusable(error.strerror or str(error))
 
     def _quarantine(self, key: str, entry_id: str, fault: Fault, reason: str) -> None:
-        """Set an entry aside, if it is there still. Raises `OSError`."""
+        """Set an entry aside, if it still exists. Raises `OSError`."""
         held = self._store.lock(key, time.monotonic() + SET_ASIDE_WAIT_S, self._on_wait)
         if held is None:
             return

@@ -1,8 +1,8 @@
 """Remembers the hashes of files, so that a file that has not changed is not read again.
 
-One small file for each path. A record is believed only if the file has the stamp that it had then, and had rested
-when that was taken (`FileStamp.settled`): what was written a moment before or while it was hashed is hashed again
-the next time. Nothing here raises for the memo's own sake: without it files are hashed, as if it were empty.
+One small file for each path. A record is valid only if the file has the recorded stamp, and was unchanged for a
+while before it (`FileStamp.settled`): a file written just before or during its hashing is hashed again
+the next time. No failure of the memo raises: files are then hashed, as if it were empty.
 Any thread, any process.
 """
 
@@ -52,7 +52,7 @@ class HashMemo:
         found = Hashed(hash_file(text), before)
         after = take_stamp(text)
         if after is None or not before.same(after):
-            # It is being written this moment. Its user will find out; here it must only not be remembered.
+            # The file is being written. Its user will notice; its hash must not be remembered.
             return dataclasses.replace(found, stamp=dataclasses.replace(before, taken_ns=0))
         if found.stamp.settled:
             self._keep(text, found)
@@ -72,7 +72,7 @@ class HashMemo:
             pass  # hashed again the next time
 
     def forget_gone(self) -> int:
-        """Remove what is remembered of files that are gone, and what cannot be read. How many."""
+        """Remove records of missing files and unreadable records. Returns their number."""
         removed = 0
         for file in self._files():
             try:
@@ -106,12 +106,12 @@ class HashMemo:
         return Hashed(sha256, stamp) if isinstance(sha256, str) else None
 
     def _file_of(self, path: str) -> Path:
-        # The name of the file as the system has it: two spellings of one path are two records, which costs a hash.
+        # The file name as the system spells it: two spellings of one path are two records, which costs a hash.
         name = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         return self.folder / f"{name}.json"
 
 
 def memo_of(settings: CacheSettings | None) -> HashMemo | None:
-    """For a session with these settings; ``None`` if the cache is switched off, with all that it keeps."""
+    """The memo for a session with these settings; ``None`` if the cache is switched off."""
     use = settings is not None and settings.enabled and settings.wanted is not False
     return HashMemo(Path(settings.folder)) if settings is not None and use else None

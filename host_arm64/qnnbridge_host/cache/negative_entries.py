@@ -1,7 +1,7 @@
-"""Models that the cache leaves alone: remembered with the reason, so that the second start does not pay again.
+"""Models that the cache skips: remembered with the reason, so that the second start does not pay again.
 
-A negative entry belongs to a key, so to one set of versions and options. It stays until it is cleared or grows old.
-Where it cannot be written nothing is remembered, which costs time and nothing else.
+A negative entry belongs to a key, so to one set of versions and options. It stays until it is cleared or expires.
+A failed write costs only time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from qnnbridge_host.cache.entry import SCHEMA
 from qnnbridge_host.cache.files import Damaged, read_json, write_json
 
 # refused: nodes would stay on the CPU. nothing-on-qnn: QNN takes no node of it. differs: its compiled model does
-# not show what the original shows. crashes: two compiled models in a row killed the host or could not be loaded.
-# slow: it is small, and took long to compile all the same, so it is worth an entry.
+# not show the inputs and outputs of the original. crashes: two compiled models in a row killed the host or could
+# not be loaded.
+# slow: it is small but took long to compile, so it is worth an entry.
 Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow"]
 
 FOLDER: Final = "notes"
@@ -73,7 +74,7 @@ class NegativeEntries:
         return sorted(found, key=lambda entry: -entry.created)
 
     def remove(self, key: str) -> bool:
-        """Whether there was one. Raises `OSError`."""
+        """Remove it. Returns whether it existed. Raises `OSError`."""
         try:
             os.unlink(self._file(key))
         except FileNotFoundError:

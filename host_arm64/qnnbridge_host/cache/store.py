@@ -1,4 +1,4 @@
-"""The entries of the cache: whole or not there.
+"""The entries of the cache: complete or absent.
 
 ::
 
@@ -10,10 +10,10 @@
     v1/notes/KEY.json       models that are left alone
     memo/                   hashes of files
 
-What always holds: an entry comes into being by one rename, when all of it is on the disk and its manifest, written
-last, says so; it is used only after its files were found to be what the manifest says; it is removed by a rename
-first. Methods that change an entry are called under its lock (`lock`). They raise `OSError` where the disk does not
-do its part. Any thread, any process.
+Invariants: an entry is created by one rename, after all of it is on the disk with its manifest, written
+last; it is used only after a check of its files against the manifest; it is removed by a rename
+first. Methods that change an entry are called under its lock (`lock`). They raise `OSError` when the disk
+fails. Any thread, any process.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Store:
             (self.root / name).mkdir(parents=True, exist_ok=True)
 
     def check_room(self, size_bytes: int) -> None:
-        """Raises `OSError` if the disk has less room than that: there is no use in compiling first."""
+        """Raises `OSError` if the disk has less room than that, before the work of compiling."""
         free = shutil.disk_usage(self.root).free
         if free < size_bytes:
             raise OSError(errno.ENOSPC, f"The disk is full ({free} bytes are free)")
@@ -161,14 +161,14 @@ class Store:
         target = self.root / "bad" / name
         os.rename(folder, target)
         if target.is_dir():
-            with contextlib.suppress(OSError):  # that it is gone from here matters more than why
+            with contextlib.suppress(OSError):  # the removal matters more than the reason
                 content = {"key": key, "fault": fault, "reason": reason, "label": label, "when": now}
                 write_json(target / REASON_FILE, content)
         for bad in self.invalid_entries()[MAX_INVALID:]:
             remove_tree(bad.folder)
 
     def remove(self, key: str) -> None:
-        """Remove an entry and what is remembered of its use."""
+        """Remove an entry and the records of its use."""
         folder = self.entry_folder(key)
         if os.path.lexists(folder):
             grave = self.root / "tmp" / f"removed-{secrets.token_hex(8)}"
@@ -185,14 +185,14 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         names = [name for name in os.listdir(folder) if name.endswith(".lock")]
         if len(names) > MANY_USES or any(not name.startswith(f"{os.getpid()}-") for name in names):
-            self.in_use(key)  # removes what killed processes left, and sessions that were never closed
+            self.in_use(key)  # removes leftovers of killed processes, and of sessions that were never closed
         held = try_hold(folder / f"{os.getpid()}-{secrets.token_hex(6)}.lock")
         if held is None:
             raise OSError(f"{folder}: a new lock is held already")
         return held
 
     def in_use(self, key: str) -> bool:
-        """Whether a living process has sessions of it. Removes what dead ones left."""
+        """Whether a living process has sessions of it. Removes leftovers of dead ones."""
         used = False
         for file in _listed(self._uses(key)):
             if file.suffix != ".lock":
@@ -205,7 +205,7 @@ class Store:
         return used
 
     def count_hit(self, key: str) -> None:
-        """Remember the use. Two at once may count as one."""
+        """Count a use. Two at once may count as one."""
         hits = self.hits(key)
         with contextlib.suppress(OSError):
             self._uses(key).mkdir(parents=True, exist_ok=True)
@@ -236,7 +236,7 @@ class Store:
         return Draft(folder, held)
 
     def sweep(self) -> int:
-        """Remove what makers and users left that were killed. How many had been making one."""
+        """Remove leftovers of killed makers and users. Returns the number of killed makers."""
         removed = 0
         for folder in _listed(self.root / "uses"):
             self._sweep_uses(folder.name)
@@ -348,7 +348,7 @@ class Store:
 
 
 class Draft:
-    """A folder in which an entry is made; gone after `close`, unless it has become one."""
+    """A folder in which an entry is made. `close` removes it, unless it has become an entry."""
 
     def __init__(self, folder: Path, held: Held) -> None:
         self.folder = folder

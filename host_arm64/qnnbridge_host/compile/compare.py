@@ -2,10 +2,10 @@
 
 The NPU computes floats in 16 bits, and quantised models in steps; both are close to the CPU, never equal, and how
 close depends on the model: a recurrent one doubles its errors where another averages them away. So a difference is
-measured against the largest value of the output over all inputs that were tried; what is usual passes, what is not
-is told, and only what cannot be rounding (or is NaN where the CPU has a number) is wrong.
+measured against the largest value of the output over all tried inputs; a usual one passes, an unusual one
+is reported, and only one too large for rounding (or a NaN where the CPU has a number) is an error.
 
-Inputs are made up, the same on every machine: all ones, and random values. Floats lie in 0..1, wide integers are
+Inputs are generated, the same on every machine: all ones, and random values. Floats lie in 0..1, wide integers are
 0 or 1 (they are mostly indices, masks or lengths), narrow integers cover their whole range (they are mostly
 quantised data). Pure functions.
 """
@@ -26,7 +26,7 @@ Precision = Literal["fp16", "quantized"]
 
 _QUANTIZED_OPS: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
 _WIDE_BYTES: Final = 4
-# An integer that is the place of a maximum may be another one without anything being wrong; many may not.
+# A few integers that are the index of a maximum may differ without an error; many may not.
 _FEW: Final = 8
 _OF_INTEGERS: Final = 0.1
 # 8 bits are a quantised output: its range is that of the type.
@@ -43,7 +43,7 @@ class DifferenceLimits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tolerance:
-    """absolute: what is always allowed. usual, wrong: beyond these an output is unusual, or wrong."""
+    """absolute: always allowed. usual, wrong: limits beyond which an output is unusual, or wrong."""
 
     precision: Precision
     absolute: float
@@ -67,7 +67,7 @@ TOLERANCES: Final[Mapping[Precision, Tolerance]] = {
 
 
 class CannotMakeUp(Exception):
-    """There is no value to be made up for an input; the text says why."""
+    """An input has no possible test value; the text says why."""
 
 
 def made_up_ones(inputs: Sequence[NodeInfo]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _shape(node: NodeInfo) -> tuple[int, ...]:
 
 
 def precision_of_operators(operators: Iterable[str]) -> Precision:
-    """What the NPU computes a model with these operators in: 16-bit floats, or the steps of its Q/DQ nodes.
+    """The NPU's number format for a model with these operators: 16-bit floats, or the steps of its Q/DQ nodes.
 
     Operators that are not ONNX's own have their domain.
     """
@@ -142,7 +142,7 @@ def compare(
     kind = next(iter(expected.values())).dtype
     if kind.kind == "b" or (kind.kind in "iu" and kind.itemsize > 1):
         return _integers(output, got, expected)
-    # Where the reference has no number either, there is nothing to compare.
+    # Elements without a number in the reference are not compared.
     worst, largest, scale = "", -1.0, _BYTE_RANGE if kind.kind in "iu" else 0.0
     pairs = []
     for name, wanted in expected.items():

@@ -1,7 +1,7 @@
-"""Does jobs in a worker: whole files in a folder, or an error in words.
+"""Does jobs in a worker: complete files in a folder, or an error with its cause.
 
-The worker compiles; this side judges what it left. What always holds: the worker is gone when the functions return,
-and no file of theirs is half-written unless they raise. Any thread; jobs do not know each other.
+The worker compiles; this side checks its results. Invariants: the worker is gone when the functions return,
+and no file of theirs is half-written unless they raise. Any thread; jobs are independent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrde
         PlacementRefused: nodes would stay on the CPU and the job's ``fallback`` forbids it.
         WorkerDied: the worker died and left no whole result.
         Cancelled, DeadlineExceeded: the worker was ended.
-        BridgeError: what the creation of a session raises.
+        BridgeError: the errors of creating a session.
     """
     try:
         with staging_dir(jobs, folder) as place:
@@ -125,7 +125,7 @@ class _Compilation:
         return blob_of(self._stems[0 if self._shared else index])
 
     def _salvaged(self, death: WorkerDied) -> CompiledFiles:
-        """What a compiler that died left is used if it is whole and another process can load it: QNN faults most
+        """Use the files of a dead compiler if they are complete and another process can load them: QNN faults most
         often while it cleans up, with everything written."""
         if self._shared:
             raise death
@@ -168,7 +168,7 @@ def call_with_model(
 
 
 def compiled_spec(spec: SessionSpec) -> SessionSpec:
-    """A session of the compiled model: what went into it while it was compiled is not said again."""
+    """The spec of the compiled model's session, without the options that were compiled in."""
     return SessionSpec(
         model_path=None,
         providers=spec.providers or (ProviderSpec(QNN),),

@@ -1,7 +1,7 @@
-"""Where a compiled model goes: the path that `output` means, and the folder in which it grows until it is whole.
+"""The destination of a compiled model: the path of `output`, and the working folder until the model is complete.
 
 The working folder is hidden, on the volume of the result, held by an OS lock as long as its owner lives, and gone
-when the block ends. What a killed owner left is removed by the next compilation into the same folder: it finds the
+when the block ends. The next compilation into the same folder removes the leftovers of a killed owner: it finds the
 lock free. Any process, any thread.
 """
 
@@ -40,7 +40,7 @@ class Destination:
         return os.path.join(self.folder, self.model)
 
     def file_stem(self) -> str:
-        """The stem to compile under. A context binary that is there already may belong to another model and is
+        """The stem to compile under. An existing context binary may belong to another model and is
         never replaced: an .onnx file beside a blob that is not its own computes wrong numbers."""
         stem = safe_stem(stem_of(self.model))
         if os.path.lexists(os.path.join(self.folder, blob_of(stem))):
@@ -49,10 +49,10 @@ class Destination:
 
 
 def destination_of(source: ModelSource, output: str | None, cwd: str, *, tag: str = "") -> Destination:
-    """What `output` means: nothing is ``<stem>_ctx.onnx`` beside the model, a folder the same in there. A name
+    """The path of `output`: default ``<stem>_ctx.onnx`` beside the model, the same name in a given folder. A name
     without a suffix is a folder.
 
-    cwd: absolute, what a relative path counts from. tag: comes behind the model's stem in a name that is not
+    cwd: absolute, the base of relative paths. tag: follows the model's stem in a name that is not
     given. Raises `OptionError` for a name that ONNX Runtime would load as something else, and for the model
     itself.
     """
@@ -94,7 +94,7 @@ def _check_name(stem: str) -> None:
 
 @contextlib.contextmanager
 def work_folder(target: str) -> Iterator[str]:
-    """A new folder inside of `target`, which is made if it is not there. Raises `CompileFailed`."""
+    """A new folder inside of `target`, which is created if it is missing. Raises `CompileFailed`."""
     from filelock import FileLock
 
     made = _make(target)
@@ -118,13 +118,13 @@ def work_folder(target: str) -> Iterator[str]:
             shutil.rmtree(folder, ignore_errors=True)
         for path in made:
             with contextlib.suppress(OSError):
-                os.rmdir(path)  # only if nothing came into it
+                os.rmdir(path)  # only if it is empty
         raise
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep(target: str) -> None:
-    """Remove what killed compilations have left in `target`."""
+    """Remove leftovers of killed compilations in `target`."""
     from filelock import FileLock, Timeout
 
     with contextlib.suppress(OSError):

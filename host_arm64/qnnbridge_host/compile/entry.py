@@ -34,9 +34,9 @@ def build_entry(
     """Compile and publish; the caller holds the key's lock.
 
     Raises:
-        NothingTold, CannotStandFor: the compiled model cannot take the model's place.
+        NothingTold, CannotStandFor: the compiled model cannot replace the model.
         OSError: of the cache's disk.
-        BridgeError: what compiling raises.
+        BridgeError: the errors of compiling.
     """
     with store.draft() as draft:
         job = dataclasses.replace(job, spec=_spec(job.spec), file_stem=STEM)
@@ -54,7 +54,7 @@ def _described(key: str, parts: Mapping[str, Any], source: ModelSource, made: Co
     return EntryManifest(
         key=key,
         id=secrets.token_hex(16),
-        # All that is there: QNN's two files, and what ONNX Runtime may have put beside them for nodes on the CPU.
+        # All files: QNN's two, and those that ONNX Runtime may have put beside them for nodes on the CPU.
         files=tuple(_record(Path(made.folder), name) for name in sorted(os.listdir(made.folder))),
         label=source.label,
         fingerprint=source.fingerprint,

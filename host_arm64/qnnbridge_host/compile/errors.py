@@ -34,7 +34,7 @@ _NAMES_DO_NOT_DO = "Export the model with fixed shapes"
 
 
 def cannot_write(folder: str, reason: str, evidence: str = "") -> CompileFailed:
-    """The one error for all of these. reason: a sentence, as far as known."""
+    """The common error of these cases. reason: a sentence, if known."""
     return CompileFailed(
         f"The compiled model cannot be written to {folder}.",
         cause=reason,
@@ -55,7 +55,7 @@ def seen_from(error: CompileFailed, folder: str, target: str) -> CompileFailed:
 
 
 def from_os(error: OSError, folder: str) -> CompileFailed:
-    """For what the operating system said to this side."""
+    """The error for an error of the operating system on this side."""
     return cannot_write(folder, reason_of(error, folder))
 
 
@@ -65,7 +65,7 @@ def reason_of(error: OSError, folder: str) -> str:
 
 
 def from_host(error: BridgeError, folder: str) -> BridgeError:
-    """`error`, or what is behind it if ONNX Runtime could not write its files to `folder`."""
+    """`error`, or its cause if ONNX Runtime could not write its files to `folder`."""
     if not is_about_writing(error):
         return error
     return cannot_write(folder, why_not_written(folder), error.message)
@@ -74,12 +74,12 @@ def from_host(error: BridgeError, folder: str) -> BridgeError:
 def is_about_writing(error: BridgeError) -> bool:
     """Whether ONNX Runtime could not write a file, by its words."""
     text = "\n".join((error.message, error.cause or "", *error.evidence))
-    # What is too large for one message cannot be serialised either, and that has its own words.
+    # A model too large for one message cannot be serialised either, and has its own error text.
     return _NOT_WRITTEN.search(text) is not None and "2GB" not in text
 
 
 def why_not_written(folder: str) -> str:
-    """A sentence about what is wrong with the folder, as far as it can be seen."""
+    """A sentence about a visible fault of the folder."""
     free = _free(folder)
     if free is not None and free < LITTLE_BYTES:
         return _full(folder)
@@ -105,7 +105,7 @@ def _free(folder: str) -> int | None:
 
 
 def nothing_to_compile(refused: PlacementRefused, inputs: Sequence[NodeInfo] = ()) -> CompileFailed:
-    """What a session's refusal means for a compilation that would have let nodes stay on the CPU: there is no node
+    """The error of a compilation that allows the CPU, from a session's refusal: the model has no node
     for QNN at all, and a "compiled" model would be a copy of the original.
 
     inputs: of the model, as far as known."""

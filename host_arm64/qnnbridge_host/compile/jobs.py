@@ -1,6 +1,6 @@
-"""What is to be compiled, what came of it, and the names of the files of a compiled model. Frozen data.
+"""The input and result of a compilation, and the names of a compiled model's files. Frozen data.
 
-QNN refuses to load a context binary whose name has ``..`` in it, though it writes one without a word; a file name
+QNN refuses to load a context binary whose name has ``..`` in it, though it writes one without an error; a file name
 has at most 255 bytes; and both files of a model and its manifest are to be recognised as one.
 """
 
@@ -25,7 +25,7 @@ MODEL_SUFFIX: Final = ".onnx"
 # QNN appends it to the stem of the .onnx file.
 BLOB_SUFFIX: Final = "_qnn.bin"
 
-# Of 255 that file systems take: leaves room for suffixes, and for what is added while a file is being written.
+# Of the 255 that file systems take: leaves room for suffixes, and for those of temporary names.
 MAX_STEM_BYTES: Final = 215
 
 WITHOUT_A_NAME: Final = "model"
@@ -57,13 +57,13 @@ class CompilerInput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompiledFiles:
-    """A compiled model, whole, in the folder that the caller gave.
+    """A complete compiled model in the caller's folder.
 
     model: file name of the .onnx. blob: of the context binary, ``None`` if embedded.
-    placement: of the nodes of the original; ``None`` if the compiler died before it could tell, though its files
-    proved to be whole. soc_model: what it was compiled for as QNN was told, ``None``: the chip of the host.
-    provider_options: all that QNN was told. seconds: of the native compile (of all of it for a salvaged result).
-    died_at_teardown: the process did not survive its own end; the result is whole all the same.
+    placement: of the nodes of the original; ``None`` if the compiler died before its report, though its files
+    proved to be complete. soc_model: the target given to QNN, ``None``: the chip of the host.
+    provider_options: all options given to QNN. seconds: of the native compile (of all of it for a salvaged result).
+    died_at_teardown: the process crashed during its own clean-up; the result is complete.
     info: of the original as a session shows it, which the compiled model has forgotten in part (producer, version);
     ``None`` like `placement`.
     """

@@ -25,7 +25,7 @@ from qnnbridge_protocol.errors import BridgeError, CompileFailed
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.model_records import CompileResult, ProgressStage, Validation
 
-# Called at once and a few times a second with what is being done, and the seconds that all of it has taken so far.
+# Called at once and a few times a second with the current step, and the seconds of all steps so far.
 OnStage = Callable[[ProgressStage, float], None]
 
 
@@ -33,7 +33,7 @@ OnStage = Callable[[ProgressStage, float], None]
 class CompileTask:
     """jobs: one, or several that share their weights. destinations: of their results, in one folder.
 
-    order: for the workers. host: what compiled models are checked against before they are loaded.
+    order: for the workers. host: its versions and chip, for the check of compiled models before they are loaded.
     """
 
     jobs: tuple[CompilerInput, ...]
@@ -45,7 +45,7 @@ class CompileTask:
 
 
 def compile_to(task: CompileTask, on_stage: OnStage) -> tuple[CompileResult, ...]:
-    """Do it. Raises what compiling and validating raise, and `OptionError` for a result that exists already; then
+    """Run it. Raises the errors of compiling and validating, and `OptionError` for an existing result; then
     nothing is left behind."""
     try:
         return _compile_to(task, on_stage)
@@ -57,7 +57,7 @@ def compile_to(task: CompileTask, on_stage: OnStage) -> tuple[CompileResult, ...
 
 
 def finished(task: CompileTask, versions: Mapping[str, str]) -> str | None:
-    """Why a task need not be done again: its results are there, whole and made from the same. ``None`` if it
+    """The reason to skip a task: its results exist, are complete and have the same inputs. ``None`` if it
     must."""
     reasons = [
         publish.is_finished(job, destination, versions)
@@ -104,12 +104,12 @@ def _deliver(
     folder: str,
     begun: float,
 ) -> tuple[CompileResult, ...]:
-    """Put what `folder` has to its place."""
+    """Move the contents of `folder` to the destination."""
     bundle = [destination.model for destination in task.destinations] if len(task.destinations) > 1 else ()
     rows = list(zip(task.jobs, task.destinations, made, validations, strict=True))
     try:
         for job, destination, files, validation in rows:
-            if files.model != destination.model:  # another stem, because a blob of that name was there
+            if files.model != destination.model:  # another stem, because a blob of that name existed
                 os.rename(os.path.join(folder, files.model), os.path.join(folder, destination.model))
             publish.describe(folder, destination, job, files, validation, bundle)
     except BridgeError:
@@ -143,7 +143,7 @@ def _deliver(
 
 
 def _warnings(job: CompilerInput, files: CompiledFiles, validation: Validation, *, asked: bool) -> tuple[str, ...]:
-    """asked: whether validation was wanted, so that its absence needs a word."""
+    """asked: whether validation was requested, so that its absence needs a message."""
     found = []
     placed = files.placement
     if placed is not None and placed.cpu_nodes:

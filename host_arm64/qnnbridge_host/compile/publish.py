@@ -1,9 +1,9 @@
-"""Moves a compiled model whole into its place.
+"""Moves a complete compiled model to its destination.
 
-What always holds, also if this process is killed at any point: no .onnx file is there without the very context
+Invariants, also if this process is killed at any point: no .onnx file is there without the very context
 binary that it was compiled with, and none is half-written. Context binaries are never replaced
-(`Destination.file_stem` finds a free name); the .onnx comes behind its blob, and its manifest never describes
-other files than those that are there. Two processes at one place come one after the other.
+(`Destination.file_stem` finds a free name); the .onnx is moved after its blob, and its manifest never describes
+other files than the existing ones. Two processes with one destination run one after the other.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from qnnbridge_host.model.source import KnownFile
 from qnnbridge_protocol.errors import BridgeError, CompileFailed, OptionError
 from qnnbridge_protocol.model_records import Validation
 
-# Its holder moves three files.
+# Its holder moves only three files.
 LOCK_TIMEOUT_S = 60.0
 
 
 def refuse_existing(place: Destination) -> None:
-    """Raises `OptionError` if there is something."""
+    """Raises `OptionError` if the destination exists."""
     if os.path.lexists(place.path):
         raise OptionError(
             f"{place.path} exists already.",
@@ -37,7 +37,7 @@ def refuse_existing(place: Destination) -> None:
 
 
 def is_finished(job: CompilerInput, place: Destination, versions: Mapping[str, str]) -> str | None:
-    """Why a job need not be done again: its result is there, whole and made from the same. ``None`` if it must."""
+    """The reason to skip a job: its result exists, is complete and has the same inputs. ``None`` if it must run."""
     try:
         manifest = read_manifest(place.path)
     except BridgeError:
@@ -88,9 +88,9 @@ def describe(
 
 
 def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str], *, overwrite: bool) -> None:
-    """Move models, manifests and `blobs` from `folder` to their place: all, or nothing that can be seen.
+    """Move models, manifests and `blobs` from `folder` to the destination: all, or nothing visible.
 
-    Raises `CompileFailed`, `OptionError`; then what was moved is taken back, unless it has replaced something.
+    Raises `CompileFailed`, `OptionError`; moved files are then taken back, unless they replaced a file.
     """
     target = places[0].folder
     moved: list[str] = []
@@ -120,7 +120,7 @@ def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str],
 
 
 def is_about_a_taken_name(error: CompileFailed) -> bool:
-    """Whether the name of a context binary was free when it was chosen, and is not any more."""
+    """Whether the name of a context binary was taken after its choice."""
     return "taken" in error.details
 
 
@@ -134,7 +134,7 @@ def _taken(target: str, name: str) -> CompileFailed:
 
 
 def _put(folder: str, place: Destination, moved: list[str]) -> None:
-    """The .onnx and its manifest; then what was there before has no use for its blob any more."""
+    """Move the .onnx and its manifest; after that the replaced model's blob is unused."""
     manifest = manifest_path(place.path)
     source, fresh = os.path.join(folder, place.model), manifest_path(os.path.join(folder, place.model))
     old_blobs = _blobs_of_old(place)
@@ -143,7 +143,7 @@ def _put(folder: str, place: Destination, moved: list[str]) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(manifest)
         os.replace(source, place.path)
-        moved.clear()  # there is no way back: they belong to what is visible now
+        moved.clear()  # they belong to the visible model now and must stay
         os.replace(fresh, manifest)
     else:
         os.replace(fresh, manifest)
@@ -186,7 +186,9 @@ def _move_new(source: str, target: str) -> None:
 
 @contextlib.contextmanager
 def _alone(target: str) -> Iterator[None]:
-    """One process at a time moves files into `target`. The lock lies with qnnbridge's own state, not in there."""
+    """One process at a time moves files into `target`. The lock lies with qnnbridge's own state, not in
+    `target`.
+    """
     from filelock import FileLock, Timeout
 
     name = hashlib.sha256(os.fsencode(os.path.realpath(target))).hexdigest()[:32]
@@ -201,7 +203,7 @@ def _alone(target: str) -> Iterator[None]:
             fix="Look for a stopped qnnbridge process, and try again.",
         ) from None
     except OSError:
-        yield  # without a place for locks there is still the order of the moves
+        yield  # without a folder for locks the order of the moves still protects
         return
     try:
         yield

@@ -1,8 +1,8 @@
-"""A folder with an ASCII path for the native side, where the model or the folder for its result has another one.
+"""A folder with an ASCII path for the native side, where the path of the model or of its result is not ASCII.
 
 Parts of QNN open files by paths in the system's own code page. So a model with a non-ASCII path is linked (or, on
 another volume, copied) to such a folder, with the files that it is made of, and its result is moved from there.
-What always holds: it is gone when the block ends.
+Invariants: it is gone when the block ends.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ STAGED_STEM = "qnnbridge_staged_model"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StagingDir:
-    """Where the native side reads and writes.
+    """The paths for the native side.
 
-    folder: where it writes. specs: of the jobs, with the paths to read. replaced: staged path -> real one.
+    folder: for its results. specs: of the jobs, with the paths to read. replaced: staged path -> real one.
     """
 
     folder: str
@@ -48,7 +48,7 @@ class StagingDir:
 
 @contextlib.contextmanager
 def staging_dir(jobs: Sequence[CompilerInput], folder: str) -> Iterator[StagingDir]:
-    """The folders for `jobs` whose results are to be in `folder`. Raises `OSError` of a copy that fails."""
+    """The folders for `jobs` whose results belong in `folder`. Raises the `OSError` of a failed copy."""
     specs = tuple(job.spec for job in jobs)
     staged = [job.source.path is not None and not job.source.path.isascii() for job in jobs]
     place = _ascii_folder() if any(staged) or not folder.isascii() else None
@@ -78,7 +78,7 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str) -> Iterator[StagingD
 
 
 def _ascii_folder() -> str | None:
-    """A new folder with an ASCII path, ``None`` if there is no place for one."""
+    """A new folder with an ASCII path, ``None`` if every candidate fails."""
     candidates = [tempfile.gettempdir()]
     candidates += [os.environ[name] for name in ("PUBLIC", "ProgramData") if os.environ.get(name)]
     for candidate in candidates:

@@ -1,8 +1,8 @@
-"""Tries a compiled model in a worker and holds its numbers against the original's on the CPU.
+"""Runs a compiled model in a worker and compares its numbers with the original's on the CPU.
 
-A model can compile without an error and compute something else: what overflows 16-bit floats, what QNN does
-otherwise than ONNX says. So by default nothing is delivered that was not run. The reference runs first, in the
-same process: it cannot hurt. The inputs are made up, the same on every machine: all ones, and random values.
+A model can compile without an error and compute wrong numbers: 16-bit floats overflow, or QNN differs
+from the ONNX standard. So by default only a model that was run is delivered. The reference runs first, in the
+same process: it does no harm. The inputs are generated, the same on every machine: all ones, and random values.
 Floats lie in 0..1, wide integers are 0 or 1 (they are mostly indices, masks or lengths), narrow integers cover
 their whole range (they are mostly quantised data). Any thread.
 """
@@ -50,10 +50,10 @@ def validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: H
     """Run the compiled model on all ones and on random inputs, and the original on the CPU.
 
     Args:
-        job: what was compiled.
+        job: the compiled job.
         files: the result.
         order: for the worker that runs both.
-        host: what the compiled model is checked against before it is loaded.
+        host: its versions and chip, for the check of the compiled model before it is loaded.
 
     Raises:
         CompileFailed: the compiled model cannot be loaded or run, or its numbers are not the original's.
@@ -154,7 +154,7 @@ def _open_compiled(worker: Worker, job: CompilerInput, path: str, host: Hello) -
 
 
 def precision_of(job: CompilerInput) -> Precision:
-    """What the NPU computes the model in: a float model in 16-bit floats, one with Q/DQ nodes in its own steps."""
+    """The NPU's number format: 16-bit floats for a float model, its own steps for one with Q/DQ nodes."""
     source = job.source.path if job.source.path is not None else job.source.data or b""
     return precision_of_operators(scan_model(source).ops)
 
@@ -168,8 +168,8 @@ def _cannot_load_here(files: CompiledFiles) -> str | None:
 
 
 def _for_another_chip(job: CompilerInput, files: CompiledFiles, error: BridgeError) -> bool:
-    """A real NPU cannot load what was compiled for a newer chip, and nothing tells its number; then the compiled
-    model is not known to be bad. The simulator computes for any single chip."""
+    """A real NPU cannot load a model for a newer chip, and does not report its own number; the compiled
+    model may then be good. The simulator computes for any single chip."""
     named = any("soc_model" in p.options or "htp_arch" in p.options for p in job.spec.providers)
     simulator = files.placement is None or files.placement.simulator
     return named and not simulator and not isinstance(error, WorkerDied)

@@ -2,7 +2,7 @@
 
 A fresh process for every compilation, because the precision of one leaks into the next of the same process,
 because QNN leaks memory with each, and because a compiler that dies must not take sessions with it. The worker
-inherits descriptor 2: all that it writes there (causes, markers, the stack of a crash) arrives where the host's
+inherits descriptor 2: its output there (causes, markers, the stack of a crash) arrives where the host's
 own stderr does. It ends with the serving host, when its request is cancelled, and past the deadline. One thread.
 """
 
@@ -40,7 +40,7 @@ _log = logging.getLogger("qnnbridge.compiling")
 
 # Until its HELLO, and again until ONNX Runtime and QNN are loaded there.
 START_TIMEOUT_S: Final = 60.0
-# For the end of a worker whose work is done; QNN's own clean-up takes a moment, and may hang.
+# Time for the end of a finished worker; QNN's own clean-up takes a moment, and may hang.
 END_TIMEOUT_S: Final = 10.0
 # Between two looks whether its time is over.
 LOOK_EVERY_S: Final = 0.1
@@ -56,7 +56,7 @@ class WorkOrder:
 
     command: the argv that starts a host. request: id of the serving host's request, which marks the worker's
     lines on stderr. label, fingerprint: of the model, for the report of a death. deadline: on `time.monotonic`.
-    budget_s: how long that was when the request came.
+    budget_s: the time to the deadline when the request arrived.
     """
 
     command: tuple[str, ...]
@@ -74,7 +74,7 @@ class WorkOrder:
 
 
 class Worker:
-    """See the module. Used as a context; it has ended when the block has, with `exit_code`."""
+    """See the module. A context manager; at the end of the block the process has ended with `exit_code`."""
 
     def __init__(self, order: WorkOrder) -> None:
         self._order = order
@@ -103,7 +103,7 @@ class Worker:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Of its packages, as it said in HELLO."""
+        """Versions of its packages, from its HELLO."""
         peer = self._connection.peer
         return {} if peer is None else {**peer.versions, "qnnbridge": peer.qnnbridge}
 
@@ -114,7 +114,7 @@ class Worker:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Worker]:
-        """Start it, and end it behind the block."""
+        """Start it, and end it after the block."""
         with self._order.stop.calling(lambda: self.kill("cancelled")):
             try:
                 self._start()
@@ -129,7 +129,7 @@ class Worker:
         Raises:
             WorkerDied: it ended without an answer.
             Cancelled, DeadlineExceeded: it was ended.
-            BridgeError: what it answered.
+            BridgeError: the worker's error.
         """
         self._op = str(header["op"])
         # The only request in a host declares no run (ADR 0003).
@@ -194,7 +194,7 @@ class Worker:
         self._guard(START_TIMEOUT_S, "start")
 
     def _finish(self) -> None:
-        """Its work is done: it ends by itself, well or not."""
+        """Its work is done: it ends by itself, with or without an error."""
         assert self._process is not None
         with contextlib.suppress(OSError, BridgeError):
             if self._connection.state is State.READY:
@@ -221,7 +221,7 @@ class Worker:
                     stream.close()
 
     def _guard(self, seconds: float | None, because: str) -> None:
-        """Kill it after so long; before, at the deadline. ``None``: only at the deadline, if there is one."""
+        """Kill it after this time, or at an earlier deadline. ``None``: only at a deadline."""
         until, deadline = None if seconds is None else time.monotonic() + seconds, self._order.deadline
         if deadline is not None and (until is None or deadline < until):
             until, because = deadline, "deadline"
@@ -273,7 +273,7 @@ class Worker:
         return frame
 
     def _read(self) -> bool:
-        """Whether the stream goes on."""
+        """Whether the stream continues."""
         return self._reader.read_into(self._connection.get_buffer(), self._take)
 
     def _take(self, count: int) -> bool:
@@ -363,7 +363,7 @@ def default_command(argv: Sequence[str] | None = None) -> tuple[str, ...]:
 
 
 def worker_command(text: str | None) -> tuple[str, ...]:
-    """What a worker is started with. text: the value of the option ``--worker``, a JSON list, if it was given."""
+    """The command of a worker. text: the value of the option ``--worker``, a JSON list, if it was given."""
     if text is None:
         return default_command()
     return (*(str(word) for word in json.loads(text)), "--parent", str(os.getpid()))

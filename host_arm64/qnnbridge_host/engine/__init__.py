@@ -1,6 +1,6 @@
 """The part of the host that knows ONNX Runtime.
 
-This module holds what the server sees of it: two protocols, the handle that stops a run, and `load_engine`.
+This module holds its interface for the server: two protocols, the handle that stops a run, and `load_engine`.
 Importing it imports neither ONNX Runtime nor numpy. All errors leave the engine as classes of
 `qnnbridge_protocol.errors`.
 """
@@ -83,7 +83,8 @@ class Engine(Protocol):
 def load_engine(on_phase: Callable[[str], None] = lambda phase: None) -> Engine:
     """Import ONNX Runtime and make QNN ready, whichever generation of onnxruntime-qnn is installed.
 
-    Without a usable QNN the engine still has the CPU; a session that asks for QNN is then told what is missing.
+    Without a usable QNN the engine still has the CPU; a session that requests QNN then gets an error with the
+    missing part.
     """
     found = installed_here()
     on_phase("importing")

@@ -22,7 +22,7 @@ class BoundTensor(NamedTuple):
 class BoundCall:
     """Belongs to one channel, so it is run by one thread at a time.
 
-    native: what the session keeps for it. owner: the session that `native` belongs to; it lets go of it when it is
+    native: the session's state for it. owner: the session that `native` belongs to; it releases it when it is
     closed. bindable: whether the outputs may be written by ONNX Runtime itself; a session that finds that it cannot
     (an output of another shape than last time) clears it for good.
     """
@@ -39,7 +39,7 @@ class BoundCall:
         self.owner: object = None
 
     def release(self) -> None:
-        """Of what the session keeps for it."""
+        """Bytes of the session's state for it."""
         self.native = self.owner = None
 
     def take(self, values: Sequence[Any]) -> list[Any] | None:

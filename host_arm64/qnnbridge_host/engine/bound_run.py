@@ -1,6 +1,6 @@
 """Runs a `BoundCall` with ONNX Runtime's IOBinding, straight from and to the memory that was agreed.
 
-What always holds: results and errors are those of ``InferenceSession.run``. ONNX Runtime's IOBinding reports other
+Invariants: results and errors are those of ``InferenceSession.run``. ONNX Runtime's IOBinding reports other
 classes of errors, does not write an output that is an input of the graph as well (measured: the memory keeps what
 was there before), and fails where an output's shape depends on the data. So each of these goes by `run` instead.
 """
@@ -19,7 +19,7 @@ GRAPH_ID, NO_GRAPH = "gpu_graph_id", "-1"
 
 
 class Binding:
-    """What a session keeps for a call. checked: one run has shown that the outputs land where they were bound."""
+    """A session's state for a call. checked: one run has shown that the outputs land where they were bound."""
 
     __slots__ = ("checked", "io", "options", "run", "stop")
 
@@ -31,7 +31,7 @@ class Binding:
         native_run = getattr(getattr(session, "_sess", None), "run_with_iobinding", None)
         native_io = getattr(io, "_iobinding", None)
         if native_run is not None and native_io is not None:
-            # What the public method ends in, after a look whether WebGPU captures graphs: 2 us of 6.
+            # The inner function of the public method, which first checks whether WebGPU captures graphs: 2 us of 6.
             self.run = functools.partial(native_run, native_io)
         else:
             self.run = functools.partial(session.run_with_iobinding, io)

@@ -29,7 +29,7 @@ class BuiltinQnn:
         return not self._stubs()
 
     def require(self) -> None:
-        """It is there if ONNX Runtime was built with it, which `load` has checked."""
+        """It exists if ONNX Runtime was built with it, which `load` has checked."""
 
     def devices(self) -> list[dict[str, Any]]:
         kind = "CPU" if self.simulator else "NPU"

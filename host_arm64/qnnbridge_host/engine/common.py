@@ -1,6 +1,6 @@
 """The engine: makes sessions of ONNX Runtime, the same way for both generations of onnxruntime-qnn.
 
-What always holds: ONNX Runtime's own fallbacks are off, so nothing moves to the CPU behind anyone's back; a strict
+Invariants: ONNX Runtime's own fallbacks are off, so nothing moves to the CPU behind anyone's back; a strict
 session either has every node on QNN or does not come into being, and then the error says which nodes and why.
 Immutable after construction; several threads may create sessions at once.
 """
@@ -56,7 +56,7 @@ class OrtEngine:
         """What this host offers.
 
         ``providers``; ``devices`` of QNN; ``simulator``, ``None`` without QNN; ``qnn_problem``, the error that a
-        session would get if it asked for QNN, as a map; ``build`` and ``ort_folder`` of ONNX Runtime.
+        session would get with QNN requested, as a map; ``build`` and ``ort_folder`` of ONNX Runtime.
         """
         problem = None
         try:
@@ -163,7 +163,7 @@ class OrtEngine:
             allowed = ProviderChoice(qnn, choice.others, entries, choice.target, strict=False)
             session = self._make(second, source, allowed, entries, tensors, on_phase)
             return placement.refusal(name, placement.read(session, choice.target), placement.inputs(session))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the refusal is what the caller must hear
+        except Exception as error:  # noqa: BLE001 - the refusal is the caller's error
             return placement.refusal(name, None, (), translate(error))
 
     def _info(self, session: Any, choice: ProviderChoice, seconds: float) -> SessionInfo:
@@ -193,7 +193,7 @@ class OrtEngine:
 
 
 def _with_reason(placed: Placement, choice: ProviderChoice) -> Placement:
-    """A session that asked for QNN and does without says so."""
+    """Report a session that requested QNN and runs without it."""
     if choice.missing is None:
         return placed
     return dataclasses.replace(placed, backend="none", cause=choice.missing)

@@ -1,7 +1,7 @@
 """Compiles a model for QNN: makes its session once, with ONNX Runtime's order to write an EPContext model.
 
 Both generations of onnxruntime-qnn do it this way. (``ModelCompiler``, which only the plugin generation has, tells
-nothing of the placement and leaves an ordinary copy of the model where QNN took no node.) What always holds: when
+nothing of the placement and leaves an ordinary copy of the model where QNN took no node.) Invariants: when
 `compile_model` returns, the .onnx file is written and at least one node of the model is on QNN; what an error
 leaves behind is the caller's to remove. Any thread.
 """
@@ -41,7 +41,7 @@ def compile_model(
 ) -> EngineSession:
     """Write the compiled model. The session that did it is returned: its ``info`` has the placement.
 
-    Raises what the creation of a session raises, and `CompileFailed` if no compiled model came of it.
+    Raises the errors of creating a session, and `CompileFailed` without a compiled model.
     """
     problem = engine.describe().get("qnn_problem")
     if problem:
@@ -91,7 +91,7 @@ def context_session(spec: CompileSpec) -> SessionSpec:
 
 def _keep_edges(provider: ProviderSpec) -> ProviderSpec:
     """Where the CPU is allowed, QNN leaves quantization at the graph's inputs and outputs to it by default, and a
-    strict session could then not load what was compiled."""
+    strict session could then not load the compiled model."""
     if provider.name != PROVIDER:
         return provider
     return ProviderSpec(PROVIDER, {KEEP_EDGES: "0", **provider.options})

@@ -1,4 +1,4 @@
-"""Turns what ONNX Runtime and Python raise into the project's errors, and says what a misleading text means.
+"""Turns errors of ONNX Runtime and Python into the project's errors, and explains misleading texts.
 
 ONNX Runtime's classes keep their name and text; builtin exceptions become the matching ``Remote...Error``. A text
 that misleads or says too little gets a cause and a fix beside it by rules, each of which was seen on onnxruntime
@@ -23,7 +23,7 @@ _NOT_A_MODEL = ("INVALID_PROTOBUF", "Protobuf parsing failed", "No graph was fou
 
 
 class Circumstances(NamedTuple):
-    """What the rules may know of the call.
+    """The facts of the call for the rules.
 
     soc_model: the chip that the session computes for, if one was said. simulator: it runs on the HTP simulator.
     """
@@ -37,7 +37,7 @@ Text = str | Callable[[Circumstances], str]
 
 
 class HintRule(NamedTuple):
-    # A regular expression, compiled when an error is there to look at: all of them take 15 ms.
+    # A regular expression, compiled at the first error: all of them take 15 ms.
     pattern: str
     cause: Text
     fix: Text | None = None
@@ -251,7 +251,7 @@ def translate(error: Exception, circumstances: Circumstances | None = None) -> B
 
 
 def is_cpu_fallback_refusal(error: Exception) -> bool:
-    """Whether this is ONNX Runtime's one text for "some node is not on the provider that was asked for"."""
+    """Whether this is ONNX Runtime's text for "some node is not on the requested provider"."""
     return _CPU_FALLBACK_DISABLED in str(error)
 
 

@@ -1,6 +1,6 @@
 """One session of ONNX Runtime: runs it, and translates values and errors on the way.
 
-A call does what it does in one process, with two exceptions that are the point: nothing falls back to the CPU, and
+A call behaves as in one process, with two intended exceptions: nothing falls back to the CPU, and
 outputs of element types that numpy lacks are returned instead of refused. ONNX Runtime's sessions may be run by
 several threads at once, and so may these; `close` does not disturb a run that is under way.
 """
@@ -92,7 +92,7 @@ class OrtSession:
         return [ort_values.result(value) for value in session.run(names, taken, options)]
 
     def run_bound(self, call: BoundCall, stop: StopHandle) -> list[Any] | None:
-        """Run with inputs and outputs in the memory that the call names. ``None`` if all outputs are there, else
+        """Run with inputs and outputs in the call's memory. ``None`` if all outputs are there, else
         the outputs, which do not fit there."""
         if call.owner is not self:
             self._alive()

@@ -22,7 +22,7 @@ _QUANTIZATION = ("QuantizeLinear", "DequantizeLinear")
 
 
 class PlacementTarget(NamedTuple):
-    """What the QNN part of a session computes with.
+    """The number formats of a session's QNN part.
 
     backend: its type (htp, gpu, ...). simulator: no NPU. soc_model: the chip, if one was said.
     edges_on_cpu: QNN leaves quantization at the graph's inputs and outputs to the CPU, its default where it may.

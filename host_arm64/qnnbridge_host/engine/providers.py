@@ -1,6 +1,6 @@
-"""Chooses the execution providers of a session, and what each of them is told.
+"""Chooses the execution providers of a session, and the options of each.
 
-The rules: nothing asked for means QNN; with QNN the session is strict unless the application says otherwise; QNN's
+The rules: the default is QNN; with QNN the session is strict unless the application allows the CPU; QNN's
 options are checked and completed (backend library, and on the simulator the chip); a provider that this host does
 not have is an error, never a silent CPU. The seam to the two generations of onnxruntime-qnn is `QnnAdapter`.
 Immutable results, pure functions; any thread.
@@ -76,14 +76,14 @@ class NoQnn:
 
 
 class ProviderChoice(NamedTuple):
-    """What a session is made with.
+    """The providers and options of a session.
 
     qnn: QNN's options, checked and complete, or ``None`` for a session without QNN.
     others: the providers after QNN, by name, with their options; the CPU is never named beside QNN (ONNX Runtime
         adds it by itself, and refuses a strict session that names it).
     entries: the session's configuration entries, without those that are QNN options by another name.
     strict: a node on the CPU is an error.
-    missing: why QNN is not there, though it was asked for and the session may do without.
+    missing: why a requested QNN is absent, in a session that may run without it.
     """
 
     qnn: dict[str, str] | None

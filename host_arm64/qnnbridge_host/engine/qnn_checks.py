@@ -1,6 +1,6 @@
 """Checks options for QNN against the table in `qnn_options`, before ONNX Runtime sees them.
 
-Every refusal is an `OptionError` that names the option, what is wrong with it and what to write instead. Values
+Every refusal is an `OptionError` that names the option, its fault and the correct form. Values
 may come as text, bool or int; they leave as text. Pure functions but for looking whether a file exists; any thread.
 """
 

@@ -1,7 +1,7 @@
 """The options of the QNN execution provider, as data.
 
 QNN ignores an option that it does not know, and most values that it cannot use, without an error: a misspelt
-option computes something else than what was asked for. So names and values are checked here, against this table;
+option silently computes with other settings. So names and values are checked here, against this table;
 `qnn_checks` does the checking. Constant data; any thread.
 
 Sources: the option names inside the libraries of onnxruntime-qnn 1.20.0, 1.22.0, 1.23.2, 1.24.1 and 2.7.0, and the

@@ -9,8 +9,8 @@ from typing import Any
 class StopHandle:
     """Asks one run to stop; any thread may call `stop`, before, during or after the run.
 
-    ONNX Runtime looks at the request between two nodes. A run that is inside QNN goes on to its end, because a QNN
-    partition is one node.
+    ONNX Runtime looks at the request between two nodes. A run that is inside QNN continues to its end, because a
+    QNN partition is one node.
     """
 
     __slots__ = ("_lock", "run_options", "stopped")

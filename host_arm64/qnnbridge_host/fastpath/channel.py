@@ -2,7 +2,7 @@
 
 The thread reads a call, runs it and answers it, so no other thread has to wake up. If the NPU's lane is busy, the
 thread in that lane runs the call instead. When the client gives a channel up, the channel ends quietly: the running
-call goes on and its answer is dropped.
+call continues and its answer is dropped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class CallSink(Protocol):
-    """What a channel needs of the server. Any thread may call."""
+    """The part of the server that a channel uses. Any thread may call."""
 
     @property
     def limits(self) -> Limits:
@@ -65,14 +65,14 @@ class CallSink(Protocol):
 
 
 class ChannelOwner(Protocol):
-    """What a channel needs of `OpenChannels`."""
+    """The part of `OpenChannels` that a channel uses."""
 
     sink: CallSink
     slabs: Slabs
     closed: bool
 
     def ended(self, channel: HostChannel) -> None:
-        """The channel's thread has come to its end."""
+        """The channel's thread has ended."""
 
 
 class FastCall(Request):
@@ -175,7 +175,7 @@ class HostChannel:
         self._record = record
         self.records = record is not None
         self._plans: dict[int, BoundPlan] = {}
-        # Plans whose memory is released. A caller that gives a call up releases the memory at once, and the release
+        # Plans whose memory is released. A caller that abandons a call releases the memory at once, and the release
         # may be served before the call is read.
         self._forgotten: set[int] = set()
         self._inline_memory: InlineMemory | None = None
@@ -195,7 +195,7 @@ class HostChannel:
         self.ended = False
         # Number of the call that was answered last; nothing is sent about it any more. Under the write lock.
         self._answered = 0
-        # The last call whose cancel came before its answer, and maybe before the call itself.
+        # The last call whose cancel arrived before its answer, perhaps before the call itself.
         self.withdrawn = 0
         # The call that is being served.
         self.current: FastCall | None = None
@@ -424,7 +424,7 @@ def _nowhere(_phase: str) -> None:
 
 
 def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:
-    """What is left of them behind the first `count` bytes."""
+    """Their rest after the first `count` bytes."""
     rest = []
     for chunk in chunks:
         if count < chunk.nbytes:

@@ -1,4 +1,4 @@
-"""What is asked before anything native sees a model: that a compiled one is whole, safe and can run here.
+"""Checks before native code reads a model: a compiled one is complete, safe and can run here.
 
 For a model that is not compiled it costs nothing: the model was scanned when it was opened. Any thread.
 """

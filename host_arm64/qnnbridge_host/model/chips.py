@@ -44,7 +44,7 @@ CHIPS: Final = (
     Chip(88, "SC8480XP", 81, 8, "Snapdragon X2 Elite"),
 )
 
-# What the host computes for on the simulator when a session names no chip.
+# The target of the simulator when a session names no chip.
 DEFAULT_SIMULATED_CHIP: Final = 60
 
 # One for each architecture that the simulator really runs (34 and 37 leave every node on the CPU there).

@@ -70,7 +70,7 @@ class EpContextNode:
         return self.source or "an execution provider that it does not name"
 
 
-# What a node has in it if it names a file or is, or holds, a compiled part. Looking for them is 15 times quicker
+# Bytes in every node that names a file or is, or holds, a compiled part. A search for them is 15 times quicker
 # than to read the node.
 _WORDS: Final = (b"location", OP_TYPE.encode())
 # Before, initializers had to be listed as inputs too.
@@ -79,7 +79,7 @@ _LEAST_INITIALIZERS_ARE_INPUTS_IR: Final = 4
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelScan:
-    """What a model file holds.
+    """The contents of a model file.
 
     format: "ort" is ONNX Runtime's own format; of such a file nothing but the size is known.
     ep_contexts: the compiled parts, in order of the file. lookalikes: nodes that only look like one.
@@ -190,7 +190,7 @@ class _Collector:
         name = f"{domain}.{op_type}" if domain not in ("", "ai.onnx") else op_type
         self._ops[name] = self._ops.get(name, 0) + 1
 
-    # --- what a message means, once it has been read ---
+    # --- the meaning of a complete message ---
 
     def _close_model(self, model: Message) -> None:
         self._model = model

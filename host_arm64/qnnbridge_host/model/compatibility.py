@@ -1,4 +1,4 @@
-"""What a compiled model was made with and for: the compatibility text, the context binary, SDK versions in words.
+"""Origin and target of a compiled model: the compatibility text, the context binary, SDK versions as text.
 
 Three places say it, and only one of them cannot be wrong: the context binary itself holds the SDK build and the
 chip that the compiler worked for. The compatibility text in the model's metadata mirrors the options, and the
@@ -27,7 +27,7 @@ _NUMBERS: Final = re.compile(r"v?(\d{1,4})\.(\d{1,6})(?:\.(\d{1,6})(?!\d))?")
 
 
 def sdk_numbers(text: str | None) -> tuple[int, ...] | None:
-    """``v2.51.0.260929181845`` -> (2, 51, 0), the stamp of the build left out; ``None`` for what is no version.
+    """``v2.51.0.260929181845`` -> (2, 51, 0), without the build stamp; ``None`` for a text that is no version.
 
     Lenient, unlike the version table's: this text comes from a stranger's model.
     """
@@ -68,7 +68,7 @@ _BACKENDS: Final = {HTP_BACKEND: "HTP backend"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompiledTarget:
-    """What a context binary was made for. 0 means that the compiler was not told."""
+    """The target of a context binary. 0 means that the compiler got no target."""
 
     arch: int = 0
     soc_model: int = 0
@@ -104,7 +104,7 @@ class Compatibility:
 
     @property
     def words(self) -> tuple[str, str]:
-        """The fields for a person: what it was made with, and what for."""
+        """The fields as text for a person: origin and target."""
         backend = _BACKENDS.get(self.backend, f"backend {self.backend}")
         made_with = f"{backend}, QNN SDK {self.sdk}, backend API {self.backend_api}"
         if self.context_blob is not None:
@@ -116,7 +116,7 @@ class Compatibility:
 
 
 def parse(text: str) -> Compatibility | None:
-    """``None`` for what has neither of the two forms."""
+    """``None`` for a text of neither form."""
     fields = text.strip().split(":")
     try:
         if fields[0] == "v2" and len(fields) == 8:
@@ -129,7 +129,7 @@ def parse(text: str) -> Compatibility | None:
 
 
 def of_metadata(metadata: Mapping[str, str]) -> Compatibility | None:
-    """What a model's metadata holds of it."""
+    """The compatibility text in a model's metadata."""
     return parse(metadata.get(METADATA_KEY, ""))
 
 

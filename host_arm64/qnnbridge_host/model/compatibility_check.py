@@ -1,8 +1,8 @@
 """Whether a compiled model can run on a host: ok, recompile recommended, or cannot run here, in words.
 
-Nothing is loaded: the answer comes from the model file, the head of its context binary, its manifest and what is
-known of the host. The rules for NPUs are those of the QNN provider's own check, which the simulator skips; those
-for the simulator are measured (onnxruntime-qnn 2.7.0). Any thread.
+Nothing is loaded: the answer comes from the model file, the head of its context binary, its manifest and the
+packages that are known of the host. The rules for NPUs are those of the QNN provider's own check, which the
+simulator skips; those for the simulator are measured (onnxruntime-qnn 2.7.0). Any thread.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class HostTraits:
 
     @property
     def words(self) -> str:
-        """``QNN 2.51 on V73``, for messages that name what a compiled model needs instead."""
+        """``QNN 2.51 on V73``, for messages with the needs of a compiled model."""
         sdk = f"QNN {short_sdk(self.qnn_sdk)}" if self.qnn_sdk else "a QNN of unknown version"
         if self.simulator and self.htp_arch:
             return f"{sdk} and simulates V{self.htp_arch} (soc_model={self.soc_model})"
@@ -146,7 +146,7 @@ def check_compiled(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Examination:
-    """The verdict, and what it rests on. broken: what makes the model unusable on any host."""
+    """The verdict and its evidence. broken: the fault that makes the model unusable on any host."""
 
     verdict: Verdict
     broken: Verdict | None
@@ -231,7 +231,7 @@ def _hash_file(path: str) -> str:
     return FileRecord.of(*os.path.split(path)).sha256
 
 
-# --- what it was made with and for -----------------------------------------------------------------------
+# --- origin and target -----------------------------------------------------------------------------------
 
 
 def _judge(nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: Made, host: HostTraits) -> Verdict:

@@ -1,6 +1,6 @@
-"""What a QNN context binary says of itself, read from its first bytes; nothing is loaded.
+"""The header of a QNN context binary, read from its first bytes; nothing is loaded.
 
-The format is Qualcomm's and not published. What is used here was found alike in all binaries that SDK 2.51 made
+The format is Qualcomm's and not published. The fields used here are alike in all binaries that SDK 2.51 made
 (13 chips, one and several graphs, embedded and not): a header that gives the size of the whole, the names of the
 graphs, the SDK build, and in the compiler's own notes the chip and its architecture. A file with another header is
 called unknown, and nothing is concluded from it. Pure functions of the bytes; any thread.
@@ -38,7 +38,7 @@ class BlobTarget:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlobFacts:
-    """size: in bytes. declared_size: what the header says. is_whole: ``None`` where that cannot be told.
+    """size: in bytes. declared_size: of the header. is_whole: ``None`` if unknown.
 
     graphs: names of those that ONNX Runtime's QNN made. described: the description was read whole, so a graph that
     is not in `graphs` is not in the binary. first_line: of a text.

@@ -190,7 +190,7 @@ def _unreadable(name: str, error: OSError) -> _Unusable:
     )
 
 
-# --- what a binary says of itself ------------------------------------------------------------------------
+# --- the header of a binary ------------------------------------------------------------------------------
 
 
 def _check_facts(blob: Blob) -> None:
@@ -235,7 +235,7 @@ def _check_facts(blob: Blob) -> None:
         )
 
 
-# --- what the manifest says ------------------------------------------------------------------------------
+# --- the manifest ----------------------------------------------------------------------------------------
 
 
 def _check_manifest(manifest: CompiledManifest, folder: str, nodes: Sequence[EpContextNode], hash_of: Hash) -> None:

@@ -1,4 +1,4 @@
-"""The manifest beside a compiled model: the files it is made of, of what it was made, with what and for what.
+"""The manifest beside a compiled model: its files, its origin, the versions that made it, and its target.
 
 A context binary has no checksum: one changed byte crashes the host, hangs it or gives wrong numbers. The manifest
 gives it one. It is written last, whole or not at all, as `m_ctx.qnnbridge.json` beside `m_ctx.onnx`. Any thread.
@@ -49,7 +49,7 @@ class CompiledManifest:
     """model: file name of the compiled .onnx. files: all files of it, that one first.
 
     source_name, source_sha256: the original; the latter is `ModelSource.fingerprint`, so external data count.
-    versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, qnnbridge. soc_models, htp_arch: what it was compiled for.
+    versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, qnnbridge. soc_models, htp_arch: its target.
     options: of the provider. created: the time in UTC, for people only. extra: anything else, in JSON's types.
     """
 

@@ -4,7 +4,7 @@ A path must stay in the model's own folder, by the rules of Windows and of POSIX
 one must not be loaded on the other. QNN itself checks less (a drive-relative or root-relative path passes) and, in
 one point, more: it refuses two dots anywhere, also in a plain name. On Windows QNN opens a context binary by a path
 in the system's code page; one with other characters ends the process (0xC0000409, seen with 2.7.0). There the
-folder's short name stands in for it. Any thread.
+folder's short name replaces it. Any thread.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ BY_CODE_PAGE = os.name == "nt"
 
 
 def native_path(path: str | Path) -> str:
-    """Of a folder that is there. Raises `OSError` if it has none."""
+    """The short name of an existing folder. Raises `OSError` if it has none."""
     text = os.fspath(path)
     if not BY_CODE_PAGE or text.isascii():
         return text

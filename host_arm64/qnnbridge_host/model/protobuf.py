@@ -1,6 +1,6 @@
 """Reads the wanted fields of a protobuf file, and skips all others unread.
 
-One forward pass looks at field headers only: what they announce is jumped over unless its field was asked for, so a
+One forward pass reads field headers only: the contents of a field are skipped unless its value is wanted, so a
 model of two gigabytes of weights costs a few reads. The file is read, never mapped: a mapped file that is
 cut off meanwhile would kill the application with SIGBUS, and a 32-bit application has no room to map a large one.
 Knows nothing of ONNX and needs no onnx. Pure functions.
@@ -50,7 +50,7 @@ Value = int | bytes | Span
 class Message:
     """A message that is being read. values: of its kept fields, the last of each. lists: all of repeated ones.
 
-    notes is for the visitor: what the children told it.
+    notes is for the visitor: the results of the children.
     """
 
     __slots__ = ("children", "end", "field", "kept", "kind", "lists", "notes", "parent", "start", "values")
@@ -99,10 +99,12 @@ class Message:
 
 
 class FieldVisitor(Protocol):
-    """Is asked for each message of a walk, and told of its end."""
+    """Decides about each message of a walk, and is called at its end."""
 
     def wants(self, kind: MessageKind, parent: Message, window: bytes, at: int, length: int) -> bool:
-        """Whether to look into a message; it is whole in `window`. What is too long for that is looked into."""
+        """Whether to read the fields of a message, which is complete in `window`. Longer messages are always
+        read.
+        """
 
     def close(self, message: Message) -> None:
         """The message has been read to its end; its children were closed before."""
@@ -168,7 +170,7 @@ def walk(
         else:
             raise Garbage
         if at > len(window):
-            # Behind what has been read: the skipped bytes are never looked at.
+            # After the bytes read so far: the skipped bytes are never read.
             base, at, window = base + at, 0, b""
 
 

@@ -26,7 +26,7 @@ RECOMPILE_FIX: Final = "Recompile from the original model"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """level, and why: `reason` goes on where the level ends, without a full stop; empty for ok.
+    """level and reason: `reason` continues the sentence of the level, without a full stop; empty for ok.
 
     cause, fix, evidence as in errors. notes: whatever else is worth knowing, one sentence each; also of an ok.
     """
@@ -70,8 +70,8 @@ RUN_ON_THE_ORIGINAL: Final = "on the original ONNX model, the one before compila
 def refuse_compiled(source: str | os.PathLike[str] | bytes, command: str) -> None:
     """Raises `CompiledModelRefused` for a compiled model. command: words for the user ("qnnbridge optimize").
 
-    Also raises what `scan_model` raises for what is no model, and `InvalidProtobuf` for ONNX Runtime's own format,
-    which cannot be looked into.
+    Also raises the errors of `scan_model` for a file that is no model, and `InvalidProtobuf` for ONNX Runtime's own
+    format, which cannot be looked into.
     """
     refuse_scanned(scan_model(source, count_nodes=False), command)
 

@@ -1,4 +1,4 @@
-"""The version table: what is inside every onnxruntime-qnn wheel, read from the wheels; and versions compared.
+"""The version table: the contents of every onnxruntime-qnn wheel, read from the wheels; and comparison of versions.
 
 The data is `releases.json` beside this file. It is made and checked by ``python -m
 qnnbridge_tools.versions.generate``, never edited by hand. A package's version is PEP 440's, as far as onnxruntime
@@ -26,7 +26,7 @@ _FINAL, _POST = 4, 5
 
 
 def version_key(text: str) -> Key:
-    """Sorts as the releases follow each other. Raises `ValueError` for what is not a version."""
+    """Sorts in the order of releases. Raises `ValueError` for a text that is no version."""
     found = _VERSION.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not a version number")
@@ -48,7 +48,7 @@ def is_final(text: str) -> bool:
 def sdk_numbers(text: str) -> tuple[int, ...]:
     """``v2.51.0.260929181845`` is (2, 51, 0): a fourth number says when, not which. ``2.40`` is (2, 40).
 
-    Raises `ValueError` for what is not an SDK version.
+    Raises `ValueError` for a text that is no SDK version.
     """
     found = _SDK.fullmatch(text.strip())
     if found is None:

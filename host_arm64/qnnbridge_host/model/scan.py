@@ -1,9 +1,10 @@
-"""What a model file holds, without loading it: compiled parts, other files, inputs, outputs, versions, operators.
+"""The contents of a model file, without loading it: compiled parts, other files, inputs, outputs, versions,
+operators.
 
 `scan_model` reads a file of any size in one pass and never loads weights or context binaries (2 GB: some 10 ms and
 a few hundred kilobytes). It is deep: the main graph, the graphs inside of nodes (If, Loop, Scan) and the bodies of
 the model's own functions. It is exact: a compiled part is a node of the operator EPContext in the domain
-com.microsoft; a node that is merely named so, or in a foreign domain, is told apart. Pure functions; any thread.
+com.microsoft; a node with only that name, or in a foreign domain, is distinguished. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def scan_model(
     """Scan a model file, or a model's bytes.
 
     count_nodes: also look at every node, for `node_count` and `ops`; without that a model of 100,000 nodes is some
-    ten times quicker. Raises `NoSuchFile`, and `InvalidProtobuf` for what is no model or is cut off, with the
-    reason in words.
+    ten times quicker. Raises `NoSuchFile`, and `InvalidProtobuf` for a file that is no model or is cut off, with
+    the reason in words.
     """
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _scan(io.BytesIO(source), len(source), None, count_nodes)
@@ -67,7 +68,7 @@ def _scan(file: BinaryIO, size: int, path: str | None, count_nodes: bool) -> Mod
 
 
 def no_model(head: bytes, size: int, path: str | None) -> InvalidProtobuf:
-    """The error for a file that is no ONNX model, with the best guess what it is instead. head: its first bytes."""
+    """The error for a file that is no ONNX model, with the likely format. head: its first bytes."""
     name = f"The file {path}" if path else "What was given as a model"
     words: tuple[str, str, str]
     evidence: list[str] = []

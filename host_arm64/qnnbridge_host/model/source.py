@@ -1,7 +1,7 @@
 """The model that a session is made from: a file or bytes, the files beside it, and what proves them the same.
 
 A model may keep its weights or its context binary in files of their own (`ModelScan.files`). They count as much as
-the .onnx file does: with other contents they give other numbers. A `FileStamp` is what the file system says of a
+the .onnx file does: with other contents they give other numbers. A `FileStamp` is the file system's record of a
 file: size, times, identity. Two equal stamps prove equal contents only if the file had rested for a moment when the
 first one was taken: a file that is written twice within one tick of the file system's clock has the same times both
 times. Such a stamp is not `settled`, and nothing may rely on it. Immutable; any thread.
@@ -61,7 +61,7 @@ class FileStamp:
         return self.settled and self.same(now)
 
     def same(self, other: FileStamp) -> bool:
-        """Whether nothing shows that the file is another one. For what was read between the two stamps."""
+        """Whether the two stamps show no change of the file. For data read between them."""
         return self.to_plain()[:-1] == other.to_plain()[:-1]
 
     def to_plain(self) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ class FileStamp:
 def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
     """Of a regular file; ``None`` if there is none: whatever else has that name (a pipe, a device) might never end.
 
-    Raises `OSError` for a file that is there and may not be looked at.
+    Raises `OSError` for an existing file without access.
     """
     text = os.fspath(path)
     taken_ns = time.time_ns()
@@ -129,7 +129,7 @@ class KnownFile:
 
     @classmethod
     def look(cls, path: str, memo: Memo | None = None) -> KnownFile:
-        """Raises `OSError` if it is there and cannot be read."""
+        """Raises `OSError` if it exists and cannot be read."""
         if memo is not None:
             known = memo.look(path)
             return cls(path, None, MISSING) if known is None else cls(path, known.stamp, known.sha256)
@@ -144,7 +144,7 @@ class ModelSource:
     path: absolute, or ``None`` for a model given as bytes, which are kept for a restart of the host.
     fingerprint: SHA-256 in hex of the model's bytes; if it has files beside it, of all their hashes.
     known: the model file (if it is one), then the files that it names.
-    scan: what is in it, without its nodes counted; ``None`` if it is no ONNX model as far as that can be seen.
+    scan: its contents, without a count of its nodes; ``None`` if it is not recognised as an ONNX model.
     """
 
     path: str | None
@@ -167,7 +167,7 @@ class ModelSource:
 
     @property
     def identity(self) -> ModelIdentity:
-        """As the application is told."""
+        """The identity for the application."""
         stamps = [(file.path, file.stamp) for file in self.known if file.stamp is not None]
         return ModelIdentity(
             fingerprint=self.fingerprint,
@@ -180,7 +180,7 @@ class ModelSource:
     def open(cls, path_or_bytes: object, folder: str | None = None, memo: Memo | None = None) -> ModelSource:
         """Look at the model and the files it names.
 
-        folder: what the paths inside of a model given as bytes count from; default the current folder, as for
+        folder: the base of relative paths inside of a model given as bytes; default the current folder, as for
         ONNX Runtime itself. memo: spares hashing files that have not changed. Raises `NoSuchFile`,
         `InvalidProtobuf` for a folder, `InvalidArgument` for a path that cannot travel, `TypeError` for another
         type.
@@ -220,7 +220,8 @@ def open_again(
         files: path, size and date of each file then (`ModelIdentity.files`).
 
     Raises:
-        ModelChanged: a file is not what the session was made from. A file that was not there then is not needed.
+        ModelChanged: a file differs from the one that the session was made from. A file that was missing then is
+        not needed.
     """
     try:
         source = ModelSource.open(path_or_bytes, folder, memo)
@@ -265,7 +266,7 @@ def _changed(path: str, what: str, label: str, model: object) -> ModelChanged:
 
 
 def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
-    """``None`` for what is no model: to refuse it is for ONNX Runtime, or for a look before a session is made."""
+    """``None`` for a file that is no model: ONNX Runtime or the checks before a session refuse it."""
     try:
         return dataclasses.replace(scan_open(file), path=path)
     except InvalidProtobuf:

@@ -1,4 +1,4 @@
-"""What is in the cache and what was done to it, as JSON. Times are UTC."""
+"""The contents of the cache and the changes to it, as JSON. Times are UTC."""
 
 from __future__ import annotations
 

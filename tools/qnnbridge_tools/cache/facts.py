@@ -1,4 +1,4 @@
-"""What is in the cache, read without changing anything: entries, those set aside, models that are left alone."""
+"""The contents of the cache, read without changing anything: entries, those set aside, skipped models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class EntryFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheFacts:
-    """entries: the last used first. total_bytes: with what was set aside; a file that is shared counts once."""
+    """entries: the last used first. total_bytes: with entries set aside; a shared file counts once."""
 
     settings: CacheSettings
     entries: tuple[EntryFacts, ...]

@@ -58,8 +58,8 @@ def verify(store: Store, entry: EntryFacts) -> Verified:
 
 
 def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | None) -> Removed:
-    """Remove what is not needed: leftovers, what was set aside, hashes of files that are gone, what has not been
-    used for `unused_s`, and what was used longest ago as far as the size demands it.
+    """Remove everything not needed: leftovers, entries set aside, hashes of missing files, entries not
+    used for `unused_s`, and the least recently used ones until the size is kept.
     """
     if not store.root.is_dir():
         return Removed(())
@@ -82,7 +82,7 @@ def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | 
 
 
 def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
-    """Remove all of `facts`; with `everything` also what is remembered of files, and leftovers."""
+    """Remove all of `facts`; with `everything` also the hashes of files, and leftovers."""
     if not store.root.is_dir():
         return Removed(())
     store.prepare()

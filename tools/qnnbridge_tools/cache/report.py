@@ -1,4 +1,4 @@
-"""What is in the cache and what was done to it, as text for a person."""
+"""The contents of the cache and the changes to it, as text for a person."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def summary(facts: CacheFacts) -> str:
 
 
 def print_show(facts: CacheFacts) -> None:
-    """All that is known of what was found."""
+    """All known facts of the findings."""
     parts: list[tuple[str, list[tuple[str, str]]]] = [
         *((_title(entry.label, entry.key), _entry_pairs(entry)) for entry in facts.entries),
         *((_title(bad.label, bad.key) + ", set aside", _bad_pairs(bad)) for bad in facts.set_aside),

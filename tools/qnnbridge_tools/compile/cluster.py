@@ -48,7 +48,7 @@ class RemoteJob:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a worker made, with the contents of the files by name."""
+    """A worker's result, with the contents of the files by name."""
 
     result: CompileResult
     contents: Mapping[str, bytes]

@@ -151,7 +151,7 @@ def _run(request: CompileRequest, cells: list[Cell], stages: ShownStages, host: 
 
 
 def _options(request: CompileRequest) -> dict[str, Any]:
-    """What every way of compiling takes."""
+    """The options of every kind of compilation."""
     if request.dimensions.by_axis:
         raise OptionError(
             "A model is compiled with its free dimensions fixed by their names only.",
@@ -178,5 +178,5 @@ def _refuse_unknown_dimensions(request: CompileRequest) -> None:
     from qnnbridge_host.model.scan import scan_model
 
     scans = [scan_model(model, count_nodes=False) for model in request.models]
-    if not any(scan.is_compiled for scan in scans):  # those are refused for what they are
+    if not any(scan.is_compiled for scan in scans):  # those have errors of their own
         arguments.refuse_unknown(scans, request.dimensions)

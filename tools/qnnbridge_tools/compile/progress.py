@@ -1,4 +1,4 @@
-"""What is being done and for how long, on stderr: a moving line on a terminal, a line now and then when piped."""
+"""The current step and its seconds on stderr: a moving line on a terminal, a line now and then when piped."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ShownStages:
             print(f"{self._text(stage)}, {output.seconds(seconds)}", file=sys.stderr, flush=True)
 
     def finished(self, text: str) -> None:
-        """One of several results is there."""
+        """One of several results is complete."""
         self._done += 1
         line = f"[{self._done}/{self._counted}] {output.visible(text)}"
         if self._bar is not None:

@@ -60,7 +60,7 @@ def model_file() -> Iterator[Path]:
 
 
 def model_input(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Channels first, scaled to -1..1, the rest of the width filled with 0: what the model was trained on."""
+    """Channels first, scaled to -1..1, the rest of the width filled with 0, as in the model's training."""
     _, _, height, width = INPUT_SHAPE
     if image.shape[0] != height or image.shape[1] > width:
         raise ValueError(f"a line is {height} pixels high and at most {width} wide, this one is {image.shape}")
