@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 COMPILE_COMMAND: Final = "qnnbridge compile"
 # Configuration entry that says where the external data of a model given as bytes lies.
 EXTERNAL_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
+# Eleven days. Timers cannot wait much longer.
+LONGEST_S: Final = 1_000_000.0
 # So many entries of one key are tried for one session: the second strike leaves a model alone.
 MAX_ENTRIES: Final = 3
 
@@ -78,6 +80,8 @@ class ModelService:
         header = request.header
         try:
             path = header.get("path")
+            if not isinstance(path, (str, type(None))):
+                raise TypeError(f"a path is {type(path).__name__}")
             folder = str(header.get("folder") or os.getcwd())
             settings = _cache_settings(header.get("cache"))
             folder = _data_folder(header.get("config_entries") or {}, folder)
@@ -96,13 +100,7 @@ class ModelService:
                 external=scan.external_files,
             )
         told = described.to_wire()
-        return {
-            "model": told["model"],
-            "readable": told["readable"],
-            "inputs": told["inputs"],
-            "outputs": told["outputs"],
-            "external": told["external"],
-        }, ()
+        return {name: told[name] for name in ("model", "readable", "inputs", "outputs", "external")}, ()
 
     def create(self, request: Request, enter: Enter) -> Answer:
         """Resolve the model, ask the cache, compile if need be, make the session."""
@@ -117,7 +115,8 @@ class ModelService:
             model, initializers = model_and_tensors(request, spec, header.get("initializers", []))
             folder = str(header.get("folder") or os.getcwd())
             settings = _cache_settings(header.get("cache"))
-            fingerprint, files = header.get("fingerprint"), header.get("files") or ()
+            fingerprint = header.get("fingerprint")
+            files = [(str(path), int(size), int(date)) for path, size, date in header.get("files") or ()]
             quarantined = frozenset(str(one) for one in header.get("quarantined") or ())
             faults = [EntryFault.from_wire(one) for one in header.get("invalid_entries") or ()]
             dynamic = {str(key): str(text) for key, text in (header.get("dynamic") or {}).items()}
@@ -164,13 +163,17 @@ class ModelService:
             budget_s = header.get("budget_s")
             validate, overwrite = bool(header.get("validate", True)), bool(header.get("overwrite"))
             resume = bool(header.get("resume"))
+            deadline = deadline_of(budget_s)
             described = list(header["jobs"])
             jobs = tuple(_compile_jobs(request, described, folder))
             destinations = tuple(
                 destination_of(job.source, one.get("output"), folder, tag=str(one.get("tag") or ""))
                 for job, one in zip(jobs, described, strict=True)
             )
-        except (LookupError, TypeError, AttributeError) as error:
+            label = jobs[0].source.label
+        except BridgeError:
+            raise  # some are also a `ValueError`
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.compile without a proper description ({error})") from None
         for job in jobs:
             _refuse_quarantined(job.source, quarantined)
@@ -179,8 +182,7 @@ class ModelService:
                 "The models lie in different folders, and their compiled ones share a file.",
                 fix="Give the folder for the result: -o DIR (output=).",
             )
-        label = jobs[0].source.label
-        order = self._order(request, stop, jobs[0].source, deadline_of(budget_s), budget_s)
+        order = self._order(request, stop, jobs[0].source, deadline, budget_s)
         task = CompileTask(jobs, destinations, order, self._hello, validate, overwrite)
         paths = [destination.path for destination in destinations]
         skipped = None
@@ -398,7 +400,7 @@ def model_and_tensors(
 
 def deadline_of(budget_s: Any) -> float | None:
     """On `time.monotonic`, of a request that has just come."""
-    return time.monotonic() + float(budget_s) if budget_s else None
+    return time.monotonic() + min(float(budget_s), LONGEST_S) if budget_s else None
 
 
 def _compile_jobs(request: Request, described: Sequence[Mapping[str, Any]], folder: str) -> list[Any]:
@@ -411,6 +413,8 @@ def _compile_jobs(request: Request, described: Sequence[Mapping[str, Any]], fold
 
     specs = [SessionSpec.from_wire(one["spec"]) for one in described]
     count = len(request.buffers) - sum(spec.model_path is None for spec in specs)
+    if count < 0:
+        raise LookupError("a model is missing")
     models = iter(request.buffers[count:])
     decoder = Decoder(request.buffers[:count])
     jobs = []
@@ -456,7 +460,9 @@ def _cache_settings(told: Mapping[str, Any] | None) -> CacheSettings | None:
 
 
 def _seed(told: Any) -> int | None:
-    return None if told is None else int(told)
+    if not isinstance(told, (int, type(None))):
+        raise TypeError(f"a seed is {type(told).__name__}")
+    return told
 
 
 def _data_folder(config_entries: Mapping[str, str], folder: str) -> str:

@@ -142,6 +142,8 @@ class SessionSpec(Record):
     disabled_optimizers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        self.check(model_path=(str, type(None)), fallback=str, options=Mapping, config_entries=Mapping)
+        self.check(free_dimensions_by_name=Mapping, free_dimensions_by_denotation=Mapping)
         providers = tuple(p if isinstance(p, ProviderSpec) else ProviderSpec.from_wire(p) for p in self.providers)
         object.__setattr__(self, "providers", providers)
         for name in ("initializers", "external_initializers", "custom_op_libraries", "disabled_optimizers"):

@@ -182,6 +182,38 @@ def test_a_creation_that_waits_to_set_an_entry_aside_can_be_withdrawn(tmp_path: 
     assert caught == ["call.Cancelled"]
 
 
+SPEC = SessionSpec(None, (ProviderSpec("QNNExecutionProvider"),)).to_wire()
+
+
+@pytest.mark.parametrize(
+    ("op", "fields"),
+    [
+        ("session.create", {"spec": {**SPEC, "options": []}}),
+        ("session.create", {"spec": {**SPEC, "config_entries": None}}),
+        ("session.create", {"spec": {**SPEC, "model_path": 5}}),
+        ("session.create", {"spec": SPEC, "fingerprint": "f", "files": 5}),
+        ("session.create", {"spec": SPEC, "fingerprint": "f", "files": [["a"]]}),
+        ("session.create", {"spec": SPEC, "seed": float("inf")}),
+        ("session.create", {"spec": SPEC, "budget_s": [1]}),
+        ("session.create", {"spec": SPEC, "cache": {"folder": 5}}),
+        ("session.create", {"spec": SPEC, "invalid_entries": [{"key": 5}]}),
+        ("model.identify", {"path": 5}),
+        ("model.compile", {"jobs": []}),
+        ("model.compile", {"jobs": [{"spec": SPEC}, {"spec": SPEC}]}),
+        ("model.compile", {"jobs": [{"spec": SPEC}], "budget_s": "soon"}),
+        ("worker.create", {"spec": SPEC, "budget_s": {"a": 1}}),
+        ("worker.compile", {"spec": {"session": SPEC, "output": ""}}),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_named_as_such(op: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(errors.ProtocolDesync, match="without a proper description"):
+        Client().ask(op, (np.frombuffer(b"{}", np.uint8),) if fields.get("jobs") != [] else (), **fields)
+
+
+def test_a_time_without_end_is_no_timer_that_overflows() -> None:
+    assert Client().create({}, budget_s=float("inf"))
+
+
 def test_dynamic_options_can_come_with_the_creation() -> None:
     client = Client()
     client.create({}, dynamic={"ep.dynamic.workload_type": "Efficient"})
