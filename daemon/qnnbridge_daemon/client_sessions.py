@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from qnnbridge_daemon.accounts import Account, Meter
     from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
     from qnnbridge_daemon.shared_sessions import SharedModel, SharedSessions
-    from qnnbridge_host.engine.bound_call import BoundCall, BoundTensor
-    from qnnbridge_host.engine.stop import StopHandle
+    from qnnbridge_host.engine.calls import BoundCall, BoundTensor, StopHandle
 
 
 class ClientSession:

@@ -22,7 +22,7 @@ from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine import EngineSession, StopHandle
-    from qnnbridge_host.engine.bound_call import BoundCall
+    from qnnbridge_host.engine.calls import BoundCall
 
 T = TypeVar("T")
 

@@ -30,21 +30,21 @@ def scaled(factor: Any) -> onnx.ModelProto:
 def test_every_attribute_of_the_installed_session_options_is_carried_or_known_not_to_be() -> None:
     import onnxruntime as ort
 
-    from qnnbridge_host.engine.session_options import ATTRIBUTES
+    from qnnbridge_host.engine.options import SESSION_ATTRIBUTES
 
     options = ort.SessionOptions()
     theirs = {n for n in dir(options) if not n.startswith("_") and not callable(getattr(options, n))}
-    assert theirs == set(ATTRIBUTES)
+    assert theirs == set(SESSION_ATTRIBUTES)
 
 
 def test_every_attribute_of_the_installed_run_options_is_carried() -> None:
     import onnxruntime as ort
 
-    from qnnbridge_host.engine.run_options import ATTRIBUTES
+    from qnnbridge_host.engine.options import RUN_ATTRIBUTES
 
     options = ort.RunOptions()
     theirs = {n for n in dir(options) if not n.startswith("_") and not callable(getattr(options, n))}
-    assert theirs == set(ATTRIBUTES)
+    assert theirs == set(RUN_ATTRIBUTES)
 
 
 def test_attributes_and_enums_reach_onnx_runtime(create: Any, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from qnnbridge_host import stdio_guard
-from qnnbridge_host.engine.bound_call import BoundCall
+from qnnbridge_host.engine.calls import BoundCall
 from qnnbridge_host.engine.ort_errors import details_of
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import NodeInfo, Placement, RunSpec, SessionInfo, SessionSpec

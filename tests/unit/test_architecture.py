@@ -33,8 +33,7 @@ PARTS_OF_THE_HOST = {
         "qnnbridge_host.server",
         "qnnbridge_host.in_flight",
         "qnnbridge_host.fastpath",
-        "qnnbridge_host.engine.bound_call",
-        "qnnbridge_host.engine.stop",
+        "qnnbridge_host.engine.calls",
         "qnnbridge_host._platform",
     ),
     "qnnbridge_tools": (

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qnnbridge_host.distributions import Installed, installed_here
-from qnnbridge_host.engine.stop import StopHandle
+from qnnbridge_host.engine.calls import StopHandle
 from qnnbridge_protocol.errors import ProviderUnavailable
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge_host.engine.bound_call import BoundCall
+    from qnnbridge_host.engine.calls import BoundCall
     from qnnbridge_host.engine.providers import QnnAdapter
 
 __all__ = ["Engine", "EngineSession", "StopHandle", "load_engine"]

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qnnbridge_host.distributions import Installed, parse_version
-from qnnbridge_host.engine import placement, providers, session_options
+from qnnbridge_host.engine import placement, providers
 from qnnbridge_host.engine.config_keys import DISABLE_COMPILE, DISABLE_CPU_FALLBACK
+from qnnbridge_host.engine.options import Tensors, build_session_options, make_tensors, without_side_effects
 from qnnbridge_host.engine.ort_errors import Circumstances, is_cpu_fallback_refusal, translate
 from qnnbridge_host.engine.ort_session import OrtSession
 from qnnbridge_host.engine.providers import ProviderChoice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import PROVIDER
-from qnnbridge_host.engine.session_options import Tensors
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
 from qnnbridge_protocol.specs import NodeInfo, Placement, SessionInfo, SessionSpec
 
@@ -101,7 +101,7 @@ class OrtEngine:
         on_phase("creating")
         started = time.perf_counter()
         try:
-            tensors = session_options.make_tensors(self._ort, spec, initializers)
+            tensors = make_tensors(self._ort, spec, initializers)
             session = self._make(spec, source, choice, choice.entries, tensors, on_phase)
             info = self._info(session, choice, time.perf_counter() - started)
         except Exception as error:
@@ -119,7 +119,7 @@ class OrtEngine:
         tensors: Tensors,
         on_phase: Callable[[str], None],
     ) -> Any:
-        options = session_options.build(self._ort, spec, entries, tensors)
+        options = build_session_options(self._ort, spec, entries, tensors)
         named: list[tuple[str, dict[str, str]]] = []
         if choice.qnn is None:
             named.extend(choice.others)
@@ -154,7 +154,7 @@ class OrtEngine:
         """ONNX Runtime says only that some node is not on QNN. Make the session again with the CPU allowed and
         everything logged, look where the nodes are, and throw it away."""
         name = os.path.basename(source) if isinstance(source, str) else "the model"
-        second, entries = session_options.without_side_effects(spec, choice.entries)
+        second, entries = without_side_effects(spec, choice.entries)
         entries[DISABLE_CPU_FALLBACK] = "0"
         assert choice.qnn is not None
         # A strict session keeps quantization at the graph's edges on QNN; without this the CPU would get it here.

@@ -11,11 +11,10 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qnnbridge_host.engine import bound_run, qnn_checks
-from qnnbridge_host.engine.bound_call import BoundCall
+from qnnbridge_host.engine import qnn_checks
+from qnnbridge_host.engine.calls import BoundCall, StopHandle, make_binding, run_bound
+from qnnbridge_host.engine.options import Adapters, build_run_options
 from qnnbridge_host.engine.ort_errors import Circumstances, translate
-from qnnbridge_host.engine.run_options import Adapters, build
-from qnnbridge_host.engine.stop import StopHandle
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import RunSpec, SessionInfo
 
@@ -59,7 +58,7 @@ class OrtSession:
         try:
             options = None
             if run is not None:
-                options = build(self._ort, run, self._adapters, self._qnn_version)
+                options = build_run_options(self._ort, run, self._adapters, self._qnn_version)
             elif stop is not None:
                 options = self._ort.RunOptions()
             if stop is None:
@@ -98,16 +97,16 @@ class OrtSession:
             self._alive()
         try:
             if call.owner is not self:
-                call.native, call.owner = bound_run.make(self._alive()[0], call), self
+                call.native, call.owner = make_binding(self._alive()[0], call), self
                 self._bound.add(call)
             native = call.native
             if native is not None:
                 try:
-                    # What `bound_run.run` comes to in a call that is repeated, without a step of its own.
+                    # What `run_bound` comes to in a call that is repeated, without a step of its own.
                     if native.checked and native.stop is stop and stop.run_options is native.options:
                         native.run(native.options)
                         return None
-                    if bound_run.run(call, native, self._ort.RunOptions, stop):
+                    if run_bound(call, native, self._ort.RunOptions, stop):
                         return None
                 except Exception as error:
                     if stop.stopped or translate(error, self._circumstances).details.get("npu_reset"):

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from qnnbridge_host.engine.stop import StopHandle
+from qnnbridge_host.engine.calls import StopHandle
 from qnnbridge_host.errors import describe
 from qnnbridge_host.fastpath.plans import BoundPlan, BoundRuns, InlineMemory, make_plan
 from qnnbridge_host.in_flight import Declaration, Request

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from qnnbridge_host.engine.bound_call import BoundCall, BoundTensor
-from qnnbridge_host.engine.stop import StopHandle
+from qnnbridge_host.engine.calls import BoundCall, BoundTensor, StopHandle
 from qnnbridge_host.fastpath.shared_memory import Slabs
 from qnnbridge_protocol.errors import InvalidArgument
 from qnnbridge_protocol.fastpath import layout

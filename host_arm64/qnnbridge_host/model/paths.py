@@ -55,7 +55,7 @@ def leaves_folder(folder: str, path: str) -> str | None:
 
 
 if sys.platform == "win32":
-    from qnnbridge_host._platform._win32_short_path import short_path
+    from qnnbridge_host._platform._win32_files import short_path
 else:
 
     def short_path(path: str) -> str:

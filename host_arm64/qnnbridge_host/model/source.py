@@ -26,7 +26,7 @@ from qnnbridge_protocol.errors import InvalidProtobuf, ModelChanged, NoSuchFile
 from qnnbridge_protocol.model_records import ModelIdentity, absolute_model_path, check_travels, unreadable
 
 if sys.platform == "win32":
-    from qnnbridge_host._platform._win32_file_times import change_time_ns
+    from qnnbridge_host._platform._win32_files import change_time_ns
 else:
 
     def change_time_ns(path: str, status: os.stat_result) -> int:

@@ -1,23 +1,27 @@
-"""Builds ``onnxruntime.SessionOptions`` from what came over the wire.
+"""Builds ``onnxruntime.SessionOptions`` and ``onnxruntime.RunOptions`` from what came over the wire.
 
 Every attribute of ONNX Runtime 1.32 that can cross a process is carried. Attributes are checked by name and type,
-because pybind11 answers a wrong one with a page of signatures. A built object belongs to one session creation.
+because pybind11 answers a wrong one with a page of signatures. A built object belongs to one session creation or to
+one run. `Adapters` belongs to one session and may be used by any thread.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from qnnbridge_host.engine import config_keys
+from qnnbridge_host.engine import config_keys, qnn_checks
+from qnnbridge_host.engine.qnn_options import RUN_OPTIONS
 from qnnbridge_protocol import errors
-from qnnbridge_protocol.specs import SessionSpec
+from qnnbridge_protocol.specs import RunSpec, SessionSpec
 
 Kind = Literal["bool", "int", "str"]
 
 # Attribute -> its type on the wire (the enums travel as integers).
-ATTRIBUTES: Mapping[str, Kind] = {
+SESSION_ATTRIBUTES: Mapping[str, Kind] = {
     "enable_cpu_mem_arena": "bool",
     "enable_mem_pattern": "bool",
     "enable_mem_reuse": "bool",
@@ -36,6 +40,14 @@ ATTRIBUTES: Mapping[str, Kind] = {
     "use_per_session_threads": "bool",
 }
 
+RUN_ATTRIBUTES: Mapping[str, Kind] = {
+    "log_severity_level": "int",
+    "log_verbosity_level": "int",
+    "logid": "str",
+    "only_execute_path_to_fetches": "bool",
+    "terminate": "bool",
+}
+
 # Attribute -> the class in the module ``onnxruntime`` that its integer stands for.
 ENUMS: Mapping[str, str] = {
     "execution_mode": "ExecutionMode",
@@ -45,6 +57,9 @@ ENUMS: Mapping[str, str] = {
 
 # Warnings. QNN tells why its set-up failed only in the log, at this level.
 DEFAULT_LOG_SEVERITY = 2
+
+# Option of a `RunSpec`: paths of the LoRA adapter files that ``RunOptions.add_active_adapter`` was called with.
+ADAPTERS = "active_adapters"
 
 # Without these a session leaves no file behind.
 _WRITES_FILES = ("enable_profiling", "optimized_model_filepath")
@@ -75,14 +90,14 @@ def make_tensors(ort: Any, spec: SessionSpec, values: Mapping[str, Any]) -> Tens
     )
 
 
-def build(ort: Any, spec: SessionSpec, entries: Mapping[str, str], tensors: Tensors) -> Any:
+def build_session_options(ort: Any, spec: SessionSpec, entries: Mapping[str, str], tensors: Tensors) -> Any:
     """SessionOptions with everything but the providers.
 
     entries: the configuration entries to use instead of those of `spec`.
     """
     options = ort.SessionOptions()
     for name, value in {"log_severity_level": DEFAULT_LOG_SEVERITY, **spec.options}.items():
-        set_attribute(ort, options, name, value, ATTRIBUTES, ENUMS)
+        _set_attribute(ort, options, name, value, SESSION_ATTRIBUTES, ENUMS)
     for key, text in entries.items():
         config_keys.refuse_misspelt(key, config_keys.SESSION_KEYS, "session configuration key")
         options.add_session_config_entry(key, text)
@@ -107,7 +122,59 @@ def without_side_effects(spec: SessionSpec, entries: Mapping[str, str]) -> tuple
     return dataclasses.replace(spec, options=options), kept
 
 
-def set_attribute(
+class Adapters:
+    """LoRA adapters, loaded once and kept as long as their file is the same. Any thread."""
+
+    def __init__(self, ort: Any) -> None:
+        self._ort = ort
+        self._lock = threading.Lock()
+        self._loaded: dict[str, tuple[tuple[int, int], Any]] = {}
+
+    def get(self, path: str) -> Any:
+        """The adapter in a file."""
+        try:
+            stat = os.stat(path)
+        except OSError:
+            raise errors.OptionError(
+                f"There is no LoRA adapter file {path}.", details={"option": ADAPTERS}
+            ) from None
+        stamp = (stat.st_mtime_ns, stat.st_size)
+        with self._lock:
+            known = self._loaded.get(path)
+            if known is not None and known[0] == stamp:
+                return known[1]
+            adapter = self._ort.LoraAdapter()
+            adapter.Load(path)
+            self._loaded[path] = (stamp, adapter)
+            return adapter
+
+
+def build_run_options(ort: Any, run: RunSpec, adapters: Adapters, qnn_version: tuple[int, ...]) -> Any:
+    """RunOptions as described, or `OptionError`."""
+    options = ort.RunOptions()
+    for name, value in run.options.items():
+        if name == ADAPTERS:
+            for path in value:
+                options.add_active_adapter(adapters.get(str(path)))
+        else:
+            _set_attribute(ort, options, name, value, RUN_ATTRIBUTES, {})
+    for key, text in _checked_entries(run.config_entries, qnn_version).items():
+        options.add_run_config_entry(key, text)
+    return options
+
+
+def _checked_entries(entries: Mapping[str, Any], qnn_version: tuple[int, ...]) -> dict[str, str]:
+    """The configuration entries of a run as text."""
+    for_qnn = {key: value for key, value in entries.items() if key.startswith("qnn.")}
+    checked = qnn_checks.run_options(for_qnn, qnn_version)
+    for key, value in entries.items():
+        if key not in for_qnn:
+            config_keys.refuse_misspelt(key, [*config_keys.RUN_KEYS, *RUN_OPTIONS], "run configuration key")
+            checked[key] = value if isinstance(value, str) else str(value)
+    return checked
+
+
+def _set_attribute(
     ort: Any, target: Any, name: str, value: Any, known: Mapping[str, Kind], enums: Mapping[str, str]
 ) -> None:
     """Set one attribute of SessionOptions or RunOptions, or raise `OptionError`."""

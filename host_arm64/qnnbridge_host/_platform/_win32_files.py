@@ -1,4 +1,8 @@
-"""When Windows last changed anything of a file. Python's ``st_ctime`` is the time of creation there."""
+"""Facts of Windows about files that Python does not tell: the time of the last change, and the short path.
+
+Python's ``st_ctime`` is the time of creation there. The short path is the other name that Windows keeps for a path:
+of characters that every program can open.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +45,9 @@ _close_handle.argtypes = (wintypes.HANDLE,)
 _get_information = _kernel32.GetFileInformationByHandleEx
 _get_information.argtypes = (wintypes.HANDLE, ctypes.c_int, ctypes.c_void_p, wintypes.DWORD)
 _get_information.restype = wintypes.BOOL
+_get_short_path = _kernel32.GetShortPathNameW
+_get_short_path.argtypes = (wintypes.LPCWSTR, wintypes.LPWSTR, wintypes.DWORD)
+_get_short_path.restype = wintypes.DWORD
 _INVALID = ctypes.c_void_p(-1).value
 
 
@@ -56,3 +63,11 @@ def change_time_ns(path: str, status: os.stat_result) -> int:
         return (told.ChangeTime - _EPOCH_TICKS) * _NS_PER_TICK if told.ChangeTime else status.st_mtime_ns
     finally:
         _close_handle(handle)
+
+
+def short_path(path: str) -> str:
+    """The short name of an existing path; the path itself where the volume keeps no short names."""
+    length = _get_short_path(path, None, 0)
+    buffer = ctypes.create_unicode_buffer(length + 1)
+    written = _get_short_path(path, buffer, length + 1)
+    return buffer.value if 0 < written <= length else path

@@ -1,0 +1,156 @@
+"""A call on its way to ONNX Runtime: the handle that stops it, and the bound call of the fast path.
+
+Of a `BoundCall` everything but the tensors' contents is known before: names, types, shapes and memory. It is run
+with ONNX Runtime's IOBinding, straight from and to the memory that was agreed. What always holds: results and errors
+are those of ``InferenceSession.run``. ONNX Runtime's IOBinding reports other classes of errors, does not write an
+output that is an input of the graph as well (measured: the memory keeps what was there before), and fails where an
+output's shape depends on the data. So each of these goes by `run` instead.
+
+Imports nothing heavy: the server makes handles and calls for any engine, before a session exists.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+# Run option of providers that capture graphs, and its value for "do not".
+GRAPH_ID, NO_GRAPH = "gpu_graph_id", "-1"
+
+
+class StopHandle:
+    """Asks one run to stop; any thread may call `stop`, before, during or after the run.
+
+    ONNX Runtime looks at the request between two nodes. A run that is inside QNN continues to its end, because a
+    QNN partition is one node.
+    """
+
+    __slots__ = ("_lock", "run_options", "stopped")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Whether `stop` was called.
+        self.stopped = False
+        # What `attach` was last called with.
+        self.run_options: Any = None
+
+    def stop(self) -> None:
+        """Ask. Does nothing to a run that is over."""
+        with self._lock:
+            self.stopped = True
+            if self.run_options is not None:
+                self.run_options.terminate = True
+
+    def attach(self, run_options: Any) -> None:
+        """The run that will use these options is about to start."""
+        with self._lock:
+            if self.stopped:
+                run_options.terminate = True
+            self.run_options = run_options
+
+    def detach(self) -> None:
+        """The run is over."""
+        with self._lock:
+            self.run_options = None
+
+
+class BoundTensor(NamedTuple):
+    """One input or output. array: the memory itself; of an input possibly read-only."""
+
+    name: str
+    array: npt.NDArray[Any]
+
+
+class BoundCall:
+    """Belongs to one channel, so it is run by one thread at a time.
+
+    native: the session's state for it. owner: the session that `native` belongs to; it releases it when it is
+    closed. bindable: whether the outputs may be written by ONNX Runtime itself; a session that finds that it cannot
+    (an output of another shape than last time) clears it for good.
+    """
+
+    __slots__ = ("__weakref__", "bindable", "feeds", "inputs", "native", "output_names", "outputs", "owner")
+
+    def __init__(self, inputs: tuple[BoundTensor, ...], outputs: tuple[BoundTensor, ...]) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self.feeds = {tensor.name: tensor.array for tensor in inputs}
+        self.output_names = [tensor.name for tensor in outputs]
+        self.bindable = True
+        self.native: Any = None
+        self.owner: object = None
+
+    def release(self) -> None:
+        """Drop the session's state for it."""
+        self.native = self.owner = None
+
+    def take(self, values: Sequence[Any]) -> list[Any] | None:
+        """Copy outputs to where they belong; ``None`` if they fit there, else the values themselves."""
+        import numpy as np
+
+        for tensor, value in zip(self.outputs, values, strict=True):
+            if type(value) is not np.ndarray:
+                return list(values)
+            if value.dtype != tensor.array.dtype or value.shape != tensor.array.shape:
+                return list(values)
+        for tensor, value in zip(self.outputs, values, strict=True):
+            np.copyto(tensor.array, value)
+        return None
+
+
+class Binding:
+    """A session's state for a call. checked: one run has shown that the outputs land where they were bound."""
+
+    __slots__ = ("checked", "io", "options", "run", "stop")
+
+    def __init__(self, session: Any, io: Any) -> None:
+        self.io = io
+        self.options: Any = None
+        self.stop: StopHandle | None = None
+        self.checked = False
+        native_run = getattr(getattr(session, "_sess", None), "run_with_iobinding", None)
+        native_io = getattr(io, "_iobinding", None)
+        if native_run is not None and native_io is not None:
+            # The inner function of the public method, which first checks whether WebGPU captures graphs: 2 us of 6.
+            self.run = functools.partial(native_run, native_io)
+        else:
+            self.run = functools.partial(session.run_with_iobinding, io)
+
+
+def make_binding(session: Any, call: BoundCall) -> Binding | None:
+    """The binding, or ``None`` where ONNX Runtime would not fill the memory."""
+    if not call.bindable or not call.feeds.keys().isdisjoint(call.output_names):
+        return None
+    if not all(tensor.array.size for tensor in (*call.inputs, *call.outputs)):
+        return None
+    io = session.io_binding()
+    for name, array in call.inputs:
+        io.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+    for name, array in call.outputs:
+        io.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+    return Binding(session, io)
+
+
+def run_bound(call: BoundCall, binding: Binding, make_options: Callable[[], Any], stop: StopHandle) -> bool:
+    """False if the outputs are not where they belong. Raises what ONNX Runtime raises."""
+    if binding.stop is not stop:  # the first run, or an earlier one was stopped
+        binding.stop = stop
+        options = binding.options = make_options()
+        # Without this entry ONNX Runtime's Python looks for it in vain in every run: 35 us for an exception (1.31).
+        options.add_run_config_entry(GRAPH_ID, NO_GRAPH)
+    options = binding.options
+    if stop.run_options is not options:
+        stop.attach(options)
+    binding.run(options)
+    if not binding.checked:
+        values = binding.io.get_outputs()
+        binding.checked = call.bindable = all(
+            value.is_tensor() and value.data_ptr() == tensor.array.ctypes.data
+            for value, tensor in zip(values, call.outputs, strict=True)
+        )
+    return binding.checked
