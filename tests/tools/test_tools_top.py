@@ -162,7 +162,7 @@ def test_a_terminal_that_goes_away_ends_it_and_the_line_mode_comes_back(monkeypa
     import sys
     import termios
 
-    from qnnbridge_tools.top.keys import keyboard
+    from qnnbridge_tools.top.live import keyboard
 
     ours, theirs = pty.openpty()
     with open(theirs, closefd=True) as stdin:

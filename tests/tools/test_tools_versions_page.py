@@ -14,19 +14,20 @@ from typer.testing import CliRunner
 from qnnbridge_host.model.releases import load_releases
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.cli import app
+from qnnbridge_tools.page_tables import RELEASES_MARKS, releases_tables, with_tables, write
 from qnnbridge_tools.versions.fitness import platform_of_release
-from qnnbridge_tools.versions.page import BEGIN, END, table_text, with_table, write
 
+BEGIN, END = RELEASES_MARKS
 PAGE = Path(__file__).parents[2] / "docs" / "versions.md"
 
 
 def test_the_page_has_the_tables_that_the_data_gives() -> None:
     text = PAGE.read_text("utf-8")
-    assert with_table(text) == text, "run: python -m qnnbridge_tools.versions.page docs/versions.md"
+    assert with_tables(text) == text, "run: python -m qnnbridge_tools.page_tables docs/versions.md"
 
 
 def test_every_release_has_a_line_in_the_table_of_its_platform() -> None:
-    parts = dict(part.split("\n", 1) for part in table_text().split("### ")[1:])
+    parts = dict(part.split("\n", 1) for part in releases_tables().split("### ")[1:])
     for release in load_releases():
         rows = [
             line
@@ -49,12 +50,12 @@ def test_only_what_is_between_the_marks_is_written(tmp_path: Path) -> None:
     assert text.startswith(f"above\n{BEGIN}\n")
     assert text.endswith(f"{END}\nbelow\n")
     assert "what was there before" not in text
-    assert table_text() in text
+    assert releases_tables() in text
 
 
 def test_a_page_without_a_place_for_the_table_is_refused() -> None:
     with pytest.raises(OptionError, match="no place"):
-        with_table("nothing here")
+        with_tables("nothing here")
 
 
 @pytest.mark.parametrize("command", ["versions", "setup-host"])

@@ -11,19 +11,13 @@ from typing import Annotated
 
 import typer
 
-from qnnbridge_tools import crashes, reporting, run, session_report
+from qnnbridge_tools import commands, crashes, reporting, session_report
 from qnnbridge_tools import exec_command as exec_program
-from qnnbridge_tools.bench import command as bench
 from qnnbridge_tools.cache import command as cache
-from qnnbridge_tools.compile import command as compiling
-from qnnbridge_tools.demo import command as demo
-from qnnbridge_tools.doctor import command as doctor
 from qnnbridge_tools.host import command as host
 from qnnbridge_tools.models import commands as models
 from qnnbridge_tools.serve import command as serving
 from qnnbridge_tools.setup_host import command as setup_host
-from qnnbridge_tools.top import command as top
-from qnnbridge_tools.versions import command as versions
 
 app = typer.Typer(
     name="qnnbridge",
@@ -33,14 +27,14 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: quick, and no glyphs that an old code page lacks
     pretty_exceptions_enable=False,
 )
-app.command("demo")(demo.demo)
-app.command("doctor")(doctor.doctor)
-app.command("run")(run.run)
+app.command("demo")(commands.demo)
+app.command("doctor")(commands.doctor)
+app.command("run")(commands.run)
 app.command("exec", cls=exec_program.ExecCommand, context_settings=exec_program.CONTEXT_SETTINGS)(
     exec_program.exec_program
 )
-app.command("compile")(compiling.compile_models)
-app.command("bench")(bench.bench)
+app.command("compile")(commands.compile_models)
+app.command("bench")(commands.bench)
 app.command("explain", context_settings=crashes.EXPLAIN_CONTEXT)(crashes.explain)
 app.command("inspect")(models.inspect)
 app.command("analyze")(models.analyze)
@@ -50,10 +44,10 @@ app.command("quantize")(models.quantize)
 app.command("verify")(models.verify)
 app.command("prepare")(models.prepare)
 app.command("profile")(models.profile)
-app.command("versions")(versions.versions)
+app.command("versions")(commands.versions)
 app.command("serve")(serving.serve)
 app.command("setup-host")(setup_host.setup_host)
-app.command("top")(top.top)
+app.command("top")(commands.top)
 app.add_typer(host.app, name="host")
 app.add_typer(cache.app, name="cache")
 app.add_typer(crashes.crashes_app, name="crashes")

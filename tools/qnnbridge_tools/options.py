@@ -44,6 +44,11 @@ SocModel = Annotated[
     typer.Option("--soc-model", metavar="CHIP", help="Chip to work for, a number or a name: 60, SC8480XP."),
 ]
 
+SystemSdk = Annotated[
+    str | None, typer.Option(metavar="VERSION", help="QNN version of the NPU driver, such as 2.40; else found.")
+]
+Chip = Annotated[str | None, typer.Option(metavar="CHIP", help='V73, or a chip such as "X Elite"; else found.')]
+
 RealInputs = Annotated[
     list[Path] | None,
     typer.Option(

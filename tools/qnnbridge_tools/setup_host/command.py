@@ -12,8 +12,7 @@ import typer
 
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
-from qnnbridge_tools.options import AsJson
-from qnnbridge_tools.versions.command import Chip, SystemSdk
+from qnnbridge_tools.options import AsJson, Chip, SystemSdk
 
 if TYPE_CHECKING:
     from qnnbridge_tools.doctor.findings import Report

@@ -1,5 +1,5 @@
 """`qnnbridge top`: a live view of the daemon.
 
-`command` reads the options, `live` asks the daemon in a loop, `view` draws a page, `sorting` orders its rows,
-`keys` reads the terminal. The figures come from `qnnbridge_tools.host`.
+`live` asks the daemon in a loop and reads keys from the terminal, `view` draws a page and orders its rows. The
+figures come from `qnnbridge_tools.host`.
 """

@@ -1,0 +1,337 @@
+"""The command lines of `demo`, `doctor`, `run`, `compile`, `bench`, `versions` and `top`.
+
+Each function reads its options and hands over to the package of its name, which it imports only then: a command
+module imports only typer and the standard library at its top.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qnnbridge_tools import reporting
+from qnnbridge_tools.options import (
+    AsJson,
+    Chip,
+    Dims,
+    Fallback,
+    HostPython,
+    OnCpu,
+    Provider,
+    ProviderName,
+    ProviderOptions,
+    SystemSdk,
+    Timeout,
+)
+from qnnbridge_tools.top.view import SortOrder
+
+LEAST_INTERVAL_S = 0.2
+
+
+def demo(
+    host_python: HostPython = None,
+    timeout: Timeout = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a trained model at work on QNN, the CPU beside it.
+
+    Tells which way up six lines of text are, computed by QNN in the host process, where and how fast. Ends
+    with 0 only if QNN answered and every answer is right.
+    """
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import output
+        from qnnbridge_tools.demo import report
+        from qnnbridge_tools.demo.compute import compute
+
+        if not as_json:
+            report.print_question()
+        outcome = compute(host_python=host_python, timeout_s=timeout)
+        if as_json:
+            output.print_json(report.document(outcome))
+        else:
+            report.print_outcome(outcome)
+        raise typer.Exit(0 if outcome.ok else reporting.EXIT_FAILED)
+
+
+def doctor(
+    host_python: HostPython = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="Examine this model on this host, too.")
+    ] = None,
+    dims: Annotated[
+        list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Fix a free dimension of the model.")
+    ] = None,
+    backend_path: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The provider option backend_path that your application uses."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Under a second: no hashing, no live probe.")] = False,
+    timeout: Annotated[float, typer.Option(min=1, metavar="S", help="Seconds for a live probe.")] = 60.0,
+    fix: Annotated[bool, typer.Option("--fix", help="Offer to mend what can be mended without harm.")] = False,
+    snapshot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write what was found out, to be diagnosed elsewhere.")
+    ] = None,
+    from_snapshot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Diagnose another computer's snapshot.")
+    ] = None,
+    explain: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Explain a pasted message or code; - reads standard input.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is wrong with this machine, and how to mend it.
+
+    Ends with 0 if all is well, 1 if something is degraded, 2 if the NPU cannot be used.
+    """
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools.doctor.examine import DoctorOptions, perform
+        from qnnbridge_tools.doctor.survey import SurveyOptions
+
+        order = SurveyOptions(
+            host_python=host_python,
+            model=str(model) if model is not None else None,
+            backend=backend_path,
+            quick=quick,
+            probe_timeout_s=timeout,
+            dimensions=tuple(dims or ()),
+        )
+        request = DoctorOptions(order, snapshot, from_snapshot, explain, fix, as_json)
+        raise typer.Exit(perform(request, lambda question: typer.confirm(question, err=True)))
+
+
+def run(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME=FILE.npy", help="An input from a file; FILE.npz:KEY works, too."),
+    ] = None,
+    archive: Annotated[
+        Path | None, typer.Option("--inputs", metavar="FILE.npz", help="Inputs from the arrays of an archive.")
+    ] = None,
+    random: Annotated[bool, typer.Option("--random", help="Make up the inputs that no file gives.")] = False,
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="N", help="For --random: the same seed gives the same values.")
+    ] = 0,
+    dims: Dims = None,
+    folder: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Write the outputs there as .npy files.")
+    ] = None,
+    provider: ProviderName = Provider.QNN,
+    provider_options: ProviderOptions = None,
+    fallback: Fallback = OnCpu.ERROR,
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Run N times.")] = 1,
+    timeout: Timeout = None,
+    host_python: HostPython = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an ONNX model: outputs, placement, times."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import arguments, output, run_once
+        from qnnbridge_tools.run_once import RunRequest, perform
+
+        request = RunRequest(
+            model=model,
+            files=arguments.read_inputs(inputs or ()),
+            archive=archive,
+            seed=seed if random else None,
+            dimensions=arguments.read_dimensions(dims or ()),
+            output=folder,
+            providers=[f"{provider.name}ExecutionProvider"],
+            provider_options=arguments.read_provider_options(provider_options or ()),
+            fallback=fallback.value,
+            repeat=repeat,
+            timeout_s=arguments.read_timeout(timeout),
+            host_python=host_python,
+        )
+        result = perform(request)
+        if as_json:
+            output.print_json(run_once.document(request, result))
+        else:
+            run_once.print_result(request, result)
+
+
+def compile_models(
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="ONNX files, not compiled ones.")],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="The .onnx file to write, or a folder; by default NAME_ctx.onnx beside the model.",
+        ),
+    ] = None,
+    embed: Annotated[
+        bool, typer.Option("--embed", help="Put the context binary into the .onnx file, not beside it.")
+    ] = False,
+    validate: Annotated[
+        bool,
+        typer.Option(
+            "--validate/--no-validate", help="Run the result and compare it with the CPU before it is kept."
+        ),
+    ] = True,
+    soc_models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--soc-model", metavar="X", help="The chip: 60, SC8380XP. Several times: each to its own file."
+        ),
+    ] = None,
+    htp_arch: Annotated[int | None, typer.Option(metavar="N", help="The NPU's architecture: 73.")] = None,
+    provider_options: Annotated[
+        list[str] | None, typer.Option("--provider-option", metavar="KEY=VALUE", help="Option of QNN.")
+    ] = None,
+    dims: Annotated[
+        list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Fix a free dimension by its name.")
+    ] = None,
+    fallback: Annotated[
+        OnCpu,
+        typer.Option(help="What becomes of nodes that QNN does not take: they stay for the CPU, or an error."),
+    ] = OnCpu.CPU,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="S", help="Seconds for each model; then the compiler is ended.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    share_weights: Annotated[
+        bool, typer.Option("--share-weights", help="Keep the weights of all models in one context binary.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many to compile at a time, if there are several.")
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Compile on the Dask cluster of this scheduler: tcp://HOST:8786."),
+    ] = None,
+    host_python: Annotated[str | None, typer.Option(metavar="PYTHON", help="Interpreter of the host.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Compile models for the NPU (EPContext), so that their sessions open in a fraction of the time."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import arguments
+        from qnnbridge_tools.compile.compiling import CompileRequest, perform
+
+        failed = perform(
+            CompileRequest(
+                models=tuple(models),
+                output=target,
+                embed=embed,
+                validate=validate,
+                soc_models=tuple(soc_models or ()),
+                htp_arch=htp_arch,
+                provider_options=arguments.read_provider_options(provider_options or ()),
+                dimensions=arguments.read_dimensions(dims or ()),
+                fallback=fallback.value,
+                timeout_s=timeout,
+                overwrite=overwrite,
+                share_weights=share_weights,
+                jobs=jobs,
+                scheduler=scheduler,
+                host_python=host_python,
+            ),
+            as_json=as_json,
+        )
+        if failed:
+            raise typer.Exit(reporting.EXIT_FAILED)
+
+
+def bench(
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="MODEL", help="An ONNX file in the place of our small ones.")
+    ] = None,
+    provider: Annotated[Provider, typer.Option(help="Execution provider for --model.")] = Provider.QNN,
+    fallback: Fallback = OnCpu.ERROR,
+    dims: Dims = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds: some seconds.")] = False,
+    pin: Annotated[bool, typer.Option(help="Keep all processes on one CPU while calls are measured.")] = True,
+    host_python: HostPython = None,
+    as_json: AsJson = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the result there, with a chart.")
+    ] = None,
+) -> None:
+    """Measure calls, start-up and recovery, with the bridge and without."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_protocol.errors import OptionError
+        from qnnbridge_tools import arguments, output
+        from qnnbridge_tools.bench import report, work
+
+        if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
+            raise OptionError(f"{html} cannot be written: it is a folder, or lies in none.")
+        request = work.BenchRequest(
+            model=model,
+            providers=(f"{provider.name}ExecutionProvider",),
+            fallback=fallback.value,
+            dimensions=arguments.read_dimensions(dims or ()),
+            effort=work.QUICK if quick else work.THOROUGH,
+            pin=pin,
+            host_python=host_python,
+        )
+
+        def say(doing: str) -> None:
+            if sys.stderr is not None and sys.stderr.isatty():
+                print(f"... {doing}", file=sys.stderr, flush=True)
+
+        measured = work.perform(request, say)
+        if as_json:
+            output.print_json(report.document(measured))
+        else:
+            report.print_measured(measured)
+        if html is not None:
+            report.write(measured, html)
+            print(f"Written: {html}", file=sys.stderr)
+
+
+def versions(
+    system_sdk: SystemSdk = None,
+    chip: Chip = None,
+    python: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Python of the host, such as 3.13; else found.")
+    ] = None,
+    platform: Annotated[
+        str | None, typer.Option(help="win_arm64, win_amd64, linux_x86_64 or linux_aarch64; else this one.")
+    ] = None,
+    ort: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="The onnxruntime that it shall work with; else any.")
+    ] = None,
+    working: Annotated[bool, typer.Option("--working", help="Only what works.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the releases of onnxruntime-qnn, and say which work here and why the others do not."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import output
+        from qnnbridge_tools.versions import here, view
+        from qnnbridge_tools.versions.fitness import judge
+
+        machine = here.machine_of(here.MachineOptions(system_sdk, chip, python, platform, ort))
+        judged = judge(machine)
+        shown = [one for one in judged if one.verdict != "refused"] if working else judged
+        if as_json:
+            output.print_json(view.document(machine, judged, shown))
+        else:
+            view.print_versions(machine, judged, shown)
+
+
+def top(
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", metavar="S", min=LEAST_INTERVAL_S, help="Seconds between looks.")
+    ] = 1.0,
+    order: Annotated[
+        SortOrder, typer.Option("--sort", help="What stands first. The key s changes it.")
+    ] = SortOrder.RATE,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--count", "-n", metavar="N", min=1, help="Look so many times, then end. Default without a terminal: 1."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, once.")] = False,
+) -> None:
+    """Watch the daemon: clients, models, where they run, calls per second, latencies. q ends it."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools.arguments import check_seconds
+        from qnnbridge_tools.top import live
+
+        check_seconds("--interval", interval)
+        live.watch(interval, order, rounds, as_json)

@@ -1,0 +1,103 @@
+"""The tables of pages in docs/ that are made from data: the findings in doctor.md, the releases in versions.md.
+
+``python -m qnnbridge_tools.page_tables docs/versions.md`` writes the tables of a page anew between its two marks;
+everything else in the page is written by hand and stays. Tests hold pages and data together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qnnbridge_host.model.releases import Release, generated_on, load_releases
+from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools import reporting
+from qnnbridge_tools.doctor.catalogue import CATALOGUE
+from qnnbridge_tools.doctor.findings import Effect, Severity
+from qnnbridge_tools.versions.fitness import (
+    KNOWN_FAULTS,
+    NEWEST_ORT_TRIED,
+    platform_of_release,
+    pythons_text,
+    short_sdk,
+)
+from qnnbridge_tools.versions.machines import PLATFORM_MACHINES
+from qnnbridge_tools.versions.view import ort_text
+
+# The lines of a page between which its tables stand.
+FINDINGS_MARKS = "<!-- the table of findings: begin -->", "<!-- the table of findings: end -->"
+RELEASES_MARKS = "<!-- made from the data: begin -->", "<!-- made from the data: end -->"
+_COLUMNS = ("version", "QNN SDK", "HTP API", "drives NPUs", "other libraries", "built for", "Python", "onnxruntime")
+
+
+def with_tables(page: str) -> str:
+    """The page with today's tables in it. Raises `OptionError` for a page without marks."""
+    for marks, tables in ((FINDINGS_MARKS, findings_table), (RELEASES_MARKS, releases_tables)):
+        before, begin, rest = page.partition(marks[0])
+        _, end, after = rest.partition(marks[1])
+        if begin and end:
+            return f"{before}{begin}\n{tables()}\n{end}{after}"
+    places = " or ".join(f"{begin} and {end}" for begin, end in (RELEASES_MARKS, FINDINGS_MARKS))
+    raise OptionError("The page has no place for the table.", fix=f"It needs the lines {places}.")
+
+
+def findings_table() -> str:
+    """The findings that the doctor knows, with what they mean."""
+    rows = ["| code | how bad | why it matters |", "|---|---|---|"]
+    for code, entry in CATALOGUE.items():
+        bad = entry.severity.name.lower()
+        if entry.severity is Severity.BLOCKED and entry.effect is not Effect.UNUSABLE:
+            bad += f": {entry.effect.value[:1].lower()}{entry.effect.value[1:]}"
+        rows.append(f"| `{code}` | {bad} | {entry.why.replace('|', chr(92) + '|')} |")
+    return "\n".join(rows)
+
+
+def releases_tables() -> str:
+    """The releases of each platform, and the known faults."""
+    releases = load_releases()
+    wheels = sum(len(release.wheels) for release in releases)
+    lines = [
+        "",
+        f"{len(releases)} releases with {wheels} wheels, read on {generated_on()}; onnxruntime was tried up to "
+        f"{NEWEST_ORT_TRIED}.",
+        "",
+    ]
+    for platform in PLATFORM_MACHINES:
+        of_it = [release for release in releases if platform_of_release(release) == platform]
+        if of_it:
+            lines += [f"### {platform}", "", *_lines(_COLUMNS, [_row(release) for release in of_it]), ""]
+    faults = [(fault.versions, fault.reason.text, fault.reason.fix or "") for fault in KNOWN_FAULTS]
+    lines += ["### Known faults", "", *_lines(("versions", "what happens", "what to do"), faults)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(release: Release) -> tuple[str, ...]:
+    sets = release.library_sets
+    return (
+        release.version,
+        short_sdk(release.qnn_sdk) if release.qnn_sdk else "none inside",
+        release.backend_api or "",
+        ", ".join(f"V{version}" for version in release.stubs) or "none",
+        ", ".join(sorted({name for one in sets for name in one.backends} - {"htp"})),
+        " and ".join(one.machine for one in sets) or next(iter(release.machines.values())),
+        pythons_text(release.python_tags),
+        "itself" if release.layout == "1.x builtin" else ort_text(release),
+    )
+
+
+def _lines(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    for cells in (headers, ("---",) * len(headers), *rows):
+        yield f"| {' | '.join(cells)} |".replace("|  |", "| |")
+
+
+def write(page: Annotated[Path, typer.Argument(help="docs/versions.md or docs/doctor.md")]) -> None:
+    """Write the tables of a page into it."""
+    with reporting.work():
+        page.write_text(with_tables(page.read_text("utf-8")), "utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    typer.run(write)
