@@ -1,7 +1,7 @@
 """A call on its way to ONNX Runtime: the handle that stops it, and the bound call of the fast path.
 
 Of a `BoundCall` everything but the tensors' contents is known before: names, types, shapes and memory. It is run
-with ONNX Runtime's IOBinding, straight from and to the memory that was agreed. What always holds: results and
+with ONNX Runtime's IOBinding, straight from and to the memory that was agreed. Invariants: results and
 errors are those of ``InferenceSession.run``. ONNX Runtime's IOBinding reports other classes of errors, does not
 write an output that is an input of the graph as well (measured: the memory keeps what was there before), and fails
 where an output's shape depends on the data. So each of these goes by `run` instead.
