@@ -1,7 +1,7 @@
 """Makes a session in one host: the request, the host's progress reports, the answer, the cause of a failure.
 
 The host reads the model, asks its cache and compiles; this side follows by PHASE and EVENT frames, so that a death
-is booked on the right model or entry. Owns nothing: the caller keeps the session's number and releases it.
+counts against the right model or entry. Owns nothing: the caller keeps the session's number and releases it.
 Any thread.
 """
 
@@ -114,7 +114,7 @@ class CreateRequest:
 class Created:
     """The host's answer.
 
-    number: of the session. blame: the fingerprint on which a later death is booked. shared: another application of
+    number: of the session. blame: the fingerprint that a later death counts against. shared: another application of
     the daemon has the same session.
     """
 

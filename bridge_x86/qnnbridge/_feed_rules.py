@@ -31,7 +31,7 @@ _KIND_NUMBERS = {"map": 1, "tensor": 2, "sequence": 3, "sparse": 4, "optional": 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FeedRule:
-    """What one input takes.
+    """The types and shapes that one input takes.
 
     declared: the type as the model has it. inner: the same without ``optional``.
     dtype: the one numpy dtype that fits a tensor; ``None`` where that is not a matter of identity (strings, types
@@ -164,7 +164,7 @@ def wrong_element(rule: FeedRule, actual: str, expected: str) -> errors.InvalidA
 
 
 def unsupported(rule: FeedRule, value: Array | Typed) -> errors.RemoteRuntimeError:
-    """A numpy type that ONNX has not (or that ONNX Runtime takes nowhere)."""
+    """A numpy type unknown to ONNX (or taken nowhere by ONNX Runtime)."""
     dtype = value.dtype if isinstance(value, np.ndarray) else value.data.dtype
     return errors.RemoteRuntimeError(
         f"Numpy_type {dtype.num} can't be converted to MLDataType.",

@@ -44,7 +44,7 @@ INFO_TIMEOUT_S = 60.0
 
 @dataclasses.dataclass
 class CacheCounters:
-    """What came of the sessions that the cache had to do with; see `HostStats`."""
+    """Counts of the sessions that used the cache; see `HostStats`."""
 
     hits: int = 0
     misses: int = 0
@@ -340,7 +340,7 @@ class Host:
             process.pool.forget(number)
 
     def before_call(self, process: HostProcess) -> None:
-        """Between calls: release what finalizers left behind, replace a host that has grown too large."""
+        """Between calls: release the queue of the finalizers, replace a host that has grown too large."""
         while self._unreleased:
             try:
                 generation, session_id = self._unreleased.popleft()

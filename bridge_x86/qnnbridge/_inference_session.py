@@ -145,7 +145,7 @@ class InferenceSession(BaseSession):
 
     @property
     def buckets(self) -> BucketStatus | None:
-        """Variants and what became of the calls; ``None`` for a session without buckets."""
+        """Variants and results of the calls; ``None`` for a session without buckets."""
         return None if self._bucketed is None else self._bucketed.status()
 
     def warm(

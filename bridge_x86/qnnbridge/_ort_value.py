@@ -52,7 +52,7 @@ class OrtValue:
 
     @property
     def value(self) -> Any:
-        """What travels: a numpy array, `Typed`, `Sparse`, list, dict or ``None``."""
+        """The value on the wire: a numpy array, `Typed`, `Sparse`, list, dict or ``None``."""
         return self._value
 
     def replace(self, value: Any) -> None:

@@ -91,7 +91,7 @@ def normalize_providers(
     providers: Sequence[ProviderArgument] | None,
     provider_options: Sequence[Mapping[str, Any]] | None,
 ) -> tuple[ProviderSpec, ...]:
-    """What ``providers=`` and ``provider_options=`` mean; empty for none given.
+    """The meaning of ``providers=`` and ``provider_options=``; empty for none given.
 
     Raises errors that are also `ValueError`, with ONNX Runtime's wording where it has one.
     """

@@ -197,7 +197,7 @@ class RemoteSession(ReplayingSession):
     ) -> Frame:
         """Send the header's request to a living host and return the raw answer: no tensor is decoded.
 
-        only_in: the generation that has what this is about; `StateLost` if it is gone.
+        only_in: the generation that has the request's object; `StateLost` if it is gone.
         """
         told = bool((header.get("options") or {}).get("terminate"))
 

@@ -125,7 +125,7 @@ class RunOptions(HasFields):
         self._adapters.append(adapter.path)
 
     def to_spec(self) -> RunSpec:
-        """What travels with a run."""
+        """The options sent with a run."""
         options = self.changed_fields()
         if self._terminate:
             options["terminate"] = True

@@ -1,6 +1,6 @@
 """What surrounds `run` in a session: its getters and properties, and the runs that end in `run` or `run_values`.
 
-Such runs go in the background, with `OrtValue` or with a binding. Also here: what all ways of running check. Any
+Such runs go in the background, with `OrtValue` or with a binding. Also here: the checks common to all runs. Any
 thread.
 """
 
@@ -204,7 +204,7 @@ class RunVariants:
 
 
 def check_call(timeout: float | None, retry: int | None, on_deadline: str) -> None:
-    """Raises `OptionError` for what would otherwise be noticed too late."""
+    """Raises `OptionError` early for errors that would otherwise show too late."""
     deadline_after(timeout)
     if retry is not None and (isinstance(retry, bool) or not isinstance(retry, int) or retry < 0):
         raise OptionError(f"retry={retry!r} is no number of repetitions.", fix="Give 0, 1 or more.")

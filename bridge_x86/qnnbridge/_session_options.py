@@ -1,4 +1,4 @@
-"""`SessionOptions`: what ``onnxruntime.SessionOptions`` holds, without ONNX Runtime.
+"""`SessionOptions`: the contents of ``onnxruntime.SessionOptions``, without ONNX Runtime.
 
 Owns the options of sessions that are yet to be created and the fields of `SessionSpec` that follow from them
 (`to_spec_parts`). Reading it makes copies, so that later assignments do not reach a session that exists. Relative

@@ -65,7 +65,7 @@ class SparseTensor:
 
     @property
     def value(self) -> Sparse:
-        """What travels."""
+        """The value on the wire."""
         return self._sparse
 
     @classmethod

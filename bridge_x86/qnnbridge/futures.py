@@ -1,4 +1,4 @@
-"""Runs of a session as `concurrent.futures.Future`: what waits for them may be threads or an event loop.
+"""Runs of a session as `concurrent.futures.Future`, for threads or an event loop.
 
 >>> future = qnnbridge.futures.submit(session, None, {"x": x})
 >>> outputs = future.result(timeout=1)

@@ -189,7 +189,7 @@ class _ChannelWatch:
 
 
 def _shape_of(call: BoundCall) -> CallSignature | bool:
-    """False for what cannot go the quick way."""
+    """False for a call that cannot take the fast path."""
     from qnnbridge._fastpath.call import CallSignature
 
     inputs = [_tensor(tensor) for tensor in call.inputs]

@@ -41,7 +41,7 @@ def log_file() -> Path:
 
 
 def stderr_file(log: Path) -> Path:
-    """What libraries and Python itself print past the log; from the last daemon alone."""
+    """Output of libraries and Python itself outside the log; only of the last daemon."""
     return log.with_suffix(".stderr.log")
 
 

@@ -116,7 +116,7 @@ class SharedModel:
             return True
 
     def retire(self) -> None:
-        """Release it for good when its running calls have ended."""
+        """Release it permanently when its running calls have ended."""
         with self._lock:
             if self._retired:
                 return
@@ -154,7 +154,7 @@ class SharedSessions:
     def open(self, owner: object, key: str | None, label: str, make: Make) -> tuple[SharedModel, bool]:
         """A session for this client; whether it existed already. key: ``None`` for a session that is not shared.
 
-        Raises what `make` raises. A caller that waits for another caller's attempt gets that error, unless it is
+        Raises the errors of `make`. A caller that waits for another caller's attempt gets that error, unless it is
         about the attempt alone (its time was up): then it makes one itself.
         """
         if key is None:

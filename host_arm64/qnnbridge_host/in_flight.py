@@ -173,7 +173,7 @@ class Request:
         self.failed = False
         self.done: threading.Event | None = None
         self.stopper: Stoppable | None = None
-        # Further fields of PHASE: the model that a death in the phase is booked on.
+        # Further fields of PHASE: the model that a death in the phase counts against.
         self.blame: dict[str, Any] = {}
         # Sends an EVENT about the request.
         self.emit: Callable[[dict[str, Any]], None] = _no_events

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.model_records import CacheReply, CacheSettings, EntryFault, Notice
     from qnnbridge_protocol.specs import HostInfo, SessionInfo, SessionSpec
 
-# How messages call what `compile` does.
+# The name of `compile` in messages.
 COMPILE_COMMAND: Final = "qnnbridge compile"
 # Configuration entry that says where the external data of a model given as bytes lies.
 EXTERNAL_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
@@ -74,7 +74,7 @@ class ModelService:
     # --- operations ---
 
     def identify(self, request: Request, _enter: Enter) -> Answer:
-        """Which model it is, and what its file says. Loads nothing native."""
+        """The model's identity and the contents of its file. Loads nothing native."""
         from qnnbridge_protocol.model_records import ModelDescription
 
         header = request.header
@@ -466,7 +466,7 @@ def _seed(told: Any) -> int | None:
 
 
 def _data_folder(config_entries: Mapping[str, str], folder: str) -> str:
-    """What paths inside of a model given as bytes count from."""
+    """The base of relative paths inside of a model given as bytes."""
     return os.path.join(folder, config_entries.get(EXTERNAL_DATA_FOLDER, ""))
 
 

@@ -109,7 +109,7 @@ class ResettableSession:
         session, resets = self._session, self._npu.resets
         if session is None or (self._make is not None and self._made_at_reset != resets):
             return self._survive(lambda session: session.run_bound(call, stop), enter)
-        # What `_survive` comes to as long as nothing was reset.
+        # The inner step of `_survive` before the first reset.
         self._seen_resets = resets
         enter("running")
         try:
@@ -207,7 +207,7 @@ class ResettableSession:
                 )
         if self._session is not None and self._profiling:
             self._profile_lost = True
-        # First let go of the old one: two at once may not fit into the NPU.
+        # First release the old one: two at once may not fit into the NPU.
         old, self._session = self._session, None
         if old is not None:
             old.close()

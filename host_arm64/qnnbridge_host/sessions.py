@@ -106,7 +106,7 @@ class Sessions:
         """Make a session natively; `keep` or `discard` follows.
 
         Args:
-            request: what asks for it.
+            request: the request that needs it.
             enter: declares a native step.
             spec: of the session.
             model: the model itself, if it has no path.
@@ -165,7 +165,8 @@ class Sessions:
         """The session is the client's. Its number is that of the request: a client that does not wait for the
         answer can close it all the same.
 
-        Raises `Cancelled` for one that was withdrawn since it was made: its `session.close` may have come already.
+        Raises `Cancelled` for one that was withdrawn since it was made: its `session.close` may have arrived
+        already.
         """
         if use is not None:
             self._uses[request.id] = use
@@ -203,7 +204,7 @@ class Sessions:
             mark("end", number)
             self._creating.release()
 
-    # --- what there is ---
+    # --- look-ups ---
 
     def find(self, number: int) -> ResettableSession:
         """Raises `Closed`."""

@@ -203,7 +203,7 @@ Out = Sequence["Array | None"] | Mapping[str, "Array | None"]
 
 
 class ArraySource(Protocol):
-    """What `empty` needs of a `Host`."""
+    """The part of `Host` that `empty` uses."""
 
     sharing: Sharing
 

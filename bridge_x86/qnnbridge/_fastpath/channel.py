@@ -315,7 +315,7 @@ class FastChannel:
         return True
 
     def answered(self) -> bool:
-        """Whether the answer of an abandoned call has come, or the channel has ended. Any thread."""
+        """Whether the answer of an abandoned call has arrived, or the channel has ended. Any thread."""
         try:
             return wait_readable(self._streams.read_fd, 0)  # `_poll` is for one thread at a time
         except OSError:  # it is closed

@@ -201,7 +201,7 @@ class ChannelPool:
         self._wake()
 
     def take_in(self) -> bool:
-        """Read the answers of abandoned calls that have come. Whether more may come."""
+        """Read the arrived answers of abandoned calls. Returns whether more may arrive."""
         self._connection.take_in()
         self.reap()
         return self._requests.abandoned

@@ -103,7 +103,7 @@ class Channel:
 
     @property
     def agreement(self) -> Agreement | None:
-        """What both sides agreed upon; after `greet`."""
+        """The version and features that both sides agreed upon; after `greet`."""
         return self._connection.agreement
 
     @property

@@ -202,7 +202,7 @@ class HostProcess:
     def close(self, *, reason: BridgeError | None = None, quietly: bool = False) -> None:
         """End it in good order, or less good, within a bounded time; release all descriptors.
 
-        quietly: the application is ending, and a word would only be noise behind its own last ones.
+        quietly: the application is ending, and a log line would only be noise after its own output.
         """
         # The callers that saw its death investigate it; or this side ended it.
         known = self.channel.failed or self.killed_because is not None

@@ -114,7 +114,7 @@ class CallContext:
     Attributes:
         op: the operation, for example ``session.run``.
         model: the label of the model.
-        fingerprint: the fingerprint that a death is booked on.
+        fingerprint: the fingerprint that a death counts against.
         options_hash: hash of the session's options.
         without_qnn: QNN is not requested, or took no node of the session.
     """

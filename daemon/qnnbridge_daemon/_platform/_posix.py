@@ -28,7 +28,7 @@ _DESCRIPTORS: Final = 65536
 
 
 def make_endpoint(folder: Path) -> str:
-    """What to call the door that a `DaemonEndpoint` opens."""
+    """The name of the listener that a `DaemonEndpoint` opens."""
     return str(folder / SOCKET_NAME)
 
 

@@ -1,1 +1,1 @@
-"""What differs between operating systems on the host's side."""
+"""The differences between operating systems on the host's side."""

@@ -138,7 +138,7 @@ def unknown_chips(providers: Sequence[ProviderSpec]) -> tuple[int, ...]:
 
 
 def unknown_chips_text(numbers: Sequence[int]) -> str:
-    """About what `unknown_chips` found."""
+    """The text about the findings of `unknown_chips`."""
     named = ", ".join(map(str, numbers))
     return f"{named} {'is no chip' if len(numbers) == 1 else 'are no chips'} that qnnbridge knows"
 

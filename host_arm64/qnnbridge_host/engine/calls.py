@@ -36,7 +36,7 @@ class StopHandle:
         self._lock = threading.Lock()
         # Whether `stop` was called.
         self.stopped = False
-        # What `attach` was last called with.
+        # The last argument of `attach`.
         self.run_options: Any = None
 
     def stop(self) -> None:
@@ -71,7 +71,7 @@ class BoundCall:
 
     native: the session's state for it. owner: the session that `native` belongs to; it releases it when it is
     closed. bindable: whether the outputs may be written by ONNX Runtime itself; a session that finds that it cannot
-    (an output of another shape than last time) clears it for good.
+    (an output of another shape than last time) clears it permanently.
     """
 
     __slots__ = ("__weakref__", "bindable", "feeds", "inputs", "native", "output_names", "outputs", "owner")

@@ -165,7 +165,7 @@ class OrtSession:
             raise translate(error, self._circumstances) from error
 
     def close(self) -> None:
-        """Let go of the session. Its memory is freed when the last run in it ends."""
+        """Release the session. Its memory is freed when the last run in it ends."""
         self._native = None
         for call in list(self._bound):
             call.release()

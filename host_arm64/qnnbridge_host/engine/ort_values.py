@@ -1,4 +1,4 @@
-"""Between the wire's values and what ONNX Runtime's Python takes and gives.
+"""Converts between the wire's values and those of ONNX Runtime's Python API.
 
 Plain arrays, lists, dicts and ``None`` are the same on both sides and are not touched, so a call does exactly what
 it does in one process. Only what ONNX Runtime's Python has no array for is converted: `Typed` (bfloat16, float8
@@ -67,7 +67,7 @@ def to_ort_value(ort: Any, value: Any, name: str) -> Any:
             "element type that numpy does not have.",
         )
     if not isinstance(value, ort.OrtValue):
-        # What InferenceSession.run says of such an object.
+        # InferenceSession.run's error text for such an object.
         raise RuntimeError(f"Unable to handle object of type {type(value)}")
     return value
 

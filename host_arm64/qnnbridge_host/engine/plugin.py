@@ -65,7 +65,7 @@ def load(ort: Any, found: Installed, on_phase: Callable[[str], None]) -> QnnAdap
         on_phase("registering")
         ort.register_execution_provider_library(PROVIDER, library)
         devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
-    except Exception as error:  # noqa: BLE001 - the package refuses unknown machines with whatever it likes
+    except Exception as error:  # noqa: BLE001 - the package refuses unknown machines with any exception
         told = translate(error)
         return NoQnn(
             ProviderUnavailable(

@@ -97,7 +97,8 @@ class ProviderChoice(NamedTuple):
 def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, records: bool) -> ProviderChoice:
     """Decide on providers and configuration entries.
 
-    available: what ONNX Runtime was built with or has registered. records: it can record the graph assignment.
+    available: the providers that ONNX Runtime was built with or has registered. records: it can record the graph
+    assignment.
     """
     asked = _unique(spec.providers) or [ProviderSpec(PROVIDER)]
     entries = {str(key): str(value) for key, value in spec.config_entries.items()}

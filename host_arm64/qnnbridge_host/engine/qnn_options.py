@@ -36,11 +36,11 @@ PRIORITIES = ("normal", "low", "normal_low", "normal_high", "high", "high_plus",
 class Option(NamedTuple):
     """One option.
 
-    kind: what its text means. ``switch`` is exactly "0" or "1"; ``library`` is a file that must exist, or the
+    kind: the meaning of its text. ``switch`` is exactly "0" or "1"; ``library`` is a file that must exist, or the
         name of one beside the provider; ``file`` must exist; ``text`` is anything.
     choices: allowed values of a ``choice`` (case counts) or a ``number``.
     low, high: range of a ``number``.
-    since: first release of onnxruntime-qnn that reads it; earlier ones ignore it without a word.
+    since: first release of onnxruntime-qnn that reads it; earlier ones ignore it silently.
     """
 
     name: str

@@ -138,7 +138,7 @@ def check_compiled(
 ) -> Verdict:
     """Judge a compiled model, which `scan` is of.
 
-    path: of the model, or its bytes; then `folder` is what paths in it count from, default the current folder.
+    path: of the model, or its bytes; then `folder` is the base of its relative paths, default the current folder.
     hash_of: where hashes of its files come from if they are known already. Raises nothing but what reading raises.
     """
     return examine(path, scan, host, folder=folder, hash_of=hash_of).verdict

@@ -44,7 +44,7 @@ class Blob:
 
     @property
     def names(self) -> frozenset[str]:
-        """What its graphs are called by the nodes."""
+        """The names of its graphs in the nodes."""
         return frozenset(name for node in self.nodes for name in (node.partition_name, node.name) if name)
 
     @property

@@ -17,7 +17,7 @@ WINDOW_BYTES: Final = 8192
 _LONGEST_HEADER_BYTES: Final = 20
 # Names, paths and short texts are shorter; of longer values only place and size are kept.
 MAX_KEPT_BYTES: Final = 4096
-# What protobuf itself takes by default.
+# The default of protobuf itself.
 _MAX_DEPTH: Final = 100
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5

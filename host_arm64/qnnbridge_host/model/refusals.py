@@ -28,7 +28,7 @@ RECOMPILE_FIX: Final = "Recompile from the original model"
 class Verdict:
     """level and reason: `reason` continues the sentence of the level, without a full stop; empty for ok.
 
-    cause, fix, evidence as in errors. notes: whatever else is worth knowing, one sentence each; also of an ok.
+    cause, fix, evidence as in errors. notes: further facts, one sentence each; also of an ok.
     """
 
     level: Level

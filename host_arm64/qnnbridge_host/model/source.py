@@ -69,7 +69,7 @@ class FileStamp:
 
     @classmethod
     def from_plain(cls, numbers: Sequence[Any]) -> FileStamp:
-        """Raises `ValueError` for what `to_plain` did not make."""
+        """Raises `ValueError` for data that `to_plain` did not make."""
         if len(numbers) != 6 or not all(type(number) is int for number in numbers):
             raise ValueError("not a file's stamp")
         return cls(*numbers)
