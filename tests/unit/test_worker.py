@@ -87,13 +87,14 @@ def test_a_worker_answers_and_ends_well() -> None:
 
 
 @pytest.mark.process
-def test_a_worker_that_dies_is_told_with_its_raw_exit_code_and_its_model() -> None:
+def test_a_worker_that_dies_is_told_with_its_raw_exit_code_and_its_model(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(WorkerDied, match=r"compiles m\.onnx ended unexpectedly") as caught:
         with Worker(order(DIES, request=41)).running():
             pass
     details = caught.value.details
     assert (details["exit_code"], details["label"], details["request"]) == (7, "m.onnx", 41)
     assert details["fingerprint"] == "f" * 64
+    assert "\n@qnnbridge end 41\n" in capfd.readouterr().err, "the end of its last words"
     assert caught.value.retry == "safe"
 
 

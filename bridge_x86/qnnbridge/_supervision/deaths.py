@@ -148,7 +148,10 @@ class Investigator:
             context.options_hash,
             str(phase) if phase is not None else None,
         )
-        process.stderr.drain(0)
+        request = told.get("request")
+        if type(request) is int:
+            # The pipe stays open with the host; the end marker says that the worker's last words are read.
+            process.stderr.section(request, STDERR_TIMEOUT_S)
         record = CrashRecord(
             exit=_exit_status(code if isinstance(code, int) else None),
             host_phase=str(phase or "starting"),

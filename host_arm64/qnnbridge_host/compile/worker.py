@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.sessions import mark
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import (
@@ -307,6 +308,8 @@ class Worker:
             code: int | None = self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             code = None
+        # The worker could not write it: the application waits for it with its report.
+        mark("end", order.request)
         return WorkerDied(
             f"The process that compiles {self.label} ended unexpectedly.",
             details={
