@@ -45,7 +45,7 @@ ANSWERS_S = 2.0
 LOOK_S = 0.1
 
 TIDY_INTERVAL_S = 15.0
-# Between two rounds of maintenance.
+# Least pause between two rounds of maintenance.
 SHORTEST_PAUSE_S = 0.1
 
 # As hosts call them.
@@ -271,7 +271,7 @@ def _host(broker: Broker) -> dict[str, Any]:
 
 
 def _simulator(broker: Broker) -> bool | None:
-    """The versions that a session has reported."""
+    """Whether a session runs on the simulator; ``None`` before a session has reported it."""
     told = [m.info.placement.simulator for m in broker.sessions.models() if m.info.placement.qnn_nodes]
     return any(told) if told else None
 

@@ -45,7 +45,7 @@ class Queue:
         self.running = 0
         self.waiting: collections.deque[_Waiter] = collections.deque()
         self.last_seen = float("-inf")
-        # Whether calls arrived after `FairShare.close`.
+        # Calls that arrived after `FairShare.close`.
         self.late = 0
         self._peaks = (0, 0)
         self._peak_until = 0.0
@@ -209,7 +209,7 @@ class FairShare:
         return granted
 
     def _look_again(self) -> None:
-        """Whether slots are free while calls wait: these slots are reserved for clients that may not call again."""
+        """Check again later when slots are free but reserved for active clients, which may not call again."""
         if self._looking_again or not any(queue.waiting for queue in self._queues):
             return
         self._looking_again = True

@@ -46,7 +46,7 @@ def parse_options(argv: Sequence[str] | None) -> Options:
         "--idle-exit", type=_seconds, metavar="SECONDS", help="end when unused so long; default never"
     )
     parser.add_argument("--idle-unload", type=_seconds, metavar="SECONDS", default=defaults.idle_unload_s,
-                        help="unload models without a call for so long; 0 never")  # fmt: skip
+                        help="unload models that nobody has called for so long; 0 never")  # fmt: skip
     parser.add_argument("--slots", type=_count, default=defaults.slots, help="calls in the NPU host at a time")
     parser.add_argument("--max-sessions", type=_count, default=limits.sessions, help="of one client")
     parser.add_argument("--max-queued", type=_count, default=limits.queued, help="waiting calls of one client")
