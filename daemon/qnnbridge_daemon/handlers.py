@@ -200,7 +200,11 @@ class BrokerHandlers:
             remote = RemoteSession(self._broker.host, recipe, retry=retry, timeout_s=None)
             remote.open(timeout_s, on_deadline)
             if dynamic:
-                remote.set_ep_dynamic_options(dynamic)
+                try:
+                    remote.set_ep_dynamic_options(dynamic)
+                except BaseException:
+                    remote.close()
+                    raise
             return remote
 
         shareable = may_be_shared(spec) and not dynamic and recipe.seed is None

@@ -17,6 +17,7 @@ import pytest
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge_daemon.options import BrokerSettings
+from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from tests.daemon.brokers import Lab, in_threads, until
 from tests.fakes.hosts import script
 
@@ -207,6 +208,14 @@ def test_a_session_with_dynamic_options_is_nobody_elses(lab: Lab) -> None:
     assert host_sessions(lab) == 2
     for session in (one, two):
         assert session.run(None, {"x": V})[0].tolist() == (V * 2).tolist()
+
+
+def test_a_session_whose_dynamic_options_are_refused_is_not_left_behind(lab: Lab) -> None:
+    host, spec = lab.client(), SessionSpec(None, (ProviderSpec("QNNExecutionProvider"),))
+    header = {"op": "session.create", "spec": spec.to_wire(), "dynamic": {"a": "b"}, "retry": 0}
+    with pytest.raises(errors.Fail):
+        host.call(header, None, (script(on_dynamic=["raise:ort.Fail"]),))
+    assert host_sessions(lab) == 0
 
 
 def test_a_profile_is_one_applications_alone(real: Lab, client: qnnbridge.Host, tmp_path: Path) -> None:
