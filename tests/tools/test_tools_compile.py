@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests import needs
 
-from qnnbridge_tools.compile.progress import ShownStages
+from qnnbridge_tools.compile.report import ShownStages
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator

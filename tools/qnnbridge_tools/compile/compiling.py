@@ -11,7 +11,7 @@ from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import arguments, output
 from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.compile import report
-from qnnbridge_tools.compile.progress import ShownStages, ticking
+from qnnbridge_tools.compile.report import ShownStages, ticking
 
 if TYPE_CHECKING:
     from qnnbridge import Host
