@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent import futures
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -103,13 +104,12 @@ def ticking(stages: ShownStages) -> Iterator[None]:
         while not done.wait(TICK_S):
             stages("compiling", time.monotonic() - begun)
 
-    thread = threading.Thread(target=tick, name="qnnbridge progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+    with futures.ThreadPoolExecutor(1, "qnnbridge progress") as pool:
+        pool.submit(tick)
+        try:
+            yield
+        finally:
+            done.set()
 
 
 def print_result(result: CompileResult) -> None:
