@@ -100,7 +100,13 @@ class ModelService:
                 external=scan.external_files,
             )
         told = described.to_wire()
-        return {name: told[name] for name in ("model", "readable", "inputs", "outputs", "external")}, ()
+        return {
+            "model": told["model"],
+            "readable": told["readable"],
+            "inputs": told["inputs"],
+            "outputs": told["outputs"],
+            "external": told["external"],
+        }, ()
 
     def create(self, request: Request, enter: Enter) -> Answer:
         """Resolve the model, ask the cache, compile if need be, make the session."""
