@@ -90,14 +90,10 @@ class ModelService:
         data = None if path is not None else (bytes(request.buffers[-1]) if request.buffers else b"")
         source = _open(path, data, folder, settings)
         scan = source.scan
-        if scan is None or scan.format != "onnx":
-            described = ModelDescription(source.identity, readable=False)
-        else:
+        described = ModelDescription(source.identity, readable=False)
+        if scan is not None and scan.format == "onnx":
             described = ModelDescription(
-                source.identity,
-                inputs=scan.inputs,
-                outputs=scan.outputs,
-                external=scan.external_files,
+                source.identity, inputs=scan.inputs, outputs=scan.outputs, external=scan.external_files
             )
         told = described.to_wire()
         return {
