@@ -8,12 +8,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from qnnbridge_host.model.collector import ModelScan
-from qnnbridge_host.model.compatibility_check import HostTraits, check_compiled
 from qnnbridge_host.model.context_binary import looks_like_blob
-from qnnbridge_host.model.manifest import FileRecord
 from qnnbridge_host.model.paths import BY_CODE_PAGE, native_path
 from qnnbridge_host.model.refusals import RECOMPILE, RUN_ON_THE_ORIGINAL, Verdict, compiled_refused
 from qnnbridge_host.model.scan import no_model
@@ -21,6 +19,9 @@ from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import CompiledModelRefused, ContextUnusable, OptionError
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
+
+if TYPE_CHECKING:
+    from qnnbridge_host.model.compatibility_check import HostTraits
 
 _log = logging.getLogger("qnnbridge.epcontext")
 
@@ -70,6 +71,9 @@ def before_session(
         if set(names) == {CPU}:
             raise _refused_on_cpu(scan)
         return ()  # the host says whether it has this provider
+    # Loaded for compiled models only: these modules would delay the first session of every other model.
+    from qnnbridge_host.model.compatibility_check import HostTraits
+
     traits = HostTraits.of_hello(host, providers) if isinstance(host, Hello) else host
     if traits.onnxruntime_qnn is None:
         return ()  # the host says why there is no QNN, and what to do
@@ -98,6 +102,9 @@ def _judge(
     folder: str,
     check: str | None,
 ) -> tuple[str, ...]:
+    from qnnbridge_host.model.compatibility_check import check_compiled
+    from qnnbridge_host.model.manifest import FileRecord
+
     known = {os.path.normcase(os.path.normpath(file.path)): file.sha256 for file in source.known}
 
     def hash_of(path: str) -> str:
