@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_protocol.errors import OptionError, PlacementRefused
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import (
-    Dimensions,
     InputFile,
     in_options,
     read_dimensions,

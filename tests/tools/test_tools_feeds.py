@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.numerics.values import full_shape, random_value
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.tensors import Typed
-from qnnbridge_tools.arguments import Dimensions, InputFile, read_dimensions
-from qnnbridge_tools.feeds import Feed, complete, full_shape, load, random_value
+from qnnbridge_tools.arguments import InputFile, read_dimensions
+from qnnbridge_tools.feeds import Feed, complete, load
 
 X = NodeInfo("x", "tensor(float)", (2, 3))
 Y = NodeInfo("y", "tensor(int64)", ("n",))

@@ -18,11 +18,13 @@ pytest.importorskip("onnxruntime")
 import fix_models
 import model_work_models as models
 
+from qnnbridge_host.engine import cpu
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.rewrite import rewrites
+from qnnbridge_host.rewrite.rewrites import operators
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.models.fix import REWRITES, fix_model, rewrites
-from qnnbridge_tools.models.fix.rewrites import operators
-from qnnbridge_tools.models.shared import cpu, graphs
+from qnnbridge_tools.models.fix import REWRITES, fix_model
 
 NAMES = [rewrite.name for rewrite in REWRITES]
 

@@ -17,11 +17,12 @@ pytest.importorskip("onnxruntime")
 
 import model_work_models as models
 
+from qnnbridge_host.engine import cpu
+from qnnbridge_host.graph import graphs, shapes
+from qnnbridge_host.graph.files import Output, inside_folder
+from qnnbridge_host.numerics.comparing import OutputComparison, compare, cosine
 from qnnbridge_protocol.errors import BridgeError, InvalidProtobuf, OptionError
 from qnnbridge_tools.models.quantize.ort_quantizer import Quiet
-from qnnbridge_tools.models.shared import cpu, graphs, shapes
-from qnnbridge_tools.models.shared.comparing import OutputComparison, compare, cosine
-from qnnbridge_tools.models.shared.files import Output, inside_folder
 from qnnbridge_tools.models.shared.progress import ShownProgress
 
 MODELS = Path(__file__).parent.parent / "models"

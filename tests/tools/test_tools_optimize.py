@@ -15,10 +15,10 @@ pytest.importorskip("onnxruntime")
 
 import model_work_models as models
 
+from qnnbridge_host.engine import cpu
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.models.optimization import optimize_model
-from qnnbridge_tools.models.shared import cpu
 
 REAL = ("ch_ppocr_mobile_v2.0_cls_infer", "logreg_iris", "model_v8", "mul_1", "onet", "pnet", "rnet", "sigmoid")
 

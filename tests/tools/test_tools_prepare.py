@@ -23,9 +23,9 @@ pytest.importorskip("onnxruntime_qnn")
 import model_work_models as models
 import verify_models
 
+from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.manifest import read_manifest
 from qnnbridge_protocol.errors import Busy
-from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.models.prepare import PrepareOptions, prepare_model
 from qnnbridge_tools.models.prepare import journal as journals

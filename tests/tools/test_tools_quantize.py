@@ -15,10 +15,10 @@ pytest.importorskip("onnxruntime")
 
 import model_work_models as models
 
+from qnnbridge_host.engine import cpu
 from qnnbridge_protocol.errors import CompiledModelRefused, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.models.quantize import QuantizeResult, quantize_model
-from qnnbridge_tools.models.shared import cpu
 
 
 def command(*arguments: str | Path) -> Any:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from qnnbridge_host.compile.compare import TOLERANCES
+from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import Fail, HostCrashed, OptionError
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.models.shared.sessions import RunAnswer
 from qnnbridge_tools.models.verify import input_sets, traps, trying
 from qnnbridge_tools.models.verify.input_sets import EXTREMES, applied, why_not

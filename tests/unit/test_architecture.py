@@ -45,8 +45,16 @@ PARTS_OF_THE_HOST = {
         "qnnbridge_host.compile.errors",
         "qnnbridge_host.compile.jobs",
         "qnnbridge_host.compile.publish",
+        # Work on the ONNX model itself, which commands do in the application's interpreter.
+        "qnnbridge_host.graph",
+        "qnnbridge_host.numerics",
+        "qnnbridge_host.rewrite",
+        "qnnbridge_host.engine.cpu",
     ),
 }
+
+# What changes models needs the package onnx, and is imported when it is needed.
+NEEDING_ONNX = ("qnnbridge_host.graph", "qnnbridge_host.numerics", "qnnbridge_host.rewrite")
 
 # `model/` and `cache/` of the host run in tools and in tests without ONNX Runtime.
 PURE = ("qnnbridge_host.model", "qnnbridge_host.cache")
@@ -128,6 +136,12 @@ def test_only_the_engine_of_the_host_imports_onnxruntime() -> None:
     of_the_host = {module for module in users if within(module, "qnnbridge_host")}
     assert of_the_host
     assert {module for module in of_the_host if not within(module, "qnnbridge_host.engine")} == set()
+
+
+def test_only_the_rooms_for_onnx_models_import_onnx() -> None:
+    users = {m for m in MODULES if within(m, "qnnbridge_host") and any(within(n, "onnx") for n in imports(m))}
+    assert users
+    assert {module for module in users if not within(module, *NEEDING_ONNX)} == set()
 
 
 def test_model_does_not_know_the_cache() -> None:

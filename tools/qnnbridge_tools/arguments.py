@@ -7,10 +7,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from qnnbridge_host.graph.dimensions import Dimensions, refuse_unknown_names
 from qnnbridge_protocol.errors import OptionError, PlacementRefused
 
 if TYPE_CHECKING:
@@ -25,22 +26,6 @@ class InputFile:
     name: str
     path: Path
     key: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Dimensions:
-    """Sizes of free dimensions (`--dim`), by their name, or by input and axis."""
-
-    by_name: dict[str, int] = dataclasses.field(default_factory=dict)
-    by_axis: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)
-
-    def size_of(self, input_name: str, axis: int, declared: int | str | None) -> int | None:
-        """The size of one dimension; None if nothing says it."""
-        if isinstance(declared, int) and declared >= 0:
-            return declared
-        if (input_name, axis) in self.by_axis:
-            return self.by_axis[input_name, axis]
-        return self.by_name.get(declared) if isinstance(declared, str) else None
 
 
 def read_inputs(texts: Iterable[str]) -> list[InputFile]:
@@ -65,7 +50,7 @@ def read_inputs(texts: Iterable[str]) -> list[InputFile]:
 
 def read_dimensions(texts: Iterable[str]) -> Dimensions:
     """`batch=1` by the dimension's name, or `x:0=1` by input and axis."""
-    dimensions = Dimensions()
+    sizes: dict[str, int] = {}
     for text in texts:
         name, equals, size_text = text.rpartition("=")
         if not equals or not name or not size_text.isdecimal() or not int(size_text):
@@ -73,12 +58,8 @@ def read_dimensions(texts: Iterable[str]) -> Dimensions:
                 f'--dim "{text}" is not of the form NAME=SIZE with a size of at least 1.',
                 fix="Name the free dimension or the input and axis: --dim batch=1 or --dim x:0=1.",
             )
-        size = int(size_text)
-        axis = re.fullmatch(r"(.+):(\d+)", name)
-        if axis:
-            dimensions.by_axis[axis[1], int(axis[2])] = size
-        dimensions.by_name[name] = size
-    return dimensions
+        sizes[name] = int(size_text)
+    return Dimensions.of(sizes)
 
 
 def read_shapes(texts: Iterable[str]) -> dict[str, list[int | None]]:
@@ -209,20 +190,6 @@ def refuse_unknown_of(inputs: Iterable[ModelInput], dimensions: Dimensions) -> N
         if not isinstance(size, int) or size < 0
     }
     refuse_unknown_names(free, dimensions)
-
-
-def refuse_unknown_names(free: Mapping[tuple[str, int], str | None], dimensions: Dimensions) -> None:
-    """`refuse_unknown`, for free dimensions by input and axis, with their names."""
-    # A text like "x:0" is kept by name and by axis: it may also be a name for a dimension.
-    names = {f"{name}:{axis}" for name, axis in free} | {name for name in free.values() if name}
-    there = dict.fromkeys(name or f"{given}:{axis}" for (given, axis), name in free.items())
-    for name in dimensions.by_name:
-        if name not in names:
-            raise OptionError(
-                f'The model has no free dimension "{name}".',
-                cause=f"Its free dimensions: {', '.join(there) or 'none'}.",
-                fix="Name one of these, or an input and its axis: --dim x:0=1." if free else "Leave --dim away.",
-            )
 
 
 def in_options(refused: PlacementRefused) -> None:

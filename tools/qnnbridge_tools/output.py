@@ -15,6 +15,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 COLUMN_GAP = "  "
@@ -188,3 +189,9 @@ def _lost(error: OSError, code: int) -> int:
     if not code and not reader_is_gone(error):  # with another code something was said already
         print(f"Error: {loss_text(error)}.", file=sys.stderr)
     return code or EXIT_LOST
+
+
+def written_pairs(source: Path, files: Sequence[Path]) -> list[tuple[str, str]]:
+    """The model that was given and the files that were written, for a report."""
+    pairs = [("model", str(source)), ("written", str(files[0]))]
+    return pairs + [("", str(path)) for path in files[1:]]

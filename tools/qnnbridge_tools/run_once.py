@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
+from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import NoSuchFile, OptionError, PlacementRefused
 from qnnbridge_protocol.tensors import Sparse, Typed, ml_dtype
 from qnnbridge_tools import arguments, feeds, output, session_report
-from qnnbridge_tools.arguments import Dimensions, InputFile
+from qnnbridge_tools.arguments import InputFile
 
 if TYPE_CHECKING:
     from qnnbridge import Host, HostInfo

@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import NoSuchFile, OptionError, PlacementRefused
 from qnnbridge_tools import arguments
-from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.bench import moments
 from qnnbridge_tools.bench.hosts import Rig, Subject, open_session, specification
 from qnnbridge_tools.bench.measuring import Timing, pinned, race
 
 if TYPE_CHECKING:
     from qnnbridge import Host, HostInfo, HostStats
+    from qnnbridge_host.graph.dimensions import Dimensions
     from qnnbridge_protocol.specs import Placement
-    from qnnbridge_tools.arguments import Dimensions
 
 ASSETS = Path(__file__).with_name("assets")
 KIB, MIB = 1024, 1024 * 1024

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import arguments, output
-from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.compile import report
 from qnnbridge_tools.compile.report import ShownStages, ticking
 

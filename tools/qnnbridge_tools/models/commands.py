@@ -94,8 +94,8 @@ def analyze(
 
 def _show_rewrites(wanted: bool) -> None:
     if wanted:
+        from qnnbridge_host.rewrite.rewrites import REWRITES
         from qnnbridge_tools import output
-        from qnnbridge_tools.models.fix.rewrites import REWRITES
 
         output.print_table(["rewrite", "what it does"], [[one.name, one.summary] for one in REWRITES])
         raise typer.Exit
@@ -125,9 +125,9 @@ def fix(
 ) -> None:
     """Rewrite a model so that QNN takes it: fixed shapes, known traps, operators that QNN lacks."""
     with reporting.work(as_json=as_json):
+        from qnnbridge_host.rewrite.fixer import fix_model
         from qnnbridge_tools import arguments
-        from qnnbridge_tools.models.fix.fixer import fix_model
-        from qnnbridge_tools.models.fix.result import document, print_result
+        from qnnbridge_tools.models.fix.report import document, print_result
 
         result = fix_model(
             model,

@@ -23,15 +23,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from qnnbridge_host.engine import cpu
+from qnnbridge_host.graph import files, graphs, shapes
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.files import Output, inside_folder, total_size
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.scan import scan_model
+from qnnbridge_host.numerics.comparing import ModelCheck, Reference, check_lines, evidence, tolerance_of
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 from qnnbridge_tools import output
-from qnnbridge_tools.arguments import Dimensions
-from qnnbridge_tools.models.shared import cpu, files, graphs, shapes
-from qnnbridge_tools.models.shared.comparing import ModelCheck, Reference, check_lines, evidence, tolerance_of
-from qnnbridge_tools.models.shared.files import Output, inside_folder, total_size
 
 LEVELS: Final = ("basic", "extended", "layout", "all")
 DEFAULT_LEVEL: Final = "basic"
@@ -330,7 +331,7 @@ def print_result(result: OptimizeResult) -> None:
     if not result.passed_through:
         output.print_table(["operator", "before", "after"], _op_rows(result))
         print()
-    pairs = files.written_pairs(result.source, result.files)
+    pairs = output.written_pairs(result.source, result.files)
     pairs.append(("size", f"{result.bytes_before:,} -> {result.bytes_after:,} bytes"))
     if not result.passed_through:
         pairs += [("level", result.level), ("time", output.seconds(result.seconds))]

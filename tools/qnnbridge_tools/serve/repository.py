@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import BridgeError, Closed, PlacementRefused
 from qnnbridge_tools import arguments
-from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.serve.errors import CODE_HEADER, RETRY_AFTER_S, Refused, in_words
 from qnnbridge_tools.serve.infer import ServedModel
 from qnnbridge_tools.serve.options import ModelFile

@@ -8,9 +8,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qnnbridge_host.graph import files, graphs
+from qnnbridge_host.graph import shapes as model_shapes
+from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_label, chip_of, chip_of_this_computer
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, ProviderUnavailable
-from qnnbridge_tools.arguments import Dimensions, read_chip
+from qnnbridge_tools.arguments import read_chip
 from qnnbridge_tools.models.analyze import tables
 from qnnbridge_tools.models.analyze.ask_qnn import ask
 from qnnbridge_tools.models.analyze.graph_view import GraphView
@@ -26,8 +29,6 @@ from qnnbridge_tools.models.analyze.result import (
     QnnAnswer,
     costs_of,
 )
-from qnnbridge_tools.models.shared import files, graphs
-from qnnbridge_tools.models.shared import shapes as model_shapes
 
 _NAMED = 3
 # Kinds of objections for which the parts are counted again; each takes a walk over the graph.

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.graph.files import link_files
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_tools.models.analyze.graph_view import GraphView
 from qnnbridge_tools.models.analyze.predict import parts_of
 from qnnbridge_tools.models.analyze.result import GraphPlacement, NodeVerdict, QnnAnswer
-from qnnbridge_tools.models.shared.files import link_files
 from qnnbridge_tools.models.shared.sessions import QNN, SessionSettings, opened
 
 _TRACE_FILE = "qnn_op_trace.json"

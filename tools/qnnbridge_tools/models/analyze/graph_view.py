@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from qnnbridge_host.graph import graphs
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
-from qnnbridge_tools.models.shared import graphs
 
 # Constants up to here are read, since they may be axes, sizes or limits.
 _SMALL_BYTES = 1 << 12

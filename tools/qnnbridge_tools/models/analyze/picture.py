@@ -11,11 +11,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.graph.files import write_whole
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output
 from qnnbridge_tools.models.analyze.graph_view import GraphTensor
 from qnnbridge_tools.models.analyze.result import Analysis, shares_of
-from qnnbridge_tools.models.shared.files import write_whole
 
 WORDS = {
     "qnn": "on the NPU",

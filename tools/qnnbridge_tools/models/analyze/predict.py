@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.rewrite.folding import fold
 from qnnbridge_tools.models.analyze import quantized, rules
 from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphView, view_of
 from qnnbridge_tools.models.analyze.result import ON_QNN, NodePlace, NodeVerdict
 from qnnbridge_tools.models.analyze.rules import RULES, RuleContext
-from qnnbridge_tools.models.fix.editor import Editor
-from qnnbridge_tools.models.fix.folding import fold
-from qnnbridge_tools.models.shared import graphs
 
 _NEVER_COMPUTED = frozenset(
     {

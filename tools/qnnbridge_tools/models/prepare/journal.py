@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.cache.locks import try_hold
+from qnnbridge_host.graph.files import inside_folder, write_whole
 from qnnbridge_host.model.manifest import FileRecord
 from qnnbridge_protocol.errors import Busy, OptionError
 from qnnbridge_tools import output
-from qnnbridge_tools.models.shared.files import inside_folder, write_whole
 
 JOURNAL_NAME = ".qnnbridge-prepare.json"
 LOCK_NAME = ".qnnbridge-prepare.lock"

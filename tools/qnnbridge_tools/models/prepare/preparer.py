@@ -9,22 +9,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_host.graph import files
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import is_symbol
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_of_this_computer
 from qnnbridge_host.model.source import ModelSource
+from qnnbridge_host.rewrite.rewrites import chosen
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, OptionError, ProviderUnavailable
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_tools.arguments import Dimensions, read_chip
-from qnnbridge_tools.models.fix.rewrites import chosen
+from qnnbridge_tools.arguments import read_chip
 from qnnbridge_tools.models.prepare import journal as journals
 from qnnbridge_tools.models.prepare import report
 from qnnbridge_tools.models.prepare import steps as works
 from qnnbridge_tools.models.prepare.journal import PrepareJournal, key_of
 from qnnbridge_tools.models.prepare.result import HOST_CHIP, PreparedFolder, PrepareOptions, StepResult, chip_label
 from qnnbridge_tools.models.prepare.steps import StepWork, hashes_of
-from qnnbridge_tools.models.shared import files
 from qnnbridge_tools.models.shared.sessions import one_line
-from qnnbridge_tools.models.shared.shapes import is_symbol
 from qnnbridge_tools.models.verify import input_sets
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from qnnbridge_host.graph.files import write_whole
 from qnnbridge_tools import output
 from qnnbridge_tools.models.prepare.journal import PrepareJournal
 from qnnbridge_tools.models.prepare.result import HOST_CHIP, PreparedFolder, StepResult, chip_label, product_of
-from qnnbridge_tools.models.shared.files import write_whole
 
 _SHOWN_CHANGES = 4
 _SHOWN_ROWS = 6

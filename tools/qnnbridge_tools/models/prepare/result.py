@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.chips import chip_of
-from qnnbridge_tools.arguments import Dimensions
 
 StepState = Literal["done", "kept", "failed", "skipped"]
 

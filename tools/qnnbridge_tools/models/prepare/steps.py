@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qnnbridge_tools.models.fix import result as fix_result
-from qnnbridge_tools.models.fix.fixer import fix_model
+from qnnbridge_host.rewrite.fixer import fix_model
+from qnnbridge_tools.models.fix import report as fix_report
 from qnnbridge_tools.models.prepare.result import HOST_CHIP, PrepareOptions
 from qnnbridge_tools.models.quantize import result as quantize_result
 from qnnbridge_tools.models.quantize.quantizer import quantize_model
@@ -59,7 +59,7 @@ def fix(
             seed=options.seed,
             overwrite=True,
         )
-        return list(result.files), fix_result.document(result)
+        return list(result.files), fix_report.document(result)
 
     went_in = {
         "model": fingerprint,

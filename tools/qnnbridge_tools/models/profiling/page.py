@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from qnnbridge_host.graph.files import write_whole
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output, session_report
 from qnnbridge_tools.models.profiling import report
 from qnnbridge_tools.models.profiling.result import ProfileResult
-from qnnbridge_tools.models.shared.files import write_whole
 
 WIDTH: Final = 960
 LABEL_WIDTH: Final = 340

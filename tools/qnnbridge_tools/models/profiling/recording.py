@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.paths import native_path
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools import arguments, feeds
-from qnnbridge_tools.arguments import Dimensions, InputFile
+from qnnbridge_tools.arguments import InputFile
 from qnnbridge_tools.models.profiling import files, ort_json, qnn_csv
 from qnnbridge_tools.models.shared.progress import OnProgress
 from qnnbridge_tools.run_once import started_host

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_protocol.errors import BridgeError, ModelError
 from qnnbridge_tools.models.quantize.settings import QuantizeSettings
-from qnnbridge_tools.models.shared import graphs
 from qnnbridge_tools.models.shared.progress import OnProgress
-from qnnbridge_tools.models.shared.sampling import Feeds
 
 CALIBRATING = "calibrating"
 _HISTOGRAM_METHODS = ("entropy", "percentile")

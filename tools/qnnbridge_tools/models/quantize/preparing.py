@@ -16,11 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.engine import cpu
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.numerics.comparing import OutputComparison, compare, difference_text
+from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_protocol.errors import ModelError, OrtError
 from qnnbridge_tools.models.quantize.ort_quantizer import Quiet
-from qnnbridge_tools.models.shared import cpu, graphs
-from qnnbridge_tools.models.shared.comparing import OutputComparison, compare, difference_text
-from qnnbridge_tools.models.shared.sampling import Feeds
 
 FLOAT, FLOAT16 = 1, 10
 # Of Cast, EyeLike, RandomNormal and others: an element type as a number.

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_host.numerics.comparing import OutputComparison, compare
+from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_protocol.errors import BridgeError, PlacementRefused
 from qnnbridge_protocol.specs import Placement
-from qnnbridge_tools.models.shared.comparing import OutputComparison, compare
-from qnnbridge_tools.models.shared.sampling import Feeds
 
 if TYPE_CHECKING:
     from qnnbridge import Host

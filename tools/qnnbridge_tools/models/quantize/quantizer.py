@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.engine import cpu
+from qnnbridge_host.graph import files, graphs, shapes
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.numerics.comparing import compare
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
-from qnnbridge_tools.arguments import Dimensions
 from qnnbridge_tools.models.quantize import ort_quantizer
 from qnnbridge_tools.models.quantize import settings as settings_module
 from qnnbridge_tools.models.quantize.preparing import prepare
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck, QnnHostOptions, check_on_qnn
 from qnnbridge_tools.models.quantize.result import QuantizeResult
 from qnnbridge_tools.models.quantize.samples import SampleSets, gather, shapes_in
-from qnnbridge_tools.models.shared import cpu, files, graphs, progress, shapes
-from qnnbridge_tools.models.shared.comparing import compare
+from qnnbridge_tools.models.shared import progress
 from qnnbridge_tools.models.shared.progress import OnProgress
 
 _QUANTIZED_OPS = ("ConvInteger", "MatMulInteger", "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized")

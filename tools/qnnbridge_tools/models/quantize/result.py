@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.numerics.comparing import OutputComparison
 from qnnbridge_tools import output, session_report
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck
 from qnnbridge_tools.models.quantize.settings import QuantizeSettings
-from qnnbridge_tools.models.shared.comparing import OutputComparison
-from qnnbridge_tools.models.shared.files import written_pairs
+from qnnbridge_tools.output import written_pairs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qnnbridge_host.graph import shapes
+from qnnbridge_host.numerics.sampling import Feeds, random_samples
 from qnnbridge_protocol import elements
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import feeds as readers
 from qnnbridge_tools.arguments import InputFile
-from qnnbridge_tools.models.shared import shapes
-from qnnbridge_tools.models.shared.sampling import Feeds, random_samples
 
 SUFFIXES = (".npz", ".npy")
 MAX_NAMES_SHOWN = 8

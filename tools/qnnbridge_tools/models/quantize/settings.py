@@ -11,11 +11,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.numerics.comparing import OutputComparison
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck
 from qnnbridge_tools.models.quantize.samples import SampleSets
-from qnnbridge_tools.models.shared import graphs
-from qnnbridge_tools.models.shared.comparing import OutputComparison
 
 ACTIVATION_TYPES: Final = ("uint8", "uint16", "int8", "int16")
 WEIGHT_TYPES: Final = ("uint8", "int8", "int4", "int16")

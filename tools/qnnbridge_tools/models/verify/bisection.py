@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.files import link_files
+from qnnbridge_host.numerics.comparing import OutputComparison
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.models.shared import graphs
-from qnnbridge_tools.models.shared.comparing import OutputComparison
-from qnnbridge_tools.models.shared.files import link_files
 from qnnbridge_tools.models.shared.sessions import CPU, QNN, SessionSettings, one_line, opened
 from qnnbridge_tools.models.verify import traps
 from qnnbridge_tools.models.verify.result import Divergence, NodeAlone, TrapFound

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import feeds
-from qnnbridge_tools.arguments import Dimensions, InputFile, refuse_unknown_of
+from qnnbridge_tools.arguments import InputFile, refuse_unknown_of
 
 Array = npt.NDArray[Any]
 # Every seventh value is NaN or infinite: data with some holes in it.

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from qnnbridge_host.numerics.comparing import OutputComparison
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools import output, session_report
-from qnnbridge_tools.models.shared.comparing import OutputComparison
 
 InputKind = Literal["given", "made up", "extreme"]
 InputStatus = Literal["agrees", "differs", "failed", "unchecked", "refused", "skipped"]

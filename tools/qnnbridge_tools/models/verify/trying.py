@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qnnbridge_host.compile import compare as made_up
+from qnnbridge_host.numerics.comparing import OutputComparison, compare
+from qnnbridge_host.numerics.sampling import NotMade, make_samples
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_tools.models.shared.comparing import OutputComparison, compare
-from qnnbridge_tools.models.shared.sampling import NotMade, make_samples
 from qnnbridge_tools.models.shared.sessions import ProviderSession, RunAnswer, one_line
 from qnnbridge_tools.models.verify import input_sets, traps
 from qnnbridge_tools.models.verify.input_sets import GivenInputs

@@ -10,17 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_host.engine.cpu import require_models_extra
+from qnnbridge_host.graph import files, graphs, shapes
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import as_dimensions
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.refusals import refuse_scanned
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import Placement
-from qnnbridge_tools.arguments import Dimensions
-from qnnbridge_tools.models.shared import files, graphs, progress, shapes
-from qnnbridge_tools.models.shared.cpu import require_models_extra
+from qnnbridge_tools.models.shared import progress
 from qnnbridge_tools.models.shared.progress import OnProgress
 from qnnbridge_tools.models.shared.sessions import CPU, NO_FINDING, QNN, SessionSettings, opened
-from qnnbridge_tools.models.shared.shapes import as_dimensions
 from qnnbridge_tools.models.verify import input_sets, traps, trying
 from qnnbridge_tools.models.verify.bisection import BisectionResult, Cutter, DivergenceNotFound, DivergenceSearch
 from qnnbridge_tools.models.verify.input_sets import FixedSizes

@@ -9,15 +9,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.engine import cpu
+from qnnbridge_host.graph import files, graphs
+from qnnbridge_host.graph import shapes as model_shapes
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, tolerance_of
+from qnnbridge_host.rewrite.result import FixResult, RewriteStep
+from qnnbridge_host.rewrite.rewrites import FIXED_SHAPES, Rewrite, chosen
+from qnnbridge_host.rewrite.rewrites.constants import fix_inputs, fix_values
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
-from qnnbridge_tools.arguments import Dimensions
-from qnnbridge_tools.models.fix.editor import Editor
-from qnnbridge_tools.models.fix.result import FixResult, RewriteStep
-from qnnbridge_tools.models.fix.rewrites import FIXED_SHAPES, Rewrite, chosen
-from qnnbridge_tools.models.fix.rewrites.constants import fix_inputs, fix_values
-from qnnbridge_tools.models.shared import cpu, files, graphs
-from qnnbridge_tools.models.shared import shapes as model_shapes
-from qnnbridge_tools.models.shared.comparing import ModelCheck, Reference, evidence, tolerance_of
 
 COMMAND = "qnnbridge fix"
 

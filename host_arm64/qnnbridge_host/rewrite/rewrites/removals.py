@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge_tools.models.fix import folding
-from qnnbridge_tools.models.fix.editor import Editor
-from qnnbridge_tools.models.shared import graphs
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.rewrite import folding
 
 
 def inline_known_branches(editor: Editor) -> list[str]:

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qnnbridge_host.engine import cpu
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.numerics.sampling import Feeds, NotMade, Samples, make_samples
+from qnnbridge_host.numerics.values import DeclaredInput
 from qnnbridge_protocol.errors import OrtError
-from qnnbridge_tools.feeds import DeclaredInput
-from qnnbridge_tools.models.shared import cpu, graphs
-from qnnbridge_tools.models.shared.sampling import Feeds, NotMade, Samples, make_samples
 
 # 8- and 16-bit integers are mostly quantised values: they may be rounded the other way.
 SMALL_STEPS = 1.0

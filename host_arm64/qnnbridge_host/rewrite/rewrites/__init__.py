@@ -11,9 +11,9 @@ import difflib
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.rewrite.rewrites import constants, operators, rank, removals
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools.models.fix.editor import Editor
-from qnnbridge_tools.models.fix.rewrites import constants, operators, rank, removals
 
 FIXED_SHAPES: Final = "fixed-shapes"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge_tools.models.fix.editor import FLOATS, INTEGERS, Editor
-from qnnbridge_tools.models.shared import graphs
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.editor import FLOATS, INTEGERS, Editor
 
 
 def square_by_mul(editor: Editor) -> list[str]:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge_tools.models.fix.editor import Editor
-from qnnbridge_tools.models.shared import graphs
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.editor import Editor
 
 ELEMENTWISE = frozenset(
     {

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from qnnbridge_host.engine import cpu
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.editor import Array, Editor
 from qnnbridge_protocol.errors import OrtError
-from qnnbridge_tools.models.fix.editor import Array, Editor
-from qnnbridge_tools.models.shared import cpu, graphs
 
 # Elements.
 INPUT_LIMIT = 1 << 16

@@ -12,16 +12,16 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import TracebackType
 from typing import Any
 
+from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.refusals import refuse_scanned
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, OrtError
-from qnnbridge_tools.models.shared.cpu import require_models_extra
 
 DATA_SUFFIX = ".data"
 # protobuf refuses messages of 2 GiB; a little is left for names and shapes.
@@ -248,12 +248,6 @@ def write_whole(path: Path, text: str) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def written_pairs(source: Path, files: Sequence[Path]) -> list[tuple[str, str]]:
-    """The model that was given and the files that were written, for a report."""
-    pairs = [("model", str(source)), ("written", str(files[0]))]
-    return pairs + [("", str(path)) for path in files[1:]]
 
 
 def _same(a: Path, b: Path) -> bool:

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from qnnbridge_host.graph.dimensions import Dimensions, refuse_unknown_names
+from qnnbridge_host.graph.graphs import subgraphs
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_tools.arguments import Dimensions, read_dimensions, refuse_unknown_names
-from qnnbridge_tools.models.shared.graphs import subgraphs
 
 _ELEMENTS = frozenset(element.value for element in ElementType)
 
@@ -42,7 +42,10 @@ def as_dimensions(sizes: Mapping[str, int] | Dimensions | None) -> Dimensions:
     """`{"batch": 1, "x:2": 48}` as what `--dim batch=1 --dim x:2=48` gives."""
     if isinstance(sizes, Dimensions):
         return sizes
-    return read_dimensions(f"{name}={size}" for name, size in (sizes or {}).items())
+    for name, size in (sizes or {}).items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise OptionError(f"{size!r} is no size for {name!r}.", fix="Give whole numbers from 1 on.")
+    return Dimensions.of(sizes or {})
 
 
 def real_inputs(graph: Any) -> list[Any]:

@@ -1,68 +1,21 @@
-"""The result of `fix_model`: as data, as text for a person, and as JSON."""
+"""The report of `qnnbridge fix`: as text for a person, and as JSON."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.numerics.comparing import check_lines
+from qnnbridge_host.rewrite.result import FixResult, RewriteStep
 from qnnbridge_tools import output
-from qnnbridge_tools.models.shared.comparing import ModelCheck, check_lines
-from qnnbridge_tools.models.shared.files import written_pairs
 
 _SHOWN_CHANGES = 6
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RewriteStep:
-    """One rewrite that found something.
-
-    Args:
-        changes: in words.
-        check: against the original, None with --no-check.
-        kept: False if the model did not compute the same afterwards, so that the rewrite was taken back; `reason`
-            says why.
-    """
-
-    rewrite: str
-    changes: tuple[str, ...]
-    check: ModelCheck | None = None
-    kept: bool = True
-    reason: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class FixResult:
-    """The result of `fix_model`.
-
-    Nodes are counted by operator.
-
-    Args:
-        files: the files that were written, the model first.
-        shapes: of the inputs as they are now.
-    """
-
-    source: Path
-    target: Path
-    files: tuple[Path, ...]
-    shapes: Mapping[str, tuple[int | str | None, ...] | None]
-    steps: tuple[RewriteStep, ...]
-    nodes_before: Mapping[str, int]
-    nodes_after: Mapping[str, int]
-    warnings: tuple[str, ...] = ()
-    seconds: float = 0.0
-
-    @property
-    def kept(self) -> tuple[RewriteStep, ...]:
-        return tuple(step for step in self.steps if step.kept)
 
 
 def print_result(result: FixResult) -> None:
     for step in result.steps:
         output.print_pairs(step.rewrite if step.kept else f"{step.rewrite} (taken back)", _step_pairs(step))
         print()
-    pairs = written_pairs(result.source, result.files)
+    pairs = output.written_pairs(result.source, result.files)
     pairs += [("input", f"{name} {output.shape_text(shape)}") for name, shape in result.shapes.items()]
     before, after = sum(result.nodes_before.values()), sum(result.nodes_after.values())
     pairs += [("nodes", f"{before} -> {after}"), ("time", output.seconds(result.seconds))]

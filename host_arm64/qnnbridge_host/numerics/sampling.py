@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.numerics.values import DeclaredInput, full_shape, random_value
 from qnnbridge_protocol import elements
 from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
-from qnnbridge_tools.arguments import Dimensions
-from qnnbridge_tools.feeds import DeclaredInput, full_shape, random_value
 
 # For free dimensions behind the first. The first is the batch, of 1 unless no other dimension is free.
 TRIED_SIZES = (64, 1, 16, 224, 128, 2, 32, 48, 640)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from qnnbridge_host.graph import graphs, shapes
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.rewrite import folding
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools.arguments import Dimensions
-from qnnbridge_tools.models.fix import folding
-from qnnbridge_tools.models.fix.editor import Editor
-from qnnbridge_tools.models.shared import graphs, shapes
 
 
 def fix_inputs(editor: Editor, sizes: Dimensions) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qnnbridge_tools.models.shared import graphs
+from qnnbridge_host.graph import graphs
 
 Array = npt.NDArray[Any]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from qnnbridge_host.graph.files import TOO_LARGE_FOR_ONE_MESSAGE, inside_folder
 from qnnbridge_protocol.errors import InvalidProtobuf
-from qnnbridge_tools.models.shared.files import TOO_LARGE_FOR_ONE_MESSAGE, inside_folder
 
 # TensorProto.DataLocation.
 _EXTERNAL = 1
