@@ -445,10 +445,13 @@ def _open(
         ModelChanged: it is not the one with the fingerprint.
         OrtError: it cannot be read.
     """
-    from qnnbridge_host.cache.memo import memo_of
     from qnnbridge_host.model.source import ModelSource, open_again
 
-    memo = memo_of(settings)
+    memo = None
+    if settings is not None and settings.in_use:
+        from qnnbridge_host.cache.memo import memo_of
+
+        memo = memo_of(settings)
     given: str | bytes = path if path is not None else data or b""
     if fingerprint is not None:
         return open_again(given, folder, memo, fingerprint, files)

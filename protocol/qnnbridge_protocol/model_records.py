@@ -50,6 +50,10 @@ class CacheSettings(Record):
         self.check(folder=str, wanted=(bool, type(None)), enabled=bool, max_bytes=int, min_model_bytes=int)
         object.__setattr__(self, "problems", tuple(str(problem) for problem in self.problems))
 
+    @property
+    def in_use(self) -> bool:
+        return self.enabled and self.wanted is not False
+
 
 @record(frozen=True, repr=False, eq=False)
 class CacheStatus(Record):

@@ -113,5 +113,4 @@ class HashMemo:
 
 def memo_of(settings: CacheSettings | None) -> HashMemo | None:
     """The memo for a session with these settings; ``None`` if the cache is switched off."""
-    use = settings is not None and settings.enabled and settings.wanted is not False
-    return HashMemo(Path(settings.folder)) if settings is not None and use else None
+    return HashMemo(Path(settings.folder)) if settings is not None and settings.in_use else None

@@ -1,17 +1,16 @@
 """Checks before native code reads a model: a compiled one is complete, safe and can run here.
 
-For a model that is not compiled it costs nothing: the model was scanned when it was opened. Any thread.
+For a model that is not compiled it costs nothing: the model was scanned when it was opened. What only a compiled one needs is
+imported late, since these imports would delay the first session of every other model. Any thread.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge_host.model.collector import ModelScan
-from qnnbridge_host.model.context_binary import looks_like_blob
 from qnnbridge_host.model.paths import BY_CODE_PAGE, native_path
 from qnnbridge_host.model.refusals import RECOMPILE, RUN_ON_THE_ORIGINAL, Verdict, compiled_refused
 from qnnbridge_host.model.scan import no_model
@@ -22,8 +21,6 @@ from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.model.compatibility_check import HostTraits
-
-_log = logging.getLogger("qnnbridge.epcontext")
 
 CONTEXT_ENABLE: Final = "ep.context_enable"
 CONTEXT_PATH: Final = "ep.context_file_path"
@@ -71,7 +68,6 @@ def before_session(
         if set(names) == {CPU}:
             raise _refused_on_cpu(scan)
         return ()  # the host says whether it has this provider
-    # Loaded for compiled models only: these modules would delay the first session of every other model.
     from qnnbridge_host.model.compatibility_check import HostTraits
 
     traits = HostTraits.of_hello(host, providers) if isinstance(host, Hello) else host
@@ -122,8 +118,10 @@ def _judge(
 
 
 def _outcome(verdict: Verdict, scan: ModelScan, check: str | None) -> tuple[str, ...]:
+    import logging
+
     for note in verdict.notes:
-        _log.debug("%s: %s", scan.label, note)
+        logging.getLogger("qnnbridge.epcontext").debug("%s: %s", scan.label, note)
     if verdict.can_run:
         why = f" {verdict.cause}" if verdict.cause else ""
         return (f"{scan.label}: {verdict.message}.{why}",) if verdict.level == RECOMPILE else ()
@@ -153,6 +151,8 @@ def _refuse_blob(source: ModelSource) -> None:
     """The wrong one of a compiled model's two files; what else is no model, the host explains."""
     if source.path is None:
         return
+    from qnnbridge_host.model.context_binary import looks_like_blob
+
     try:
         with open(source.path, "rb") as file:
             head, size = file.read(_HEAD_BYTES), os.fstat(file.fileno()).st_size

@@ -9,10 +9,10 @@ folder's short name replaces it. Any thread.
 
 from __future__ import annotations
 
+import ntpath
 import os
 import re
 import sys
-from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final
 
 _DEVICES: Final = re.compile(
@@ -28,10 +28,10 @@ def path_problem(path: str) -> str | None:
         return "it has a NUL character in it"
     if path.startswith(("\\\\", "//")):
         return "it is a network or device path"
-    windows = PureWindowsPath(path)
-    if PurePosixPath(path).is_absolute() or windows.is_absolute() or windows.root:
+    drive, rest = ntpath.splitdrive(path)
+    if rest.startswith(("\\", "/")):
         return "it is an absolute path"
-    if windows.drive or ":" in path:
+    if drive or ":" in path:
         return "it names a drive, or has a colon in it"
     parts = re.split(r"[/\\]", path)
     if ".." in parts:
@@ -65,7 +65,7 @@ else:
 BY_CODE_PAGE = os.name == "nt"
 
 
-def native_path(path: str | Path) -> str:
+def native_path(path: str | os.PathLike[str]) -> str:
     """The short name of an existing folder. Raises `OSError` if it has none."""
     text = os.fspath(path)
     if not BY_CODE_PAGE or text.isascii():

@@ -15,7 +15,6 @@ import os
 from typing import BinaryIO, Final
 
 from qnnbridge_host.model.collector import ModelScan, collect
-from qnnbridge_host.model.context_binary import is_text, looks_like_blob
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_protocol.errors import InvalidProtobuf, NoSuchFile
 
@@ -69,6 +68,8 @@ def _scan(file: BinaryIO, size: int, path: str | None, count_nodes: bool) -> Mod
 
 def no_model(head: bytes, size: int, path: str | None) -> InvalidProtobuf:
     """The error for a file that is no ONNX model, with the likely format. head: its first bytes."""
+    from qnnbridge_host.model.context_binary import is_text, looks_like_blob
+
     name = f"The file {path}" if path else "What was given as a model"
     words: tuple[str, str, str]
     evidence: list[str] = []
