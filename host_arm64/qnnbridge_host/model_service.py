@@ -96,13 +96,7 @@ class ModelService:
                 source.identity, inputs=scan.inputs, outputs=scan.outputs, external=scan.external_files
             )
         told = described.to_wire()
-        return {
-            "model": told["model"],
-            "readable": told["readable"],
-            "inputs": told["inputs"],
-            "outputs": told["outputs"],
-            "external": told["external"],
-        }, ()
+        return {name: told[name] for name in ("model", "readable", "inputs", "outputs", "external")}, ()
 
     def create(self, request: Request, enter: Enter) -> Answer:
         """Resolve the model, ask the cache, compile if need be, make the session."""

@@ -1,7 +1,7 @@
 """Checks before native code reads a model: a compiled one is complete, safe and can run here.
 
-For a model that is not compiled it costs nothing: the model was scanned when it was opened. What only a compiled one needs is
-imported late, since these imports would delay the first session of every other model. Any thread.
+For a model that is not compiled it costs nothing: the model was scanned when it was opened. Modules that only a
+compiled one needs are imported late: they would delay the first session of every other model. Any thread.
 """
 
 from __future__ import annotations
