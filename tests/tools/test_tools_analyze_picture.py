@@ -36,6 +36,15 @@ def cut_in_two() -> Any:
     )
 
 
+def chain(count: int, problem: int = -1) -> Any:
+    ops = ["Hardmax" if number == problem else "Relu" for number in range(count)]
+    names = ["x", *(f"t{number}" for number in range(count - 1)), "y"]
+    nodes = [
+        models.helper.make_node(op, [names[k]], [names[k + 1]], name=f"/blocks.{k}/act") for k, op in enumerate(ops)
+    ]
+    return models.model(nodes, [models.value("x", [1, 8])], [models.value("y", [1, 8])])
+
+
 def many(count: int) -> Any:
     node = models.helper.make_node
     ops = np.random.default_rng(3).integers(0, 3, count)
@@ -62,7 +71,7 @@ def place_of(page: browser.Page, index: int) -> tuple[float, float]:
     """Where a node is on the screen."""
     x, y = page.value(
         f"(() => {{ const n = nodes[{index}], b = graph.getBoundingClientRect(); "
-        "return [b.x + (n.x - left) * scale, b.y + (n.y + H / 2 - top_) * scale]; })()"
+        "return [b.x + (n.x - left) * scale, b.y + (n.y - top_) * scale]; })()"
     )
     return x, y
 
@@ -94,7 +103,7 @@ def test_the_graph_is_coloured_by_place_and_a_click_tells_the_reason(tmp_path: P
         colours = {}
         for index in (1, 3):
             x, y = place_of(page, index)
-            colours[index] = colour_at(page, x - page.value("scale") * 60, y)
+            colours[index] = colour_at(page, x - page.value("scale") * 46, y)
         assert colours[1] == [0x2A, 0x7D, 0xE1]
         assert colours[3] == [0xE8, 0x83, 0x2A]
         page.click(*place_of(page, 3))
@@ -110,12 +119,13 @@ def test_the_graph_is_coloured_by_place_and_a_click_tells_the_reason(tmp_path: P
 def test_parts_are_islands_of_their_own(tmp_path: Path) -> None:
     with browser.page(drawn(cut_in_two(), tmp_path)) as page:
         (x1, y1), (x2, y2), (x3, y3), (x4, y4) = (place_of(page, index) for index in (1, 2, 3, 4))
-        island = colour_at(page, x1 - page.value("scale") * (75 + 5), y1)
-        ground = colour_at(page, x3 - page.value("scale") * (75 + 5), y3)
+        beside = [page.value("scale") * (page.value(f"nodes[{index}].width") / 2 + 5) for index in (1, 3)]
+        island = colour_at(page, x1 - beside[0], y1)
+        ground = colour_at(page, x3 - beside[1], y3)
         assert island == [0xCF, 0xE3, 0xFB]
         assert ground == [255, 255, 255]
-        assert colour_at(page, (x1 + x2) / 2 + 8, (y1 + y2) / 2) == island
-        assert colour_at(page, (x3 + x4) / 2 + 8, (y3 + y4) / 2 - 1) != island
+        assert colour_at(page, (x1 + x2) / 2 + 12, (y1 + y2) / 2) == island
+        assert colour_at(page, (x3 + x4) / 2 + 12, (y3 + y4) / 2 - 1) != island
 
 
 @needs_a_browser
@@ -165,9 +175,57 @@ def test_five_thousand_nodes_stay_usable(tmp_path: Path) -> None:
         # What is drawn for one frame is what one sees, however many nodes there are.
         page.value('document.getElementById("next").click()')
         assert "Hardmax" in panel(page)
-        assert page.value("visible().flat().length") < 200
-        page.click(*place_of(page, 251))
-        assert "node251" in panel(page)
+        assert page.value("visible().nodes.length") < 200
+        following = page.value("nodes[selected].to[0]")
+        page.click(*place_of(page, following))
+        assert f"node{following}" in panel(page)
+        page.value('document.getElementById("all").click()')
+        assert page.value("visible().nodes.length") == 5000
+
+
+@needs_a_browser
+def test_a_long_chain_begins_at_its_first_problem_at_a_size_that_can_be_read(tmp_path: Path) -> None:
+    with browser.page(drawn(chain(178, problem=120), tmp_path)) as page:
+        assert page.errors == []
+        assert page.value("scale") == 1
+        assert page.value("nodes[selected].n") == "/blocks.120/act"
+        x, y = place_of(page, 120)
+        assert abs(x - page.value("width") / 2) < 2
+        assert 0 < y < browser.HEIGHT
+        assert "Hardmax" in panel(page)
+        # Its neighbours are there, one below the other, each wide enough for its name.
+        near = page.value("visible().nodes.map((n) => [nodes[n].n, nodes[n].y, nodes[n].width])")
+        assert 8 <= len(near) <= 30
+        assert {"/blocks.119/act", "/blocks.121/act"} <= {name for name, _, _ in near}
+        assert all(
+            width >= page.value(f"pen.font = NAME_FONT, pen.measureText({name!r}).width") for name, _, width in near
+        )
+
+
+@needs_a_browser
+def test_a_graph_without_a_problem_begins_at_its_beginning(tmp_path: Path) -> None:
+    with browser.page(drawn(chain(178), tmp_path)) as page:
+        assert page.errors == []
+        assert page.value("scale") == 1
+        assert page.value("selected") == -1
+        assert 0 in page.value("visible().nodes")
+        _, y = place_of(page, 0)
+        assert 0 < y < 300
+
+
+@needs_a_browser
+def test_branches_lie_beside_each_other_and_no_node_on_another(tmp_path: Path) -> None:
+    node = models.helper.make_node
+    nodes = [node("Relu", ["x"], ["r"], name="stem")]
+    nodes += [node("Sigmoid", ["r"], [f"s{k}"], name=f"branch {k}") for k in range(6)]
+    nodes += [node("Concat", [f"s{k}" for k in range(6)] + ["x"], ["y"], name="join", axis=1)]
+    made = models.model(nodes, [models.value("x", [1, 4])], [models.value("y", [1, 28])])
+    with browser.page(drawn(made, tmp_path)) as page:
+        boxes = page.value("shown.map((n) => [nodes[n].x, nodes[n].y, nodes[n].width])")
+        assert len({y for _, y, _ in boxes[1:7]}) == 1
+        for k, (x, y, width) in enumerate(boxes):
+            for other_x, other_y, other_width in boxes[:k]:
+                assert abs(x - other_x) >= (width + other_width) / 2 or abs(y - other_y) >= page.value("H")
 
 
 def test_the_page_is_one_file_that_names_no_other(tmp_path: Path) -> None:
@@ -177,6 +235,7 @@ def test_the_page_is_one_file_that_names_no_other(tmp_path: Path) -> None:
     assert "src=" not in text.partition('id="data">')[0]
     start = text.index('id="data">') + len('id="data">')
     data = json.loads(text[start : text.index("</script>", start)])
+    assert "Copyright (c) 2012-2014 Chris Pettitt" in text, "the layout library goes with its licence"
     assert [node["p"] for node in data["nodes"]] == ["folded", "qnn", "qnn", "cpu", "qnn"]
     assert [node["g"] for node in data["nodes"]] == [-1, 0, 0, -1, 1]
     assert data["nodes"][3]["n"] == HOSTILE

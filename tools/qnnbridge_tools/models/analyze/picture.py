@@ -1,7 +1,8 @@
 """The picture of an analysis: one HTML file with all that it needs in it, for any browser, without a network.
 
-The page draws the graph on a canvas, so that thousands of nodes move smoothly. All texts of the model reach the
-page as JSON and are shown as text, never as markup.
+Dagre, in the form that Netron uses, lays the graph out in the browser. The page draws it on a canvas, so that
+thousands of nodes move smoothly. All texts of the model reach the page as JSON and are shown as text, never as
+markup.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ WORDS = {
     "crash": "ends the process",
     "folded": "computed or merged before",
 }
-_PLACE = "@@DATA@@"
-_TEMPLATE = importlib.resources.files(__package__).joinpath("assets").joinpath("picture.html")
+_PLACE, _LIBRARY = "@@DATA@@", "@@DAGRE@@"
+_ASSETS = importlib.resources.files(__package__).joinpath("assets")
 
 
 def refuse(path: Path, model: Path, *, overwrite: bool) -> None:
@@ -45,8 +46,9 @@ def write(analysis: Analysis, path: Path) -> None:
 
 
 def page(analysis: Analysis) -> str:
-    template = _TEMPLATE.read_text(encoding="utf-8")
+    template = _ASSETS.joinpath("picture.html").read_text(encoding="utf-8")
     before, _, behind = template.partition(_PLACE)
+    behind = behind.replace(_LIBRARY, _ASSETS.joinpath("dagre.min.js").read_text(encoding="utf-8"))
     # Nothing in it may end the script element that it is in.
     text = json.dumps(data(analysis), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return before + text.replace("<", "\\u003c") + behind
