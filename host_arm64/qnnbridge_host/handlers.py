@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.in_flight import Request
-from qnnbridge_host.model_service import ModelService, deadline_of, model_and_tensors
+from qnnbridge_host.model_requests import deadline_of, model_and_tensors
+from qnnbridge_host.model_service import ModelService
 from qnnbridge_host.server import Answer
 from qnnbridge_host.sessions import Enter, Sessions
 from qnnbridge_protocol.errors import UnknownOperation

@@ -9,12 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.cancellation import StopSignal
 from qnnbridge_host.in_flight import Request
+from qnnbridge_host.model_requests import (
+    EXTERNAL_DATA_FOLDER,
+    cache_settings,
+    compile_jobs,
+    data_folder,
+    deadline_of,
+    model_and_tensors,
+    open_model,
+    seed_of,
+)
 from qnnbridge_host.sessions import Enter, Sessions
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, OptionError
 from qnnbridge_protocol.frames import desync
@@ -31,12 +40,6 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.model_records import CacheReply, CacheSettings, EntryFault, Notice
     from qnnbridge_protocol.specs import HostInfo, SessionInfo, SessionSpec
 
-# The name of `compile` in messages.
-COMPILE_COMMAND: Final = "qnnbridge compile"
-# Configuration entry that says where the external data of a model given as bytes lies.
-EXTERNAL_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
-# Eleven days. Timers cannot wait much longer.
-LONGEST_S: Final = 1_000_000.0
 # So many entries of one key are tried for one session: the second strike leaves a model alone.
 MAX_ENTRIES: Final = 3
 
@@ -83,12 +86,12 @@ class ModelService:
             if not isinstance(path, (str, type(None))):
                 raise TypeError(f"a path is {type(path).__name__}")
             folder = str(header.get("folder") or os.getcwd())
-            settings = _cache_settings(header.get("cache"))
-            folder = _data_folder(header.get("config_entries") or {}, folder)
+            settings = cache_settings(header.get("cache"))
+            folder = data_folder(header.get("config_entries") or {}, folder)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.identify without a proper description ({error})") from None
         data = None if path is not None else (bytes(request.buffers[-1]) if request.buffers else b"")
-        source = _open(path, data, folder, settings)
+        source = open_model(path, data, folder, settings)
         scan = source.scan
         described = ModelDescription(source.identity, readable=False)
         if scan is not None and scan.format == "onnx":
@@ -96,7 +99,13 @@ class ModelService:
                 source.identity, inputs=scan.inputs, outputs=scan.outputs, external=scan.external_files
             )
         told = described.to_wire()
-        return {name: told[name] for name in ("model", "readable", "inputs", "outputs", "external")}, ()
+        return {
+            "model": told["model"],
+            "readable": told["readable"],
+            "inputs": told["inputs"],
+            "outputs": told["outputs"],
+            "external": told["external"],
+        }, ()
 
     def create(self, request: Request, enter: Enter) -> Answer:
         """Resolve the model, ask the cache, compile if need be, make the session."""
@@ -110,21 +119,21 @@ class ModelService:
             spec = SessionSpec.from_wire(header["spec"])
             model, initializers = model_and_tensors(request, spec, header.get("initializers", []))
             folder = str(header.get("folder") or os.getcwd())
-            settings = _cache_settings(header.get("cache"))
+            settings = cache_settings(header.get("cache"))
             fingerprint = header.get("fingerprint")
             files = [(str(path), int(size), int(date)) for path, size, date in header.get("files") or ()]
             quarantined = frozenset(str(one) for one in header.get("quarantined") or ())
             faults = [EntryFault.from_wire(one) for one in header.get("invalid_entries") or ()]
             dynamic = {str(key): str(text) for key, text in (header.get("dynamic") or {}).items()}
             check = header.get("context_check")
-            seed = _seed(header.get("seed"))
+            seed = seed_of(header.get("seed"))
             budget_s = header.get("budget_s")
             deadline = deadline_of(budget_s)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a proper description ({error})") from None
         data = None if model is None else bytes(model)
-        source = _open(
-            spec.model_path, data, _data_folder(spec.config_entries, folder), settings, fingerprint, files
+        source = open_model(
+            spec.model_path, data, data_folder(spec.config_entries, folder), settings, fingerprint, files
         )
         _refuse_quarantined(source, quarantined)
         warnings = before_session(source, spec.providers, self._hello, spec.config_entries, folder, check)
@@ -161,7 +170,7 @@ class ModelService:
             resume = bool(header.get("resume"))
             deadline = deadline_of(budget_s)
             described = list(header["jobs"])
-            jobs = tuple(_compile_jobs(request, described, folder))
+            jobs = tuple(compile_jobs(request, described, folder))
             destinations = tuple(
                 destination_of(job.source, one.get("output"), folder, tag=str(one.get("tag") or ""))
                 for job, one in zip(jobs, described, strict=True)
@@ -373,100 +382,6 @@ class _Made:
     cache: CacheReply
     blame: str
     notices: list[Notice]
-
-
-def model_and_tensors(
-    request: Request, spec: SessionSpec, described: Sequence[Any]
-) -> tuple[Any | None, tuple[Any, ...]]:
-    """The model, unless it is a file, and the values of the initializers in the order of their names."""
-    # A model that travels as bytes is the last buffer, behind the tensors.
-    count = len(request.buffers) - (spec.model_path is None)
-    model = request.buffers[count] if spec.model_path is None else None
-    values: tuple[Any, ...] = ()
-    if described or count:
-        from qnnbridge_protocol.values import Decoder
-
-        decoder = Decoder(request.buffers[:count])
-        values = tuple(decoder.value(item) for item in described)
-        decoder.finish()
-    if len(values) != len(spec.initializers) + len(spec.external_initializers):
-        raise ValueError(f"{len(values)} values of initializers")
-    return model, values
-
-
-def deadline_of(budget_s: Any) -> float | None:
-    """On `time.monotonic`, of a request that has just come."""
-    return time.monotonic() + min(float(budget_s), LONGEST_S) if budget_s else None
-
-
-def _compile_jobs(request: Request, described: Sequence[Mapping[str, Any]], folder: str) -> list[Any]:
-    """The jobs of a `model.compile`. Tensors come first, then the models without a path, in the order of the
-    jobs."""
-    from qnnbridge_host.compile.jobs import CompilerInput
-    from qnnbridge_host.model.refusals import refuse_compiled
-    from qnnbridge_protocol.specs import SessionSpec
-    from qnnbridge_protocol.values import Decoder
-
-    specs = [SessionSpec.from_wire(one["spec"]) for one in described]
-    count = len(request.buffers) - sum(spec.model_path is None for spec in specs)
-    if count < 0:
-        raise LookupError("a model is missing")
-    models = iter(request.buffers[count:])
-    decoder = Decoder(request.buffers[:count])
-    jobs = []
-    for spec, one in zip(specs, described, strict=True):
-        data = bytes(next(models)) if spec.model_path is None else None
-        # First: to hash a model of gigabytes takes seconds.
-        refuse_compiled(spec.model_path if spec.model_path is not None else data or b"", COMPILE_COMMAND)
-        source = _open(spec.model_path, data, _data_folder(spec.config_entries, folder), None)
-        values = tuple(decoder.value(item) for item in one.get("initializers") or ())
-        jobs.append(CompilerInput(source, spec, embed=bool(one.get("embed")), initializers=values))
-    decoder.finish()
-    return jobs
-
-
-def _open(
-    path: str | None,
-    data: bytes | None,
-    folder: str,
-    settings: CacheSettings | None,
-    fingerprint: str | None = None,
-    files: Sequence[Sequence[Any]] = (),
-) -> ModelSource:
-    """Look at the model, with the hashes that the cache remembers.
-
-    Raises:
-        ModelChanged: it is not the one with the fingerprint.
-        OrtError: it cannot be read.
-    """
-    from qnnbridge_host.model.source import ModelSource, open_again
-
-    memo = None
-    if settings is not None and settings.in_use:
-        from qnnbridge_host.cache.memo import memo_of
-
-        memo = memo_of(settings)
-    given: str | bytes = path if path is not None else data or b""
-    if fingerprint is not None:
-        return open_again(given, folder, memo, fingerprint, files)
-    return ModelSource.open(given, folder, memo)
-
-
-def _cache_settings(told: Mapping[str, Any] | None) -> CacheSettings | None:
-    from qnnbridge_protocol.model_records import CacheSettings
-
-    return None if told is None else CacheSettings.from_wire(told)
-
-
-def _seed(told: Any) -> int | None:
-    if not isinstance(told, (int, type(None))):
-        raise TypeError(f"a seed is {type(told).__name__}")
-    return told
-
-
-def _data_folder(config_entries: Mapping[str, str], folder: str) -> str:
-    """The base of relative paths inside of a model given as bytes."""
-    return os.path.join(folder, config_entries.get(EXTERNAL_DATA_FOLDER, ""))
 
 
 def _refuse_quarantined(source: ModelSource, quarantined: frozenset[str]) -> None:

@@ -1,0 +1,118 @@
+"""Reads the requests on models: the model, its tensors, the cache's settings, the time.
+
+Errors in a description are `LookupError`, `TypeError` or `ValueError`; the caller names the operation. Any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from qnnbridge_host.in_flight import Request
+    from qnnbridge_host.model.source import ModelSource
+    from qnnbridge_protocol.model_records import CacheSettings
+    from qnnbridge_protocol.specs import SessionSpec
+
+# The name of `compile` in messages.
+COMPILE_COMMAND: Final = "qnnbridge compile"
+# Configuration entry that says where the external data of a model given as bytes lies.
+EXTERNAL_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
+# Eleven days. Timers cannot wait much longer.
+LONGEST_S: Final = 1_000_000.0
+
+
+def model_and_tensors(
+    request: Request, spec: SessionSpec, described: Sequence[Any]
+) -> tuple[Any | None, tuple[Any, ...]]:
+    """The model, unless it is a file, and the values of the initializers in the order of their names."""
+    # A model that travels as bytes is the last buffer, behind the tensors.
+    count = len(request.buffers) - (spec.model_path is None)
+    model = request.buffers[count] if spec.model_path is None else None
+    values: tuple[Any, ...] = ()
+    if described or count:
+        from qnnbridge_protocol.values import Decoder
+
+        decoder = Decoder(request.buffers[:count])
+        values = tuple(decoder.value(item) for item in described)
+        decoder.finish()
+    if len(values) != len(spec.initializers) + len(spec.external_initializers):
+        raise ValueError(f"{len(values)} values of initializers")
+    return model, values
+
+
+def deadline_of(budget_s: Any) -> float | None:
+    """On `time.monotonic`, of a request that has just come."""
+    return time.monotonic() + min(float(budget_s), LONGEST_S) if budget_s else None
+
+
+def compile_jobs(request: Request, described: Sequence[Mapping[str, Any]], folder: str) -> list[Any]:
+    """The jobs of a `model.compile`. Tensors come first, then the models without a path, in the order of the
+    jobs."""
+    from qnnbridge_host.compile.jobs import CompilerInput
+    from qnnbridge_host.model.refusals import refuse_compiled
+    from qnnbridge_protocol.specs import SessionSpec
+    from qnnbridge_protocol.values import Decoder
+
+    specs = [SessionSpec.from_wire(one["spec"]) for one in described]
+    count = len(request.buffers) - sum(spec.model_path is None for spec in specs)
+    if count < 0:
+        raise LookupError("a model is missing")
+    models = iter(request.buffers[count:])
+    decoder = Decoder(request.buffers[:count])
+    jobs = []
+    for spec, one in zip(specs, described, strict=True):
+        data = bytes(next(models)) if spec.model_path is None else None
+        # First: to hash a model of gigabytes takes seconds.
+        refuse_compiled(spec.model_path if spec.model_path is not None else data or b"", COMPILE_COMMAND)
+        source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), None)
+        values = tuple(decoder.value(item) for item in one.get("initializers") or ())
+        jobs.append(CompilerInput(source, spec, embed=bool(one.get("embed")), initializers=values))
+    decoder.finish()
+    return jobs
+
+
+def open_model(
+    path: str | None,
+    data: bytes | None,
+    folder: str,
+    settings: CacheSettings | None,
+    fingerprint: str | None = None,
+    files: Sequence[Sequence[Any]] = (),
+) -> ModelSource:
+    """Look at the model, with the hashes that the cache remembers.
+
+    Raises:
+        ModelChanged: it is not the one with the fingerprint.
+        OrtError: it cannot be read.
+    """
+    from qnnbridge_host.model.source import ModelSource, open_again
+
+    memo = None
+    if settings is not None and settings.in_use:
+        from qnnbridge_host.cache.memo import memo_of
+
+        memo = memo_of(settings)
+    given: str | bytes = path if path is not None else data or b""
+    if fingerprint is not None:
+        return open_again(given, folder, memo, fingerprint, files)
+    return ModelSource.open(given, folder, memo)
+
+
+def cache_settings(told: Mapping[str, Any] | None) -> CacheSettings | None:
+    from qnnbridge_protocol.model_records import CacheSettings
+
+    return None if told is None else CacheSettings.from_wire(told)
+
+
+def seed_of(told: Any) -> int | None:
+    if not isinstance(told, (int, type(None))):
+        raise TypeError(f"a seed is {type(told).__name__}")
+    return told
+
+
+def data_folder(config_entries: Mapping[str, str], folder: str) -> str:
+    """The base of relative paths inside of a model given as bytes."""
+    return os.path.join(folder, config_entries.get(EXTERNAL_DATA_FOLDER, ""))
