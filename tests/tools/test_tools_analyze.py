@@ -18,10 +18,10 @@ pytest.importorskip("onnxruntime")
 
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.models.analyze import Analysis, analyze_model
+from qnnbridge_tools.models.analyze import Analysis, analyze_model, picture, report
 from qnnbridge_tools.models.analyze.graph_view import view_of
 from qnnbridge_tools.models.analyze.predict import parts_of
-from qnnbridge_tools.models.analyze.result import shares_of
+from qnnbridge_tools.models.analyze.result import shares_of, verdict_text, work_text
 from qnnbridge_tools.models.analyze.tables import NEWEST_IR_VERSION, NEWEST_OPSET, NEWEST_ORT
 from qnnbridge_tools.models.fix import fix_model
 
@@ -405,3 +405,62 @@ def test_functions_of_the_models_own_are_looked_into(tmp_path: Path) -> None:
     )
     found = offline(made, tmp_path)
     assert [verdict.place for verdict in found.predicted.verdicts] == ["qnn", "cpu"]
+
+
+# --- counting --------------------------------------------------------------------------------------------
+
+MODELS = Path(__file__).parents[1] / "models"
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [("pnet", {"N": 1, "M1": 32, "M2": 24}), ("silero_vad_openvino_16k", {}), ("model_v8", {"N": 1})],
+)
+def test_the_rules_qnn_and_the_page_count_the_same_nodes_and_multiplications(
+    name: str, dims: dict[str, int]
+) -> None:
+    by_rules = analyze_model(MODELS / f"{name}.onnx", dims=dims, soc_model="60", offline=True)
+    by_qnn = analyze_model(MODELS / f"{name}.onnx", dims=dims, soc_model="60")
+    assert by_qnn.from_qnn
+    assert shares_of(by_rules, by_rules.best) == shares_of(by_qnn, by_qnn.best)
+    assert sum(map(len, by_qnn.best.parts)) == shares_of(by_qnn, by_qnn.best).on_qnn
+    page, document = picture.data(by_qnn), report.document(by_qnn)
+    assert (page["verdict"], page["workText"]) == (document["verdict"], work_text(shares_of(by_qnn, by_qnn.best)))
+    assert page["verdict"] == verdict_text(by_rules, by_rules.best) == "all of it runs on the NPU"
+
+
+@pytest.mark.simulator
+def test_a_branch_that_takes_the_place_of_its_if_is_not_called_nothing(tmp_path: Path) -> None:
+    then = models.helper.make_graph(
+        [node("Relu", ["x"], ["a"], name="inner")], "then", [], [models.value("a", [1, 8])]
+    )
+    other = models.helper.make_graph(
+        [node("Sigmoid", ["x"], ["b"], name="other")], "else", [], [models.value("b", [1, 8])]
+    )
+    made = models.model(
+        [node("If", ["c"], ["y"], name="choice", then_branch=then, else_branch=other)],
+        [models.value("x", [1, 8])],
+        [models.value("y", [1, 8])],
+        [models.constant("c", np.array(True))],
+    )
+    found = analyze_model(models.saved(made, tmp_path / "m.onnx"), soc_model="60")
+    assert found.from_qnn
+    assert verdict_text(found, found.best) == "all of it runs on the NPU"
+
+
+def test_fixed_sizes_come_first_and_alone_if_they_are_enough(tmp_path: Path) -> None:
+    found = analyze_model(MODELS / "ch_ppocr_mobile_v2.0_cls_infer.onnx", offline=True)
+    assert [one.severity for one in found.advice] == ["sizes"]
+    assert found.advice[0].what == 'qnnbridge fix MODEL -o OUT --dim "x:0=SIZE" --dim "x:2=SIZE" --dim "x:3=SIZE"'
+    assert "that alone is enough: by the rules all 233 nodes run on the NPU" in found.advice[0].why
+    assert found.advice[0].macs > 1_000_000
+    assert "once its sizes are fixed" in verdict_text(found, found.best)
+    # Something is left: then the sizes still come first, and are not called enough.
+    made = chain_of("Relu", "Hardmax", "Sigmoid")
+    made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    left = offline(made, tmp_path)
+    assert [one.severity for one in left.advice] == ["sizes", "cpu"]
+    assert "alone is enough" not in left.advice[0].why
+    assert "Hardmax" in left.advice[1].why
+    assert "once its sizes" not in verdict_text(left, left.best)

@@ -98,7 +98,8 @@ def test_the_graph_is_coloured_by_place_and_a_click_tells_the_reason(tmp_path: P
     with browser.page(drawn(cut_in_two(), tmp_path)) as page:
         assert page.errors == []
         assert page.value("document.title") == "m.onnx: where it runs"
-        assert "3 of 4 nodes on the NPU in 2 parts" in page.value('document.getElementById("summary").textContent')
+        summary = page.value('document.getElementById("summary").textContent')
+        assert "cut into 2 pieces. Nodes: 3 of 4 on the NPU, 1 on the CPU. Work: 85.7 % of 28 mult" in summary
         assert page.value("shown.length") == 4, "what is computed before is not shown"
         colours = {}
         for index in (1, 3):

@@ -135,7 +135,8 @@ def forget_inferred(graph: Any) -> list[Any]:
 def options_text(free: Sequence[FreeAxis], sizes: Mapping[tuple[str, int], int] | None = None) -> str:
     """The `--dim` options that would fix these, with the sizes where `sizes` knows them.
 
-    A name that would need two different sizes is given by input and axis instead.
+    A name that would need two different sizes, or that says nothing ("?") and stands for several axes, is given by
+    input and axis instead.
     """
     known = sizes or {}
     by_name: dict[str, set[int]] = {}
@@ -144,9 +145,11 @@ def options_text(free: Sequence[FreeAxis], sizes: Mapping[tuple[str, int], int] 
         if dimension.name is not None and size is not None:
             by_name.setdefault(dimension.name, set()).add(size)
     options: dict[str, None] = {}
+    names = [dimension.name for dimension in free]
     for dimension in free:
         size = known.get((dimension.input, dimension.axis))
-        ambiguous = len(by_name.get(dimension.name or "", ())) > 1
+        name = dimension.name or ""
+        ambiguous = len(by_name.get(name, ())) > 1 or (names.count(name) > 1 and not is_symbol(name))
         target = f"{dimension.input}:{dimension.axis}" if ambiguous else dimension.option
         options[f'--dim "{target}={"SIZE" if size is None else size}"'] = None
     return " ".join(options)

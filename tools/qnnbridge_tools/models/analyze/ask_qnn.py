@@ -15,7 +15,7 @@ from typing import Any
 
 from qnnbridge_host.graph.files import link_files
 from qnnbridge_protocol.errors import BridgeError, OptionError
-from qnnbridge_tools.models.analyze.graph_view import GraphView
+from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphView
 from qnnbridge_tools.models.analyze.predict import parts_of
 from qnnbridge_tools.models.analyze.result import GraphPlacement, NodeVerdict, QnnAnswer
 from qnnbridge_tools.models.shared.sessions import QNN, SessionSettings, opened
@@ -58,7 +58,7 @@ def ask(
         trace = _read(Path(folder) / _TRACE_FILE)
     placed = None
     if trace:
-        placed = _placed(view, trace, placement)
+        placed = _placed(view, trace, placement, predicted)
     elif placement is not None and placement.known:
         placed = _without_trace(view, predicted, placement)
     return QnnAnswer(placed, error, versions=versions, simulator=simulator)
@@ -102,7 +102,7 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _placed(view: GraphView, trace: Mapping[str, Any], placement: Any) -> GraphPlacement:
+def _placed(view: GraphView, trace: Mapping[str, Any], placement: Any, predicted: GraphPlacement) -> GraphPlacement:
     verdicts: dict[int, NodeVerdict] = {}
     parts: list[tuple[int, ...]] = []
     for node in trace.get("unsupported_nodes", ()):
@@ -124,8 +124,54 @@ def _placed(view: GraphView, trace: Mapping[str, Any], placement: Any) -> GraphP
         if part:
             parts.append(part)
         verdicts.update((index, NodeVerdict("qnn", "qnn")) for index in part)
-    gone = NodeVerdict("folded", "qnn", "taken out, computed or merged before anything was placed")
-    return GraphPlacement(tuple(verdicts.get(node.index, gone) for node in view.nodes), tuple(parts))
+    _add_merged(view, verdicts, parts, predicted, placement)
+    gone = NodeVerdict("folded", "qnn", "computed or taken out before anything was placed")
+    return GraphPlacement(
+        tuple(verdicts.get(node.index, gone) for node in view.nodes), tuple(tuple(sorted(part)) for part in parts)
+    )
+
+
+def _add_merged(
+    view: GraphView,
+    verdicts: dict[int, NodeVerdict],
+    parts: list[tuple[int, ...]],
+    predicted: GraphPlacement,
+    placement: Any,
+) -> None:
+    """Adds the nodes that QNN never saw because they were merged into a neighbour.
+
+    A merged node still does its work, where the neighbour is: it counts there, so that the answers of the rules and
+    of QNN count the same nodes. What the rules hold for computed is computed. An `If` whose branch took its place
+    has no neighbour of its own; where QNN left nothing to the CPU it is on QNN.
+    """
+    part_of = {index: number for number, part in enumerate(parts) for index in part}
+    missing = [n for n in view.nodes if n.index not in verdicts and predicted.verdicts[n.index].place != "folded"]
+    while missing:
+        joined = [
+            (node.index, other) for node in missing if (other := _neighbour(view, node, verdicts)) is not None
+        ]
+        if not joined:
+            break
+        for index, other in joined:
+            verdicts[index] = NodeVerdict(verdicts[other].place, "merged", "merged into a neighbour")
+            if other in part_of:
+                part_of[index] = part_of[other]
+                parts[part_of[other]] += (index,)
+        missing = [node for node in missing if node.index not in verdicts]
+    if placement is not None and placement.known and placement.qnn_nodes and not placement.cpu_nodes:
+        verdicts.update(
+            (node.index, NodeVerdict("qnn", "merged", "what is left of it is on QNN")) for node in missing
+        )
+        if missing and not parts:
+            parts.append(tuple(node.index for node in missing))
+
+
+def _neighbour(view: GraphView, node: GraphNode, known: Mapping[int, NodeVerdict]) -> int | None:
+    """The first node before it that is placed, else the first behind it."""
+    before = (view.maker.get(tensor.name) for tensor in node.given)
+    behind = (user for tensor in node.made for user in view.users.get(tensor.name, ()))
+    placed = (one.index for one in (*before, *behind) if one is not None and one.index in known)
+    return next((index for index in placed if known[index].place in ("qnn", "cpu")), None)
 
 
 def _without_trace(view: GraphView, predicted: GraphPlacement, placement: Any) -> GraphPlacement:

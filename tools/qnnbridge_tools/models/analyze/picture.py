@@ -16,7 +16,7 @@ from qnnbridge_host.graph.files import write_whole
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output
 from qnnbridge_tools.models.analyze.graph_view import GraphTensor
-from qnnbridge_tools.models.analyze.result import Analysis, shares_of
+from qnnbridge_tools.models.analyze.result import Analysis, nodes_text, shares_of, verdict_text, work_text
 
 WORDS = {
     "qnn": "on the NPU",
@@ -92,9 +92,10 @@ def data(analysis: Analysis) -> dict[str, Any]:
             "cpu": shares.on_cpu,
             "folded": shares.folded,
             "parts": shares.parts,
-            "macs": shares.macs,
-            "macsQnn": shares.macs_on_qnn,
         },
+        "verdict": verdict_text(analysis, best),
+        "nodesText": nodes_text(shares),
+        "workText": work_text(shares),
         "advice": [
             {"what": one.what, "why": one.why, "severity": one.severity, "nodes": list(one.nodes)}
             for one in analysis.advice

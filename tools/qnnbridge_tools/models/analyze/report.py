@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_tools import output
-from qnnbridge_tools.models.analyze.result import Analysis, GraphPlacement, shares_of, times
+from qnnbridge_tools.models.analyze.result import (
+    Analysis,
+    GraphPlacement,
+    nodes_text,
+    shares_of,
+    times,
+    verdict_text,
+    work_text,
+)
 
 SCHEMA_VERSION = 1
 
@@ -25,6 +33,7 @@ def document(analysis: Analysis, html: Path | None = None) -> dict[str, Any]:
         "model": str(analysis.path),
         "chip": analysis.chip,
         "source": "qnn" if analysis.from_qnn else "rules",
+        "verdict": verdict_text(analysis, analysis.best),
         "summary": dataclasses.asdict(shares_of(analysis, analysis.best)),
         "advice": [
             {
@@ -89,35 +98,17 @@ def print_analysis(analysis: Analysis, html: Path | None) -> None:
 
 def _pairs(analysis: Analysis, placed: GraphPlacement) -> list[tuple[str, str]]:
     shares = shares_of(analysis, placed)
-    pairs = [("chip", analysis.chip)]
+    pairs = [("chip", analysis.chip), ("verdict", verdict_text(analysis, placed))]
     error = analysis.truth.error if analysis.truth is not None else None
-    if error is not None:
-        pairs.append(("verdict", f"no session can be made: {error.message}"))
-        pairs += [("because", error.cause)] if error.cause else []
-    elif shares.fails:
-        crash = any(verdict.place == "crash" for verdict in placed.verdicts)
-        pairs.append(("verdict", "QNN would end the process" if crash else "no session could be made"))
-    elif not shares.on_qnn:
-        pairs.append(("verdict", "nothing runs on the NPU"))
-    elif shares.on_qnn == shares.nodes:
-        pairs.append(("verdict", "all of it runs on the NPU" + _pieces(shares.parts)))
-    else:
-        pairs.append(
-            ("verdict", f"{output.percent(shares.node_share)} of the nodes run on the NPU" + _pieces(shares.parts))
-        )
-    pairs.append(("nodes", f"{shares.on_qnn} of {shares.nodes} on the NPU, {shares.on_cpu} on the CPU"))
+    pairs += [("because", error.cause)] if error is not None and error.cause else []
+    pairs.append(("nodes", nodes_text(shares)))
     if shares.folded:
-        pairs.append(("", f"{shares.folded} more are computed or merged before anything is placed"))
-    work = f"{output.percent(shares.mac_share)} of {times(shares.macs)} multiplications"
-    pairs.append(("work", work if shares.work_known else "not known before the sizes are fixed"))
+        pairs.append(("", f"{shares.folded} more are computed beforehand"))
+    pairs.append(("work", work_text(shares)))
     if shares.bytes:
         on_npu = f"{output.size_text(shares.bytes_on_qnn)} of {output.size_text(shares.bytes)}"
         pairs.append(("weights", f"{on_npu} belong to nodes on the NPU"))
     return pairs
-
-
-def _pieces(parts: int) -> str:
-    return "" if parts == 1 else f", cut into {parts} pieces"
 
 
 def _print_advice(analysis: Analysis) -> None:
@@ -158,7 +149,7 @@ def _agreement(analysis: Analysis) -> list[tuple[str, str]]:
     truth = analysis.truth
     if truth is None or truth.placed is None:
         return []
-    judged = len([verdict for verdict in truth.placed.verdicts if verdict.place != "folded"])
+    judged = len([v for v in truth.placed.verdicts if v.place != "folded" and v.rule != "merged"])
     wrong = truth.disagreements
     pairs = [("rules right", f"{judged - len(wrong)} of {judged} nodes")]
     for index in wrong[:_SHOWN_DISAGREEMENTS]:

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphTensor, GraphView
+from qnnbridge_tools.output import percent
 
 # folded: ONNX Runtime computes it, or takes it away, before anything is placed. fails: no session can be made.
 # crash: QNN ends the process.
@@ -201,6 +202,7 @@ class Analysis:
 
     Args:
         truth: QNN's answer; None without a host, `no_truth` says why.
+        enough_with_sizes: its dimensions are free, and by the rules all of it runs on the NPU once they have sizes.
     """
 
     path: Path
@@ -214,6 +216,7 @@ class Analysis:
     no_truth: str = ""
     seconds_offline: float = 0.0
     seconds_truth: float = 0.0
+    enough_with_sizes: bool = False
 
     @property
     def best(self) -> GraphPlacement:
@@ -273,6 +276,37 @@ def shares_of(analysis: Analysis, placed: GraphPlacement) -> Shares:
 
 def _has_size(analysis: Analysis, index: int) -> bool:
     return all(tensor.fixed is not None for tensor in analysis.view.nodes[index].made)
+
+
+def verdict_text(analysis: Analysis, placed: GraphPlacement) -> str:
+    """The answer in one line, the same in the terminal, in the page and in the document."""
+    error = analysis.truth.error if analysis.truth is not None and placed is analysis.best else None
+    shares = shares_of(analysis, placed)
+    if error is not None:
+        return f"no session can be made: {error.message}"
+    if shares.fails:
+        crash = any(verdict.place == "crash" for verdict in placed.verdicts)
+        return "QNN would end the process" if crash else "no session could be made"
+    if not shares.nodes:
+        return "no node is left to place: all of it is computed beforehand"
+    pieces = "" if shares.parts <= 1 else f", cut into {shares.parts} pieces"
+    if shares.on_qnn == shares.nodes:
+        return "all of it runs on the NPU" + pieces
+    if analysis.enough_with_sizes:
+        return "all of it runs on the NPU once its sizes are fixed, by the rules"
+    if not shares.on_qnn:
+        return "nothing runs on the NPU"
+    return f"{percent(shares.node_share)} of the nodes run on the NPU" + pieces
+
+
+def nodes_text(shares: Shares) -> str:
+    return f"{shares.on_qnn} of {shares.nodes} on the NPU, {shares.on_cpu} on the CPU"
+
+
+def work_text(shares: Shares) -> str:
+    if not shares.work_known:
+        return "not known before the sizes are fixed"
+    return f"{percent(shares.mac_share)} of {times(shares.macs)} multiplications"
 
 
 def times(number: int) -> str:
