@@ -63,6 +63,7 @@ class HostStats:
     open fast channels. shared_bytes: memory shared with the host. shared_memory: "available", or why it is not.
     results_copied: results of ``borrow=True`` that were copied, because the application holds too many already.
     arrays_copied: arrays of ``empty_input`` and ``empty_output`` that are ordinary ones, for want of memory.
+    objects: objects of this process that live in the host.
     cache_hits: sessions made from a compiled model of the cache. cache_misses: sessions whose model was compiled
     into it first. cache_set_aside: entries that were damaged or killed the host. cache_problem: why the cache
     cannot be used, in words.
@@ -83,6 +84,7 @@ class HostStats:
     shared_memory: str = ""
     results_copied: int = 0
     arrays_copied: int = 0
+    objects: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
     cache_set_aside: int = 0
@@ -151,7 +153,10 @@ class Host:
         self._arrays: SharedArrays | None = None
         self._arrays_lock = threading.Lock()
         self.recycler = Recycler(recycle or RecycleAfter())
-        self._unreleased: collections.deque[tuple[int, int]] = collections.deque()
+        # What finalizers have left: operation that releases it, generation, number.
+        self._unreleased: collections.deque[tuple[str, int, int]] = collections.deque()
+        # Numbers of the objects that live in the host, by its generation.
+        self._objects: dict[int, set[int]] = {}
         # All empty as long as nothing has to be looked after before a quick call: what finalizers have left, and
         # models that are suspected.
         self.slow_path_reasons: tuple[Sized, ...] = (self._unreleased, *blame.cases)
@@ -259,6 +264,7 @@ class Host:
             shared_bytes=self.sharing.budget.bytes,
             results_copied=self.sharing.borrows_refused,
             arrays_copied=self.sharing.arrays_refused,
+            objects=sum(map(len, self._objects.values())),
             shared_memory=self.sharing.memory_status,
             cache_hits=self.cache_counters.hits,
             cache_misses=self.cache_counters.misses,
@@ -341,19 +347,42 @@ class Host:
 
     def before_call(self, process: HostProcess) -> None:
         """Between calls: release the queue of the finalizers, replace a host that has grown too large."""
+        numbers: list[int] = []
         while self._unreleased:
             try:
-                generation, session_id = self._unreleased.popleft()
+                operation, generation, number = self._unreleased.popleft()
             except IndexError:  # another thread has it in hand
                 break
-            if generation == process.generation:
-                process.channel.one_way.add({"op": "session.close", "session": session_id})
-        if self.recycler.is_due(process.generation, process.real_pid):
+            if generation != process.generation:
+                continue
+            if operation == "object.release":
+                numbers.append(number)
+            else:
+                process.channel.one_way.add({"op": operation, "session": number})
+        if numbers:
+            process.channel.one_way.add({"op": "object.release", "objects": numbers})
+        # Objects would be lost with the host; it is replaced when the last one is released.
+        if not self._objects.get(process.generation) and self.recycler.is_due(process.generation, process.real_pid):
             self.supervisor.retire(process, wait=False)
 
     def release_later(self, generation: int, session_id: int) -> None:
         """From a finalizer, which must neither lock nor block."""
-        self._unreleased.append((generation, session_id))
+        self._unreleased.append(("session.close", generation, session_id))
+
+    def release_object_later(self, generation: int, number: int) -> None:
+        """`release_later` of an object."""
+        self.forget_object(generation, number)
+        self._unreleased.append(("object.release", generation, number))
+
+    def keep_object(self, generation: int, number: int) -> None:
+        """An object was made in this generation. Those of older ones are lost."""
+        for older in [one for one in self._objects if one < generation]:
+            self._objects.pop(older, None)
+        self._objects.setdefault(generation, set()).add(number)
+
+    def forget_object(self, generation: int, number: int) -> None:
+        """It was released. Safe in a finalizer."""
+        self._objects.get(generation, set()).discard(number)
 
     def _process(self, deadline: float | None) -> HostProcess:
         return self.supervisor.process(deadline)

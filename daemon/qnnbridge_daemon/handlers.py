@@ -17,6 +17,7 @@ from qnnbridge._recipe import SessionRecipe
 from qnnbridge._remote_session import RemoteSession
 from qnnbridge._supervision.deadlines import OnDeadline, deadline_after
 from qnnbridge_daemon.accounts import Account, Meter
+from qnnbridge_daemon.client_objects import ClientObjects
 from qnnbridge_daemon.client_sessions import BoundSession, ClientSession
 from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
 from qnnbridge_daemon.shared_sessions import KnownModels, SharedSessions, key_of, may_be_shared
@@ -58,6 +59,7 @@ class BrokerHandlers:
     def __init__(self, broker: DaemonServices, client: ClientHoldings) -> None:
         self._broker = broker
         self._client = client
+        self._objects = ClientObjects(broker, client)
         self._lock = threading.Lock()
         self._sessions: dict[int, ClientSession] = {}
         # Numbers of sessions that were closed before they were made.
@@ -74,6 +76,7 @@ class BrokerHandlers:
             "session.assignment": self._ask_session,
             "session.end_profiling": self._ask_session,
             "session.set_ep_dynamic_options": self._set_ep_dynamic_options,
+            **self._objects.operations,
             "daemon.status": self._status,
             "daemon.stop": self._stop,
             "daemon.restart_host": self._restart_host,
@@ -122,6 +125,7 @@ class BrokerHandlers:
             self._sessions.clear()
         for session in sessions:
             session.close()
+        self._objects.close()
 
     # --- operations on the host and the daemon ---
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge_host.in_flight import Request
 from qnnbridge_host.model_requests import deadline_of, model_and_tensors
 from qnnbridge_host.model_service import ModelService
+from qnnbridge_host.object_kinds import KINDS
+from qnnbridge_host.objects import HostObjects
 from qnnbridge_host.server import Answer
 from qnnbridge_host.sessions import Enter, Sessions
 from qnnbridge_protocol.errors import UnknownOperation
@@ -39,6 +41,7 @@ class HostHandlers:
     ) -> None:
         self._sessions = Sessions(load_engine)
         self._models = ModelService(self._sessions, hello, worker)
+        self._objects = HostObjects(self._sessions, KINDS)
         self._started_at = time.monotonic()
         self._operations: dict[str, Callable[[Request, Enter], Answer]] = {
             "host.info": self._host_info,
@@ -51,6 +54,9 @@ class HostHandlers:
             "session.assignment": self._assignment,
             "session.end_profiling": self._end_profiling,
             "session.set_ep_dynamic_options": self._set_ep_dynamic_options,
+            "object.create": self._objects.create,
+            "object.call": self._objects.call,
+            "object.release": self._objects.release,
             "worker.compile": self._worker_compile,
             "worker.create": self._worker_create,
         }
@@ -64,6 +70,8 @@ class HostHandlers:
     def lane_of(self, request: Request) -> str | None:
         if request.op in ("session.run", "session.set_ep_dynamic_options"):
             return NPU_LANE if self._sessions.on_npu(_session_id(request)) else None
+        if request.op == "object.call":
+            return self._objects.lane_of(request.header.get("object"))
         return None
 
     def handle(self, request: Request, enter: Enter) -> Answer:
@@ -81,6 +89,7 @@ class HostHandlers:
         return found, NPU_LANE if found.on_npu else None
 
     def close(self) -> None:
+        self._objects.close_all()
         self._sessions.close_all()
 
     # --- operations on the host ---
@@ -97,6 +106,7 @@ class HostHandlers:
             "rss_bytes": process.memory_info().rss,
             "threads": process.num_threads(),
             "sessions": len(self._sessions),
+            "objects": len(self._objects),
             "npu_resets": self._sessions.npu_resets,
             "uptime_seconds": time.monotonic() - self._started_at,
         }, ()

@@ -119,8 +119,8 @@ class Lane(Generic[T]):
 
 
 # Operations that do not count for the limit. The client sends them while all its places are taken, and a refusal
-# would leak the session or memory that it releases.
-RELEASING_OPERATIONS = ("slab.release", "session.close")
+# would leak the session, object or memory that it releases.
+RELEASING_OPERATIONS = ("slab.release", "session.close", "object.release")
 
 
 class Stoppable(Protocol):

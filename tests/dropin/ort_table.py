@@ -15,8 +15,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "ort-api.md"
 
 # Refused with an error that says why and what to do instead.
 NOT_POSSIBLE = {
-    "AdapterFormat": "reads and writes ONNX Runtime's own file format; write adapters with onnxruntime itself",
-    "AdapterFormat.read_adapter": "reads and writes ONNX Runtime's own file format; load adapters with LoraAdapter",
     "ModelPackage": "reads and writes ONNX Runtime's own file format; write packages with onnxruntime itself",
     "ModelPackage.open": "reads and writes ONNX Runtime's own file format; write packages with onnxruntime itself",
     "ModelPackage.compute_directory_hash": "the hash of ONNX Runtime's own format",

@@ -38,8 +38,6 @@ def sparse_to_cuda() -> Any:
 
 
 ATTEMPTS: dict[str, Callable[[], Any]] = {
-    "AdapterFormat": lambda: ort.AdapterFormat(),
-    "AdapterFormat.read_adapter": lambda: ort.AdapterFormat.read_adapter("adapter.onnx_adapter"),
     "ModelPackage": lambda: ort.ModelPackage(),
     "ModelPackage.open": lambda: ort.ModelPackage.open("package", allow_external_paths=True),
     "ModelPackage.compute_directory_hash": lambda: ort.ModelPackage.compute_directory_hash("package"),

@@ -298,17 +298,17 @@ def test_a_call_that_is_given_up_when_its_host_is_gone_leaves_no_channel(host: q
     assert plans.channel._streams.read_fd == -1
 
 
-class Contested(collections.deque[tuple[int, int]]):
+class Contested(collections.deque[tuple[str, int, int]]):
     """Another thread takes what this one has seen in it."""
 
-    def popleft(self) -> tuple[int, int]:
+    def popleft(self) -> tuple[str, int, int]:
         self.clear()
         return super().popleft()
 
 
 def test_what_finalizers_leave_behind_may_be_in_another_threads_hand(host: qnnbridge.Host, tmp_path: Path):
     session = qnnbridge.InferenceSession(Later(tmp_path).path, host=host)
-    host._unreleased = Contested([(1, 99)])
+    host._unreleased = Contested([("session.close", 1, 99)])
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from qnnbridge._run_options import LoraAdapter, RunOptions
     from qnnbridge._session_options import SessionOptions
     from qnnbridge._sparse_tensor import SparseTensor
+    from qnnbridge.ort._adapter_format import AdapterFormat
     from qnnbridge.ort._compiler import ModelCompiler
     from qnnbridge.ort._environment import (
         OrtEpDevice,
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
         unregister_execution_provider_library,
     )
     from qnnbridge.ort._errors import (
-        AdapterFormat,
         ModelPackage,
         ModelPackageComponentContext,
         ModelPackageContext,
@@ -100,8 +100,9 @@ _HOMES: dict[str, str] = {
         "qnnbridge.ort._memory": (
             "OrtArenaCfg OrtMemoryInfo copy_tensors create_and_register_allocator create_and_register_allocator_v2"
         ),
+        "qnnbridge.ort._adapter_format": "AdapterFormat",
         "qnnbridge.ort._errors": (
-            "AdapterFormat ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions "
+            "ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions "
             "OrtEpContextData OrtEpContextDataBuffer OrtExternalInitializerInfo OrtSyncStream"
         ),
         "qnnbridge.ort._providers": "OrtEpAssignedNode OrtEpAssignedSubgraph",

@@ -1,0 +1,263 @@
+"""Objects that live in one generation of the host, behind a number.
+
+`HostObject` is what a proxy class of the application keeps. It is released with its proxy: at once by `release`,
+else with the next call after the garbage collector has found it. It is lost with its host (`StateLost`): this side
+cannot make its contents again. Any thread may call; the host serves calls of one object one at a time.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from qnnbridge._supervision.deadlines import OnDeadline, deadline_after, overdue
+from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge.errors import as_onnxruntime
+from qnnbridge_protocol.errors import BridgeError, Closed, ForkedClient, InvalidArgument, StateLost
+from qnnbridge_protocol.frames import Frame
+
+if TYPE_CHECKING:
+    from qnnbridge._host import Host
+    from qnnbridge._transport.host_process import HostProcess
+
+
+class ObjectReply(NamedTuple):
+    """What an operation gave: plain facts, tensors and other values, a further object."""
+
+    result: Any
+    values: list[Any]
+    made: HostObject | None
+
+
+class HostObject:
+    """An object of the host. Made by `create_object`, or by an operation of another object.
+
+    kind: its name in messages. generation: of the host in which it lives.
+    """
+
+    __slots__ = ("__weakref__", "_finalizer", "_released", "generation", "host", "kind", "number")
+
+    def __init__(self, host: Host, generation: int, number: int, kind: str) -> None:
+        self.host = host
+        self.generation = generation
+        self.number = number
+        self.kind = kind
+        self._released = False
+        host.keep_object(generation, number)
+        self._finalizer = weakref.finalize(self, host.release_object_later, generation, number)
+        self._finalizer.atexit = False
+
+    def call(
+        self,
+        operation: str,
+        arguments: Mapping[str, Any] | None = None,
+        values: Sequence[Any] = (),
+        objects: Sequence[HostObject] = (),
+        *,
+        timeout_s: float | None = None,
+        on_deadline: OnDeadline = "raise",
+        context: CallContext | None = None,
+        on_sent: Callable[[int], None] | None = None,
+        on_news: Callable[[Frame], None] | None = None,
+    ) -> ObjectReply:
+        """Call one of its operations.
+
+        Args:
+            operation: name of the operation, one of its kind.
+            arguments: by name, of msgpack types.
+            values: tensors and other values.
+            objects: further objects of the same host.
+            timeout_s: seconds that the call may take; ``None`` waits for ever.
+            on_deadline: whether the host is ended if the call is still in it then.
+            context: the model to blame if the host dies.
+            on_sent: given the number of the request once it is written.
+            on_news: given each PHASE and EVENT frame of the request; must not wait.
+
+        Raises:
+            Closed: it, or one of `objects`, was released.
+            StateLost: its host is gone.
+            InvalidArgument: one of `objects` lives in another host.
+        """
+        from qnnbridge_protocol.values import Decoder
+
+        header, buffers = _message(arguments, values)
+        header |= {"op": "object.call", "operation": operation, "objects": self.numbers_of(objects)}
+        frame = self.forward(header, buffers, timeout_s, on_deadline, context, on_sent, on_news)
+        decoder = Decoder(frame.buffers)
+        found = [decoder.value(item) for item in frame.header.get("values") or ()]
+        decoder.finish()
+        number = frame.header.get("object")
+        made = HostObject(self.host, self.generation, number, operation) if type(number) is int else None
+        return ObjectReply(frame.header.get("result"), found, made)
+
+    def forward(
+        self,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...] = (),
+        timeout_s: float | None = None,
+        on_deadline: OnDeadline = "raise",
+        context: CallContext | None = None,
+        on_sent: Callable[[int], None] | None = None,
+        on_news: Callable[[Frame], None] | None = None,
+    ) -> Frame:
+        """Send the header's request for this object and return the raw answer: no tensor is decoded."""
+        process = self.process()
+        request = {**header, "object": self.number}
+        context = context or CallContext("object.call", self.kind)
+        try:
+            return _exchange(
+                self.host, process, request, buffers, timeout_s, on_deadline, context, on_sent, on_news
+            )
+        except ChannelRetired:
+            raise _lost(self.kind) from None
+
+    def process(self) -> HostProcess:
+        """The host in which it lives. Raises `Closed`, `StateLost`, `ForkedClient`."""
+        if self._released:
+            raise Closed(f"The {self.kind} was released.", fix="Make a new one.")
+        supervisor = self.host.supervisor
+        process = supervisor.running
+        if process is None or process.generation != self.generation:
+            if supervisor.foreign:
+                raise ForkedClient(
+                    f"This process is a fork of the one that owns the {self.kind}.",
+                    fix="Make it after the fork, or use the spawn start method of multiprocessing.",
+                )
+            if supervisor.closed:
+                raise Closed(f"The host of the {self.kind} was closed.", fix="Create a new qnnbridge.Host.")
+            raise _lost(self.kind)
+        return process
+
+    def numbers_of(self, objects: Sequence[HostObject]) -> list[int]:
+        """The numbers of others that are used together with it. Raises as `call` does."""
+        return numbers_in(self.host, self.generation, objects)
+
+    @property
+    def released(self) -> bool:
+        return self._released
+
+    def release(self) -> None:
+        """Free it in the host now. Idempotent; never blocks."""
+        if self._released or self._finalizer.detach() is None:
+            return
+        self._released = True
+        self.host.forget_object(self.generation, self.number)
+        process = self.host.supervisor.running
+        if process is not None and process.generation == self.generation:
+            process.channel.one_way.add({"op": "object.release", "objects": [self.number]})
+
+
+def create_object(
+    host: Host,
+    kind: str,
+    arguments: Mapping[str, Any] | None = None,
+    values: Sequence[Any] = (),
+    objects: Sequence[HostObject] = (),
+    *,
+    timeout_s: float | None = None,
+    on_deadline: OnDeadline = "raise",
+    context: CallContext | None = None,
+    on_news: Callable[[Frame], None] | None = None,
+) -> tuple[HostObject, Any]:
+    """Make an object of this kind; the object and the host's facts of it. Parameters as of `HostObject.call`."""
+    header, buffers = _message(arguments, values)
+    header |= {"op": "object.create", "kind": kind}
+    made, frame = forward_creation(host, header, buffers, objects, timeout_s, on_deadline, context, on_news)
+    return made, frame.header.get("result")
+
+
+def forward_creation(
+    host: Host,
+    header: dict[str, Any],
+    buffers: tuple[Any, ...],
+    objects: Sequence[HostObject] = (),
+    timeout_s: float | None = None,
+    on_deadline: OnDeadline = "raise",
+    context: CallContext | None = None,
+    on_news: Callable[[Frame], None] | None = None,
+) -> tuple[HostObject, Frame]:
+    """`create_object` with a header and buffers that are ready; the object and the raw answer."""
+    kind = str(header.get("kind"))
+    deadline = deadline_after(timeout_s)
+    context = context or CallContext("object.create", kind)
+    while True:
+        process = objects[0].process() if objects else host.supervisor.process(deadline)
+        request = {**header, "objects": numbers_in(host, process.generation, objects)}
+        sent: list[int] = []
+        try:
+            frame = _exchange(
+                host, process, request, buffers, timeout_s, on_deadline, context, sent.append, on_news
+            )
+            break
+        except ChannelRetired:
+            continue  # of given objects `process` then says that they are lost
+        except BaseException:
+            # It may be made all the same; its number is that of the request.
+            for number in sent:
+                host.release_object_later(process.generation, number)
+            raise
+    return HostObject(host, process.generation, int(frame.header["object"]), kind), frame
+
+
+def numbers_in(host: Host, generation: int, objects: Sequence[HostObject]) -> list[int]:
+    """The numbers of objects in this generation of the host. Raises `Closed`, `StateLost`, `InvalidArgument`."""
+    for one in objects:
+        if one.host is not host:
+            raise InvalidArgument(
+                f"The {one.kind} lives in another host.",
+                fix="Make both with the same host=, or leave it out for both.",
+            )
+        if one.released:
+            raise Closed(f"The {one.kind} was released.", fix="Make a new one.")
+        if one.generation != generation:
+            raise _lost(one.kind)
+    return [one.number for one in objects]
+
+
+def _message(arguments: Mapping[str, Any] | None, values: Sequence[Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    header: dict[str, Any] = {"arguments": dict(arguments or {})}
+    if not values:
+        return header, ()
+    from qnnbridge_protocol.values import Encoder
+
+    encoder = Encoder()
+    header["values"] = [encoder.add(value) for value in values]
+    return header, tuple(encoder.buffers)
+
+
+def _exchange(
+    host: Host,
+    process: HostProcess,
+    header: dict[str, Any],
+    buffers: tuple[Any, ...],
+    timeout_s: float | None,
+    on_deadline: OnDeadline,
+    context: CallContext,
+    on_sent: Callable[[int], None] | None,
+    on_news: Callable[[Frame], None] | None,
+) -> Frame:
+    deadline = deadline_after(timeout_s)
+    host.before_call(process)
+    try:
+        with host.isolate(context, deadline):
+            frame = process.call(header, buffers, deadline, context, on_sent, on_news)
+    except ChannelFailed as failure:
+        raise host.supervisor.lost(process, failure, deadline) from None
+    except Deadline as late:
+        raise overdue(process, late, context, timeout_s, on_deadline) from None
+    except BridgeError as error:
+        raise as_onnxruntime(error) from None
+    host.supervisor.good_reply(context, "running")
+    return frame
+
+
+def _lost(kind: str) -> StateLost:
+    return StateLost(
+        f"The {kind} is lost: the host in which it lived has been replaced.",
+        cause="The host died, or was restarted, since the object was made.",
+        fix="Make the object again.",
+    )
+
+
+__all__ = ["HostObject", "ObjectReply", "create_object", "forward_creation"]

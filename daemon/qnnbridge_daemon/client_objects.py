@@ -1,0 +1,136 @@
+"""The objects of one client that live in the NPU host, by the client's numbers. Any thread.
+
+They are released with the client.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from qnnbridge._host_objects import HostObject, forward_creation
+from qnnbridge._run_options import TerminateRelay
+from qnnbridge_protocol.errors import Busy, Cancelled, Closed
+
+if TYPE_CHECKING:
+    from qnnbridge._host import Host
+    from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
+    from qnnbridge_host.in_flight import Request
+    from qnnbridge_host.server import Answer
+
+# Of one client: the NPU host's own limit is for all of them together.
+MAX_OBJECTS: Final = 1000
+
+
+class ObjectServices(Protocol):
+    """The daemon, as the objects of a client see it."""
+
+    host: Host
+    fair_share: FairShare
+
+
+class ObjectOwner(Protocol):
+    """The client's place in the queue."""
+
+    queue: Queue
+
+
+class ClientObjects:
+    """See the module."""
+
+    def __init__(self, broker: ObjectServices, client: ObjectOwner, limit: int = MAX_OBJECTS) -> None:
+        self._broker = broker
+        self._client = client
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._held: dict[int, HostObject] = {}
+        self._closed = False
+        self.operations: dict[str, Callable[[Request, Cancellation], Answer]] = {
+            "object.create": self._create,
+            "object.call": self._call,
+            "object.release": self._release,
+        }
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def _create(self, request: Request, cancellation: Cancellation) -> Answer:
+        header = request.header
+        self._check_limit()
+        others = self._others(header)
+        made, frame = forward_creation(self._broker.host, _forwarded(header), request.buffers, others)
+        self._keep(request.id, made, cancellation)
+        return {**frame.header, "object": request.id}, frame.buffers
+
+    def _call(self, request: Request, cancellation: Cancellation) -> Answer:
+        header = request.header
+        found = self._find(header.get("object"))
+        forwarded = {**_forwarded(header), "objects": found.numbers_of(self._others(header))}
+        self._check_limit()
+        with (
+            self._broker.fair_share.turn(self._client.queue, cancellation),
+            TerminateRelay(cancellation, found.process(), False) as on_sent,
+        ):
+            frame = found.forward(forwarded, request.buffers, on_sent=on_sent)
+        number = frame.header.get("object")
+        if type(number) is not int:
+            return frame.header, frame.buffers
+        made = HostObject(self._broker.host, found.generation, number, str(header.get("operation")))
+        self._keep(request.id, made, cancellation)
+        return {**frame.header, "object": request.id}, frame.buffers
+
+    def _release(self, request: Request, _cancellation: Cancellation) -> Answer:
+        numbers = request.header.get("objects")
+        for number in numbers if isinstance(numbers, list) else ():
+            with self._lock:
+                held = self._held.pop(number, None) if type(number) is int else None
+            if held is not None:
+                held.release()
+        return {}, ()
+
+    def close(self) -> None:
+        """The client is gone."""
+        with self._lock:
+            self._closed = True
+            held = sorted(self._held.items(), reverse=True)
+            self._held.clear()
+        for _, one in held:
+            one.release()
+
+    def _keep(self, number: int, made: HostObject, cancellation: Cancellation) -> None:
+        with self._lock:
+            gone = self._closed or cancellation.terminate
+            if not gone:
+                self._held[number] = made
+        if gone:
+            made.release()
+            raise Cancelled("The creation of the object was cancelled.")
+
+    def _find(self, number: Any) -> HostObject:
+        with self._lock:
+            held = self._held.get(number) if type(number) is int else None
+        if held is None:
+            raise Closed("The object was released.", fix="Make a new one.")
+        return held
+
+    def _others(self, header: dict[str, Any]) -> list[HostObject]:
+        numbers = header.get("objects")
+        return [self._find(number) for number in numbers] if isinstance(numbers, list) else []
+
+    def _check_limit(self) -> None:
+        if len(self._held) >= self._limit:
+            raise Busy(
+                f"The daemon keeps {self._limit} objects for this application and takes no more.",
+                cause="The daemon is shared with other applications, so each has limits.",
+                fix="Release objects that are not needed any more: drop the last reference to them.",
+                details={"limit": "objects", "value": self._limit},
+            )
+
+
+def _forwarded(header: dict[str, Any]) -> dict[str, Any]:
+    """Without the client's own numbers."""
+    return {key: value for key, value in header.items() if key not in ("object", "objects")}
+
+
+__all__ = ["ClientObjects"]
