@@ -20,14 +20,14 @@ from qnnbridge._fastpath.sharing import default_sharing, next_slab_number
 from qnnbridge._launch.interpreter import HostInterpreter, find_host, host_command, host_environment
 from qnnbridge._platform import default_spawner
 from qnnbridge._supervision.blame import Blame, IsolationLock
-from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._supervision.deadlines import Patience, deadline_after
 from qnnbridge._supervision.deaths import DeathHandler, Investigator
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, RestartPolicy
 from qnnbridge._supervision.supervisor import Supervisor
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge._transport.host_process import HostProcess, Launch
-from qnnbridge_protocol.errors import DeadlineExceeded
+from qnnbridge_protocol.errors import Closed, DeadlineExceeded, HostStartFailed
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.model_records import EntryFault
@@ -316,11 +316,17 @@ class Host:
         )
 
     def call(self, header: dict[str, Any], timeout: float | None = None, buffers: tuple[Any, ...] = ()) -> Frame:
-        """An operation on the host itself; repeated once if the host dies meanwhile."""
+        """An operation on the host itself; repeated if the host dies meanwhile, once if it may be the cause."""
         deadline = deadline_after(timeout)
+        patience = Patience(deadline)
         last = False
         while True:
-            process = self._process(deadline)
+            try:
+                process = self._process(deadline)
+            except HostStartFailed as killed:
+                if killed.details.get("from_outside") and patience.is_left():
+                    continue
+                raise
             try:
                 return process.call(header, buffers, deadline, CallContext(str(header.get("op"))))
             except Deadline:
@@ -331,6 +337,9 @@ class Host:
                 if process.retiring:
                     continue
                 error = self.supervisor.lost(process, failure, deadline)
+                innocent = not self.supervisor.may_be_caused_by(process, failure)
+                if innocent and not isinstance(error, Closed) and patience.is_left():
+                    continue
                 if last or error.retry == "pointless":
                     raise error from None
                 last = True

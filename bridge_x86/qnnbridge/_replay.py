@@ -8,11 +8,14 @@ A call goes through these states::
        v                                       |                                      v
     HOST RUNNING --> SESSION MADE THERE --> IN THE HOST --> answered              ON THE CPU
        ^                  |                    |                                      |
-       |   entry of the   |   host or worker   |                                      |
-       |   cache died     v        died        v         retry left                   |
+       |   entry of the   |   host or worker   |      not by this call,               |
+       |   cache died     v        died        v      or retry left                   |
        +------------- ENTRY IS NAMED      INVESTIGATED --------------> HOST RUNNING <-+
                                                |
                                                +---- no retry left --> raised, with the cause
+
+`retry` counts the deaths that the call may have caused. After all others (a kill from outside, another call inside
+native code, a host that never had the request) it is repeated until its deadline (`Patience`).
 
 Owns the suspect of a host's death (the model, or the cache entry that stands for it), and whether the
 session has gone to the CPU. Every call either gives its result or raises the error that explains why not.
@@ -28,10 +31,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qnnbridge._recipe import SessionRecipe
-from qnnbridge._supervision.deadlines import OnDeadline, deadline_after, overdue
+from qnnbridge._supervision.deadlines import OnDeadline, Patience, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
-from qnnbridge_protocol.errors import BridgeError, HostCrashed, ModelQuarantined, WorkerDied
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Closed,
+    HostCrashed,
+    HostStartFailed,
+    ModelQuarantined,
+    WorkerDied,
+)
 from qnnbridge_protocol.model_records import CacheStatus, EntryFault
 from qnnbridge_protocol.specs import CPU, Placement, ProviderSpec
 
@@ -103,18 +113,25 @@ class ReplayingSession:
         deadline: float | None = None,
         failed: FastCallFailed | None = None,
     ) -> T:
-        """Do `attempt` in a living host; again in the next one if that dies meanwhile, `retry` times.
+        """Do `attempt` in a living host; again in the next one if that dies meanwhile.
 
+        retry: how many deaths it may have caused itself. 0 repeats nothing of which the host had the request.
         deadline: if the time began before this.
         """
         supervisor = self.host.supervisor
         deadline = deadline_after(timeout_s) if deadline is None else deadline
         may_repeat = retry > 0
+        patience = Patience(deadline)
         while True:
             # Before: a known poison must not cost a start of the host. Behind: the first HELLO tells the versions.
             if failed is None:
                 self._check_quarantine()
-                process = supervisor.process(deadline)
+                try:
+                    process = supervisor.process(deadline)
+                except HostStartFailed as error:
+                    if error.details.get("from_outside") and may_repeat and patience.is_left():
+                        continue  # killed while it started
+                    raise
                 self._check_quarantine()
                 self.host.before_call(process)
             else:
@@ -134,11 +151,13 @@ class ReplayingSession:
                 assert death is not None
                 if self._is_the_entrys_fault(death) and context.op == self._create_context.op:
                     continue  # it was not requested; the model itself has not been tried yet
-                counts = 1
+                counts, innocent = 1, not supervisor.may_be_caused_by(process, failure)
+                innocent = innocent and (may_repeat or failure.request_id is None)
             except WorkerDied as error:
                 if self.host.is_daemon:
                     raise as_onnxruntime(error) from None
                 death, counts = self._worker_died(process, error), 0
+                innocent = may_repeat and death.details.get("from_outside") is True
             except ModelQuarantined as refusal:
                 if self.host.is_daemon:
                     raise as_onnxruntime(refusal) from None
@@ -154,6 +173,9 @@ class ReplayingSession:
                     raise as_onnxruntime(error) from None
                 retry -= 1
                 supervisor.counters.retried_calls += 1
+                continue
+            if innocent and not isinstance(death, Closed) and patience.is_left():
+                supervisor.counters.retried_calls += counts
                 continue
             if retry <= 0 or (death.retry == "pointless" and self._concerns_me(death)):
                 if not may_repeat or on_cpu or not self._went_to_cpu():

@@ -30,6 +30,19 @@ def test_every_call_gets_its_result_while_the_host_is_killed_again_and_again(cap
     assert len(result.recovery_s) >= 20
 
 
+def test_every_call_gets_its_result_though_the_host_is_killed_as_soon_as_one_call_has_recovered() -> None:
+    """The whole: ``python -m tests.faultlab --storm --calls 4000 --seed 7``, and with ``--kills 200 --calls 10000``.
+
+    A call meets many kills here; none of them is its fault.
+    """
+    result = kill_under_load(
+        new_host(False), scripted(), calls=200, kills=None, threads=THREADS, seed=7, storm=True
+    )
+    assert result.good, str(result)
+    assert result.kills >= 20
+    assert result.retried > result.calls, "calls were hit more than once"
+
+
 @pytest.mark.simulator
 def test_every_call_gets_its_result_on_the_real_simulator_too():
     """The whole: ``python -m tests.faultlab --real --calls 2000 --kills 40``."""

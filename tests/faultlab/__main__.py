@@ -2,7 +2,7 @@
 
 With ``--calls`` and ``--kills``: so many calls while the host is killed with -9 so many times; each must give the
 right result in every bit. With ``--orphans``: so many applications are killed with -9 in each state, and their hosts
-must follow. Without: all kinds of faults at random for ``--seconds``; at the end each published promise and whether
+must follow. With ``--storm`` the host is killed as soon as any call has recovered. Without: all kinds of faults at random for ``--seconds``; at the end each published promise and whether
 it held. With ``--mixed N``: N calls of all sizes, ways and numbers of threads over the quick way, with kills in
 between. With ``--slots N``: N deaths of hosts while both sides hold shared memory. With ``--daemon N``: N applications
 of one daemon for ``--seconds``, while its host is killed every ``--kill-every`` seconds. The exit code is 1 if anything
@@ -29,6 +29,7 @@ from tests.faultlab.slots import kill_hosts
 from tests.faultlab.soak import Soak
 
 STUCK_AFTER_S = 300.0
+DEFAULT_KILLS = 200
 
 
 def main() -> int:
@@ -37,7 +38,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--calls", type=int, help="with --kills: the show, 10000 calls and 200 kills for example")
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--kills", type=int, help="default 200")
+    parser.add_argument(
+        "--storm",
+        action="store_true",
+        help="with --calls: kill as soon as any call has an answer of the next host; all the time without --kills",
+    )
     parser.add_argument("--mixed", type=int, metavar="N", help="so many calls of all sizes, 1000000 for example")
     parser.add_argument(
         "--no-shared-memory", dest="shared_memory", action="store_false", help="tensors travel in the pipes"
@@ -92,9 +98,10 @@ def _show(options: argparse.Namespace) -> bool:
         new_host(options.real),
         cases,
         calls=options.calls,
-        kills=options.kills,
+        kills=options.kills if options.storm else options.kills or DEFAULT_KILLS,
         threads=options.threads,
         seed=options.seed,
+        storm=options.storm,
     )
     print(result)
     return result.good
@@ -111,7 +118,7 @@ def _mixed(options: argparse.Namespace) -> bool:
         host,
         ASSETS / "add.onnx",
         calls=options.mixed,
-        kills=options.kills,
+        kills=options.kills or DEFAULT_KILLS,
         seed=options.seed,
         on_progress=lambda words: print(words, flush=True),
     )

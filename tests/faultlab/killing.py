@@ -56,16 +56,29 @@ class Result:
 
 
 def kill_under_load(
-    host: qnnbridge.Host, cases: list[Case], *, calls: int, kills: int, threads: int, seed: int
+    host: qnnbridge.Host,
+    cases: list[Case],
+    *,
+    calls: int,
+    kills: int | None,
+    threads: int,
+    seed: int,
+    storm: bool = False,
 ) -> Result:
     """Run it: at least so many calls, and on until so many kills have been among them, however quick the machine
-    is. The host is started here and closed at the end; what is left over then is a leak."""
+    is. The host is started here and closed at the end; what is left over then is a leak.
+
+    Args:
+        kills: ``None`` kills until the calls are done.
+        storm: kill as soon as any call has an answer of the next host, whatever that does to the other calls.
+    """
     before = holdings()
     result = Result()
     begin = time.monotonic()
     with host:
         sessions = [case.open(host) for case in cases]
-        _Load(host, cases, sessions, result, calls=calls, kills=kills, threads=threads, seed=seed).run()
+        load = _Load(host, cases, sessions, result, calls=calls, kills=kills, threads=threads, seed=seed)
+        load.run(storm=storm)
         result.retried = host.stats.retried_calls
         del sessions
     result.seconds = time.monotonic() - begin
@@ -82,7 +95,7 @@ class _Load:
         result: Result,
         *,
         calls: int,
-        kills: int,
+        kills: int | None,
         threads: int,
         seed: int,
     ) -> None:
@@ -102,14 +115,17 @@ class _Load:
         self._under_way: dict[int, int] = {}
         self._kills_behind = 0
 
-    def run(self) -> None:
+    def run(self, *, storm: bool) -> None:
         workers = [
             threading.Thread(target=self._work, args=(n, random.Random(f"{self._seed} {n}")), name=f"load {n}")
             for n in range(self._threads)
         ]
         for worker in workers:
             worker.start()
-        self._kill_at_random(random.Random(self._seed))
+        if storm:
+            self._kill_at_once(random.Random(self._seed))
+        else:
+            self._kill_at_random(random.Random(self._seed))
         for worker in workers:
             worker.join(STUCK_AFTER_S)
         self._result.stuck |= any(worker.is_alive() for worker in workers)
@@ -117,7 +133,7 @@ class _Load:
     def _work(self, worker: int, dice: random.Random) -> None:
         while True:
             with self._moved:
-                if (self._taken >= self._calls and self._result.kills >= self._kills) or self._result.stuck:
+                if (self._taken >= self._calls and not self._more_kills) or self._result.stuck:
                     return
                 self._taken += 1
                 self._under_way[worker] = self._kills_behind
@@ -146,9 +162,23 @@ class _Load:
                 self._killed = None
             self._moved.notify_all()
 
+    @property
+    def _more_kills(self) -> bool:
+        return self._kills is not None and self._result.kills < self._kills
+
+    def _kill_at_once(self, dice: random.Random) -> None:
+        result = self._result
+        while self._more_kills or (self._kills is None and result.calls < self._calls):
+            with self._moved:
+                if not self._wait_for(lambda: self._killed is None or result.calls >= self._calls):
+                    return
+            threading.Event().wait(dice.random() * 0.003)
+            self._kill()
+
     def _kill_at_random(self, dice: random.Random) -> None:
         result = self._result
-        while result.kills < self._kills:
+        assert self._kills is not None
+        while self._more_kills:
             # Spread over the calls that are left: a random number of them lies between two kills.
             average = max(CALLS_BETWEEN_KILLS, (self._calls - result.calls) // (self._kills - result.kills + 1))
             wanted = dice.randint(CALLS_BETWEEN_KILLS, 2 * average - CALLS_BETWEEN_KILLS)
@@ -159,17 +189,20 @@ class _Load:
                     return
             # Somewhere in the middle of whatever is going on.
             threading.Event().wait(dice.random() * 0.003)
-            process = self._host.supervisor.running
-            if process is None:
-                continue
-            with self._moved:
-                self._since_kill = 0
-                self._killed = (process.generation, time.monotonic())
-                result.kills += 1
-            # By the process that collects its exit code, so that the pid cannot belong to another process by now.
-            process._child.kill()
-            with self._moved:
-                self._kills_behind += 1
+            self._kill()
+
+    def _kill(self) -> None:
+        process = self._host.supervisor.running
+        if process is None:
+            return
+        with self._moved:
+            self._since_kill = 0
+            self._killed = (process.generation, time.monotonic())
+            self._result.kills += 1
+        # By the process that collects its exit code, so that the pid cannot belong to another process by now.
+        process._child.kill()
+        with self._moved:
+            self._kills_behind += 1
 
     def _all_have_answers(self) -> bool:
         """Whether no call is under way any more that met the last kill, however long its thread waited for the

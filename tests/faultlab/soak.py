@@ -293,7 +293,7 @@ class Soak:
         self.ledger.check("alive", seconds < STUCK_AFTER_S, f"a call took {seconds:.0f} s")
         self._judge_words(error)
         # Not `stats.crashes`: the ends that a deadline asked for are deaths to the others.
-        deaths = sum(number >= generation for number in list(supervisor._deaths))
+        deaths = supervisor.counters.generation - generation
         return _Outcome(seconds, result, error, deaths)
 
     def _judge(self, outcome: _Outcome, expected: Any, name: str) -> None:

@@ -220,7 +220,9 @@ class LostDaemon:
         process.kill(failure.reason.message if failure.reason is not None else "the connection to the daemon ended")
         error = _error(process, failure.reason)
         error.details.setdefault("generation", process.generation)
-        return DeathReport(error, None, on_purpose=False)
+        # The daemon runs no native code; a call can only have caused its end by what it wrote on the wire.
+        outside = failure.reason is None or isinstance(failure.reason, HostHung)
+        return DeathReport(error, None, from_outside=outside)
 
     def investigate_worker(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
         """The daemon does that for its own workers."""

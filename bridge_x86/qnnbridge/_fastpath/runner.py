@@ -276,6 +276,8 @@ def _look_after(
             _give_up(process, plans, _blocks_of(feed, out))
     except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as found:
         error = found
+    if isinstance(error, ChannelFailed):
+        error.request_id = channel.call_id
     if isinstance(error, (ChannelFailed, ChannelRetired, Deadline, BridgeError)):
         raise FastCallFailed(process, error, deadline) from None
 

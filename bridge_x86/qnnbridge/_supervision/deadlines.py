@@ -35,6 +35,25 @@ def deadline_after(timeout: float | None) -> float | None:
     return None if math.isinf(timeout) else time.monotonic() + min(timeout, LONGEST_S)
 
 
+# How long a call without a deadline is repeated after deaths of the host that it did not cause.
+INNOCENT_S: Final = 300.0
+
+
+class Patience:
+    """How long one call is repeated after deaths that it did not cause: until its deadline, or `INNOCENT_S`."""
+
+    def __init__(self, deadline: float | None) -> None:
+        self._deadline = deadline
+        self._began: float | None = None
+
+    def is_left(self) -> bool:
+        """Whether it may be repeated once more. The first death starts the clock of a call without a deadline."""
+        now = time.monotonic()
+        if self._began is None:
+            self._began = now
+        return now < (self._began + INNOCENT_S if self._deadline is None else self._deadline)
+
+
 OnDeadline = Literal["raise", "kill"]
 
 # In the details of a reason why a host was ended: the application asked for it.

@@ -40,11 +40,15 @@ class DeathReport:
     """error: for the callers. status: how the process ended, ``None`` if that could not be had.
 
     on_purpose: we ended it, for the application or because its work was not wanted any more: no crash.
+    from_outside: no call caused it: another process, a lack of memory, or another call's deadline ended it.
+    suspects: the requests that were inside native code.
     """
 
     error: HostError
     status: ExitStatus | None
     on_purpose: bool = False
+    from_outside: bool = False
+    suspects: frozenset[int] = frozenset()
 
 
 class DeathHandler(Protocol):
@@ -129,7 +133,13 @@ class Investigator:
                 error.cause = failure.reason.message
                 error.evidence = failure.reason.evidence
         error.details.setdefault("generation", process.generation)
-        return DeathReport(error, status, on_purpose)
+        return DeathReport(
+            error,
+            status,
+            on_purpose,
+            on_purpose or _from_outside(record, failure),
+            frozenset(call.request_id for call in record.suspects),
+        )
 
     def investigate_worker(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
         """Why the process that compiles for `process` has died, as far as its exit code and its words tell.
@@ -234,6 +244,15 @@ def _exit_status(raw: int | None) -> ExitStatus | None:
     from qnnbridge._diagnosis.exit_codes import ExitStatus
 
     return None if raw is None else ExitStatus(raw, "win32" if sys.platform == "win32" else "posix")
+
+
+def _from_outside(record: CrashRecord, failure: ChannelFailed) -> bool:
+    """A lack of memory counts: the kernel ends the largest process, whatever it does."""
+    if failure.reason is not None:
+        return failure.reason.details.get("from_outside") is True
+    if record.killed_because is not None or record.exit is None:
+        return False
+    return record.from_outside or record.exit.code.fault == "kill"
 
 
 def _asked_for(failure: ChannelFailed) -> bool:

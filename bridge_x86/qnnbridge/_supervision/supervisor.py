@@ -12,10 +12,11 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from qnnbridge._platform import Spawner, _fds
-from qnnbridge._supervision.deaths import DeathHandler
+from qnnbridge._supervision.deaths import DeathHandler, DeathReport
 from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge._transport.channel import CallContext, ChannelFailed, Deadline
 from qnnbridge._transport.host_process import EXIT_WAIT_S, HostProcess, Launch
@@ -25,7 +26,6 @@ from qnnbridge_protocol.errors import (
     DeadlineExceeded,
     ForkedClient,
     HostCrashed,
-    HostError,
     WorkerDied,
 )
 
@@ -78,7 +78,8 @@ class Supervisor:
         self._starting: HostProcess | None = None
         self._start_lock = threading.Lock()
         self._death_lock = threading.Lock()
-        self._deaths: dict[int, HostError] = {}
+        # Kept as long as any caller still holds the process: a call may learn of its death late.
+        self._deaths: weakref.WeakKeyDictionary[HostProcess, DeathReport] = weakref.WeakKeyDictionary()
         self._closed = threading.Event()
         self._retired: list[HostProcess] = []
         # The interpreter is about to end: no caller is told anything any more.
@@ -150,20 +151,31 @@ class Supervisor:
         if not self._death_lock.acquire(timeout=_patience(deadline, -1)):
             raise _too_late()
         try:
-            error = self._deaths.get(process.generation)
-            if error is None:
-                error = self._investigate(process, failure, deadline=deadline)
-                self._deaths[process.generation] = error
+            report = self._deaths.get(process)
+            if report is None:
+                report = self._deaths[process] = self._investigate(process, failure, deadline=deadline)
         finally:
             self._death_lock.release()
-        return error.copy()
+        return report.error.copy()
+
+    def may_be_caused_by(self, process: HostProcess, failure: ChannelFailed) -> bool:
+        """Whether the call that got `failure` may have caused the death that `lost` has looked into.
+
+        It may not if the end came from outside, if others were inside native code and it was not, or if the host
+        never had its request.
+        """
+        report = self._deaths[process]
+        own = failure.request_id
+        if report.from_outside or report.suspects:
+            return own in report.suspects and not report.from_outside
+        return any(one.request_id == own and one.sent for one in process.channel.requests.lost)
 
     def npu_lost(self, process: HostProcess, error: BridgeError, context: CallContext) -> None:
         """The NPU cannot be used from `process` any more (QNN 1011, or resets again and again): end it."""
         failure = process.channel.fail(error)
         with self._death_lock:
-            if process.generation not in self._deaths:
-                self._deaths[process.generation] = self._investigate(process, failure, context)
+            if process not in self._deaths:
+                self._deaths[process] = self._investigate(process, failure, context)
 
     def worker_died(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
         """The process that compiles for `process` has died. Booked on its model; no death of the host."""
@@ -289,8 +301,6 @@ class Supervisor:
         if process.channel.failed:
             self.lost(process, process.channel.fail(None), deadline)
         process.close()
-        for generation in [g for g in self._deaths if g < process.generation - 8]:
-            del self._deaths[generation]
 
     # --- deaths ---
 
@@ -300,9 +310,9 @@ class Supervisor:
         failure: ChannelFailed,
         suspect: CallContext | None = None,
         deadline: float | None = None,
-    ) -> HostError:
+    ) -> DeathReport:
         if isinstance(failure.reason, Closed):
-            return failure.reason
+            return DeathReport(failure.reason, None)
         patience_s = min(EXIT_WAIT_S, _patience(deadline, EXIT_WAIT_S))
         finding = self._investigator.investigate(process, failure, suspect, patience_s)
         error = finding.error
@@ -314,7 +324,7 @@ class Supervisor:
         # What a model does to the host is no reason to give the host up for the other models.
         curable = error.retry != "pointless" or bool(error.details.get("suspects"))
         self._policy.on_death(finding.status, curable=curable, error=error)
-        return error
+        return finding
 
     def _check_owner(self) -> None:
         if self._owner_pid != os.getpid():

@@ -247,7 +247,8 @@ class Channel:
             if on_sent is not None:
                 on_sent(request_id)
             return self._await(waiter, deadline)
-        except ChannelFailed:
+        except ChannelFailed as failure:
+            failure.request_id = request_id
             raise
         except BaseException as error:
             # Its time is up, or the caller was interrupted. If it had the lead, another caller reads on.
@@ -322,7 +323,8 @@ class Channel:
             self.requests.add(cancel_id, None, NO_CONTEXT)
             self._writer.add(cancel)
             raise Deadline("still-running") from None
-        except ChannelFailed:
+        except ChannelFailed as failure:
+            failure.request_id = request_id
             raise
         except BaseException:
             self._leave(request_id)

@@ -295,7 +295,7 @@ class HostProcess:
                 "The host process is stopped and does not go on.",
                 cause="Another process stopped it (SIGSTOP, a debugger, a suspended process).",
                 fix="Nothing to do: it is ended and started again with the next call.",
-                details={"pid": self.real_pid},
+                details={"pid": self.real_pid, "from_outside": True},
             )
         )
 

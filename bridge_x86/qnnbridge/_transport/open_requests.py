@@ -80,11 +80,15 @@ class OneWayRequests:
 
 
 class ChannelFailed(Exception):
-    """The connection has failed: the host is gone, hangs, or violates the protocol (`reason`)."""
+    """The connection has failed: the host is gone, hangs, or violates the protocol (`reason`).
+
+    request_id: of the caller's own request; ``None`` if it has not asked for anything.
+    """
 
     def __init__(self, reason: BridgeError | None = None) -> None:
         super().__init__(str(reason or "end of stream"))
         self.reason = reason if reason is None else reason.with_traceback(None)
+        self.request_id: int | None = None
 
     def again(self) -> ChannelFailed:
         """A copy to be raised. The kept one is never raised: its traceback would keep callers' frames and arrays

@@ -1,0 +1,125 @@
+"""Deaths of the host that a call did not cause do not use up its `retry`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.fakes.hosts import fake_host, script
+
+import qnnbridge
+from qnnbridge import errors
+from qnnbridge._supervision import deadlines
+
+X = np.arange(6, dtype=np.float32)
+KILLS = 5
+
+
+def kill_when_inside(host: qnnbridge.Host, note: Path, times: int) -> threading.Thread:
+    """SIGKILL the host each time that a run has put another dot into the note."""
+
+    def work() -> None:
+        for number in range(1, times + 1):
+            while not note.exists() or note.stat().st_size < number:
+                time.sleep(0.002)
+            os.kill(host.info.pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_call_survives_any_number_of_kills_from_outside(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(scale=3, on_run=[f"note:{note}", "sleep:0.05"]), host=host)
+        killer = kill_when_inside(host, note, KILLS)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+        killer.join()
+        assert (host.stats.crashes, host.stats.retried_calls) == (KILLS, KILLS)
+
+
+def test_a_creation_survives_any_number_of_kills_from_outside(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    with fake_host() as host:
+        host.start()
+        killer = kill_when_inside(host, note, KILLS)
+        model = script(scale=3, on_create=[f"note:{note}", "sleep:0.05"])
+        session = qnnbridge.InferenceSession(model, host=host)
+        killer.join()
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+        assert session.generation == KILLS + 1
+
+
+def test_a_call_that_waits_its_turn_survives_the_deaths_that_others_cause(tmp_path: Path) -> None:
+    """Two models kill the host twice each, until they are in quarantine; the third one waits behind them."""
+    with fake_host() as host:
+        gate = tmp_path / "gate"
+        killers = [
+            qnnbridge.InferenceSession(
+                script(scale=n, on_run=[f"wait:{gate}", "sleep:0.1", "segv"]), host=host, retry=1
+            )
+            for n in range(2)
+        ]
+        innocent = qnnbridge.InferenceSession(script(scale=3), host=host)
+        told: list[BaseException] = []
+
+        def kill(session: qnnbridge.InferenceSession) -> None:
+            try:
+                session.run(None, {"x": X})
+            except errors.BridgeError as error:
+                told.append(error)
+
+        threads = [threading.Thread(target=kill, args=(session,)) for session in killers]
+        for thread in threads:
+            thread.start()
+        while host.stats.calls_in_flight < 2:
+            time.sleep(0.002)
+        threading.Timer(0.1, gate.touch).start()
+        assert np.array_equal(innocent.run(None, {"x": X})[0], X * 3)
+        for thread in threads:
+            thread.join()
+        assert [type(error) for error in told] == [errors.HostCrashed] * 2
+        for session in killers:
+            with pytest.raises(errors.ModelQuarantined):
+                session.run(None, {"x": X})
+
+
+def test_the_deadline_ends_the_repetitions() -> None:
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(on_run=["sleep:0.05", "signal:9"]), host=host)
+        begin = time.monotonic()
+        with pytest.raises((errors.HostCrashed, errors.DeadlineExceeded)):
+            session.run(None, {"x": X}, timeout=1.5)
+        assert time.monotonic() - begin < 2.5
+        assert host.stats.crashes > 1
+
+
+def test_a_call_without_a_deadline_is_not_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "INNOCENT_S", 1.0)
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(on_run=["signal:9"]), host=host, retry=0)
+        with pytest.raises(errors.HostCrashed, match="SIGKILL"):
+            session.run(None, {"x": X}, retry=1)
+        assert host.stats.crashes > 2
+
+
+def test_a_host_that_is_killed_while_it_starts_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "INNOCENT_S", 1.0)
+    with fake_host("--first=signal:9") as host:
+        with pytest.raises(errors.HostStartFailed, match="SIGKILL"):
+            qnnbridge.InferenceSession(script(), host=host)
+        assert host.stats.generation > 2
+
+
+def test_without_repetition_a_kill_is_told_at_once() -> None:
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(on_run=["signal:9"]), host=host, retry=0)
+        with pytest.raises(errors.HostCrashed, match="SIGKILL"):
+            session.run(None, {"x": X})
+        assert host.stats.retried_calls == 0
