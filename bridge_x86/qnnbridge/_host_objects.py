@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from qnnbridge._called_functions import CalledFunction, CalledFunctions
 from qnnbridge._supervision.deadlines import OnDeadline, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
@@ -55,6 +56,7 @@ class HostObject:
         values: Sequence[Any] = (),
         objects: Sequence[HostObject] = (),
         *,
+        functions: Mapping[str, CalledFunction] | None = None,
         timeout_s: float | None = None,
         on_deadline: OnDeadline = "raise",
         context: CallContext | None = None,
@@ -68,6 +70,7 @@ class HostObject:
             arguments: by name, of msgpack types.
             values: tensors and other values.
             objects: further objects of the same host.
+            functions: of the application, by name, that the host may call meanwhile.
             timeout_s: seconds that the call may take; ``None`` waits for ever.
             on_deadline: whether the host is ended if the call is still in it then.
             context: the model to blame if the host dies.
@@ -83,7 +86,13 @@ class HostObject:
 
         header, buffers = _message(arguments, values)
         header |= {"op": "object.call", "operation": operation, "objects": self.numbers_of(objects)}
-        frame = self.forward(header, buffers, timeout_s, on_deadline, context, on_sent, on_news)
+        if functions:
+            called = CalledFunctions(functions, on_news)
+            header |= called.header()
+            with called.around(self.process()):
+                frame = self.forward(header, buffers, timeout_s, on_deadline, context, on_sent, called)
+        else:
+            frame = self.forward(header, buffers, timeout_s, on_deadline, context, on_sent, on_news)
         decoder = Decoder(frame.buffers)
         found = [decoder.value(item) for item in frame.header.get("values") or ()]
         decoder.finish()

@@ -25,7 +25,7 @@ from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_daemon.shared_sessions import KnownModels, SharedSessions
 from qnnbridge_host.fastpath import shared_memory as sharing
 from qnnbridge_protocol._version import __version__
-from qnnbridge_protocol.hello import DAEMON_FEATURE, FEATURES, SHARING_FEATURES, Hello
+from qnnbridge_protocol.hello import CALL_BACK_FEATURE, DAEMON_FEATURE, FEATURES, SHARING_FEATURES, Hello
 
 if TYPE_CHECKING:
     from qnnbridge_daemon.shared_sessions import SharedModel
@@ -128,7 +128,8 @@ class Broker:
         peer = process.peer if process is not None else None
         machine = sysconfig.get_platform().rpartition("-")[2]
         return Hello(
-            features=(FEATURES if sharing.AVAILABLE else FEATURES - SHARING_FEATURES) | {DAEMON_FEATURE},
+            features=(FEATURES if sharing.AVAILABLE else FEATURES - SHARING_FEATURES) - {CALL_BACK_FEATURE}
+            | {DAEMON_FEATURE},
             pid=os.getpid(),
             machine=peer.machine if peer is not None else _MACHINES.get(machine, machine),
             python="{}.{}.{}".format(*sys.version_info[:3]),

@@ -32,7 +32,10 @@ from __future__ import annotations
 import collections
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from qnnbridge_host.calls_back import CallsBack
 
 T = TypeVar("T")
 
@@ -139,6 +142,7 @@ class Request:
         "after",
         "blame",
         "buffers",
+        "calls_back",
         "counted",
         "declared",
         "done",
@@ -177,6 +181,8 @@ class Request:
         self.blame: dict[str, Any] = {}
         # Sends an EVENT about the request.
         self.emit: Callable[[dict[str, Any]], None] = _no_events
+        # The functions of the application that may be called meanwhile.
+        self.calls_back: CallsBack | None = None
         # Called once after the answer.
         self.after: Callable[[], None] | None = None
 

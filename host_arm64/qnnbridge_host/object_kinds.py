@@ -18,6 +18,13 @@ def _adapter_format() -> ObjectKind:
     return ADAPTER_FORMAT
 
 
+def _model_compiler() -> ObjectKind:
+    from qnnbridge_host.engine.model_compiler import MODEL_COMPILER
+
+    return MODEL_COMPILER
+
+
 KINDS: Final[Mapping[str, Callable[[], ObjectKind]]] = {
     "AdapterFormat": _adapter_format,
+    "ModelCompiler": _model_compiler,
 }

@@ -31,6 +31,7 @@ from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
+    from qnnbridge_host.calls_back import CallsBack
     from qnnbridge_host.fastpath.channel import FastCall
     from qnnbridge_host.fastpath.open_channels import OpenChannels
     from qnnbridge_host.fastpath.plans import BoundRuns
@@ -150,6 +151,8 @@ class Server:
         self._lanes: dict[str, Lane[Request]] = {}
         self._in_flight = InFlight(self._declare, hello.limits.max_in_flight)
         self._sink = _ServerSink(self, handlers, hello)
+        # Of requests in which functions of the client may be called.
+        self._calls_back: dict[int, CallsBack] = {}
         self._channels: OpenChannels | None = None
         self._channels_lock = threading.Lock()
 
@@ -252,6 +255,10 @@ class Server:
         frame = taken.pop()
         if frame.kind is Kind.PING:
             self._send(Frame(Kind.PONG, frame.request_id, {}))
+        elif frame.kind is Kind.RETURN:
+            calls_back = self._calls_back.get(frame.request_id)
+            if calls_back is not None:
+                calls_back.returned(frame)
         elif frame.kind is Kind.CANCEL:
             target = frame.header.get("target")
             target = target if type(target) is int else 0
@@ -362,7 +369,17 @@ class Server:
             return {}, ()
         number = request.id  # not the request: it would keep itself
         request.emit = lambda event: self._send(Frame(Kind.EVENT, number, event))
-        return self._handlers.handle(request, lambda phase: self._in_flight.enter(request, phase))
+        functions = request.header.get("functions")
+        if functions:
+            from qnnbridge_host.calls_back import CallsBack
+
+            timeout_s = request.header.get("function_timeout_s")
+            request.calls_back = self._calls_back[number] = CallsBack(request, functions, timeout_s, self._send)
+        try:
+            return self._handlers.handle(request, lambda phase: self._in_flight.enter(request, phase))
+        finally:
+            if functions:
+                self._calls_back.pop(number, None)
 
     def _open_channels(self) -> OpenChannels:
         """Created on demand: making a session does not import the fast path."""

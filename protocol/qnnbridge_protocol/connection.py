@@ -6,7 +6,8 @@ follows. What is not listed is forbidden: sending it is a bug of ours (`RuntimeE
 peer's (`ProtocolDesync`).
 
 A client numbers its requests, cancels and pings 1, 2, 3 ... and never reuses a number. Each gets exactly one
-answer: REQUEST a REPLY or ERROR, CANCEL a REPLY, PING a PONG. PHASE and EVENT may come in between.
+answer: REQUEST a REPLY or ERROR, CANCEL a REPLY, PING a PONG. PHASE and EVENT may come in between, and CALL_BACK,
+which asks the other way round: one at a time within a request, answered by RETURN.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class State(enum.Enum):
 _ASKING = {Kind.REQUEST, Kind.CANCEL, Kind.PING}
 _ANSWERING = {Kind.REPLY, Kind.ERROR, Kind.PONG}
 _TELLING = {Kind.PHASE, Kind.EVENT}
+_CALLING = {Kind.CALL_BACK}
 
 
 def _stay(state: State, kinds: set[Kind]) -> dict[Kind, State]:
@@ -48,19 +50,21 @@ def _stay(state: State, kinds: set[Kind]) -> dict[Kind, State]:
 # (role, state) -> what it may send, and the state after it.
 _SENDS: dict[tuple[Role, State], dict[Kind, State]] = {
     (Role.CLIENT, State.START): {Kind.HELLO: State.GREETING},
-    (Role.CLIENT, State.READY): _stay(State.READY, _ASKING) | {Kind.GOODBYE: State.CLOSING},
+    (Role.CLIENT, State.READY): _stay(State.READY, _ASKING | {Kind.RETURN}) | {Kind.GOODBYE: State.CLOSING},
     (Role.HOST, State.GREETING): {Kind.HELLO_OK: State.READY, Kind.HELLO_ERR: State.CLOSED},
-    (Role.HOST, State.READY): _stay(State.READY, _ANSWERING | _TELLING),
+    (Role.HOST, State.READY): _stay(State.READY, _ANSWERING | _TELLING | _CALLING),
     (Role.HOST, State.CLOSING): _stay(State.CLOSING, _ANSWERING | _TELLING) | {Kind.GOODBYE: State.CLOSED},
 }
 
 # (role, state) -> what it may receive, and the state after it.
 _RECEIVES: dict[tuple[Role, State], dict[Kind, State]] = {
     (Role.CLIENT, State.GREETING): {Kind.HELLO_OK: State.READY, Kind.HELLO_ERR: State.CLOSED},
-    (Role.CLIENT, State.READY): _stay(State.READY, _ANSWERING | _TELLING),
-    (Role.CLIENT, State.CLOSING): _stay(State.CLOSING, _ANSWERING | _TELLING) | {Kind.GOODBYE: State.CLOSED},
+    (Role.CLIENT, State.READY): _stay(State.READY, _ANSWERING | _TELLING | _CALLING),
+    # One that crosses a GOODBYE is dropped.
+    (Role.CLIENT, State.CLOSING): _stay(State.CLOSING, _ANSWERING | _TELLING | _CALLING)
+    | {Kind.GOODBYE: State.CLOSED},
     (Role.HOST, State.START): {Kind.HELLO: State.GREETING},
-    (Role.HOST, State.READY): _stay(State.READY, _ASKING) | {Kind.GOODBYE: State.CLOSING},
+    (Role.HOST, State.READY): _stay(State.READY, _ASKING | {Kind.RETURN}) | {Kind.GOODBYE: State.CLOSING},
 }
 
 _ANSWERS = {Kind.REQUEST: {Kind.REPLY, Kind.ERROR}, Kind.CANCEL: {Kind.REPLY}, Kind.PING: {Kind.PONG}}
@@ -82,6 +86,8 @@ class Connection:
         self._last_id = 0
         self._open: dict[int, Kind] = {}
         self._given_up: set[int] = set()
+        # Requests in which the host waits for a function of the client.
+        self._called_back: set[int] = set()
 
     # --- receiving ---
 
@@ -115,6 +121,8 @@ class Connection:
             raise desync(f"{frame.kind.name} is not allowed in state {self.state.value}")
         if self.role is Role.CLIENT and frame.kind in _ANSWERING and not self._close_request(frame):
             return False
+        if frame.kind is Kind.CALL_BACK and not self._open_call(frame):
+            return False
         if self.role is Role.HOST and frame.kind in _ASKING:
             if frame.request_id <= self._last_id:
                 raise desync(f"request id {frame.request_id} after {self._last_id}")
@@ -131,12 +139,25 @@ class Connection:
         asked = self._open.pop(frame.request_id, None)
         if asked is None:
             raise desync(f"{frame.kind.name} to request {frame.request_id}, which is not open")
+        self._called_back.discard(frame.request_id)
         if frame.kind not in _ANSWERS[asked]:
             raise desync(f"{frame.kind.name} to a {asked.name}")
         if frame.request_id in self._given_up:
             self._given_up.discard(frame.request_id)
             self.unclaimed_answers += 1
             return False
+        return True
+
+    def _open_call(self, frame: Frame) -> bool:
+        """Whether there may be a caller whose function is called."""
+        number = frame.request_id
+        if self._open.get(number) is not Kind.REQUEST:
+            raise desync(f"CALL_BACK of request {number}, which is not open")
+        if number in self._called_back:
+            raise desync(f"CALL_BACK of request {number}, whose last one is not answered")
+        if self.state is State.CLOSING or number in self._given_up:
+            return False
+        self._called_back.add(number)
         return True
 
     # --- sending ---
@@ -166,6 +187,20 @@ class Connection:
         self._last_id = request_id
         self._open[request_id] = kind
         return request_id, chunks
+
+    def give_back(
+        self, request_id: int, header: dict[str, Any], buffers: tuple[Any, ...] = ()
+    ) -> list[memoryview] | None:
+        """Client: the RETURN to the open CALL_BACK of a request; ``None`` if the host does not wait any more."""
+        if request_id not in self._called_back or self.state is not State.READY:
+            return None
+        # First: the next CALL_BACK may be read before this returns.
+        self._called_back.discard(request_id)
+        try:
+            return self.send(Frame(Kind.RETURN, request_id, header, buffers))
+        except BaseException:
+            self._called_back.add(request_id)
+            raise
 
     def give_up(self, request_id: int) -> None:
         """Client: the caller has given up this answer."""

@@ -22,6 +22,7 @@
     │   ├── DeadlineExceeded         also a TimeoutError; ``state`` says what became of the work
     │   ├── Cancelled
     │   ├── Busy                     more calls in flight than agreed
+    │   ├── CallBackFailed           a function of the application that the host called gave no usable answer
     │   └── UnknownOperation         the host is older than this client
     ├── OptionError                  also a ValueError: an unknown or ill-valued option
     ├── ModelError                   one model
@@ -230,6 +231,13 @@ class Cancelled(CallError):
 class Busy(CallError):
     code = "call.Busy"
     retry: Retry = "safe"
+
+
+class CallBackFailed(CallError):
+    """``details["reason"]``: raised, nonsense, late, reentered, unavailable."""
+
+    code = "call.CallBackFailed"
+    retry: Retry = "pointless"
 
 
 class UnknownOperation(CallError):

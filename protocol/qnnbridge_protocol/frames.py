@@ -57,6 +57,8 @@ class Kind(enum.IntEnum):
     PING = 10
     PONG = 11
     GOODBYE = 12
+    CALL_BACK = 13
+    RETURN = 14
 
 
 HELLO_KINDS = frozenset((Kind.HELLO, Kind.HELLO_OK, Kind.HELLO_ERR))

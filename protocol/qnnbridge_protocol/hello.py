@@ -25,8 +25,11 @@ API_VERSIONS = (2, 2)
 # Further streams beside the connection, and memory that both sides have mapped: not on every system.
 SHARING_FEATURES: frozenset[str] = frozenset({"fast1", "shm1"})
 
+# The host calls functions of the application. A daemon does not: one that hangs would keep others waiting.
+CALL_BACK_FEATURE = "callback"
+
 # Named abilities. What both sides have is used; an unknown name is ignored.
-FEATURES: frozenset[str] = frozenset({"phase", "cancel"}) | SHARING_FEATURES
+FEATURES: frozenset[str] = frozenset({"phase", "cancel", CALL_BACK_FEATURE}) | SHARING_FEATURES
 
 # Named by a daemon and its clients only: releases that are far apart do not meet there.
 DAEMON_FEATURE = "daemon"

@@ -21,12 +21,8 @@ NOT_POSSIBLE = {
     "ModelPackageComponentContext": "the variant is chosen, and its session made, by native libraries of one process",
     "ModelPackageContext": "the variant is chosen by native libraries of one process; open the variant's .onnx file",
     "ModelPackageOptions": "the variant is chosen by native libraries of one process; open the variant's .onnx file",
-    "OrtEpContextData": "a view of native memory in a callback",
-    "OrtEpContextDataBuffer": "a buffer in native memory",
-    "OrtExternalInitializerInfo": "answers a callback, which cannot be called from another process",
     "OrtSyncStream": "a native handle",
     "OrtEpDevice.create_sync_stream": "a native handle",
-    "ModelCompiler.set_ep_context_data_write_func": "a callback cannot be called from another process",
     "SessionOptions.set_ep_context_data_read_func": "a callback cannot be called from another process",
     "SessionOptions.set_provider_selection_policy_delegate": "a callback cannot be called from another process",
     "SessionOptions.add_external_initializers_from_files_in_memory": "the buffers live in another process; give the "
@@ -55,7 +51,9 @@ DIFFERS = {
     "OrtEpDevice.memory_info": "None: tensors are in this process's memory",
     "OrtArenaCfg": "holds the settings; nothing uses them",
     "OrtMemoryInfo": "describes; no memory can be allocated with it",
-    "ModelCompiler": "compiles for QNN, in a process of its own",
+    "ModelCompiler": "compiles for QNN, in a process of its own; with functions of the application, or initializers "
+    "in a file, by ONNX Runtime's own compiler there",
+    "ModelCompiler.set_ep_context_data_write_func": "also for QNN, which takes no function itself",
     "ModelCompiler.compile_to_bytes": "needs embed_compiled_data_into_model=True or set_ep_context_binary_information",
     "ModelCompiler.compile_to_stream": "as compile_to_bytes; one piece",
     "ModelCompiler.set_ep_context_binary_information": "a folder that is not there is made",

@@ -23,10 +23,6 @@ def callback(*_: Any) -> None:
     """What an application would pass."""
 
 
-def compiler(**keywords: Any) -> Any:
-    return ort.ModelCompiler(ort.SessionOptions(), MUL, **keywords)
-
-
 def set_tuning_results() -> Any:
     return ort.InferenceSession(MUL).set_tuning_results([{"ep": "CPUExecutionProvider"}])
 
@@ -44,12 +40,8 @@ ATTEMPTS: dict[str, Callable[[], Any]] = {
     "ModelPackageComponentContext": lambda: ort.ModelPackageComponentContext(),
     "ModelPackageContext": lambda: ort.ModelPackageContext("package"),
     "ModelPackageOptions": lambda: ort.ModelPackageOptions(ort.SessionOptions()),
-    "OrtEpContextData": lambda: ort.OrtEpContextData(),
-    "OrtEpContextDataBuffer": lambda: ort.OrtEpContextDataBuffer(),
-    "OrtExternalInitializerInfo": lambda: ort.OrtExternalInitializerInfo("weights.bin", 0, 4),
     "OrtSyncStream": lambda: ort.OrtSyncStream(),
     "OrtEpDevice.create_sync_stream": lambda: ort.get_ep_devices()[0].create_sync_stream(),
-    "ModelCompiler.set_ep_context_data_write_func": lambda: compiler().set_ep_context_data_write_func(callback),
     "SessionOptions.set_ep_context_data_read_func": lambda: ort.SessionOptions().set_ep_context_data_read_func(
         callback, 1
     ),
@@ -103,9 +95,3 @@ def until(happened: Callable[[], bool]) -> None:
     while not happened():
         assert time.monotonic() < give_up
         time.sleep(0.01)
-
-
-def test_a_callback_of_the_compiler_is_refused_in_words() -> None:
-    with pytest.raises(OptionError, match="get_initializer_location_func cannot be used") as caught:
-        compiler(get_initializer_location_func=callback)
-    assert "Python function" in str(caught.value)

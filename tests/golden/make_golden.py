@@ -205,6 +205,43 @@ def _served() -> dict[str, Frame]:
     }
 
 
+def _called_back() -> dict[str, Frame]:
+    described, buffers = _described([np.array([1.0, 2.0], "<f4")])
+    returned, returned_buffers = _described([np.array([7, 8, 9], "u1")])
+    return {
+        "01-client-hello": Frame(Kind.HELLO, 0, {**HELLO, "features": ["callback", "cancel", "phase"]}),
+        "02-host-hello_ok": Frame(Kind.HELLO_OK, 0, {**HELLO_OK, "features": ["callback", "cancel", "phase"]}),
+        "03-client-request": Frame(
+            Kind.REQUEST,
+            1,
+            {
+                "op": "object.call",
+                "object": 1,
+                "operation": "compile_to_file",
+                "arguments": {"output": "C:\\m_ctx.onnx"},
+                "functions": ["initializer_location"],
+                "function_timeout_s": 300.0,
+            },
+        ),
+        "04-host-call_back": Frame(
+            Kind.CALL_BACK,
+            1,
+            {"call": 1, "function": "initializer_location", "arguments": {"name": "W"}, "values": described},
+            buffers,
+        ),
+        "05-client-return": Frame(
+            Kind.RETURN, 1, {"result": {"offset": 4096}, "values": returned, "call": 1}, returned_buffers
+        ),
+        "06-host-call_back": Frame(
+            Kind.CALL_BACK, 1, {"call": 2, "function": "initializer_location", "arguments": {}, "values": []}
+        ),
+        "07-client-return": Frame(Kind.RETURN, 1, {"error": {"type": "KeyError", "text": "'W'"}, "call": 2}),
+        "08-host-reply": Frame(Kind.REPLY, 1, {"object": None, "result": None, "values": []}),
+        "09-client-goodbye": Frame(Kind.GOODBYE, 0, {}),
+        "10-host-goodbye": Frame(Kind.GOODBYE, 0, {}),
+    }
+
+
 def _refused() -> dict[str, Frame]:
     return {
         "01-client-hello": Frame(Kind.HELLO, 0, {**HELLO, "api": [7, 9], "qnnbridge": "9.0.0"}),
@@ -225,7 +262,11 @@ def _refused() -> dict[str, Frame]:
     }
 
 
-CONVERSATIONS: Mapping[str, Mapping[str, Frame]] = {"served": _served(), "refused": _refused()}
+CONVERSATIONS: Mapping[str, Mapping[str, Frame]] = {
+    "served": _served(),
+    "refused": _refused(),
+    "called_back": _called_back(),
+}
 
 
 def path_of(conversation: str, name: str) -> Path:

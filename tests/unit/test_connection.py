@@ -20,22 +20,26 @@ CLIENT, HOST = Role.CLIENT, Role.HOST
 ASKING = {Kind.REQUEST, Kind.CANCEL, Kind.PING}
 ANSWERING = {Kind.REPLY, Kind.ERROR, Kind.PONG}
 TELLING = {Kind.PHASE, Kind.EVENT}
+CALLING = {Kind.CALL_BACK}
 
 # The rules of `docs/protocol.md`, written down a second time: the state of each side, the frames it may send, the
 # next state.
 MAY_SEND: dict[tuple[Role, State], dict[Kind, State]] = {
     (CLIENT, State.START): {Kind.HELLO: State.GREETING},
-    (CLIENT, State.READY): {**dict.fromkeys(ASKING, State.READY), Kind.GOODBYE: State.CLOSING},
+    (CLIENT, State.READY): {**dict.fromkeys(ASKING | {Kind.RETURN}, State.READY), Kind.GOODBYE: State.CLOSING},
     (HOST, State.GREETING): {Kind.HELLO_OK: State.READY, Kind.HELLO_ERR: State.CLOSED},
-    (HOST, State.READY): dict.fromkeys(ANSWERING | TELLING, State.READY),
+    (HOST, State.READY): dict.fromkeys(ANSWERING | TELLING | CALLING, State.READY),
     (HOST, State.CLOSING): {**dict.fromkeys(ANSWERING | TELLING, State.CLOSING), Kind.GOODBYE: State.CLOSED},
 }
 MAY_HEAR: dict[tuple[Role, State], dict[Kind, State]] = {
     (HOST, State.START): {Kind.HELLO: State.GREETING},
-    (HOST, State.READY): {**dict.fromkeys(ASKING, State.READY), Kind.GOODBYE: State.CLOSING},
+    (HOST, State.READY): {**dict.fromkeys(ASKING | {Kind.RETURN}, State.READY), Kind.GOODBYE: State.CLOSING},
     (CLIENT, State.GREETING): {Kind.HELLO_OK: State.READY, Kind.HELLO_ERR: State.CLOSED},
-    (CLIENT, State.READY): dict.fromkeys(ANSWERING | TELLING, State.READY),
-    (CLIENT, State.CLOSING): {**dict.fromkeys(ANSWERING | TELLING, State.CLOSING), Kind.GOODBYE: State.CLOSED},
+    (CLIENT, State.READY): dict.fromkeys(ANSWERING | TELLING | CALLING, State.READY),
+    (CLIENT, State.CLOSING): {
+        **dict.fromkeys(ANSWERING | TELLING | CALLING, State.CLOSING),
+        Kind.GOODBYE: State.CLOSED,
+    },
 }
 SITUATIONS = [
     pytest.param(role, state, kind, id=f"{role.value}-{state.value}-{kind.name}")
@@ -83,7 +87,7 @@ def in_state(role: Role, state: State) -> Connection:
 
 def request_id_for(kind: Kind) -> int:
     """An id with which a frame of this kind makes sense in the connections of `in_state`."""
-    if kind in ANSWERING:
+    if kind in ANSWERING | CALLING:
         return OPEN_PING if kind is Kind.PONG else OPEN_REQUEST
     return 4 if kind in ASKING else 0
 
@@ -112,7 +116,8 @@ def test_only_what_the_state_allows_is_heard(role: Role, state: State, kind: Kin
         with pytest.raises(ProtocolDesync, match=f"{kind.name} is not allowed in state {state.value}"):
             hear(connection, wire(frame))
     else:
-        assert [heard.kind for heard in hear(connection, wire(frame))] == [kind]
+        dropped = kind is Kind.CALL_BACK and state is State.CLOSING
+        assert [heard.kind for heard in hear(connection, wire(frame))] == ([] if dropped else [kind])
         assert connection.state is after
 
 
@@ -143,6 +148,72 @@ def test_a_frame_that_was_not_allowed_leaves_no_question_open() -> None:
         connection.ask(Kind.REQUEST, {})
     with pytest.raises(ProtocolDesync, match="not open"):
         hear(connection, wire(Frame(Kind.REPLY, 4, {})))
+
+
+# --- calls back ------------------------------------------------------------------------------------------
+
+
+def called_back(client: Connection) -> int:
+    """A client with a request in which the host waits for a function."""
+    number, _ = client.ask(Kind.REQUEST, {})
+    assert len(hear(client, wire(Frame(Kind.CALL_BACK, number, {"call": 1})))) == 1
+    return number
+
+
+def test_a_call_back_is_answered_once() -> None:
+    client, host = ready(CLIENT), ready(HOST)
+    number = called_back(client)
+    hear(host, wire(Frame(Kind.REQUEST, number, {})))
+    chunks = client.give_back(number, {"call": 1, "result": 3}, (b"abc",))
+    assert chunks is not None
+    (heard,) = hear(host, b"".join(chunks))
+    assert (heard.kind, heard.request_id, heard.header["result"]) == (Kind.RETURN, number, 3)
+    assert client.give_back(number, {}) is None
+
+
+def test_a_call_back_that_was_answered_may_be_followed_by_the_next() -> None:
+    client = ready(CLIENT)
+    number = called_back(client)
+    client.give_back(number, {})
+    assert len(hear(client, wire(Frame(Kind.CALL_BACK, number, {"call": 2})))) == 1
+
+
+def test_calls_back_are_not_nested() -> None:
+    client = ready(CLIENT)
+    number = called_back(client)
+    with pytest.raises(ProtocolDesync, match="whose last one is not answered"):
+        hear(client, wire(Frame(Kind.CALL_BACK, number, {"call": 2})))
+
+
+@pytest.mark.parametrize("kind", [None, Kind.PING, Kind.CANCEL])
+def test_only_an_open_request_calls_back(kind: Kind | None) -> None:
+    client = ready(CLIENT)
+    number = 7 if kind is None else client.ask(kind, {})[0]
+    with pytest.raises(ProtocolDesync, match="which is not open"):
+        hear(client, wire(Frame(Kind.CALL_BACK, number, {})))
+
+
+def test_a_request_that_was_answered_meanwhile_takes_no_return() -> None:
+    client = ready(CLIENT)
+    number = called_back(client)
+    hear(client, wire(Frame(Kind.ERROR, number, {})))
+    assert client.give_back(number, {}) is None
+
+
+def test_a_call_back_of_a_request_that_was_given_up_is_dropped() -> None:
+    client = ready(CLIENT)
+    number, _ = client.ask(Kind.REQUEST, {})
+    client.give_up(number)
+    assert hear(client, wire(Frame(Kind.CALL_BACK, number, {}))) == []
+    assert client.give_back(number, {}) is None
+
+
+def test_a_return_that_is_too_large_can_be_replaced_by_an_error() -> None:
+    client = ready(CLIENT, SMALL, LARGE)
+    number = called_back(client)
+    with pytest.raises(TooLarge):
+        client.give_back(number, {}, (bytes(1001),))
+    assert client.give_back(number, {"error": {}}) is not None
 
 
 # --- the end of the stream -------------------------------------------------------------------------------

@@ -65,6 +65,10 @@ def test_each_conversation_is_legal_to_both_sides(conversation: str) -> None:
         if frame.kind in (Kind.REQUEST, Kind.CANCEL, Kind.PING):
             number, chunks = speaker.ask(frame.kind, frame.header, frame.buffers)
             assert number == frame.request_id
+        elif frame.kind is Kind.RETURN:
+            given = speaker.give_back(frame.request_id, frame.header, frame.buffers)
+            assert given is not None
+            chunks = given
         else:
             chunks = speaker.send(frame)
         assert b"".join(chunks) == data

@@ -21,11 +21,14 @@ from qnnbridge._transport.open_requests import (
     NO_CONTEXT,
     CallContext,
     ChannelFailed,
+    ChannelRetired,
+    Deadline,
     Lost,
     OneWayRequests,
     OpenRequests,
     Waiter,
     interrupted,
+    reentered,
     stalled,
 )
 from qnnbridge_protocol.connection import Connection, Role, State
@@ -49,17 +52,8 @@ TAKE_IN_TIMEOUT_S = 1.0
 # Time to read a dead host's last output from the pipe, counted from the failed write.
 LAST_WORDS_TIMEOUT_S = 1.0
 
-
-class Deadline(Exception):
-    """The caller's time is up. `state` tells the state of the work."""
-
-    def __init__(self, state: str) -> None:
-        super().__init__(state)
-        self.state = state
-
-
-class ChannelRetired(Exception):
-    """The connection is being closed in order; nothing was sent. The next generation takes the call."""
+# In a thread that runs a function which the host has called: `channel`, the connection that waits for it.
+inside = threading.local()
 
 
 class Channel:
@@ -148,7 +142,10 @@ class Channel:
             Deadline: the time is up; the work is cancelled if possible.
             ChannelFailed: the host is lost.
             ChannelRetired, TooLarge: nothing was sent.
+            CallBackFailed: the host waits for this very thread.
         """
+        if getattr(inside, "channel", None) is self and header.get("op") != "session.close":
+            raise reentered(header.get("op"))
         if not self._room.acquire(timeout=None if deadline is None else _remaining(deadline)):
             raise Deadline("not-started")
         try:
@@ -169,6 +166,16 @@ class Channel:
         """Withdraw a request. Returns not-started, stopped, finished or still-running."""
         answer = self._exchange(Kind.CANCEL, {"target": request_id}, (), deadline, NO_CONTEXT, None)
         return str(answer.header.get("state"))
+
+    def give_back(self, request_id: int, header: dict[str, Any], buffers: tuple[Any, ...]) -> None:
+        """Answer the CALL_BACK of a request; dropped if the host does not wait any more. Raises `ChannelFailed`."""
+        with self._send_lock:
+            self._check_owner()
+            if self.requests.failure is not None:
+                raise self.requests.failure.again()
+            chunks = self._connection.give_back(request_id, header, buffers)
+            if chunks is not None:
+                self._write(chunks, None)
 
     def take_in(self) -> None:
         """Read waiting bytes if no caller reads: the host may wait for room to answer an abandoned call.
@@ -463,7 +470,7 @@ class Channel:
         kind = frame.kind
         if kind is Kind.PHASE:
             self.requests.declare(frame)
-        elif kind is Kind.EVENT:
+        elif kind in (Kind.EVENT, Kind.CALL_BACK):
             self.requests.tell(frame)
         elif kind in (Kind.HELLO_OK, Kind.HELLO_ERR):
             self._greeting = frame

@@ -31,7 +31,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from qnnbridge_protocol.errors import BridgeError, HostHung, ProtocolDesync
+from qnnbridge_protocol.errors import BridgeError, CallBackFailed, HostHung, ProtocolDesync
 from qnnbridge_protocol.frames import Frame
 
 Header = dict[str, Any]
@@ -79,6 +79,18 @@ class OneWayRequests:
         return False
 
 
+class Deadline(Exception):
+    """The caller's time is up. `state` tells the state of the work."""
+
+    def __init__(self, state: str) -> None:
+        super().__init__(state)
+        self.state = state
+
+
+class ChannelRetired(Exception):
+    """The connection is being closed in order; nothing was sent. The next generation takes the call."""
+
+
 class ChannelFailed(Exception):
     """The connection has failed: the host is gone, hangs, or violates the protocol (`reason`).
 
@@ -101,6 +113,15 @@ def stalled(verb: str, seconds: float) -> HostHung:
         f"The host stopped in the middle of a message: it did not {verb} a byte for {seconds:g} s.",
         cause="The host process is stopped (debugger, SIGSTOP, suspended) or the machine is out of memory.",
         fix="Nothing to do: the host is ended and started again with the next call.",
+    )
+
+
+def reentered(op: object) -> CallBackFailed:
+    return CallBackFailed(
+        f"A function that the host has called calls the same host again ({op}).",
+        cause="The host waits for the function, so it could not answer.",
+        fix="Make the call before or after it, or use a host of its own: host=qnnbridge.Host().",
+        details={"reason": "reentered"},
     )
 
 
@@ -172,7 +193,8 @@ class Waiter:
     __slots__ = ("answer", "on_news", "wakeup")
 
     def __init__(self, on_news: Callable[[Frame], None] | None = None) -> None:
-        """on_news: given each PHASE and EVENT frame of the request by the thread that reads it; must not wait."""
+        """on_news: given each PHASE, EVENT and CALL_BACK frame of the request by the thread that reads it; must not
+        wait."""
         self.answer: Frame | None = None
         self.on_news = on_news
         self.wakeup = threading.Lock()

@@ -61,14 +61,12 @@ if TYPE_CHECKING:
         set_seed,
         unregister_execution_provider_library,
     )
+    from qnnbridge.ort._ep_context import OrtEpContextData, OrtEpContextDataBuffer, OrtExternalInitializerInfo
     from qnnbridge.ort._errors import (
         ModelPackage,
         ModelPackageComponentContext,
         ModelPackageContext,
         ModelPackageOptions,
-        OrtEpContextData,
-        OrtEpContextDataBuffer,
-        OrtExternalInitializerInfo,
         OrtSyncStream,
     )
     from qnnbridge.ort._memory import (
@@ -102,9 +100,9 @@ _HOMES: dict[str, str] = {
         ),
         "qnnbridge.ort._adapter_format": "AdapterFormat",
         "qnnbridge.ort._errors": (
-            "ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions "
-            "OrtEpContextData OrtEpContextDataBuffer OrtExternalInitializerInfo OrtSyncStream"
+            "ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions OrtSyncStream"
         ),
+        "qnnbridge.ort._ep_context": "OrtEpContextData OrtEpContextDataBuffer OrtExternalInitializerInfo",
         "qnnbridge.ort._providers": "OrtEpAssignedNode OrtEpAssignedSubgraph",
         "qnnbridge.ort._session": "InferenceSession IOBinding SessionIOBinding",
         "qnnbridge.ort._compiler": "ModelCompiler",

@@ -10,22 +10,27 @@ import contextlib
 import os
 import shutil
 import tempfile
-import warnings
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags
 from qnnbridge._run_options import coerce_session_options
 from qnnbridge._session_options import SessionOptions
-from qnnbridge.ort._errors import as_ort_raises
+from qnnbridge.ort import _ep_context
+from qnnbridge.ort._errors import as_ort_raises, incompatible
 from qnnbridge_protocol.errors import (
     CompileFailed,
     Fail,
     InvalidArgument,
     OptionError,
+    RemoteRuntimeError,
     RemoteTypeError,
     RemoteValueError,
 )
+
+if TYPE_CHECKING:
+    from qnnbridge._called_functions import CalledFunction
+    from qnnbridge._host_objects import ObjectReply
 
 # Of 255 that file systems take: leaves room for suffixes.
 MAX_STEM_BYTES = 215
@@ -53,18 +58,26 @@ class ModelCompiler:
         if not model:
             kind = "bytes array" if isinstance(model, bytes) else "path"
             raise RemoteValueError(f"Input model {kind} is empty")
+        external = external_initializers_file_path
+        if external and not isinstance(external, (str, os.PathLike)):
+            raise RemoteTypeError(f"Output external initializer filepath is of unexpected type '{type(external)}'")
+        self._functions: dict[str, CalledFunction] = {}
         if get_initializer_location_func is not None:
-            raise OptionError(
-                "get_initializer_location_func cannot be used through qnnbridge.",
-                cause="A Python function cannot be called from the process that compiles.",
-                fix="Leave it out: weights of nodes that stay on the CPU are kept inside of the model.",
+            if external:
+                raise RemoteValueError(
+                    "Cannot initialize ModelCompiler with both `external_initializers_file_path` and "
+                    "`get_initializer_location_func`"
+                )
+            self._functions["initializer_location"] = _ep_context.initializer_location(
+                get_initializer_location_func
             )
-        if external_initializers_file_path is not None:
-            warnings.warn(
-                f"{os.fspath(external_initializers_file_path)} is not written: qnnbridge keeps the weights of "
-                "nodes that stay on the CPU inside of the compiled model.",
-                stacklevel=3,
-            )
+        self._settings: dict[str, Any] = {
+            "embed": bool(embed_compiled_data_into_model),
+            "flags": int(flags),
+            "optimization": int(graph_optimization_level),
+            "external_path": os.fspath(external) if external else None,
+            "external_threshold": int(external_initializers_size_threshold),
+        }
         self._options = sess_options
         self._model = model
         self._embed = bool(embed_compiled_data_into_model)
@@ -78,6 +91,9 @@ class ModelCompiler:
         if output_model_path is not None and not isinstance(output_model_path, (str, os.PathLike)):
             raise RemoteTypeError(f"Output model's filepath is of unexpected type '{type(output_model_path)}'")
         output = os.fspath(output_model_path) if output_model_path else self._default_output()
+        if self._is_native:
+            self._natively("compile_to_file", {"output": os.path.abspath(output)})
+            return
         if self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS and os.path.exists(output):
             raise Fail(
                 "[ONNXRuntimeError] : 1 : FAIL : Failed to generate EP context model since the file "
@@ -88,6 +104,8 @@ class ModelCompiler:
     @as_ort_raises
     def compile_to_bytes(self) -> bytes:
         """Compile and return the model; its context binary is embedded, or where the application wants it."""
+        if self._is_native:
+            return bytes(self._natively("compile_to_bytes").values[0])
         if not self._embed and self._binary is None:
             raise InvalidArgument(
                 "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : compile_to_bytes needs "
@@ -103,18 +121,50 @@ class ModelCompiler:
             with open(output, "rb") as file:
                 return file.read()
 
+    @as_ort_raises
     def compile_to_stream(self, write_function: Callable[[bytes], Any]) -> None:
+        """Compile and give the model to a function; what it raises comes out of this call."""
+        if self._is_native:
+            self._natively("compile_to_stream", {}, {"write": _ep_context.write(write_function)})
+            return
         write_function(self.compile_to_bytes())
 
-    def set_ep_context_data_write_func(self, write_func: Callable[..., Any]) -> NoReturn:
-        raise OptionError(
-            "set_ep_context_data_write_func cannot be used through qnnbridge.",
-            cause="A Python function cannot be called from the process that compiles.",
-            fix="Use compile_to_file and read the .bin beside the model.",
-        )
+    @as_ort_raises
+    def set_ep_context_data_write_func(self, write_func: Callable[[str, Any], Any]) -> None:
+        """Give each context binary that is not embedded to a function, with its name, instead of writing a file."""
+        if write_func is None:
+            raise RemoteRuntimeError("EPContext data write callback must not be None.")
+        if not callable(write_func):
+            native = "onnxruntime.capi.onnxruntime_pybind11_state"
+            signature = (
+                f"(self: {native}.ModelCompiler, write_func: collections.abc.Callable[[str, "
+                f"{native}.OrtEpContextData], None]) -> None"
+            )
+            raise incompatible("set_ep_context_data_write_func", signature, self, write_func)
+        self._functions["ep_context_write"] = _ep_context.context_write(write_func)
 
     def clear_ep_context_data_write_func(self) -> None:
-        """Nothing to clear: such a function is never set."""
+        self._functions.pop("ep_context_write", None)
+
+    @property
+    def _is_native(self) -> bool:
+        """Whether ONNX Runtime's own compiler has to do it."""
+        return bool(self._functions) or self._settings["external_path"] is not None
+
+    def _natively(
+        self,
+        operation: str,
+        arguments: dict[str, Any] | None = None,
+        functions: Mapping[str, CalledFunction] | None = None,
+    ) -> ObjectReply:
+        from qnnbridge.ort._host_compiler import compile_natively
+
+        settings = dict(self._settings)
+        if self._binary is not None:
+            folder, stem = self._binary
+            settings["binary_information"] = [os.path.join(os.path.abspath(folder), ""), f"{stem}.onnx"]
+        called = {**self._functions, **(functions or {})}
+        return compile_natively(self._options, self._model, operation, arguments or {}, settings, called)
 
     @as_ort_raises
     def set_ep_context_binary_information(self, output_directory: str | os.PathLike[str], model_name: str) -> None:

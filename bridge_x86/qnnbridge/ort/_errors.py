@@ -101,24 +101,6 @@ class OrtSyncStream(_Refused):
     _fix = "Leave it out: runs are synchronous, and the NPU provider has no streams."
 
 
-class OrtEpContextData(_Refused):
-    """A context binary in native memory."""
-
-    _cause = "It is a view of ONNX Runtime's memory during a callback, which a Python function cannot get here."
-    _fix = "Compile to a file (ModelCompiler.compile_to_file) and read the .bin beside it."
-
-
-class OrtEpContextDataBuffer(OrtEpContextData):
-    """A buffer for a context binary."""
-
-
-class OrtExternalInitializerInfo(_Refused):
-    """Where ModelCompiler is to put an initializer."""
-
-    _cause = "ONNX Runtime asks a Python function for it, which cannot be called from the host process."
-    _fix = "Give ModelCompiler external_initializers_file_path instead."
-
-
 class ModelPackage(_Refused):
     """Writing of model packages: folders with several variants of a model."""
 

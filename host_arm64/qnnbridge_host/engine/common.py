@@ -119,6 +119,23 @@ class OrtEngine:
         tensors: Tensors,
         on_phase: Callable[[str], None],
     ) -> Any:
+        options, named = self._options(spec, choice, entries, tensors)
+        if choice.qnn is not None and entries.get(DISABLE_COMPILE) != "1":
+            on_phase("compiling")
+        keywords: dict[str, Any] = {"enable_fallback": 0}
+        if spec.disabled_optimizers:
+            keywords["disabled_optimizers"] = list(spec.disabled_optimizers)
+        session = self._ort.InferenceSession(source, options, providers=named or None, **keywords)
+        session.disable_fallback()
+        if getattr(session, "_model_bytes", None) is not None:
+            # Kept only for the fallback that is switched off; a model can be gigabytes.
+            session._model_bytes = None
+        return session
+
+    def _options(
+        self, spec: SessionSpec, choice: ProviderChoice, entries: Mapping[str, str], tensors: Tensors
+    ) -> tuple[Any, list[tuple[str, dict[str, str]]]]:
+        """SessionOptions, and the providers that are named apart from them."""
         options = build_session_options(self._ort, spec, entries, tensors)
         named: list[tuple[str, dict[str, str]]] = []
         if choice.qnn is None:
@@ -131,17 +148,19 @@ class OrtEngine:
             else:
                 for name, given in choice.others:
                     options.add_provider(name, given)
-            if entries.get(DISABLE_COMPILE) != "1":
-                on_phase("compiling")
-        keywords: dict[str, Any] = {"enable_fallback": 0}
-        if spec.disabled_optimizers:
-            keywords["disabled_optimizers"] = list(spec.disabled_optimizers)
-        session = self._ort.InferenceSession(source, options, providers=named or None, **keywords)
-        session.disable_fallback()
-        if getattr(session, "_model_bytes", None) is not None:
-            # Kept only for the fallback that is switched off; a model can be gigabytes.
-            session._model_bytes = None
-        return session
+        return options, named
+
+    def session_options(self, spec: SessionSpec, initializers: Mapping[str, Any]) -> tuple[Any, Tensors]:
+        """``SessionOptions`` with everything in them, for what ONNX Runtime makes of them besides a session.
+
+        The initializers must outlive them. Nothing is recorded or refused that the application did not ask for.
+        """
+        choice = providers.choose(spec, self._ort.get_available_providers(), self._qnn, records=False)
+        tensors = make_tensors(self._ort, spec, initializers)
+        options, named = self._options(spec, choice, choice.entries, tensors)
+        for name, given in named:
+            options.add_provider(name, given)
+        return options, tensors
 
     def _refused(
         self,

@@ -1,0 +1,146 @@
+"""Functions of the application that the host may call within one request.
+
+They run in a thread of the request's own, in the caller's context variables, while the caller waits for its answer:
+a function that hangs can then be given up. What a function raises comes out of the call as the same object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge._transport.channel import ChannelFailed, inside
+from qnnbridge_protocol.errors import BridgeError, CallBackFailed, HostError, OptionError
+from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge_protocol.hello import CALL_BACK_FEATURE
+
+if TYPE_CHECKING:
+    from qnnbridge._transport.channel import Channel
+    from qnnbridge._transport.host_process import HostProcess
+
+# Given the host's arguments and values; gives what is sent back.
+CalledFunction = Callable[[Mapping[str, Any], list[Any]], tuple[Any, Sequence[Any]]]
+
+# Environment variable: seconds that the host waits for one call of a function.
+TIMEOUT_VARIABLE: Final = "QNNBRIDGE_CALLBACK_TIMEOUT"
+TIMEOUT_S: Final = 300.0
+# Longer texts of errors are cut for the host, which only logs them.
+MAX_TEXT: Final = 2000
+
+
+class CalledFunctions:
+    """See the module. A context manager around the call; inside of it, it is what `Channel.call` takes as
+    ``on_news``."""
+
+    def __init__(
+        self, functions: Mapping[str, CalledFunction], on_news: Callable[[Frame], None] | None = None
+    ) -> None:
+        """on_news: given PHASE and EVENT frames."""
+        self._functions = dict(functions)
+        self._on_news = on_news
+        self._channel: Channel | None = None
+        self._context = contextvars.copy_context()
+        self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._raised: BaseException | None = None
+
+    def header(self) -> dict[str, Any]:
+        """The fields of the request."""
+        return {"functions": sorted(self._functions), "function_timeout_s": timeout_s()}
+
+    @contextlib.contextmanager
+    def around(self, process: HostProcess) -> Iterator[CalledFunctions]:
+        """Around the call in this host. Raises what a function raised, in the place of the host's error for it."""
+        agreement = process.channel.agreement
+        if agreement is not None and CALL_BACK_FEATURE not in agreement.features:
+            raise CallBackFailed(
+                "This host does not call functions of the application.",
+                cause="It is a daemon: a function that hangs would keep other applications waiting.",
+                fix="Use a host of the application's own: host=qnnbridge.Host(), or QNNBRIDGE_DAEMON=0.",
+                details={"reason": "unavailable"},
+            )
+        self._channel = process.channel
+        try:
+            yield self
+        except HostError:
+            raise
+        except BaseException:
+            if self._raised is not None:
+                raise self._raised from None
+            raise
+        finally:
+            self._frames.put(None)
+            self._raised = self._channel = None
+
+    def __call__(self, frame: Frame) -> None:
+        """By the thread that reads the connection."""
+        if frame.kind is not Kind.CALL_BACK:
+            if self._on_news is not None:
+                self._on_news(frame)
+            return
+        self._frames.put(frame)
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._context.run, args=(self._serve,), name="qnnbridge function", daemon=True
+            )
+            self._thread.start()
+
+    def _serve(self) -> None:
+        inside.channel = channel = self._channel
+        while channel is not None and (frame := self._frames.get()) is not None:
+            header, buffers = self._answer(frame)
+            header["call"] = frame.header.get("call")
+            with contextlib.suppress(ChannelFailed):  # the caller sees it, too
+                try:
+                    channel.give_back(frame.request_id, header, buffers)
+                except (BridgeError, TypeError, ValueError, OverflowError) as error:
+                    # Over the limits, or of types that msgpack does not have.
+                    self._raised = self._raised or error
+                    told = {"call": header["call"], "error": _described(error)}
+                    channel.give_back(frame.request_id, told, ())
+
+    def _answer(self, frame: Frame) -> tuple[dict[str, Any], tuple[Any, ...]]:
+        from qnnbridge_protocol.values import Decoder, Encoder
+
+        try:
+            function = self._functions[str(frame.header.get("function"))]
+            decoder = Decoder(frame.buffers)
+            values = [decoder.value(item) for item in frame.header.get("values") or ()]
+            decoder.finish()
+            result, given = function(frame.header.get("arguments") or {}, values)
+            encoder = Encoder()
+            described = [encoder.add(value) for value in given]
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            self._raised = self._raised or error
+            return {"error": _described(error)}, ()
+        return {"result": result, "values": described}, tuple(encoder.buffers)
+
+
+def timeout_s() -> float:
+    """Seconds that the host waits for a function. Raises `OptionError`."""
+    text = os.environ.get(TIMEOUT_VARIABLE)
+    if not text:
+        return TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise OptionError(f"{TIMEOUT_VARIABLE}={text!r} is no number of seconds.", fix="Give seconds, such as 60.")
+    return seconds
+
+
+def _described(error: BaseException) -> dict[str, str]:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - an exception whose own text fails
+        text = ""
+    return {"type": type(error).__name__, "text": text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode()}
+
+
+__all__ = ["CalledFunction", "CalledFunctions"]
