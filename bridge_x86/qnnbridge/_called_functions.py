@@ -61,7 +61,7 @@ class CalledFunctions:
             raise CallBackFailed(
                 "This host does not call functions of the application.",
                 cause="It is a daemon: a function that hangs would keep other applications waiting.",
-                fix="Use a host of the application's own: host=qnnbridge.Host(), or QNNBRIDGE_DAEMON=0.",
+                fix="Use a host of the application's own: host=qnnbridge.Host(), or QNNBRIDGE_HOST=private.",
                 details={"reason": "unavailable"},
             )
         self._channel = process.channel
