@@ -199,6 +199,21 @@ def attribute_values(node: Any) -> dict[str, Any]:
     return found
 
 
+def name_nodes(model: Any) -> int:
+    """Gives every node of the graph a name of its own, in place; gives how many had none."""
+    taken = Counter(node.name for node in model.graph.node)
+    seen: set[str] = set()
+    named = 0
+    for number, node in enumerate(model.graph.node):
+        if not node.name or node.name in seen:
+            named += 1
+            node.name = f"{node.op_type}_{number}"
+            while node.name in taken or node.name in seen:
+                node.name += "_"
+        seen.add(node.name)
+    return named
+
+
 def captured_names(graph: Any) -> Iterator[str]:
     """The names that subgraphs use: their own, and those of the graph around them."""
     for inner in subgraphs(graph):

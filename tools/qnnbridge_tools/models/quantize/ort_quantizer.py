@@ -6,7 +6,9 @@ threads of an application are not touched.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -17,11 +19,14 @@ from typing import Any, TextIO
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_protocol.errors import BridgeError, ModelError
-from qnnbridge_tools.models.quantize.settings import QuantizeSettings
+from qnnbridge_tools.models.quantize.settings import ResolvedSettings
 from qnnbridge_tools.models.shared.progress import OnProgress
 
 CALIBRATING = "calibrating"
 _HISTOGRAM_METHODS = ("entropy", "percentile")
+_PER_CHANNEL_OPS = ("Conv", "ConvTranspose")
+# Operators whose second input is the weight.
+WEIGHTED_OPS = (*_PER_CHANNEL_OPS, "MatMul", "Gemm")
 # The quantizer's settings for single tensors.
 Overrides = dict[str, list[dict[str, Any]]]
 
@@ -96,32 +101,117 @@ class CalibrationReader:
         return self._samples[self._next - 1]
 
 
-def quantize(
-    model: Path, target: Path, samples: Sequence[Feeds], settings: QuantizeSettings, on_progress: OnProgress
-) -> None:
-    """Calibrates and writes the quantised model at `target` (its weights beside it if they are large)."""
-    import numpy as np
-    from onnxruntime.quantization import quantize as ort_quantize
+@dataclasses.dataclass(frozen=True, slots=True)
+class Precision:
+    """The nodes and tensors of a model that are not quantised as the rest is.
 
+    Args:
+        float_nodes: stay float.
+        wide_tensors: activations of 16 bits.
+        wide_weights: nodes whose weights get 16 bits.
+    """
+
+    float_nodes: frozenset[str] = frozenset()
+    wide_tensors: frozenset[str] = frozenset()
+    wide_weights: frozenset[str] = frozenset()
+
+    def joined(self, other: Precision) -> Precision:
+        return Precision(
+            self.float_nodes | other.float_nodes,
+            self.wide_tensors | other.wide_tensors,
+            self.wide_weights | other.wide_weights,
+        )
+
+
+class CalibratedModel:
+    """A float model whose ranges are measured: writes quantised models of it, each in a fraction of that time."""
+
+    def __init__(self, path: Path, ranges: Any, settings: ResolvedSettings) -> None:
+        self.path = path
+        self._ranges = ranges
+        self._settings = settings
+
+    def magnitude(self, tensor: str) -> float | None:
+        """The largest magnitude that the samples gave a tensor; None if it is not known."""
+        try:
+            low, high = self._ranges[tensor].range_value
+        except (KeyError, AttributeError, TypeError, ValueError):
+            return None
+        return max(abs(float(low)), abs(float(high)))
+
+    def write(self, target: Path, precision: Precision | None = None) -> Path:
+        """Writes the quantised model at `target`, its weights beside it if they are large. Raises `ModelError`."""
+        import numpy as np
+        from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+        from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
+
+        precision = precision or Precision()
+        with Quiet(), np.errstate(all="ignore"):
+            try:
+                config = _config(self.path, None, self._settings, precision)
+                quantizer = QDQQuantizer(
+                    load_model_with_shape_infer(self.path),
+                    config.per_channel,
+                    config.reduce_range,
+                    config.weight_type,
+                    config.activation_type,
+                    self._ranges,
+                    [],
+                    sorted(precision.float_nodes),
+                    config.op_types_to_quantize,
+                    config.extra_options,
+                )
+                quantizer.quantize_model()
+                target.unlink(missing_ok=True)
+                target.with_name(f"{target.name}.data").unlink(missing_ok=True)
+                quantizer.model.save_model_to_file(os.fspath(target), config.use_external_data_format)
+            except MemoryError:
+                raise
+            except Exception as error:  # the quantizer raises KeyError, StopIteration, ValueError ...
+                raise _failed(error) from error
+        return target
+
+
+def calibrate(
+    model: Path, samples: Sequence[Feeds], settings: ResolvedSettings, work: Path, on_progress: OnProgress
+) -> CalibratedModel:
+    """Measures the range of every tensor of the float model with the samples. Raises `ModelError`."""
+    import numpy as np
+    from onnxruntime.quantization import create_calibrator
+
+    reader = CalibrationReader(samples, on_progress)
     with Quiet(), np.errstate(all="ignore"):
         try:
-            config = _config(model, CalibrationReader(samples, on_progress), settings)
-            if settings.method == "percentile":
-                config.extra_options["CalibPercentile"] = settings.percentile
-            ort_quantize(model, target, config)
+            config = _config(model, reader, settings, Precision())
+            options = {"percentile": settings.percentile} if settings.method == "percentile" else {}
+            calibrator = create_calibrator(
+                model,
+                config.op_types_to_quantize,
+                augmented_model_path=os.fspath(work / "augmented.onnx"),
+                calibrate_method=config.calibrate_method,
+                use_external_data_format=config.use_external_data_format,
+                extra_options=options,
+            )
+            # The histograms' calibrator keeps every tensor of every sample in memory; so it keeps one sample's.
+            stride = 1 if settings.method in _HISTOGRAM_METHODS else len(samples)
+            for start in range(0, len(samples), stride):
+                reader.set_range(start, start + stride)
+                calibrator.collect_data(reader)
+            ranges = calibrator.compute_data()
         except BridgeError:
             raise  # a sample that cannot be read
         except MemoryError:
             raise
-        except Exception as error:  # the quantizer raises KeyError, StopIteration, ValueError ...
+        except Exception as error:  # as above
             raise _failed(error) from error
+    return CalibratedModel(model, ranges, settings)
 
 
-def _config(model: Path, reader: CalibrationReader, settings: QuantizeSettings) -> Any:
+def _config(model: Path, reader: CalibrationReader | None, settings: ResolvedSettings, precision: Precision) -> Any:
     from onnxruntime.quantization.execution_providers import qnn
 
     loaded = graphs.load(model)
-    overrides = _norm_overrides(loaded, settings)
+    overrides = _norm_overrides(loaded, settings) | _wide_overrides(loaded, settings, precision)
 
     def made(per_channel: bool) -> Any:
         return qnn.get_qnn_qdq_config(
@@ -132,10 +222,9 @@ def _config(model: Path, reader: CalibrationReader, settings: QuantizeSettings) 
             weight_type=settings.ort_type(settings.weight_type),
             per_channel=per_channel,
             init_overrides=overrides or None,
+            add_qtype_converts=bool(precision.wide_tensors),
             activation_symmetric=settings.symmetric_activations,
             weight_symmetric=settings.symmetric_weights,
-            # The histograms' calibrator keeps every tensor of every sample in memory; so it keeps one sample's.
-            stride=1 if settings.method in _HISTOGRAM_METHODS else None,
         )
 
     try:
@@ -144,8 +233,24 @@ def _config(model: Path, reader: CalibrationReader, settings: QuantizeSettings) 
         # onnxruntime up to 1.23 does not take the option for a model that has a LayerNormalization as well.
         if not settings.per_channel or "per_channel" not in str(error):
             raise
-        overrides |= _conv_overrides(loaded, settings)
+        overrides = _conv_overrides(loaded, settings) | overrides
         return made(False)
+
+
+def _wide_overrides(model: Any, settings: ResolvedSettings, precision: Precision) -> Overrides:
+    found: Overrides = {}
+    if settings.wide_activation is not None:
+        kind = settings.ort_type(settings.wide_activation)
+        found |= {name: [{"quant_type": kind}] for name in sorted(precision.wide_tensors)}
+    if settings.wide_weight is not None and precision.wide_weights:
+        kind = settings.ort_type(settings.wide_weight)
+        for name, node in _weight_readers(model, WEIGHTED_OPS):
+            if node.name in precision.wide_weights:
+                one: dict[str, Any] = {"quant_type": kind, "symmetric": True}
+                if settings.per_channel and node.op_type in _PER_CHANNEL_OPS:
+                    one["axis"] = int(node.op_type == "ConvTranspose")
+                found[name] = [one]
+    return found
 
 
 def _failed(error: Exception) -> ModelError:
@@ -158,31 +263,32 @@ def _failed(error: Exception) -> ModelError:
     return ModelError("onnxruntime's quantizer failed on this model.", cause=cause, fix=fix)
 
 
-def _norm_overrides(model: Any, settings: QuantizeSettings) -> Overrides:
+def _norm_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
     """LayerNormalization wants its scale in uint8 where activations are unsigned: QNN takes no other type."""
     if not settings.activation_type.startswith("u"):
         return {}
     kind = settings.ort_type("uint8")
     return {
-        name: [{"quant_type": kind, "symmetric": False}] for name, _ in _weights_of(model, ("LayerNormalization",))
+        name: [{"quant_type": kind, "symmetric": False}]
+        for name, _ in _weight_readers(model, ("LayerNormalization",))
     }
 
 
-def _conv_overrides(model: Any, settings: QuantizeSettings) -> Overrides:
+def _conv_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
     """The option per channel, tensor by tensor: output channels are axis 0 of Conv's weights, 1 of the other's."""
     kind = settings.ort_type(settings.weight_type)
     return {
-        name: [{"quant_type": kind, "symmetric": settings.symmetric_weights, "axis": int(op == "ConvTranspose")}]
-        for name, op in _weights_of(model, ("Conv", "ConvTranspose"))
+        name: [{"quant_type": kind, "symmetric": settings.symmetric_weights, "axis": int(node.op_type != "Conv")}]
+        for name, node in _weight_readers(model, _PER_CHANNEL_OPS)
     }
 
 
-def _weights_of(model: Any, ops: Sequence[str]) -> list[tuple[str, str]]:
-    """The constant second inputs of these operators, each once, and which operator it is."""
+def _weight_readers(model: Any, ops: Sequence[str]) -> list[tuple[str, Any]]:
+    """The constant second inputs of these operators, each once, and a node that reads it."""
     constants = {tensor.name for tensor in model.graph.initializer}
     found = {
-        node.input[1]: node.op_type
+        node.input[1]: node
         for node in model.graph.node
         if node.op_type in ops and len(node.input) > 1 and node.input[1] in constants
     }
-    return sorted(found.items())
+    return sorted(found.items(), key=lambda item: item[0])

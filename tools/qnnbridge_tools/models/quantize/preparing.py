@@ -159,7 +159,7 @@ def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: l
             f"masks below -{graphs.HUGE_MASK:g} are -{graphs.ENOUGH_FOR_MASK:g} now, "
             "so that the scores keep their precision"
         )
-    path = _preprocessed(path, work)
+    path = _named(_preprocessed(path, work), work)
     _refuse_changed(_differences(path, sample, expected, names))
     return PreparedModel(path, tuple(changes))
 
@@ -249,6 +249,12 @@ def _preprocessed(path: Path, work: Path) -> Path:
         except Exception:  # noqa: BLE001 - a fusion that fails costs speed; the model is fine without
             return path
     return result if modified else path
+
+
+def _named(path: Path, work: Path) -> Path:
+    """Every node with a name of its own, by which single nodes are kept float."""
+    model = graphs.load(path, weights=True)
+    return save(model, work / "named.onnx") if graphs.name_nodes(model) else path
 
 
 def _differences(path: Path, sample: Feeds, expected: list[Any], names: list[str]) -> tuple[OutputComparison, ...]:

@@ -1,0 +1,260 @@
+"""The search for mixed precision: which layers get 16 bits or stay float, so that every output reaches a target.
+
+First on the CPU, where rounding is the only cause: the noisiest layers go one step up (8 bits, 16 bits, float) until
+the target is met. Then on QNN, if one is at hand: it may compute single quantised operators otherwise than the CPU
+does, so everything is put back from float in parts, as long as the target stays met there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_host.engine import cpu
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.numerics.judge import NO_ERROR_DB
+from qnnbridge_host.numerics.sampling import Feeds
+from qnnbridge_protocol.errors import BridgeError, ModelError
+from qnnbridge_tools.models.quantize.ort_quantizer import WEIGHTED_OPS, CalibratedModel, Precision
+from qnnbridge_tools.models.quantize.partial import LayerError, PartialModels, layers_of, noise_of_db, noisiest
+from qnnbridge_tools.models.quantize.precision import GraphIndex
+from qnnbridge_tools.models.quantize.qnn_check import QnnRunner
+from qnnbridge_tools.models.quantize.settings import ResolvedSettings
+from qnnbridge_tools.models.shared.accuracy import ColumnGroups, OutputAccuracy, lowest_snr, measure
+from qnnbridge_tools.models.shared.progress import OnProgress
+
+_ROUNDS = 6
+# Runs of partly quantised models on the CPU, and of candidates on QNN.
+_RUNS_ON_CPU, _RUNS_ON_QNN = 160, 24
+# That many samples tell which layer is noisy; all of them tell whether the target is met.
+_SAMPLES = 3
+# The part of the allowed noise that the layers left quantised may make: noises do not add exactly.
+_SHARE = 0.7
+# Weights or activations that make less than this part of their layer's noise stay as they are.
+_MINOR = 0.1
+# QNN computes float in half floats; a target so near to that limit leaves everything float.
+_NEAR_LIMIT_DB = 1.0
+_LABEL = "the quantised model"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FoundPrecision:
+    """What the search found.
+
+    Args:
+        layers: what single layers cost, the worst first.
+        reached: the target is met, on QNN too if one was there.
+        notes: what kept it from the target.
+    """
+
+    precision: Precision
+    layers: tuple[LayerError, ...] = ()
+    reached: bool = True
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trial:
+    """Everything that it takes to try a precision.
+
+    Args:
+        work: folder for candidates.
+        samples, names, expected: inputs, and what the float model gives for them.
+    """
+
+    index: GraphIndex
+    calibrated: CalibratedModel
+    settings: ResolvedSettings
+    work: Path
+    samples: Sequence[Feeds]
+    names: Sequence[str]
+    expected: Sequence[Sequence[Any]]
+    groups: ColumnGroups
+    qnn: QnnRunner | None
+    on_progress: OnProgress
+
+    def write(self, precision: Precision) -> Path:
+        return self.calibrated.write(self.work / "candidate.onnx", precision)
+
+    def on_cpu(self, model: Path) -> tuple[OutputAccuracy, ...]:
+        session = cpu.open_session(model, _LABEL)
+        found = [cpu.run(session, feeds, _LABEL, self.names) for feeds in self.samples]
+        return measure(self.names, self.expected, found, self.groups)
+
+    def on_qnn(self, model: Path, samples: int | None = None) -> float | None:
+        """The lowest SNR there; None if it does not run."""
+        assert self.qnn is not None
+        try:
+            _, found = self.qnn.run(model, self.samples[:samples], self.names)
+        except BridgeError:
+            return None
+        return _lowest(measure(self.names, self.expected[:samples], found, self.groups))
+
+    def partial(self, model: Path) -> PartialModels:
+        few = slice(0, _SAMPLES)
+        full = graphs.load(model, weights=True)
+        return PartialModels(self.index, full, self.samples[few], self.names, self.expected[few], self.groups)
+
+
+def layer_report(trial: Trial, precision: Precision) -> tuple[LayerError, ...]:
+    """What each layer costs by itself, the worst first; groups of layers that cost little are left out."""
+    partial = trial.partial(trial.write(precision))
+    layers = layers_of(trial.index)
+    return tuple(_counted(trial, noisiest)(layers, partial.snr_of, 0.0, _RUNS_ON_CPU))
+
+
+def reach(trial: Trial, start: Precision, target: float, timeout_s: float) -> FoundPrecision:
+    """The least that has to have more bits for every output to have `target` dB."""
+    deadline = time.monotonic() + timeout_s
+    found = _on_cpu(trial, start, target, deadline)
+    return found if trial.qnn is None else _on_qnn(trial, found, target, deadline)
+
+
+def _on_cpu(trial: Trial, start: Precision, target: float, deadline: float) -> FoundPrecision:
+    precision = start
+    layers: tuple[LayerError, ...] = ()
+    model = trial.write(precision)
+    for round_number in range(_ROUNDS):
+        reached = _lowest(trial.on_cpu(model))
+        if reached >= target:
+            return FoundPrecision(precision, layers)
+        if time.monotonic() > deadline:
+            break
+        partial = trial.partial(model)
+        allowed = noise_of_db(target) * _SHARE / 2**round_number
+        errors = _counted(trial, noisiest)(layers_of(trial.index), partial.snr_of, allowed, _RUNS_ON_CPU)
+        layers = layers or tuple(errors)
+        stepped = _stepped_up(trial, precision, errors, partial)
+        if stepped == precision:
+            break
+        precision, model = _written(trial, precision, stepped, errors)
+    reached = _lowest(trial.on_cpu(model))
+    note = f"The quantised model has {reached:.1f} dB on the CPU; {target:g} dB were asked for."
+    return FoundPrecision(precision, layers, reached >= target, () if reached >= target else (note,))
+
+
+def _counted(trial: Trial, work: Callable[..., list[LayerError]]) -> Callable[..., list[LayerError]]:
+    """Tells each run of a partly quantised model as progress."""
+
+    def counted(layers: Any, snr_of: Callable[[frozenset[str]], float], allowed: float, budget: int) -> Any:
+        done = 0
+
+        def told(tensors: frozenset[str]) -> float:
+            nonlocal done
+            done += 1
+            trial.on_progress("looking for the noisiest layers", min(done, budget), budget)
+            return snr_of(tensors)
+
+        return work(layers, told, allowed, budget)
+
+    return counted
+
+
+def _stepped_up(
+    trial: Trial, precision: Precision, errors: Sequence[LayerError], partial: PartialModels
+) -> Precision:
+    """One step more for what is noisy of these layers: their weights, what they compute, or both."""
+    for error in errors:
+        layer = error.layer
+        least = error.noise * _MINOR
+        if layer.weights and noise_of_db(partial.snr_of(layer.weights)) >= least:
+            precision = precision.joined(_more_for_weights(trial, precision, layer.node, layer.op))
+        if noise_of_db(partial.snr_of(layer.outputs)) >= least:
+            precision = precision.joined(_more_for_outputs(trial, precision, layer.outputs))
+    return precision
+
+
+def _more_for_weights(trial: Trial, precision: Precision, node: str, op: str) -> Precision:
+    wide = trial.settings.wide_weight is not None and op in WEIGHTED_OPS
+    if wide and node not in precision.wide_weights:
+        return Precision(wide_weights=frozenset((node,)))
+    return Precision(float_nodes=frozenset((node,)))
+
+
+def _more_for_outputs(trial: Trial, precision: Precision, outputs: frozenset[str]) -> Precision:
+    if trial.settings.wide_activation is not None and not outputs <= precision.wide_tensors:
+        return Precision(wide_tensors=outputs)
+    # A tensor stays float if neither its maker nor any reader is quantised.
+    touching = {trial.index.maker[name].name for name in outputs if name in trial.index.maker}
+    touching |= {node.name for name in outputs for node in trial.index.readers.get(name, ())}
+    return Precision(float_nodes=frozenset(touching))
+
+
+def _written(
+    trial: Trial, before: Precision, stepped: Precision, errors: Sequence[LayerError]
+) -> tuple[Precision, Path]:
+    """The candidate; with float in the place of 16 bits where the quantizer cannot mix 8 and 16."""
+    try:
+        return stepped, trial.write(stepped)
+    except ModelError:
+        nodes = set(stepped.wide_weights - before.wide_weights)
+        for error in errors:
+            nodes |= _more_for_outputs(trial, stepped, error.layer.outputs).float_nodes
+        instead = before.joined(Precision(float_nodes=frozenset(nodes)))
+        return instead, trial.write(instead)
+
+
+def _on_qnn(trial: Trial, found: FoundPrecision, target: float, deadline: float) -> FoundPrecision:
+    trial.on_progress("trying it on QNN", 0, 0)
+    there = trial.on_qnn(trial.write(found.precision))
+    if there is None or there >= target:
+        return found  # the check of the finished model tells why it does not run
+    limit = trial.on_qnn(trial.calibrated.path)
+    goal = target if limit is None else min(target, limit - _NEAR_LIMIT_DB)
+    notes = found.notes
+    if limit is not None and limit < target:
+        notes = (*notes, f"Even the float model has {limit:.1f} dB only on QNN, which computes in half floats.")
+    if there >= goal:
+        return dataclasses.replace(found, reached=False, notes=notes)
+    every = [node.name for node in trial.index.nodes if node.name not in found.precision.float_nodes]
+    tried = 0
+
+    def meets(nodes: Sequence[str]) -> bool:
+        nonlocal tried
+        tried += 1
+        trial.on_progress("looking for what QNN computes otherwise", tried, _RUNS_ON_QNN)
+        try:
+            model = trial.write(found.precision.joined(Precision(frozenset(nodes))))
+        except ModelError:
+            return False
+        snr = trial.on_qnn(model, _SAMPLES)
+        return snr is not None and snr >= goal
+
+    kept = smallest(every, meets, _RUNS_ON_QNN, deadline)
+    if kept is None:
+        return dataclasses.replace(found, reached=False, notes=notes)
+    precision = found.precision.joined(Precision(frozenset(kept)))
+    final = trial.on_qnn(trial.write(precision))
+    return FoundPrecision(precision, found.layers, final is not None and final >= target, notes)
+
+
+def smallest(
+    nodes: Sequence[str], meets: Callable[[Sequence[str]], bool], budget: int, deadline: float
+) -> list[str] | None:
+    """The fewest of `nodes`, about, that keep `meets` true; None if not even all of them do.
+
+    Parts are taken out one after the other, as long as it stays true; then smaller parts.
+    """
+    if not meets(nodes):
+        return None
+    kept = list(nodes)
+    size = -(-len(kept) // 2)
+    runs = 1
+    while size and kept:
+        for start in range(len(kept), 0, -size):
+            if runs >= budget or time.monotonic() > deadline:
+                return kept
+            without = kept[: max(0, start - size)] + kept[start:]
+            runs += 1
+            if meets(without):
+                kept = without
+        size //= 2
+    return kept
+
+
+def _lowest(outputs: Sequence[OutputAccuracy]) -> float:
+    lowest = lowest_snr(outputs)
+    return NO_ERROR_DB if lowest is None else lowest

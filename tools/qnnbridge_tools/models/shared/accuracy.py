@@ -1,0 +1,278 @@
+"""How much of an output is left: SNR, largest error and a verdict, for each group of columns, too.
+
+A cosine hides what matters: of one number it is always 1, and in an output that holds boxes of 0 to 640 beside
+scores of 0 to 1 the boxes alone decide it. So all samples together are judged, and each group against its own values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from qnnbridge_host.numerics.judge import NO_ERROR_DB, JudgedNumbers, judge
+
+Verdict = Literal["exact", "good", "fair", "poor", "useless", "not shown"]
+
+# In dB: an error of 1 %, 10 % and 32 % of the values (root mean square).
+GOOD_DB, FAIR_DB, USELESS_DB = 40.0, 20.0, 10.0
+# Of values that must be equal (class numbers, for one), and of values that are NaN or infinite on one side only.
+USELESS_SHARE = 0.5
+# Values that move less than this part of their magnitude over all samples show nothing of the model.
+_NEARLY_CONSTANT = 1e-3
+# From best to worst.
+_ORDER: tuple[Verdict, ...] = ("exact", "good", "not shown", "fair", "poor", "useless")
+# An axis with more columns than this is of positions; the worst of them says little.
+_MOST_CHANNELS = 1024
+_LEAST_VALUES = 8
+# Samples, rows and classes: the largest of a row is a decision.
+_CLASSES_NDIM = 3
+# Columns that stay below the first are scores; those of pixels are larger by the second factor.
+_SCORE_LIMIT, _UNLIKE = 2.0, 8.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ColumnGroup:
+    """Elements of an output that belong together: what one branch of the model computes.
+
+    Args:
+        name: of the tensor that they come from.
+        label: where they are, in words.
+        mask: True for its elements, in the shape of the output.
+    """
+
+    name: str
+    label: str
+    mask: npt.NDArray[np.bool_]
+
+
+# By name of output.
+ColumnGroups = Mapping[str, Sequence[ColumnGroup]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Accuracy:
+    """One output, or one group of its columns, over all samples.
+
+    Args:
+        judged: the measures.
+        varies: how far the expected values are from being all the same: their deviation over their magnitude; -1
+            of integers.
+        flat: the expected values vary and those found are all the same.
+    """
+
+    name: str
+    judged: JudgedNumbers
+    varies: float = 0.0
+    flat: bool = False
+
+    @property
+    def snr_db(self) -> float | None:
+        """None if it is no floating point output, or nothing was compared."""
+        return self.judged.snr_db if self.varies >= 0 else None
+
+    @property
+    def verdict(self) -> Verdict:
+        judged = self.judged
+        if judged.state == "unknown":
+            return "not shown"
+        lost = judged.lost / (judged.values + judged.lost) if judged.lost else 0.0
+        if judged.snr_db is None or self.flat or lost > USELESS_SHARE:
+            return "useless"
+        if judged.max_abs == 0.0:
+            return "poor" if lost else "exact"
+        if self.varies < 0:
+            return "useless" if judged.off > USELESS_SHARE else "poor" if judged.state == "differs" else "good"
+        if judged.snr_db < USELESS_DB:
+            return "useless"
+        if lost or judged.snr_db < FAIR_DB:
+            return "poor"
+        # A constant would be as right: such samples say nothing of the model.
+        if judged.snr_db + 20 * math.log10(max(self.varies, 1e-10)) < 0:
+            return "not shown"
+        return "good" if judged.snr_db >= GOOD_DB else "fair"
+
+    def document(self) -> dict[str, Any]:
+        told = self.judged.to_wire()
+        return {"name": self.name, **told, "flat": self.flat, "verdict": self.verdict}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OutputAccuracy:
+    """One output as a whole, in its groups of columns if it has such, and the worst of its channels.
+
+    Args:
+        groups: each with its label as the name.
+        worst_channel: of the channel axis; its name says which.
+    """
+
+    whole: Accuracy
+    groups: tuple[Accuracy, ...] = ()
+    worst_channel: Accuracy | None = None
+
+    @property
+    def name(self) -> str:
+        return self.whole.name
+
+    @property
+    def parts(self) -> tuple[Accuracy, ...]:
+        """What the verdict is about: the groups where there are such, else the whole."""
+        return self.groups or (self.whole,)
+
+    @property
+    def verdict(self) -> Verdict:
+        return worst(part.verdict for part in self.parts)
+
+    @property
+    def snr_db(self) -> float | None:
+        """Of the worst part."""
+        return min((part.snr_db for part in self.parts if part.snr_db is not None), default=None)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            **self.whole.document(),
+            "verdict": self.verdict,
+            "worst_snr_db": self.snr_db,
+            "groups": [group.document() for group in self.groups],
+            "worst_channel": self.worst_channel.document() if self.worst_channel else None,
+        }
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst of several verdicts; `exact` of none."""
+    return max(verdicts, key=_ORDER.index, default="exact")
+
+
+def lowest_snr(outputs: Sequence[OutputAccuracy]) -> float | None:
+    """Of the worst part of the worst output; None if no output is of floating point."""
+    return min((output.snr_db for output in outputs if output.snr_db is not None), default=None)
+
+
+def measure(
+    names: Sequence[str],
+    expected: Sequence[Sequence[Any]],
+    found: Sequence[Sequence[Any]],
+    groups: ColumnGroups | None = None,
+) -> tuple[OutputAccuracy, ...]:
+    """The accuracy of every output; `expected` and `found` hold the outputs of each sample."""
+    return tuple(
+        _of_output(
+            name,
+            [(sample[number], other[number]) for sample, other in zip(expected, found, strict=True)],
+            (groups or {}).get(name, ()),
+        )
+        for number, name in enumerate(names)
+    )
+
+
+def _of_output(name: str, pairs: Sequence[tuple[Any, Any]], groups: Sequence[ColumnGroup]) -> OutputAccuracy:
+    if not all(isinstance(value, (np.ndarray, np.generic)) for pair in pairs for value in pair):
+        return OutputAccuracy(_not_numbers(name, pairs))
+    arrays = [(_plain(np.asarray(expected)), _plain(np.asarray(found))) for expected, found in pairs]
+    for a, b in arrays:
+        if a.shape != b.shape:
+            return OutputAccuracy(Accuracy(name, judge(a, b, "quantized")))
+    if len({a.shape for a, _ in arrays}) > 1:
+        return OutputAccuracy(accuracy_of(name, *(np.concatenate([p[s].ravel() for p in arrays]) for s in (0, 1))))
+    a, b = np.stack([a for a, _ in arrays]), np.stack([b for _, b in arrays])
+    if not groups:
+        groups = columns_of_scales(a)
+    return OutputAccuracy(
+        accuracy_of(name, a, b),
+        tuple(
+            accuracy_of(group.label, a[:, group.mask], b[:, group.mask])
+            for group in groups
+            if group.mask.shape == a.shape[1:]
+        ),
+        _worst_channel(a, b),
+    )
+
+
+def _not_numbers(name: str, pairs: Sequence[tuple[Any, Any]]) -> Accuracy:
+    """Sequences, maps and text are equal or not."""
+    same = all(repr(expected) == repr(found) for expected, found in pairs)
+    reason = "" if same else "it is no tensor of numbers, and is another one"
+    return Accuracy(
+        name, JudgedNumbers("agrees" if same else "differs", snr_db=NO_ERROR_DB if same else None, reason=reason)
+    )
+
+
+def _plain(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Complex numbers as pairs; types of machine learning that numpy does not know as float."""
+    if value.dtype.kind == "c":
+        return np.stack([value.real, value.imag], axis=-1)
+    return value.astype(np.float32) if value.dtype.kind == "V" else value
+
+
+def accuracy_of(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> Accuracy:
+    """Of the same elements, expected and found."""
+    judged = judge(expected, found, "quantized")
+    if expected.ndim != _CLASSES_NDIM:
+        judged = dataclasses.replace(judged, decisions=None)
+    if expected.dtype.kind != "f" or not judged.values:
+        return Accuracy(name, judged, -1.0)
+    both = np.isfinite(expected) & np.isfinite(found)
+    a, b = expected[both].astype(np.float64), found[both].astype(np.float64)
+    magnitude = float(np.sqrt(np.mean(np.square(a))))
+    varies = float(a.std()) / magnitude if magnitude else 0.0
+    flat = a.size >= _LEAST_VALUES and varies > _NEARLY_CONSTANT and float(np.ptp(b)) == 0.0
+    return Accuracy(name, judged, varies, flat)
+
+
+def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
+    """Along the second axis of maps and sequences (behind samples and batch); silent channels say nothing."""
+    if (
+        a.ndim < 4
+        or a.dtype.kind != "f"
+        or not 2 <= a.shape[2] <= _MOST_CHANNELS
+        or a[:, :, 0].size < _LEAST_VALUES
+    ):
+        return None
+    energies = np.nansum(np.square(a.astype(np.float64)), axis=tuple(axis for axis in range(a.ndim) if axis != 2))
+    loud = np.flatnonzero(energies > energies.max() * 1e-4)
+    each = [accuracy_of(f"channel {number}", a[:, :, number], b[:, :, number]) for number in loud]
+    return min(each, key=lambda one: NO_ERROR_DB if one.snr_db is None else one.snr_db, default=None)
+
+
+def columns_of_scales(a: npt.NDArray[Any]) -> list[ColumnGroup]:
+    """Columns of unlike magnitudes, like boxes in pixels beside scores, where no branch of the model tells them.
+
+    Only one run of columns beside another counts: channels that are small here and there are no group of their own.
+    """
+    if a.dtype.kind != "f" or a.ndim < 3:
+        return []
+    for axis in range(2, a.ndim):
+        size = a.shape[axis]
+        if not 2 <= size <= _MOST_CHANNELS or a.size // size < 2 * _LEAST_VALUES:
+            continue
+        peaks = np.nanmax(np.abs(a), axis=tuple(other for other in range(a.ndim) if other != axis))
+        large = peaks > _SCORE_LIMIT
+        changes = np.flatnonzero(large[1:] != large[:-1])
+        if len(changes) != 1 or peaks[large].min() < _UNLIKE * peaks[~large].max() or not peaks[~large].any():
+            continue
+        groups = []
+        for mine in (large, ~large):
+            mask = np.broadcast_to(
+                mine.reshape([-1 if other == axis else 1 for other in range(1, a.ndim)]), a.shape[1:]
+            )
+            groups.append(ColumnGroup("", labelled("", mask).strip(" ()"), mask))
+        return groups
+    return []
+
+
+def labelled(name: str, mask: npt.NDArray[np.bool_]) -> str:
+    """`boxes (columns 0 to 3 of axis 1)`, or the name alone where the elements are scattered."""
+    for axis, size in enumerate(mask.shape):
+        along = mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis))
+        count = int(along.sum())
+        if count == size or int(mask.sum()) * size != count * mask.size:
+            continue
+        first = int(np.flatnonzero(along)[0])
+        if along[first : first + count].all():
+            where = f"column {first}" if count == 1 else f"columns {first} to {first + count - 1}"
+            return f"{name} ({where} of axis {axis})"
+    return name
