@@ -85,7 +85,7 @@ def _make_constants(model: Any, values: list[Any]) -> bool:
 
 def real_set(folder: Path) -> Models:
     from qnnbridge_tools.models.fix import fix_model
-    from qnnbridge_tools.models.quantize import quantize_model
+    from qnnbridge_tools.models.quantize import QuantizeOptions, QuantizeSettings, quantize_model
 
     models: dict[str, Path] = {}
     for name, sizes in SIZES.items():
@@ -98,7 +98,10 @@ def real_set(folder: Path) -> Models:
             continue
         for kind in ("uint16", "uint8", "int16"):
             quantised = folder / "quantised.onnx"
-            quantize_model(fixed, quantised, random=2, held_out=1, activation_type=kind, overwrite=True)
+            settings = QuantizeSettings(activation_type=kind)
+            quantize_model(
+                fixed, quantised, QuantizeOptions(random=2, held_out=1, settings=settings, overwrite=True)
+            )
             models[f"{name}, {kind}"] = _saved(loadable(onnx.load(str(quantised))), folder, f"{name}-{kind}")
     return models
 

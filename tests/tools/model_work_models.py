@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from qnnbridge_tools.models.quantize import QuantizeOptions, QuantizeResult, QuantizeSettings, quantize_model
 
 FLOAT, FLOAT16, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
 MODELS = Path(__file__).parents[1] / "models"
@@ -144,6 +147,49 @@ def branching() -> Any:
     )
 
 
+def boxes_and_scores() -> Any:
+    """A detector's head as YOLO exports it: x [1, 3, 64, 64] -> [1, 80, 12], boxes of 0 to 320 beside 8 scores."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w0"], ["c0"], strides=[2, 2], pads=[1] * 4, name="stem"),
+        node("Relu", ["c0"], ["r0"], name="stem_relu"),
+        node("Conv", ["r0", "w1"], ["c1"], strides=[4, 4], pads=[1] * 4, name="body1"),
+        node("Relu", ["c1"], ["r1"], name="relu1"),
+        node("Conv", ["r1", "w2"], ["c2"], strides=[2, 2], pads=[1] * 4, name="body2"),
+        node("Relu", ["c2"], ["r2"], name="relu2"),
+    ]
+    for level in (1, 2):
+        for kind in ("box", "cls"):
+            bias = ["rare"] if kind == "cls" else []
+            conv, flat = f"{kind}{level}", f"{kind}{level}_flat"
+            nodes.append(node("Conv", [f"r{level}", f"w_{conv}", *bias], [conv], name=conv))
+            nodes.append(node("Reshape", [conv, f"{kind}_shape"], [flat], name=flat))
+    nodes += [
+        node("Concat", ["box1_flat", "box2_flat"], ["box"], axis=2, name="box_cat"),
+        node("Concat", ["cls1_flat", "cls2_flat"], ["cls"], axis=2, name="cls_cat"),
+        node("Sigmoid", ["box"], ["box_share"], name="box_sig"),
+        node("Mul", ["box_share", "pixels"], ["boxes"], name="box_px"),
+        node("Sigmoid", ["cls"], ["scores"], name="cls_sig"),
+        node("Concat", ["boxes", "scores"], ["joined"], axis=1, name="join"),
+        node("Transpose", ["joined"], ["output0"], perm=[0, 2, 1], name="turn"),
+    ]
+    shapes = {"w0": (16, 3, 3, 3), "w1": (32, 16, 3, 3), "w2": (32, 32, 3, 3)}
+    shapes |= {f"w_box{level}": (4, 32, 1, 1) for level in (1, 2)}
+    shapes |= {f"w_cls{level}": (8, 32, 1, 1) for level in (1, 2)}
+    rng = np.random.default_rng(11)
+    tensors = [
+        constant(name, (rng.standard_normal(shape) * np.sqrt(2 / np.prod(shape[1:]))).astype(np.float32))
+        for name, shape in shapes.items()
+    ]
+    tensors += [
+        constant("rare", np.full(8, -2, np.float32)),
+        constant("pixels", np.float32(320)),
+        constant("box_shape", np.array([1, 4, -1], np.int64)),
+        constant("cls_shape", np.array([1, 8, -1], np.int64)),
+    ]
+    return model(nodes, [value("x", [1, 3, 64, 64])], [value("output0", [1, 80, 12])], tensors)
+
+
 def one_node(op: str, inputs: list[Any], outputs: list[Any], **attributes: Any) -> Any:
     return model(
         [helper.make_node(op, [v.name for v in inputs], [v.name for v in outputs], **attributes)], inputs, outputs
@@ -171,3 +217,12 @@ def samples_for(path: Path, sizes: dict[str, int], count: int, folder: Path) -> 
             arrays[given.name] = np.asarray(rng.random(shape) * 2 - 1).astype(dtype)
         np.savez(folder / f"sample{number}.npz", **arrays)
     return folder
+
+
+def quantize(source: Path, target: Path, calibration: Path | tuple[Path, ...] = (), **given: Any) -> QuantizeResult:
+    """`quantize_model` with options and settings by their names."""
+    names = {field.name for field in dataclasses.fields(QuantizeSettings)}
+    settings = QuantizeSettings(**{name: value for name, value in given.items() if name in names})
+    others = {name: value for name, value in given.items() if name not in names}
+    paths = (calibration,) if isinstance(calibration, Path) else calibration
+    return quantize_model(source, target, QuantizeOptions(calibration=paths, settings=settings, **others))

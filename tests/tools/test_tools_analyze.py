@@ -137,10 +137,11 @@ def test_a_model_that_is_too_new_is_told(tmp_path: Path) -> None:
 
 
 def test_quantised_types_that_qnn_lacks_are_named(tmp_path: Path) -> None:
-    from qnnbridge_tools.models.quantize import quantize_model
+    from qnnbridge_tools.models.quantize import QuantizeOptions, QuantizeSettings, quantize_model
 
     source = models.saved(models.conv_net(), tmp_path / "f.onnx")
-    quantize_model(source, tmp_path / "q.onnx", random=2, activation_type="uint8")
+    wish = QuantizeOptions(random=2, settings=QuantizeSettings(activation_type="uint8"))
+    quantize_model(source, tmp_path / "q.onnx", wish)
     good = analyze_model(tmp_path / "q.onnx", offline=True)
     assert shares_of(good, good.best).node_share == 1
     made = onnx.load(str(tmp_path / "q.onnx"))

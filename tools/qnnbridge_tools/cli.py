@@ -16,6 +16,7 @@ from qnnbridge_tools import exec_command as exec_program
 from qnnbridge_tools.cache import command as cache
 from qnnbridge_tools.host import command as host
 from qnnbridge_tools.models import commands as models
+from qnnbridge_tools.models import precision_commands
 from qnnbridge_tools.serve import command as serving
 from qnnbridge_tools.setup_host import command as setup_host
 
@@ -40,7 +41,7 @@ app.command("inspect")(models.inspect)
 app.command("analyze")(models.analyze)
 app.command("fix")(models.fix)
 app.command("optimize")(models.optimize)
-app.command("quantize")(models.quantize)
+app.command("quantize")(precision_commands.quantize)
 app.command("verify")(models.verify)
 app.command("prepare")(models.prepare)
 app.command("profile")(models.profile)

@@ -1,4 +1,4 @@
-"""The commands that work on a model: analyze, fix, inspect, optimize, prepare, profile, quantize, verify.
+"""The commands that work on a model: analyze, fix, inspect, optimize, prepare, profile, verify.
 
 Each reads its options, calls the tool's function and shows the result. The tools are imported inside the functions:
 they load numpy, and some onnx and onnxruntime, which `qnnbridge --help` must not.
@@ -331,112 +331,6 @@ def _files_and_archive(texts: list[str] | tuple[()]) -> tuple[list[arguments.Inp
         raise OptionError("--input names two archives.", fix="Put all inputs into one .npz file.")
     files = arguments.read_inputs(text for text in texts if text not in archives)
     return files, Path(archives[0]) if archives else None
-
-
-class ActivationType(str, enum.Enum):
-    UINT8 = "uint8"
-    UINT16 = "uint16"
-    INT8 = "int8"
-    INT16 = "int16"
-
-
-class WeightType(str, enum.Enum):
-    UINT8 = "uint8"
-    INT8 = "int8"
-    INT4 = "int4"
-    INT16 = "int16"
-
-
-class Method(str, enum.Enum):
-    MINMAX = "minmax"
-    ENTROPY = "entropy"
-    PERCENTILE = "percentile"
-
-
-def quantize(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A float ONNX file, not a compiled one.")],
-    target: TargetModel,
-    calibration: Calibration = None,
-    random: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Calibrate with N made-up samples: only to try things out.")
-    ] = 0,
-    seed: Seed = 0,
-    held_out: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="Samples kept for the comparison; default a fifth, at most 10."),
-    ] = None,
-    dims: Dims = None,
-    activation_type: Annotated[
-        ActivationType, typer.Option(help="Of everything that flows.")
-    ] = ActivationType.UINT16,
-    weight_type: Annotated[
-        WeightType | None, typer.Option(help="Of constants. Default int8, or uint8 with --per-tensor.")
-    ] = None,
-    per_channel: Annotated[
-        bool | None,
-        typer.Option("--per-channel/--per-tensor", help="Scales of Conv weights. Default per channel."),
-    ] = None,
-    symmetric_activations: Annotated[
-        bool, typer.Option("--symmetric-activations", help="Zero in the middle of each range.")
-    ] = False,
-    symmetric_weights: Annotated[
-        bool | None,
-        typer.Option("--symmetric-weights/--asymmetric-weights", help="Default: symmetric if the type has a sign."),
-    ] = None,
-    method: Annotated[Method, typer.Option(help="How ranges are found from the samples.")] = Method.MINMAX,
-    percentile: Annotated[
-        float, typer.Option(metavar="P", help="For --method percentile: how much of the values counts.")
-    ] = 99.999,
-    check_qnn: Annotated[
-        bool,
-        typer.Option(
-            "--check-qnn",
-            help="Also run the result on QNN: where its nodes run, what differs. The options of the provider, of "
-            "the host and of the timeout are for this.",
-        ),
-    ] = False,
-    provider_options: ProviderOptions = None,
-    host_python: HostPython = None,
-    timeout: Timeout = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Quantise a float model for QNN, and compare it with the original."""
-    with reporting.work(as_json=as_json):
-        from qnnbridge_tools import arguments
-        from qnnbridge_tools.models.quantize.qnn_check import QnnHostOptions
-        from qnnbridge_tools.models.quantize.quantizer import quantize_model
-        from qnnbridge_tools.models.quantize.result import document, print_result
-        from qnnbridge_tools.models.shared.progress import ShownProgress
-
-        host = QnnHostOptions(arguments.read_provider_options(provider_options or ()), host_python, timeout)
-        with ShownProgress() as progress:
-            result = quantize_model(
-                model,
-                target,
-                calibration or (),
-                random=random,
-                seed=seed,
-                held_out=held_out,
-                dims=arguments.read_dimensions(dims or ()),
-                activation_type=activation_type.value,
-                weight_type=weight_type.value if weight_type else None,
-                per_channel=per_channel,
-                symmetric_activations=symmetric_activations,
-                symmetric_weights=symmetric_weights,
-                method=method.value,
-                percentile=percentile,
-                check_qnn=host if check_qnn else None,
-                overwrite=overwrite,
-                on_progress=progress,
-                own_process=True,
-            )
-        _tell(result, document, print_result, as_json=as_json)
-        failed = result.qnn.error if result.qnn else None
-        if failed is not None:
-            if not as_json:
-                raise failed
-            raise typer.Exit(reporting.exit_code_of(failed))
 
 
 def verify(

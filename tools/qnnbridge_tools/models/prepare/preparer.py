@@ -249,6 +249,8 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
     if failed:
         return f"Not ready: {failed[0].title} failed. {failed[0].problem}", False
     for step in results:
+        if step.name == "quantize" and not step.told.get("good_enough", True):
+            return f"Not ready: the quantised model is {step.told['verdict']}. {_first_warning(step)}", False
         if step.name == "verify" and step.state != "skipped" and not step.told.get("agrees"):
             return f"Not ready for {chip_label(step.chip)}: {step.told.get('reason')}", False
     if any(step.state == "skipped" for step in results):
@@ -258,6 +260,10 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
     )
     more = " Extreme inputs show the limits of QNN." if extremes else ""
     return f"Ready: compiled, and QNN computes what the CPU does.{more}", True
+
+
+def _first_warning(step: StepResult) -> str:
+    return next((str(warning) for warning in step.told.get("warnings", ()) if "Output" in warning), "")
 
 
 def _hash_of(folder: Path, step: StepResult) -> str:

@@ -82,6 +82,10 @@ def _agreement(step: StepResult | None) -> str:
     return str(step.told.get("verdict"))
 
 
+def _decibel(value: Any) -> str:
+    return f"{value:.1f} dB" if isinstance(value, (int, float)) else "-"
+
+
 def _cosine(value: Any) -> str:
     return f"{value:.5f}" if isinstance(value, float) else "-"
 
@@ -125,10 +129,11 @@ def _fixed(prepared: PreparedFolder) -> str:
 def _quantized(prepared: PreparedFolder) -> str:
     for step in prepared.steps_of("quantize"):
         told = step.told
+        worst = f"{told.get('verdict')}, worst SNR {_decibel(told.get('snr_db'))}"
         of = "samples that were kept for it" if told.get("held_out") else "the calibration samples themselves"
         return (
             f"## Quantised\n\nWith {told.get('calibration_samples')} samples; against the float model on "
-            f"{told.get('compared_samples')} {of}: worst cosine {_cosine(told.get('cosine'))}. "
+            f"{told.get('compared_samples')} {of}: {worst}. "
             f"{output.size_text(told.get('bytes_before', 0))} became "
             f"{output.size_text(told.get('bytes_after', 0))}."
         )

@@ -14,6 +14,7 @@ from qnnbridge_tools.models.fix import report as fix_report
 from qnnbridge_tools.models.prepare.result import HOST_CHIP, PrepareOptions
 from qnnbridge_tools.models.quantize import result as quantize_result
 from qnnbridge_tools.models.quantize.quantizer import quantize_model
+from qnnbridge_tools.models.quantize.settings import QuantizeOptions
 from qnnbridge_tools.models.verify import result as verify_result
 from qnnbridge_tools.models.verify.verifier import VerifyOptions, verify_model
 
@@ -80,9 +81,8 @@ def quantize(
     target = folder / MODELS / f"{model.stem}_quantized.onnx"
 
     def do() -> tuple[list[Path], dict[str, Any]]:
-        result = quantize_model(
-            model, target, options.calibration, seed=options.seed, overwrite=True, own_process=True
-        )
+        wish = QuantizeOptions(calibration=options.calibration, seed=options.seed, overwrite=True)
+        result = quantize_model(model, target, wish, own_process=True)
         return list(result.files), quantize_result.document(result)
 
     went_in = {

@@ -133,11 +133,12 @@ class CalibratedModel:
 
     def magnitude(self, tensor: str) -> float | None:
         """The largest magnitude that the samples gave a tensor; None if it is not known."""
+        import numpy as np
+
         try:
-            low, high = self._ranges[tensor].range_value
+            return float(np.abs(np.concatenate([np.ravel(end) for end in self._ranges[tensor].range_value])).max())
         except (KeyError, AttributeError, TypeError, ValueError):
             return None
-        return max(abs(float(low)), abs(float(high)))
 
     def write(self, target: Path, precision: Precision | None = None) -> Path:
         """Writes the quantised model at `target`, its weights beside it if they are large. Raises `ModelError`."""

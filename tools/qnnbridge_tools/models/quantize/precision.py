@@ -1,4 +1,4 @@
-"""Which nodes are not quantised as the rest: those that the user names, and what joins branches of unlike magnitudes.
+"""Which nodes are not quantised as the rest: those that the user names, and those that join unlike branches.
 
 An output that joins boxes of 0 to 640 with scores of 0 to 1 has one scale for both, and steps of 2.5 in 8 bits: all
 scores are 0. So the Concat and what follows it stay float, and each branch is quantised for itself.
@@ -60,7 +60,7 @@ class GraphIndex:
 
 
 def matching(patterns: Iterable[str], index: GraphIndex, original: Any, option: str) -> frozenset[str]:
-    """The nodes that patterns name: by name, operator, or a pattern of names. Raises `OptionError` if one names none."""
+    """The nodes that patterns name: a name, an operator, or a pattern of names. Raises `OptionError`."""
     found: set[str] = set()
     for pattern in patterns:
         here = {node.name for node in index.nodes if _matches(pattern, node)}
@@ -159,7 +159,7 @@ def _follow(
 
 
 def column_groups(index: GraphIndex, joined: Sequence[JoinedOutput], sample: Feeds) -> dict[str, list[ColumnGroup]]:
-    """Which elements of an output come from which branch: the tail only moves values, so it moves labels as well."""
+    """Which elements of an output come from which branch: the tail only moves values, so it moves labels, too."""
     return {one.output: groups for one in joined if (groups := _groups_of(index, one, sample))}
 
 

@@ -127,7 +127,7 @@ class QnnRunner:
         on_cpu: Sequence[Sequence[Any]],
         groups: ColumnGroups,
     ) -> QnnCheck:
-        """A quantised model on QNN. expected, on_cpu: outputs of the float model and of the quantised one on the CPU."""
+        """Runs and compares. expected, on_cpu: outputs of the float model, and of the quantised one on the CPU."""
         try:
             placement, found = self.run(model, samples, names)
         except BridgeError as error:

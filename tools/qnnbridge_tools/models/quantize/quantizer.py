@@ -19,10 +19,10 @@ from qnnbridge_tools.models.quantize.qnn_check import QnnCheck, QnnRunner, opene
 from qnnbridge_tools.models.quantize.refusals import refuse_free_dimensions, refuse_not_finite, refuse_unsuitable
 from qnnbridge_tools.models.quantize.result import QuantizeResult
 from qnnbridge_tools.models.quantize.samples import SampleSets, gather, shapes_in
-from qnnbridge_tools.models.quantize.search import FoundPrecision, Trial
+from qnnbridge_tools.models.quantize.search import FoundPrecision, PrecisionTrial
 from qnnbridge_tools.models.quantize.settings import QuantizeOptions, QuantizeSettings, ResolvedSettings
 from qnnbridge_tools.models.shared import progress
-from qnnbridge_tools.models.shared.accuracy import measure
+from qnnbridge_tools.models.shared.accuracy import ColumnGroups, measure
 from qnnbridge_tools.models.shared.progress import OnProgress
 
 COMMAND = "qnnbridge quantize"
@@ -36,7 +36,7 @@ def quantize_model(
     on_progress: OnProgress = progress.ignore,
     own_process: bool = False,
 ) -> QuantizeResult:
-    """Writes a quantised model (QDQ, for QNN) at `target` and compares it with the float model, on the CPU and on QNN.
+    """Writes a quantised model (QDQ, for QNN) at `target` and compares it with the float one, on the CPU and QNN.
 
     What the comparison finds never undoes the written model; `QuantizeResult.verdict` tells it.
 
@@ -128,7 +128,7 @@ def quantize_model(
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Chosen:
     found: FoundPrecision
-    groups: dict[str, list[precision.ColumnGroup]]
+    groups: ColumnGroups
     changes: tuple[str, ...]
 
 
@@ -162,7 +162,7 @@ class _Work:
                 )
         if self.wished.target_snr is None and not self.wished.layer_report:
             return _Chosen(FoundPrecision(start), groups, tuple(changes))
-        trial = Trial(
+        trial = PrecisionTrial(
             index,
             self.calibrated,
             self.settings,

@@ -106,6 +106,7 @@ def document(result: QuantizeResult) -> dict[str, Any]:
         "snr_db": result.snr_db,
         "target_snr": result.target_snr,
         "reached": result.reached,
+        "good_enough": result.good_enough,
         "settings": dataclasses.asdict(result.settings),
         "precision": {name: sorted(names) for name, names in dataclasses.asdict(result.precision).items()},
         "layers": [one.document() for one in result.layers],

@@ -1,6 +1,6 @@
 """The search for mixed precision: which layers get 16 bits or stay float, so that every output reaches a target.
 
-First on the CPU, where rounding is the only cause: the noisiest layers go one step up (8 bits, 16 bits, float) until
+First on the CPU, where rounding is the only cause: the noisiest layers go a step up (8 bits, 16 bits, float) until
 the target is met. Then on QNN, if one is at hand: it may compute single quantised operators otherwise than the CPU
 does, so everything is put back from float in parts, as long as the target stays met there.
 """
@@ -29,8 +29,9 @@ from qnnbridge_tools.models.shared.progress import OnProgress
 _ROUNDS = 6
 # Runs of partly quantised models on the CPU, and of candidates on QNN.
 _RUNS_ON_CPU, _RUNS_ON_QNN = 160, 24
-# That many samples tell which layer is noisy; all of them tell whether the target is met.
-_SAMPLES = 3
+# At most that many samples tell which layer is noisy; all of them tell whether the target is met. With three, a
+# speech detector was good enough on a pause and a vowel, and 5 dB worse on the rest.
+_SAMPLES = 16
 # The part of the allowed noise that the layers left quantised may make: noises do not add exactly.
 _SHARE = 0.7
 # Weights or activations that make less than this part of their layer's noise stay as they are.
@@ -57,7 +58,7 @@ class FoundPrecision:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Trial:
+class PrecisionTrial:
     """Everything that it takes to try a precision.
 
     Args:
@@ -84,36 +85,41 @@ class Trial:
         found = [cpu.run(session, feeds, _LABEL, self.names) for feeds in self.samples]
         return measure(self.names, self.expected, found, self.groups)
 
-    def on_qnn(self, model: Path, samples: int | None = None) -> float | None:
+    def on_qnn(self, model: Path) -> float | None:
         """The lowest SNR there; None if it does not run."""
         assert self.qnn is not None
+        few = self._few
         try:
-            _, found = self.qnn.run(model, self.samples[:samples], self.names)
+            _, found = self.qnn.run(model, self.samples[few], self.names)
         except BridgeError:
             return None
-        return _lowest(measure(self.names, self.expected[:samples], found, self.groups))
+        return _lowest(measure(self.names, self.expected[few], found, self.groups))
 
     def partial(self, model: Path) -> PartialModels:
-        few = slice(0, _SAMPLES)
         full = graphs.load(model, weights=True)
+        few = self._few
         return PartialModels(self.index, full, self.samples[few], self.names, self.expected[few], self.groups)
 
+    @property
+    def _few(self) -> slice:
+        return slice(None, None, -(-len(self.samples) // _SAMPLES))
 
-def layer_report(trial: Trial, precision: Precision) -> tuple[LayerError, ...]:
+
+def layer_report(trial: PrecisionTrial, precision: Precision) -> tuple[LayerError, ...]:
     """What each layer costs by itself, the worst first; groups of layers that cost little are left out."""
     partial = trial.partial(trial.write(precision))
     layers = layers_of(trial.index)
     return tuple(_counted(trial, noisiest)(layers, partial.snr_of, 0.0, _RUNS_ON_CPU))
 
 
-def reach(trial: Trial, start: Precision, target: float, timeout_s: float) -> FoundPrecision:
+def reach(trial: PrecisionTrial, start: Precision, target: float, timeout_s: float) -> FoundPrecision:
     """The least that has to have more bits for every output to have `target` dB."""
     deadline = time.monotonic() + timeout_s
     found = _on_cpu(trial, start, target, deadline)
     return found if trial.qnn is None else _on_qnn(trial, found, target, deadline)
 
 
-def _on_cpu(trial: Trial, start: Precision, target: float, deadline: float) -> FoundPrecision:
+def _on_cpu(trial: PrecisionTrial, start: Precision, target: float, deadline: float) -> FoundPrecision:
     precision = start
     layers: tuple[LayerError, ...] = ()
     model = trial.write(precision)
@@ -136,7 +142,7 @@ def _on_cpu(trial: Trial, start: Precision, target: float, deadline: float) -> F
     return FoundPrecision(precision, layers, reached >= target, () if reached >= target else (note,))
 
 
-def _counted(trial: Trial, work: Callable[..., list[LayerError]]) -> Callable[..., list[LayerError]]:
+def _counted(trial: PrecisionTrial, work: Callable[..., list[LayerError]]) -> Callable[..., list[LayerError]]:
     """Tells each run of a partly quantised model as progress."""
 
     def counted(layers: Any, snr_of: Callable[[frozenset[str]], float], allowed: float, budget: int) -> Any:
@@ -154,7 +160,7 @@ def _counted(trial: Trial, work: Callable[..., list[LayerError]]) -> Callable[..
 
 
 def _stepped_up(
-    trial: Trial, precision: Precision, errors: Sequence[LayerError], partial: PartialModels
+    trial: PrecisionTrial, precision: Precision, errors: Sequence[LayerError], partial: PartialModels
 ) -> Precision:
     """One step more for what is noisy of these layers: their weights, what they compute, or both."""
     for error in errors:
@@ -167,16 +173,20 @@ def _stepped_up(
     return precision
 
 
-def _more_for_weights(trial: Trial, precision: Precision, node: str, op: str) -> Precision:
+def _more_for_weights(trial: PrecisionTrial, precision: Precision, node: str, op: str) -> Precision:
     wide = trial.settings.wide_weight is not None and op in WEIGHTED_OPS
     if wide and node not in precision.wide_weights:
         return Precision(wide_weights=frozenset((node,)))
     return Precision(float_nodes=frozenset((node,)))
 
 
-def _more_for_outputs(trial: Trial, precision: Precision, outputs: frozenset[str]) -> Precision:
+def _more_for_outputs(trial: PrecisionTrial, precision: Precision, outputs: frozenset[str]) -> Precision:
     if trial.settings.wide_activation is not None and not outputs <= precision.wide_tensors:
         return Precision(wide_tensors=outputs)
+    return _float_around(trial, outputs)
+
+
+def _float_around(trial: PrecisionTrial, outputs: frozenset[str]) -> Precision:
     # A tensor stays float if neither its maker nor any reader is quantised.
     touching = {trial.index.maker[name].name for name in outputs if name in trial.index.maker}
     touching |= {node.name for name in outputs for node in trial.index.readers.get(name, ())}
@@ -184,7 +194,7 @@ def _more_for_outputs(trial: Trial, precision: Precision, outputs: frozenset[str
 
 
 def _written(
-    trial: Trial, before: Precision, stepped: Precision, errors: Sequence[LayerError]
+    trial: PrecisionTrial, before: Precision, stepped: Precision, errors: Sequence[LayerError]
 ) -> tuple[Precision, Path]:
     """The candidate; with float in the place of 16 bits where the quantizer cannot mix 8 and 16."""
     try:
@@ -192,43 +202,71 @@ def _written(
     except ModelError:
         nodes = set(stepped.wide_weights - before.wide_weights)
         for error in errors:
-            nodes |= _more_for_outputs(trial, stepped, error.layer.outputs).float_nodes
+            nodes |= _float_around(trial, error.layer.outputs).float_nodes
         instead = before.joined(Precision(float_nodes=frozenset(nodes)))
         return instead, trial.write(instead)
 
 
-def _on_qnn(trial: Trial, found: FoundPrecision, target: float, deadline: float) -> FoundPrecision:
+def _on_qnn(trial: PrecisionTrial, found: FoundPrecision, target: float, deadline: float) -> FoundPrecision:
     trial.on_progress("trying it on QNN", 0, 0)
     there = trial.on_qnn(trial.write(found.precision))
-    if there is None or there >= target:
-        return found  # the check of the finished model tells why it does not run
+    if there is None:
+        found = _without_refused(trial, found, deadline)
+        there = trial.on_qnn(trial.write(found.precision))
+    if there is not None and there >= target:
+        return found
     limit = trial.on_qnn(trial.calibrated.path)
     goal = target if limit is None else min(target, limit - _NEAR_LIMIT_DB)
     notes = found.notes
     if limit is not None and limit < target:
-        notes = (*notes, f"Even the float model has {limit:.1f} dB only on QNN, which computes in half floats.")
-    if there >= goal:
+        notes = (*notes, f"On QNN the float model itself has {limit:.1f} dB: it is computed in half floats there.")
+    if there is not None and there >= goal:
         return dataclasses.replace(found, reached=False, notes=notes)
     every = [node.name for node in trial.index.nodes if node.name not in found.precision.float_nodes]
-    tried = 0
-
-    def meets(nodes: Sequence[str]) -> bool:
-        nonlocal tried
-        tried += 1
-        trial.on_progress("looking for what QNN computes otherwise", tried, _RUNS_ON_QNN)
-        try:
-            model = trial.write(found.precision.joined(Precision(frozenset(nodes))))
-        except ModelError:
-            return False
-        snr = trial.on_qnn(model, _SAMPLES)
-        return snr is not None and snr >= goal
-
+    meets = _meeting(trial, lambda part: found.precision.joined(Precision(frozenset(part))), goal)
     kept = smallest(every, meets, _RUNS_ON_QNN, deadline)
     if kept is None:
         return dataclasses.replace(found, reached=False, notes=notes)
     precision = found.precision.joined(Precision(frozenset(kept)))
     final = trial.on_qnn(trial.write(precision))
     return FoundPrecision(precision, found.layers, final is not None and final >= target, notes)
+
+
+def _without_refused(trial: PrecisionTrial, found: FoundPrecision, deadline: float) -> FoundPrecision:
+    """Float in the place of 16 bits where QNN cannot finalize those: a Conv with int16 weights and stride 4."""
+    wide = [*sorted(found.precision.wide_weights), *sorted(found.precision.wide_tensors)]
+
+    def narrowed(part: Sequence[str]) -> Precision:
+        gone = frozenset(part)
+        touching = _float_around(trial, gone & found.precision.wide_tensors).float_nodes
+        return Precision(
+            found.precision.float_nodes | (gone & found.precision.wide_weights) | touching,
+            found.precision.wide_tensors - gone,
+            found.precision.wide_weights - gone,
+        )
+
+    kept = smallest(wide, _meeting(trial, narrowed, -NO_ERROR_DB), _RUNS_ON_QNN, deadline) if wide else None
+    return found if kept is None else dataclasses.replace(found, precision=narrowed(kept))
+
+
+def _meeting(
+    trial: PrecisionTrial, precision_of: Callable[[Sequence[str]], Precision], goal: float
+) -> Callable[[Sequence[str]], bool]:
+    """Whether a model of that precision runs on QNN and has `goal` dB there; each try is told as progress."""
+    tried = 0
+
+    def meets(part: Sequence[str]) -> bool:
+        nonlocal tried
+        tried += 1
+        trial.on_progress("looking for what QNN computes otherwise", tried, _RUNS_ON_QNN)
+        try:
+            model = trial.write(precision_of(part))
+        except ModelError:
+            return False
+        snr = trial.on_qnn(model)
+        return snr is not None and snr >= goal
+
+    return meets
 
 
 def smallest(

@@ -1,4 +1,4 @@
-"""Settings of the quantizer: types, calibration method, precision of single layers, the combinations that QNN takes.
+"""Settings of the quantizer: types, ranges, precision of single layers, and the combinations that QNN takes.
 
 The table is measured on the simulator with real models, and agrees with one-operator tests. The default is the best
 that runs on every HTP generation: over six models the worst cosine of an output was 0.999 with int8 weights per

@@ -1,7 +1,7 @@
 """How much of an output is left: SNR, largest error and a verdict, for each group of columns, too.
 
 A cosine hides what matters: of one number it is always 1, and in an output that holds boxes of 0 to 640 beside
-scores of 0 to 1 the boxes alone decide it. So all samples together are judged, and each group against its own values.
+scores of 0 to 1 the boxes alone decide it. So all samples together are judged, and each group by its own values.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class Accuracy:
         if judged.state == "unknown":
             return "not shown"
         lost = judged.lost / (judged.values + judged.lost) if judged.lost else 0.0
+        if judged.state == "agrees" and not judged.values:
+            return "exact"
         if judged.snr_db is None or self.flat or lost > USELESS_SHARE:
             return "useless"
         if judged.max_abs == 0.0:
@@ -170,7 +172,7 @@ def measure(
 
 
 def _of_output(name: str, pairs: Sequence[tuple[Any, Any]], groups: Sequence[ColumnGroup]) -> OutputAccuracy:
-    if not all(isinstance(value, (np.ndarray, np.generic)) for pair in pairs for value in pair):
+    if not all(_is_numbers(value) for pair in pairs for value in pair):
         return OutputAccuracy(_not_numbers(name, pairs))
     arrays = [(_plain(np.asarray(expected)), _plain(np.asarray(found))) for expected, found in pairs]
     for a, b in arrays:
@@ -190,6 +192,10 @@ def _of_output(name: str, pairs: Sequence[tuple[Any, Any]], groups: Sequence[Col
         ),
         _worst_channel(a, b),
     )
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic)) and np.asarray(value).dtype.kind not in "OUS"
 
 
 def _not_numbers(name: str, pairs: Sequence[tuple[Any, Any]]) -> Accuracy:
@@ -234,7 +240,11 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
         return None
     energies = np.nansum(np.square(a.astype(np.float64)), axis=tuple(axis for axis in range(a.ndim) if axis != 2))
     loud = np.flatnonzero(energies > energies.max() * 1e-4)
-    each = [accuracy_of(f"channel {number}", a[:, :, number], b[:, :, number]) for number in loud]
+    # As rows of one column: a channel makes no decision.
+    each = [
+        accuracy_of(f"channel {number}", a[:, :, number].reshape(-1, 1), b[:, :, number].reshape(-1, 1))
+        for number in loud
+    ]
     return min(each, key=lambda one: NO_ERROR_DB if one.snr_db is None else one.snr_db, default=None)
 
 
@@ -249,10 +259,12 @@ def columns_of_scales(a: npt.NDArray[Any]) -> list[ColumnGroup]:
         size = a.shape[axis]
         if not 2 <= size <= _MOST_CHANNELS or a.size // size < 2 * _LEAST_VALUES:
             continue
-        peaks = np.nanmax(np.abs(a), axis=tuple(other for other in range(a.ndim) if other != axis))
-        large = peaks > _SCORE_LIMIT
-        changes = np.flatnonzero(large[1:] != large[:-1])
-        if len(changes) != 1 or peaks[large].min() < _UNLIKE * peaks[~large].max() or not peaks[~large].any():
+        others = tuple(other for other in range(a.ndim) if other != axis)
+        peaks: npt.NDArray[Any] = np.nanmax(np.abs(a), axis=others)
+        large: Any = np.greater(peaks, _SCORE_LIMIT)
+        if np.count_nonzero(large[1:] != large[:-1]) != 1:
+            continue
+        if peaks[large].min() < _UNLIKE * peaks[~large].max() or not peaks[~large].any():
             continue
         groups = []
         for mine in (large, ~large):
@@ -267,7 +279,7 @@ def columns_of_scales(a: npt.NDArray[Any]) -> list[ColumnGroup]:
 def labelled(name: str, mask: npt.NDArray[np.bool_]) -> str:
     """`boxes (columns 0 to 3 of axis 1)`, or the name alone where the elements are scattered."""
     for axis, size in enumerate(mask.shape):
-        along = mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis))
+        along: npt.NDArray[Any] = np.any(mask, axis=tuple(other for other in range(mask.ndim) if other != axis))
         count = int(along.sum())
         if count == size or int(mask.sum()) * size != count * mask.size:
             continue
