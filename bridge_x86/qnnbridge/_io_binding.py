@@ -1,9 +1,11 @@
 """`IOBinding`: inputs and outputs tied to memory of the application, with the methods of ``onnxruntime.IOBinding``.
 
 Owns the bound values, in the order of binding. Inputs are read when the session runs, not when they are bound.
-After a run either all outputs hold its results or none was touched. Knows the session only as `BindableSession`.
-Not
-locked: one binding belongs to one thread at a time, as in ONNX Runtime.
+Large tensors move into memory that the host has mapped, too, and results are written there: a value that is bound
+again in the next run crosses no pipe and is not copied. A value that is bound as input and output of one run is
+changed in place; if the host dies in that run, the value is lost (`StateLost`). Otherwise either all outputs hold
+the results of a run or none was touched, except for shared memory after a run that failed. Knows the session only
+as `BindableSession`. Not locked: one binding belongs to one thread at a time, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -32,12 +34,13 @@ _NO_STRINGS = "Only binding non-string Tensors is currently supported"
 
 
 class BindableSession(Protocol):
-    """The part of a session that a binding uses. `run_values` takes `OrtValue` as feeds."""
+    """The part of a session that a binding uses."""
 
-    def run_values(
+    def run_bound(
         self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
+        output_names: Sequence[str],
+        inputs: Mapping[str, OrtValue],
+        outputs: Sequence[OrtValue | None],
         run_options: Any = None,
         *,
         timeout: float | None = ...,
@@ -196,7 +199,8 @@ class IOBinding:
             raise errors.RemoteRuntimeError(f"{_EXECUTION}At least one output should be requested.")
         try:
             self._check_memory()
-            values = self.session.run_values(list(self._outputs), dict(self._inputs), run_options, **limits)
+            held = [output.holder if output.fixed else None for output in self._outputs.values()]
+            values = self.session.run_bound(list(self._outputs), self._inputs, held, run_options, **limits)
             self._deliver(values)
         except (errors.OrtError, errors.RemoteError) as error:
             raise _in_execution(error) from error
@@ -210,13 +214,13 @@ class IOBinding:
     def _deliver(self, values: Sequence[Any]) -> None:
         pairs = list(zip(self._outputs.items(), values, strict=True))
         for (name, output), value in pairs:
-            if output.fixed:
+            if output.fixed and value is not output.holder.value:
                 _check_result(name, output.holder, value)
         for (_, output), value in pairs:
-            if output.fixed:
-                output.holder.update_inplace(OrtValue(value))
-            else:
+            if not output.fixed:
                 output.holder.replace(value)
+            elif value is not output.holder.value:
+                output.holder.update_inplace(OrtValue(value))
 
 
 def _rule(node: InputNode) -> FeedRule:

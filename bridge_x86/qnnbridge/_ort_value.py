@@ -7,7 +7,10 @@ writing into it (or `update_inplace`) changes the input of the next run, as in O
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import types
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,13 +45,22 @@ class OrtValue:
     Two of them are never equal, as in ONNX Runtime; compare what `numpy` returns.
     """
 
-    __slots__ = ("__weakref__", "_declared", "_value")
+    __slots__ = ("__weakref__", "_addressed", "_declared", "_held", "_lost")
 
     def __init__(self, value: Any, declared: str | None = None) -> None:
         """value: see `qnnbridge_protocol.values`. declared: the model's type text, for what does not tell itself
         (empty sequences, maps, empty optionals)."""
-        self._value = value
+        self._held = value
         self._declared = declared
+        # Whether the address of its memory was given out.
+        self._addressed = False
+        self._lost: errors.BridgeError | None = None
+
+    @property
+    def _value(self) -> Any:
+        if self._lost is not None:
+            raise self._lost.copy()
+        return self._held
 
     @property
     def value(self) -> Any:
@@ -57,7 +69,23 @@ class OrtValue:
 
     def replace(self, value: Any) -> None:
         """Hold another value from now on. For output bindings; arrays that were handed out stay as they are."""
-        self._value = value
+        self._held, self._lost = value, None
+
+    def lose(self, error: errors.BridgeError) -> None:
+        """The contents are undefined: each use raises `error` until new contents are written."""
+        self._lost = error
+
+    def move(self, allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array | None]) -> None:
+        """Move a numpy tensor into the memory that `allocate` gives, if nothing else refers to the old memory.
+
+        An array, view or address of the old memory in other hands would not see later contents.
+        """
+        if self._lost is not None or self._addressed or not _only_reference(self):
+            return
+        memory = allocate(self._held.shape, self._held.dtype)
+        if memory is not None:
+            np.copyto(memory, self._held)
+            self._held = memory
 
     # --- making ------------------------------------------------------------------------------------------
 
@@ -198,6 +226,7 @@ class OrtValue:
     def data_ptr(self) -> int:
         """Address of the first element in this process, 0 for an empty tensor."""
         raw = self._memory()
+        self._addressed = True
         return int(raw.ctypes.data) if raw.size else 0
 
     # --- taking out --------------------------------------------------------------------------------------
@@ -234,6 +263,14 @@ class OrtValue:
 
     def update_inplace(self, data: Array | OrtValue) -> None:
         """Copy `data` over the tensor's memory: as many elements of as many bytes each; bits are not converted."""
+        lost, self._lost = self._lost, None
+        try:
+            self._overwrite(data)
+        except BaseException:
+            self._lost = lost
+            raise
+
+    def _overwrite(self, data: Array | OrtValue) -> None:
         if isinstance(data, OrtValue):
             if self._memory().dtype.hasobject or data._memory().dtype.hasobject:
                 raise errors.RemoteRuntimeError("Inplace update of string tensors is not supported")
@@ -295,6 +332,24 @@ class OrtValue:
         return self._memory()
 
 
+def _references(holder: Any) -> tuple[int, int]:
+    """References to the tensor's array and to the array that this is a view of; more than 0 for other bases."""
+    array = holder._held
+    base = array.base
+    if base is not None and (base.__class__ is not np.ndarray or base.base is not None):
+        return sys.maxsize, 0
+    return sys.getrefcount(array), 0 if base is None else sys.getrefcount(base)
+
+
+def _only_reference(holder: Any) -> bool:
+    """Whether the holder's is the only reference to its array and to the memory of that."""
+    if holder._held.__class__ is not np.ndarray or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return False
+    array, base = _references(holder)
+    view = base > 0
+    return (array, base) == _LONELY[view] and not weakref.getweakrefcount(holder._held)
+
+
 class _Capsule:
     """The object that numpy needs around a bare DLPack capsule."""
 
@@ -312,6 +367,13 @@ class _Capsule:
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
 
+
+# `_references` of an array, and of a view, that only one object refers to: measured, since it differs between
+# versions of Python.
+_LONELY = {
+    False: _references(types.SimpleNamespace(_held=np.zeros(1))),
+    True: _references(types.SimpleNamespace(_held=np.zeros(2)[:1])),
+}
 
 _BOOLS = ("bool", "bool_", "torch.bool")
 

@@ -97,6 +97,23 @@ class RemoteSession(ReplayingSession):
         self._kill_at = None
         return self.info
 
+    def refuse_repetition(self, failed: FastCallFailed) -> None:
+        """Raise `StateLost` for a call on the fast path that the host's end leaves without its inputs.
+
+        Returns if the host is there: the slow path reports a deadline, or the host's own error.
+        """
+        from qnnbridge._fastpath.bound import lost_in_place
+
+        error, supervisor = failed.error, self.host.supervisor
+        if isinstance(error, ChannelFailed):
+            death = supervisor.lost(failed.process, error, failed.deadline)
+            raise lost_in_place(death.message) from death
+        if isinstance(error, ChannelRetired):
+            raise lost_in_place("The connection to the host was replaced while the call was under way.")
+        if isinstance(error, BridgeError) and error.details.get("host_must_restart"):
+            supervisor.npu_lost(failed.process, error, self.context)
+            raise lost_in_place(error.message) from error
+
     def describe(self, deadline: float | None) -> ModelDescription:
         """The model's description; the recipe keeps its identity."""
         found = identify(self.host, self.recipe, deadline)

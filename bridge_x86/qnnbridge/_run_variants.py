@@ -21,6 +21,7 @@ from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
     from qnnbridge._fastpath.arrays import Out
+    from qnnbridge._fastpath.call import KnownSignatures
     from qnnbridge._feeds import FeedChecker
     from qnnbridge._host import Host
     from qnnbridge._io_binding import IOBinding
@@ -58,6 +59,9 @@ class RunVariants:
     run: Callable[..., list[Any]]
     run_values: Callable[..., list[Any]]
     _remote: RemoteSession
+    _known: KnownSignatures
+    # Whether calls may go the quick way, past `_run_slow_path`.
+    _quick = True
     _options: SessionOptions
     _inputs: list[NodeArg]
     _outputs: list[NodeArg]
@@ -180,6 +184,39 @@ class RunVariants:
             output_names, feed, run_options, timeout=timeout, retry=retry, on_deadline=on_deadline
         )
         return [OrtValue(v, types[n]) for n, v in zip(output_names or self._output_names, values, strict=True)]
+
+    def run_bound(
+        self,
+        output_names: Sequence[str],
+        inputs: Mapping[str, OrtValue],
+        outputs: Sequence[OrtValue | None],
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+    ) -> list[Any]:
+        """`run_values` for a binding, whose values may lie in shared memory.
+
+        Args:
+            outputs: values for results, in the order of the names; ``None`` for a new one.
+        """
+        from qnnbridge._fastpath.bound import BoundValues
+
+        limits: dict[str, Any] = {"timeout": timeout, "retry": retry, "on_deadline": on_deadline}
+        names = list(output_names)
+        if run_options is not None or not self._quick:
+            return self.run_values(names, dict(inputs), run_options, **limits)
+        bound = BoundValues(self.host, inputs, outputs)
+        signature = None if bound.feeds is None else self._known.find(names, bound.feeds)
+        if bound.feeds is not None and signature is not None:
+            buffers = bound.buffers(signature)
+            with bound.lost_with_the_host():
+                return self.run(names, bound.feeds, out=buffers, **limits)
+        values = self.run_values(names, dict(inputs), None, **limits)
+        if bound.feeds is not None:
+            self._known.learn(names, bound.feeds, values)
+        return values
 
     def io_binding(self) -> IOBinding:
         """An empty binding for `run_with_iobinding`."""

@@ -51,8 +51,6 @@ class BaseSession(RunVariants):
     """A session in a host. `_open` fills its fields; `InferenceSession` takes the arguments of the application."""
 
     _warn = staticmethod(warnings.warn)
-    # Whether calls may go the quick way, past `_run_slow_path`.
-    _quick = True
 
     def __init__(self, options: SessionOptions, timeout: float | None) -> None:
         self._options = options
@@ -138,6 +136,8 @@ class BaseSession(RunVariants):
                         return read_only(results) if borrow and out is None else results
             except FastCallFailed as failure:
                 failed = failure.alone()
+                if failed.in_place:
+                    self._remote.refuse_repetition(failed)
             except BridgeError as error:
                 raise as_onnxruntime(error) from None
         how = RunArguments(run_options, timeout, retry, on_deadline, borrow, out, failed)

@@ -131,7 +131,8 @@ class BoundSession:
 
 
 def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cancellation) -> list[Any] | None:
-    from qnnbridge._fastpath.runner import FastCallFailed, OptionalOutputs, run
+    from qnnbridge._fastpath.call import OptionalOutputs
+    from qnnbridge._fastpath.runner import FastCallFailed, run
 
     shape = call.native
     if shape is None:

@@ -60,7 +60,7 @@ class ClientSlab(AttachedSlab):
         plain = AttachedSlab.view(self, shape, dtype, offset)
         # Nothing is given back when it is gone: the memory is the client's.
         nobody: collections.deque[Freed] = collections.deque(maxlen=0)
-        block = SharedBlock(self.host.arrays, cast("Slab", self.foreign), offset, plain.nbytes, nobody)
+        block = SharedBlock(self.host.arrays, cast("Slab", self.foreign), offset, plain.nbytes, nobody, keep=False)
         block.__array_interface__ = plain.__array_interface__
         array: npt.NDArray[Any] = np.asarray(block)
         block.array = weakref.ref(array)

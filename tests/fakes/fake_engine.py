@@ -3,7 +3,7 @@
 The "model" is JSON: ``{"scale": 2.0, "npu": true, "on_create": ["sleep:0.1"], "on_run": ["segv"], "once": FILE}``.
 A session has one input ``x`` and one output ``y = x * scale`` (float32, any shape). Actions happen in order,
 before the result. With ``once`` they happen only while FILE does not exist, and it is made before they do.
-``on_npu_run`` is for a session that is not on the CPU. ``wait:FILE`` lasts until FILE exists, ``note:FILE`` adds a
+``on_npu_run`` is for a session that is not on the CPU, ``on_written`` comes behind the result of a repeated call. ``wait:FILE`` lasts until FILE exists, ``note:FILE`` adds a
 dot to it.
 """
 
@@ -181,7 +181,9 @@ class FakeSession:
         return [feeds["x"] * np.float32(self.script.get("scale", 2.0))]
 
     def run_bound(self, call: BoundCall, stop: Any) -> list[Any] | None:
-        return call.take(self.run(call.output_names, call.feeds, None, stop))
+        rest = call.take(self.run(call.output_names, call.feeds, None, stop))
+        perform(self.script, "on_written", stop)
+        return rest
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         perform(self.script, "on_dynamic")

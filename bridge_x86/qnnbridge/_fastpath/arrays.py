@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qnnbridge._fastpath.call import CallSignature
+from qnnbridge._fastpath.call import CallSignature, OptionalOutputs
 from qnnbridge._fastpath.memory import Slab, slab_size
 from qnnbridge._fastpath.sharing import Budget, Sharing
 from qnnbridge._feed_rules import FeedRule, check_shape, make_rule
@@ -38,7 +38,7 @@ POOL_SLAB_BYTES = 1024 * 1024
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-# Of a freed block: the pool's slab (``None`` if it had its own), slab number, offset, size.
+# Of a freed block: its slab if it may be used again, slab number, offset, size (0 for a whole slab).
 Freed = tuple["Slab | None", int, int, int]
 
 
@@ -46,7 +46,8 @@ class SharedBlock:
     """The base of a shared array and all its views. location: slab number and offset, the key for plans."""
 
     __slots__ = (
-        *("__array_interface__", "_freed", "array", "host_writes", "offset", "owner", "location", "size", "slab"),
+        *("__array_interface__", "_freed", "_keep", "array", "host_writes", "offset", "owner", "location", "size"),
+        "slab",
     )
 
     def __init__(
@@ -56,7 +57,10 @@ class SharedBlock:
         offset: int,
         size: int,
         freed: collections.deque[Freed],
+        *,
+        keep: bool,
     ) -> None:
+        """keep: the slab may be used again."""
         self.owner = owner
         self.slab = slab
         self.offset = offset
@@ -65,20 +69,23 @@ class SharedBlock:
         self.host_writes = slab.host_writes
         self.array: Callable[[], Array | None] = no_array
         self._freed = freed
+        self._keep = keep
         self.__array_interface__: dict[str, Any] = {}
 
     def __del__(self) -> None:
-        # A slab of its own is freed with the block; only its number remains to be reported.
-        self._freed.append((self.slab if self.size else None, self.slab.number, self.offset, self.size))
+        # A slab that is not kept is freed with the block; only its number remains to be reported.
+        self._freed.append((self.slab if self._keep else None, self.slab.number, self.offset, self.size))
 
 
 Blocks = tuple["SharedBlock | None", ...]
 
 
-def shared_blocks(arrays: Iterable[Array | None], owner: SharedArrays, *, host_writes: bool) -> Blocks | None:
+def shared_blocks(
+    arrays: Iterable[Array | None], owner: SharedArrays, *, host_writes: bool = False
+) -> Blocks | None:
     """For each array its block, if the array is exactly a block of `owner`; not views, parts or other layouts.
 
-    ``None`` if there is no block among them.
+    ``None`` if there is no block among them. host_writes: only blocks that the host may write to.
     """
     blocks: list[SharedBlock | None] = []
     found = False
@@ -87,7 +94,7 @@ def shared_blocks(arrays: Iterable[Array | None], owner: SharedArrays, *, host_w
         if (
             block.__class__ is SharedBlock
             and block.owner is owner
-            and block.host_writes is host_writes
+            and block.host_writes >= host_writes
             and block.array() is array
         ):
             found = True
@@ -112,6 +119,8 @@ class SharedArrays:
         self._lock = threading.Lock()
         self._freed: collections.deque[Freed] = collections.deque()
         self._pools: dict[tuple[bool, int], dict[Slab, list[int]]] = {}
+        # Slabs of dropped results, by size.
+        self._spare: dict[int, list[Slab]] = {}
         self._memories: dict[int, SharedMemory] = {}
         self._on_dropped = on_dropped
 
@@ -119,8 +128,14 @@ class SharedArrays:
         """Number of slabs."""
         return len(self._memories)
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, host_writes: bool) -> Array:
-        """An uninitialised array. Raises `OSError` if there is no shared memory, or not enough."""
+    def empty(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], *, host_writes: bool, reusable: bool = False
+    ) -> Array:
+        """An uninitialised array. Raises `OSError` if there is no shared memory, or not enough.
+
+        reusable: its memory is kept for a while when the array is dropped. For results, which come and go with
+        every call: a new slab costs its page faults and a message to the host.
+        """
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         block_size = BLOCK_BYTES
         while block_size < size:
@@ -128,10 +143,12 @@ class SharedArrays:
         with self._lock:
             self._collect(keep_one=True)
             if block_size > POOLED_BYTES:
-                slab, offset, block_size = self._new_slab(slab_size(size), host_writes), 0, 0
+                spare = self._spare.get(slab_size(size)) if reusable else None
+                slab = spare.pop() if spare else self._new_slab(slab_size(size), host_writes)
+                offset = block_size = 0
             else:
                 slab, offset = self._pooled(block_size, host_writes)
-        block = SharedBlock(self, slab, offset, block_size, self._freed)
+        block = SharedBlock(self, slab, offset, block_size, self._freed, keep=reusable or block_size > 0)
         view = slab.view(shape, dtype, offset)
         block.__array_interface__ = view.__array_interface__
         array: Array = np.asarray(block)
@@ -146,6 +163,7 @@ class SharedArrays:
     def close(self) -> None:
         """The `Host` is closed: no process will be shown the memory any more. Arrays stay valid."""
         with self._lock:
+            self._drop_spare()
             for memory in self._memories.values():
                 memory.close()
 
@@ -162,7 +180,9 @@ class SharedArrays:
 
     def _new_slab(self, size: int, host_writes: bool) -> Slab:
         if not self._budget.take_array(size):
-            raise OSError(errno.ENOMEM, "the arrays in shared memory are as many as there may be")
+            self._drop_spare()
+            if not self._budget.take_array(size):
+                raise OSError(errno.ENOMEM, "the arrays in shared memory are as many as there may be")
         try:
             slab = Slab(self._next_number(), size, host_writes=host_writes, writable=True)
         except BaseException:
@@ -177,11 +197,14 @@ class SharedArrays:
             slab, number, offset, size = self._freed.popleft()
             if slab is None:
                 self._drop(number)
+            elif not size:
+                self._spare.setdefault(slab.size, []).append(slab)
             else:
                 self._pools[slab.host_writes, size][slab].append(offset)
                 if keep_one:
                     self._shrink(self._pools[slab.host_writes, size], size, least=1)
         if not keep_one:
+            self._drop_spare()
             for (_, size), pool in self._pools.items():
                 self._shrink(pool, size, least=0)
 
@@ -190,6 +213,12 @@ class SharedArrays:
             if len(pool) > least:
                 del pool[slab]
                 self._drop(slab.number)
+
+    def _drop_spare(self) -> None:
+        for slabs in self._spare.values():
+            for slab in slabs:
+                self._drop(slab.number)
+        self._spare.clear()
 
     def _drop(self, number: int) -> None:
         memory = self._memories.pop(number)
@@ -240,17 +269,28 @@ def empty(
         shape = (shape,)
     dims = tuple(int(dim) for dim in shape)
     check_shape(rule, dims)
-    if host.sharing.why_no_memory is None and all(dims):
-        try:
-            return host.arrays.empty(dims, rule.dtype, host_writes=host_writes)
-        except OSError as error:  # not now, or not so much
-            host.sharing.last_error = str(error)
-            host.sharing.arrays_refused += 1
-    return np.empty(dims, rule.dtype)
+    array = allocate(host, dims, rule.dtype, host_writes=host_writes)
+    return np.empty(dims, rule.dtype) if array is None else array
+
+
+def allocate(
+    host: ArraySource, shape: tuple[int, ...], dtype: np.dtype[Any], *, host_writes: bool, reusable: bool = False
+) -> Array | None:
+    """`SharedArrays.empty` of the host; ``None`` if memory cannot be shared, or not so much now."""
+    if host.sharing.why_no_memory is not None or not all(shape):
+        return None
+    try:
+        return host.arrays.empty(shape, dtype, host_writes=host_writes, reusable=reusable)
+    except OSError as error:
+        host.sharing.last_error = str(error)
+        host.sharing.arrays_refused += 1
+        return None
 
 
 def check_out(out: Out, names: Sequence[str], shape: CallSignature | None = None) -> list[Array | None]:
     """``out=`` as a list in the order of the outputs, checked against their types and shapes if those are known."""
+    if isinstance(out, OptionalOutputs):
+        return out
     if shape is not None and out.__class__ is list and len(out) == len(shape.outputs) and _all_fit(out, shape):
         return out
     if out.__class__ is not list and isinstance(out, Mapping):

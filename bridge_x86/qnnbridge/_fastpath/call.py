@@ -105,6 +105,14 @@ class CallSignature:
         return wanted is not None and len(output_names) == len(wanted) and tuple(output_names) == wanted
 
 
+class OptionalOutputs(list["Array | None"]):
+    """Optional output buffers: outputs of other types or shapes are returned as they are."""
+
+
+class InPlaceOutputs(OptionalOutputs):
+    """Output buffers of which some are inputs of the same call, too, and are changed where they are."""
+
+
 class KnownSignatures:
     """The signatures of one session. Any thread; two threads may learn the same signature at once."""
 
@@ -208,6 +216,7 @@ class CallPlan:
             "filled",
             "fills",
             "given",
+            "in_place",
             "inline",
             "interfaces",
             "needs",
@@ -246,6 +255,8 @@ class CallPlan:
         self.plain = False
         # Whether all outputs lie in blocks of the application's and need no copy.
         self.filled = False
+        # Whether an input lies in the block of an output.
+        self.in_place = False
 
     def put_in(self, feed: Mapping[str, Any]) -> None:
         """Copy the inputs into shared memory."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy import ndarray
 
 from qnnbridge._fastpath.arrays import Blocks, SharedBlock, no_array
-from qnnbridge._fastpath.call import BOOL, CallPlan, CallSignature, TensorSignature, Whole
+from qnnbridge._fastpath.call import BOOL, CallPlan, CallSignature, InPlaceOutputs, TensorSignature, Whole
 from qnnbridge._fastpath.channel import FastChannel
 from qnnbridge._fastpath.memory import SMALLEST_SLAB_BYTES, Slab
 from qnnbridge_protocol.fastpath import layout
@@ -144,6 +144,8 @@ class CallPlans:
                 return None
         if out is None:
             return None if plan.fills else plan
+        if plan.in_place and out.__class__ is not InPlaceOutputs:
+            return None
         for target, (dtype, dims, whole) in zip(out, plan.taken):  # noqa: B905 - as many as there are outputs
             if target is None:  # also for an array that is gone
                 if whole is not no_array:
@@ -293,6 +295,8 @@ class CallPlans:
             plan.interfaces.append(interface)
         self._tell(plan, *told, deadline)
         plan.plain = inputs is None and outputs is None
+        written = {block.location for block in out_blocks if block is not None}
+        plan.in_place = any(block is not None and block.location in written for block in in_blocks)
         if any(tensor.dtype is BOOL for tensor in (*shape.inputs, *shape.outputs)):
             plan.plain = False
         else:

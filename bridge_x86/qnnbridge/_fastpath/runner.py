@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from qnnbridge._fastpath.arrays import SharedBlock, shared_blocks
-from qnnbridge._fastpath.call import BOOL, CallPlan, CallSignature, PlanRefusal
+from qnnbridge._fastpath.call import BOOL, CallPlan, CallSignature, InPlaceOutputs, OptionalOutputs, PlanRefusal
 from qnnbridge._fastpath.channel import ChannelEnded, ChannelTimeout, FastChannel
 from qnnbridge._fastpath.plans import CallPlans
 from qnnbridge._platform import _fds
@@ -80,10 +80,6 @@ class FastSession(Protocol):
     def context(self) -> CallContext: ...
     @property
     def closed(self) -> bool: ...
-
-
-class OptionalOutputs(list["Array | None"]):
-    """Optional output buffers: outputs of other types or shapes are returned as they are."""
 
 
 def run(
@@ -279,7 +275,19 @@ def _look_after(
     if isinstance(error, ChannelFailed):
         error.request_id = channel.call_id
     if isinstance(error, (ChannelFailed, ChannelRetired, Deadline, BridgeError)):
-        raise FastCallFailed(process, error, deadline) from None
+        in_place = (channel.sent or channel.busy) and out is not None and _changes_inputs(feed, out)
+        raise FastCallFailed(process, error, deadline, in_place=in_place) from None
+
+
+def _changes_inputs(feed: Mapping[str, Any], out: Sequence[Array | None]) -> bool:
+    """Whether the host may have written over an input of the call."""
+    written = [array for array in out if array is not None and array.base.__class__ is SharedBlock]
+    for target in written:
+        for array in feed.values():
+            same = array.base.__class__ is SharedBlock and array.base.location == target.base.location  # type: ignore[union-attr]
+            if np.may_share_memory(array, target) and (not same or out.__class__ is InPlaceOutputs):
+                return True
+    return False
 
 
 def _upkeep(remote: FastSession, process: HostProcess) -> bool:
@@ -310,9 +318,13 @@ def _plan(
     inputs = outputs = None
     own = remote.host.own_arrays
     if own is not None:
-        inputs = shared_blocks(map(feed.__getitem__, shape.input_names), own, host_writes=False)
+        inputs = shared_blocks(map(feed.__getitem__, shape.input_names), own)
         if out is not None:
             outputs = shared_blocks(out, own, host_writes=True)
+        if inputs is not None and outputs is not None and out.__class__ is not InPlaceOutputs:
+            # Written elsewhere and then copied, so that the call can be repeated with the inputs that it had.
+            fed = {block.location for block in inputs if block is not None}
+            outputs = tuple(None if block is not None and block.location in fed else block for block in outputs)
     try:
         plan = plans.plan(shape, remote.session_id, inputs, outputs, deadline, borrowed)
         shape.refusal = None
@@ -384,13 +396,15 @@ def _other_answer(
     decoder = Decoder(frame.buffers)
     values = [decoder.value(item) for item in frame.header["outputs"]]
     decoder.finish()
-    return values if out is None or isinstance(out, OptionalOutputs) else deliver(values, out)
+    return values if out is None else deliver(values, out)
 
 
 def deliver(values: Sequence[Any], out: Sequence[Array | None]) -> list[Any]:
     """Copy results into the arrays that the application gave with ``out=``."""
     from qnnbridge_protocol.errors import InvalidArgument
 
+    if isinstance(out, OptionalOutputs):
+        return list(values)
     results: list[Any] = []
     for value, target in zip(values, out, strict=True):
         if target is None:
@@ -449,4 +463,4 @@ def _give_up(process: HostProcess, plans: CallPlans, blocks: object) -> str:
     return state
 
 
-__all__ = ["FastCall", "FastCallFailed", "OptionalOutputs", "deliver", "run"]
+__all__ = ["FastCall", "FastCallFailed", "deliver", "run"]

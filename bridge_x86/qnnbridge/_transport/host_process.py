@@ -323,11 +323,16 @@ class FastCallFailed(Exception):
     and the application's arrays would stay until the garbage collector runs.
     """
 
-    def __init__(self, process: HostProcess, error: Exception, deadline: float | None) -> None:
+    def __init__(
+        self, process: HostProcess, error: Exception, deadline: float | None, *, in_place: bool = False
+    ) -> None:
+        """in_place: the host may have changed inputs of the call, which therefore cannot be repeated."""
         super().__init__(str(error))
         self.process = process
         self.deadline = deadline
-        self._error: Exception | None = _without_traceback(error)
+        self.in_place = in_place
+        # Until `take`.
+        self.error: Exception | None = _without_traceback(error)
 
     def alone(self) -> FastCallFailed:
         """Without traceback and context."""
@@ -336,7 +341,7 @@ class FastCallFailed(Exception):
 
     def take(self) -> Exception:
         """The error, once, to be raised again."""
-        error, self._error = self._error, None
+        error, self.error = self.error, None
         assert error is not None
         return error
 

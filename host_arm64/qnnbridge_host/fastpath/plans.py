@@ -151,8 +151,8 @@ def _inline(tensors: list[_Tensor], memory: InlineMemory, most: int) -> list[Bou
 
 def _shared(tensor: _Tensor, slabs: Slabs, *, written: bool) -> BoundTensor:
     slab = slabs.get(tensor.slab)
-    if slab.host_writes is not written:
-        raise desync("an input lies in memory that the host writes, or an output in memory that it does not")
+    if written and not slab.host_writes:
+        raise desync("an output lies in memory that the host does not write")
     if tensor.offset + tensor.nbytes > slab.data.nbytes:
         raise desync(
             f"a tensor of {tensor.nbytes} bytes at {tensor.offset} lies beyond its slab of {slab.data.nbytes}"
