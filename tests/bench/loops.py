@@ -181,14 +181,14 @@ def measure(kind: str, way: str, model: str, steps: int) -> dict[str, float]:
         options = module.SessionOptions()
         keywords: dict[str, Any] = {}
     else:
-        import qnnbridge as module  # type: ignore[no-redef]
+        import qnnbridge as module
 
         options = module.SessionOptions()
         keywords = {"host": module.Host(python=sys.executable), "cache": False}
     options.intra_op_num_threads = 1
     session = module.InferenceSession(model, options, providers=["CPUExecutionProvider"], **keywords)
     step = getattr(Loop(session, module.OrtValue), way)()
-    taken, result = [], None
+    taken, result = [], np.zeros(1)
     for t in range(steps + 5):
         begin = time.perf_counter()
         result = step(t)
@@ -203,7 +203,8 @@ def main() -> int:
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        print(json.dumps(measure(*given.child, given.steps)))
+        kind, way, model = given.child
+        print(json.dumps(measure(kind, way, model, given.steps)))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "decoder.onnx"
