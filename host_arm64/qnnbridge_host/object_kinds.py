@@ -24,7 +24,28 @@ def _model_compiler() -> ObjectKind:
     return MODEL_COMPILER
 
 
+def _model_package() -> ObjectKind:
+    from qnnbridge_host.engine.model_package import MODEL_PACKAGE
+
+    return MODEL_PACKAGE
+
+
+def _model_package_context() -> ObjectKind:
+    from qnnbridge_host.engine.model_package import MODEL_PACKAGE_CONTEXT
+
+    return MODEL_PACKAGE_CONTEXT
+
+
+def _model_package_options() -> ObjectKind:
+    from qnnbridge_host.engine.model_package import MODEL_PACKAGE_OPTIONS
+
+    return MODEL_PACKAGE_OPTIONS
+
+
 KINDS: Final[Mapping[str, Callable[[], ObjectKind]]] = {
     "AdapterFormat": _adapter_format,
     "ModelCompiler": _model_compiler,
+    "ModelPackage": _model_package,
+    "ModelPackageContext": _model_package_context,
+    "ModelPackageOptions": _model_package_options,
 }

@@ -39,7 +39,7 @@
     │       NotImplemented, RuntimeException
     └── RemoteError                  a Python exception of the host, also an instance of its builtin class
         └── RemoteValueError, RemoteTypeError, RemoteRuntimeError, RemoteKeyError, RemoteIndexError,
-            RemoteMemoryError, RemoteOSError
+            RemoteMemoryError, RemoteOSError, RemoteFileNotFoundError
 
 An error travels as a map (`to_wire`) and comes back through a closed table (`from_wire`): no class named by
 the wire is ever imported. This module imports nothing heavy, so that it works in a half-broken installation.
@@ -410,6 +410,10 @@ class RemoteMemoryError(RemoteError, MemoryError):
 
 class RemoteOSError(RemoteError, OSError):
     code = "py.OSError"
+
+
+class RemoteFileNotFoundError(RemoteOSError, FileNotFoundError):
+    code = "py.FileNotFoundError"
 
 
 def _tree(root: type[BridgeError]) -> list[type[BridgeError]]:

@@ -15,12 +15,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "ort-api.md"
 
 # Refused with an error that says why and what to do instead.
 NOT_POSSIBLE = {
-    "ModelPackage": "reads and writes ONNX Runtime's own file format; write packages with onnxruntime itself",
-    "ModelPackage.open": "reads and writes ONNX Runtime's own file format; write packages with onnxruntime itself",
-    "ModelPackage.compute_directory_hash": "the hash of ONNX Runtime's own format",
-    "ModelPackageComponentContext": "the variant is chosen, and its session made, by native libraries of one process",
-    "ModelPackageContext": "the variant is chosen by native libraries of one process; open the variant's .onnx file",
-    "ModelPackageOptions": "the variant is chosen by native libraries of one process; open the variant's .onnx file",
     "OrtSyncStream": "a native handle",
     "OrtEpDevice.create_sync_stream": "a native handle",
     "SessionOptions.set_ep_context_data_read_func": "a callback cannot be called from another process",

@@ -34,12 +34,6 @@ def sparse_to_cuda() -> Any:
 
 
 ATTEMPTS: dict[str, Callable[[], Any]] = {
-    "ModelPackage": lambda: ort.ModelPackage(),
-    "ModelPackage.open": lambda: ort.ModelPackage.open("package", allow_external_paths=True),
-    "ModelPackage.compute_directory_hash": lambda: ort.ModelPackage.compute_directory_hash("package"),
-    "ModelPackageComponentContext": lambda: ort.ModelPackageComponentContext(),
-    "ModelPackageContext": lambda: ort.ModelPackageContext("package"),
-    "ModelPackageOptions": lambda: ort.ModelPackageOptions(ort.SessionOptions()),
     "OrtSyncStream": lambda: ort.OrtSyncStream(),
     "OrtEpDevice.create_sync_stream": lambda: ort.get_ep_devices()[0].create_sync_stream(),
     "SessionOptions.set_ep_context_data_read_func": lambda: ort.SessionOptions().set_ep_context_data_read_func(

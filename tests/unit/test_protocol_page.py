@@ -356,7 +356,10 @@ def test_the_element_types_are_those_of_the_code() -> None:
 
 # --- errors ----------------------------------------------------------------------------------------------
 
-BUILTIN = (TimeoutError, ValueError, TypeError, RuntimeError, KeyError, IndexError, MemoryError, OSError)
+BUILTIN = (
+    *(TimeoutError, ValueError, TypeError, RuntimeError, KeyError, IndexError, MemoryError),
+    *(FileNotFoundError, OSError),
+)
 
 
 def test_the_fields_of_an_error_are_those_of_the_code() -> None:

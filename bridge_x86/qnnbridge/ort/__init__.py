@@ -62,19 +62,19 @@ if TYPE_CHECKING:
         unregister_execution_provider_library,
     )
     from qnnbridge.ort._ep_context import OrtEpContextData, OrtEpContextDataBuffer, OrtExternalInitializerInfo
-    from qnnbridge.ort._errors import (
-        ModelPackage,
-        ModelPackageComponentContext,
-        ModelPackageContext,
-        ModelPackageOptions,
-        OrtSyncStream,
-    )
+    from qnnbridge.ort._errors import OrtSyncStream
     from qnnbridge.ort._memory import (
         OrtArenaCfg,
         OrtMemoryInfo,
         copy_tensors,
         create_and_register_allocator,
         create_and_register_allocator_v2,
+    )
+    from qnnbridge.ort._model_package import (
+        ModelPackage,
+        ModelPackageComponentContext,
+        ModelPackageContext,
+        ModelPackageOptions,
     )
     from qnnbridge.ort._providers import OrtEpAssignedNode, OrtEpAssignedSubgraph
     from qnnbridge.ort._session import InferenceSession, IOBinding, SessionIOBinding
@@ -99,8 +99,9 @@ _HOMES: dict[str, str] = {
             "OrtArenaCfg OrtMemoryInfo copy_tensors create_and_register_allocator create_and_register_allocator_v2"
         ),
         "qnnbridge.ort._adapter_format": "AdapterFormat",
-        "qnnbridge.ort._errors": (
-            "ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions OrtSyncStream"
+        "qnnbridge.ort._errors": ("OrtSyncStream"),
+        "qnnbridge.ort._model_package": (
+            "ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions"
         ),
         "qnnbridge.ort._ep_context": "OrtEpContextData OrtEpContextDataBuffer OrtExternalInitializerInfo",
         "qnnbridge.ort._providers": "OrtEpAssignedNode OrtEpAssignedSubgraph",

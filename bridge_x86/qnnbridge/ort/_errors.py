@@ -99,39 +99,3 @@ class OrtSyncStream(_Refused):
 
     _cause = "A stream is a handle of native code, which is in the host process."
     _fix = "Leave it out: runs are synchronous, and the NPU provider has no streams."
-
-
-class ModelPackage(_Refused):
-    """Writing of model packages: folders with several variants of a model."""
-
-    _cause = "Its format is ONNX Runtime's own, which its native library alone reads and writes."
-    _fix = "Write model packages with onnxruntime itself; open a variant's .onnx file with InferenceSession."
-
-    @classmethod
-    def open(cls, package_root: Any, *_: Any, **__: Any) -> NoReturn:
-        cls._refuse()
-
-    @classmethod
-    def compute_directory_hash(cls, source_dir: Any) -> NoReturn:
-        cls._refuse()
-
-
-class ModelPackageContext(_Refused):
-    """A model package from which a variant is to be chosen."""
-
-    _cause = (
-        "ONNX Runtime chooses a variant by the native provider libraries of its own process, and makes the session "
-        "in there."
-    )
-    _fix = (
-        "Open the .onnx file of the variant for QNN with InferenceSession, with the session and provider options "
-        "that the package names for it."
-    )
-
-
-class ModelPackageOptions(ModelPackageContext):
-    """By what a variant is to be chosen."""
-
-
-class ModelPackageComponentContext(ModelPackageContext):
-    """The variant that was chosen."""

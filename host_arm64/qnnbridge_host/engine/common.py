@@ -155,8 +155,10 @@ class OrtEngine:
 
         The initializers must outlive them. Nothing is recorded or refused that the application did not ask for.
         """
-        choice = providers.choose(spec, self._ort.get_available_providers(), self._qnn, records=False)
         tensors = make_tensors(self._ort, spec, initializers)
+        if not spec.providers:
+            return build_session_options(self._ort, spec, spec.config_entries, tensors), tensors
+        choice = providers.choose(spec, self._ort.get_available_providers(), self._qnn, records=False)
         options, named = self._options(spec, choice, choice.entries, tensors)
         for name, given in named:
             options.add_provider(name, given)

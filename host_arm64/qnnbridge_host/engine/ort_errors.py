@@ -219,6 +219,7 @@ _BUILTINS: tuple[tuple[type[Exception], type[RemoteError]], ...] = (
     (KeyError, errors.RemoteKeyError),
     (IndexError, errors.RemoteIndexError),
     (MemoryError, errors.RemoteMemoryError),
+    (FileNotFoundError, errors.RemoteFileNotFoundError),
     (OSError, errors.RemoteOSError),
     (ValueError, errors.RemoteValueError),
     (TypeError, errors.RemoteTypeError),

@@ -1,0 +1,335 @@
+"""`ModelPackage` and its contexts: folders with several variants of a model, read and written in the host.
+
+The objects are those of the host's ONNX Runtime, and lost with it. Relative paths start at the application's
+working folder. A session of a chosen variant is an ordinary session, which survives its host.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from qnnbridge._daemon.connect import default_host
+from qnnbridge._host_objects import HostObject, create_object
+from qnnbridge._option_fields import ModelPackageWriteMode
+from qnnbridge._providers import CPU
+from qnnbridge._run_options import coerce_session_options
+from qnnbridge._session_options import SessionOptions
+from qnnbridge.ort._errors import as_ort_raises, incompatible
+from qnnbridge_protocol.errors import EPFail, RemoteTypeError
+from qnnbridge_protocol.specs import SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge.ort._session import InferenceSession
+
+_MODULE: Final = "onnxruntime.capi.onnxruntime_pybind11_state"
+
+
+class _Proxy:
+    """An object of the host with methods that take and give plain values."""
+
+    __slots__ = ("_object",)
+
+    _object: HostObject
+
+    def _call(self, method: str, *positional: Any, **named: Any) -> Any:
+        for value in (*positional, *named.values()):
+            if value is not None and not isinstance(value, (str, bool, int)):
+                raise incompatible(method, f"(self: {_MODULE}.{type(self).__name__}, ...)", self, *positional)
+        return self._object.call(method, {"positional": list(positional), "named": named}).result
+
+
+def _absolute(path: Any) -> Any:
+    return os.path.abspath(path) if isinstance(path, str) and path else path
+
+
+class ModelPackage(_Proxy):
+    """See ``onnxruntime.ModelPackage``."""
+
+    __slots__ = ()
+
+    @as_ort_raises
+    def __init__(self) -> None:
+        self._object, _ = create_object(default_host(), "ModelPackage")
+
+    @staticmethod
+    @as_ort_raises
+    def open(
+        package_root: str,
+        allow_external_paths: bool = False,
+        follow_symlinks: bool = True,
+        strict_unknown_fields: bool = True,
+    ) -> ModelPackage:
+        given = (allow_external_paths, follow_symlinks, strict_unknown_fields)
+        if not isinstance(package_root, str) or not all(isinstance(value, bool) for value in given):
+            signature = (
+                "(package_root: str, allow_external_paths: bool = False, follow_symlinks: bool = True, "
+                f"strict_unknown_fields: bool = True) -> {_MODULE}.ModelPackage"
+            )
+            raise incompatible("open", signature, package_root)
+        package = ModelPackage.__new__(ModelPackage)
+        arguments = {"open": {"positional": [_absolute(package_root), *given], "named": {}}}
+        package._object, _ = create_object(default_host(), "ModelPackage", arguments)
+        return package
+
+    @staticmethod
+    @as_ort_raises
+    def compute_directory_hash(source_dir: str) -> str:
+        if not isinstance(source_dir, str):
+            raise incompatible("compute_directory_hash", "(source_dir: str) -> str", source_dir)
+        made, _ = create_object(default_host(), "ModelPackage")
+        try:
+            return str(made.call("compute_directory_hash", {"source_dir": _absolute(source_dir)}).result)
+        finally:
+            made.release()
+
+    @as_ort_raises
+    def close(self) -> None:
+        self._call("close")
+
+    @as_ort_raises
+    def commit(
+        self, dest_root: str | None = None, mode: ModelPackageWriteMode = ModelPackageWriteMode.PRESERVE
+    ) -> None:
+        """Write it in place, or to an empty folder."""
+        if not isinstance(dest_root, (str, type(None))) or not isinstance(mode, ModelPackageWriteMode):
+            signature = (
+                f"(self: {_MODULE}.ModelPackage, dest_root: str | None = None, mode: "
+                f"{_MODULE}.ModelPackageWriteMode = <ModelPackageWriteMode.PRESERVE: 0>) -> None"
+            )
+            raise incompatible("commit", signature, self, dest_root, mode)
+        self._object.call("commit", {"dest_root": _absolute(dest_root), "mode": int(mode)})
+
+    @as_ort_raises
+    def get_info(self) -> dict[str, Any]:
+        """Metadata, components, variants and shared assets."""
+        return dict(self._call("get_info"))
+
+    @as_ort_raises
+    def add_shared_asset(self, source_dir: str, expected_uri: str | None = None, copy_in: bool = True) -> str:
+        return str(self._call("add_shared_asset", _absolute(source_dir), expected_uri, copy_in))
+
+    @as_ort_raises
+    def remove_shared_asset(self, uri: str) -> None:
+        self._call("remove_shared_asset", uri)
+
+    @as_ort_raises
+    def resolve_asset_uri(self, uri: str) -> str:
+        return str(self._call("resolve_asset_uri", uri))
+
+    @as_ort_raises
+    def resolve_string_ref(self, string_ref: str, base_dir: str | None = None, must_exist: bool = False) -> str:
+        return str(self._call("resolve_string_ref", string_ref, _absolute(base_dir), must_exist))
+
+    @as_ort_raises
+    def prune(self) -> None:
+        self._call("prune")
+
+    @as_ort_raises
+    def set_layout(self, layout: str) -> None:
+        self._call("set_layout", layout)
+
+    @as_ort_raises
+    def set_metadata(
+        self, name: str | None = None, version: str | None = None, description: str | None = None
+    ) -> None:
+        self._call("set_metadata", name, version, description)
+
+    @as_ort_raises
+    def set_additional_metadata_json(
+        self,
+        scope: str,
+        component_name: str | None = None,
+        variant_name: str | None = None,
+        json: str | None = None,
+    ) -> None:
+        self._call("set_additional_metadata_json", scope, component_name, variant_name, json)
+
+    @as_ort_raises
+    def get_component_json(self, component_name: str) -> str:
+        return str(self._call("get_component_json", component_name))
+
+    @as_ort_raises
+    def set_component_inline(self, name: str, component_json: str) -> None:
+        self._call("set_component_inline", name, component_json)
+
+    @as_ort_raises
+    def set_component_external(self, name: str, path: str) -> None:
+        self._call("set_component_external", name, path)
+
+    @as_ort_raises
+    def remove_component(self, name: str) -> None:
+        self._call("remove_component", name)
+
+    @as_ort_raises
+    def get_variant_json(self, component_name: str, variant_name: str) -> str:
+        return str(self._call("get_variant_json", component_name, variant_name))
+
+    @as_ort_raises
+    def set_variant(self, component_name: str, variant_name: str, variant_json: str) -> None:
+        self._call("set_variant", component_name, variant_name, variant_json)
+
+    @as_ort_raises
+    def remove_variant(self, component_name: str, variant_name: str) -> None:
+        self._call("remove_variant", component_name, variant_name)
+
+    @as_ort_raises
+    def set_variant_executor_info_inline(
+        self, component_name: str, variant_name: str, namespace_key: str, info_json: str
+    ) -> None:
+        self._call("set_variant_executor_info_inline", component_name, variant_name, namespace_key, info_json)
+
+    @as_ort_raises
+    def set_variant_executor_info_external(
+        self, component_name: str, variant_name: str, namespace_key: str, path: str
+    ) -> None:
+        self._call("set_variant_executor_info_external", component_name, variant_name, namespace_key, path)
+
+    @as_ort_raises
+    def remove_variant_executor_info(self, component_name: str, variant_name: str, namespace_key: str) -> None:
+        self._call("remove_variant_executor_info", component_name, variant_name, namespace_key)
+
+
+class ModelPackageOptions:
+    """The providers by which a variant is chosen."""
+
+    __slots__ = ("_object", "_options")
+
+    @as_ort_raises
+    def __init__(self, sess_options: SessionOptions) -> None:
+        try:
+            self._options = coerce_session_options(sess_options)
+        except RemoteTypeError:
+            raise RemoteTypeError(
+                "__init__(): incompatible constructor arguments. The following argument types are supported:\n"
+                f"    1. {_MODULE}.ModelPackageOptions(sess_options: {_MODULE}.SessionOptions)\n\n"
+                f"Invoked with: {sess_options!r}"
+            ) from None
+        spec = SessionSpec(model_path=None, fallback="cpu", **self._options.to_spec_parts())
+        values = list(self._options.initializer_values().values())
+        self._object, _ = create_object(default_host(), "ModelPackageOptions", {"spec": spec.to_wire()}, values)
+
+
+class ModelPackageContext(_Proxy):
+    """A package from which variants are chosen."""
+
+    __slots__ = ()
+
+    @as_ort_raises
+    def __init__(self, package_root: str) -> None:
+        if not isinstance(package_root, str):
+            raise RemoteTypeError(
+                "__init__(): incompatible constructor arguments. The following argument types are supported:\n"
+                f"    1. {_MODULE}.ModelPackageContext(package_root: str)\n\nInvoked with: {package_root!r}"
+            )
+        arguments = {"package_root": _absolute(package_root)}
+        self._object, _ = create_object(default_host(), "ModelPackageContext", arguments)
+
+    @as_ort_raises
+    def get_component_count(self) -> int:
+        return int(self._call("get_component_count"))
+
+    @as_ort_raises
+    def get_component_names(self) -> list[str]:
+        return list(self._call("get_component_names"))
+
+    @as_ort_raises
+    def get_schema_version(self) -> int:
+        return int(self._call("get_schema_version"))
+
+    @as_ort_raises
+    def get_variant_count(self, component_name: str) -> int:
+        return int(self._call("get_variant_count", component_name))
+
+    @as_ort_raises
+    def get_variant_ep_name(self, component_name: str, variant_name: str) -> str | None:
+        found = self._call("get_variant_ep_name", component_name, variant_name)
+        return None if found is None else str(found)
+
+    @as_ort_raises
+    def get_variant_names(self, component_name: str) -> list[str]:
+        return list(self._call("get_variant_names", component_name))
+
+    @as_ort_raises
+    def resolve_string_ref(self, string_ref: str, base_dir: str | None = None, must_exist: bool = False) -> str:
+        return str(self._call("resolve_string_ref", string_ref, _absolute(base_dir), must_exist))
+
+    @as_ort_raises
+    def select_component(self, component_name: str, options: ModelPackageOptions) -> ModelPackageComponentContext:
+        """Choose the variant of a component that suits the options best."""
+        if not isinstance(component_name, str) or not isinstance(options, ModelPackageOptions):
+            signature = (
+                f"(self: {_MODULE}.ModelPackageContext, component_name: str, options: "
+                f"{_MODULE}.ModelPackageOptions) -> {_MODULE}.ModelPackageComponentContext"
+            )
+            raise incompatible("select_component", signature, self, component_name, options)
+        found = self._object.call("select_component", {"component_name": component_name}, (), [options._object])
+        chosen = ModelPackageComponentContext.__new__(ModelPackageComponentContext)
+        chosen._object, chosen._told, chosen._options = found.made, found.result, options._options
+        return chosen
+
+
+class ModelPackageComponentContext:
+    """The variant that was chosen."""
+
+    __slots__ = ("_object", "_options", "_told")
+
+    _object: HostObject | None
+    _options: SessionOptions
+    _told: Mapping[str, Any]
+
+    def __init__(self, *_: Any) -> None:
+        raise RemoteTypeError(f"{_MODULE}.ModelPackageComponentContext: No constructor defined!")
+
+    def get_selected_variant_name(self) -> str:
+        return str(self._told["name"])
+
+    def get_selected_variant_folder_path(self) -> str:
+        return str(self._told["folder"])
+
+    @as_ort_raises
+    def create_session(self, sess_options: SessionOptions | None = None) -> InferenceSession:
+        """A session of the variant. Without options it has those of the package."""
+        from qnnbridge.ort._session import InferenceSession
+
+        settings = self._told["ort"]
+        ep = str(self._told["ep"] or _first_provider(self._options))
+        if sess_options is None:
+            options, providers = SessionOptions(), [(ep, dict(settings.get("provider_options") or {}))]
+            for key, text in (settings.get("session_options") or {}).items():
+                options.add_session_config_entry(str(key), str(text))
+        else:
+            if not isinstance(sess_options, SessionOptions):
+                native = f"{_MODULE}.ModelPackageComponentContext"
+                signature = (
+                    f"(self: {native}, sess_options: {_MODULE}.SessionOptions = None) -> {_MODULE}.InferenceSession"
+                )
+                raise incompatible("_create_session", signature, self, sess_options)
+            options, providers = sess_options, None
+            if ep != CPU and ep not in _providers(sess_options):
+                raise EPFail(
+                    "[ONNXRuntimeError] : 11 : EP_FAIL : The selected model package execution provider was not "
+                    f"registered: {ep}"
+                )
+        path = os.path.join(self.get_selected_variant_folder_path(), str(settings.get("model_file", "")))
+        session = InferenceSession(path, options, providers, enable_fallback=0)
+        session.set_providers = _no_other_providers  # type: ignore[method-assign]
+        return session
+
+    _create_session = create_session
+
+
+def _providers(options: SessionOptions) -> list[str]:
+    return [provider.name for provider in options.to_spec_parts().get("providers", ())]
+
+
+def _first_provider(options: SessionOptions) -> str:
+    return next(iter(_providers(options)), CPU)
+
+
+def _no_other_providers(*_: Any, **__: Any) -> NoReturn:
+    raise NotImplementedError(
+        "set_providers() is not supported for sessions created from a model package. Create a new session with "
+        "ModelPackageComponentContext.create_session() instead."
+    )
