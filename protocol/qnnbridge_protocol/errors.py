@@ -38,8 +38,10 @@
     │       ModelLoadCanceled, ModelLoaded, ModelRequiresCompilation, NoModel, NoSuchFile, NotFound,
     │       NotImplemented, RuntimeException
     └── RemoteError                  a Python exception of the host, also an instance of its builtin class
-        └── RemoteValueError, RemoteTypeError, RemoteRuntimeError, RemoteKeyError, RemoteIndexError,
-            RemoteMemoryError, RemoteOSError, RemoteFileNotFoundError
+        ├── RemoteValueError, RemoteTypeError, RemoteRuntimeError, RemoteKeyError, RemoteIndexError,
+        │   RemoteMemoryError
+        └── RemoteOSError
+            └── RemoteFileNotFoundError
 
 An error travels as a map (`to_wire`) and comes back through a closed table (`from_wire`): no class named by
 the wire is ever imported. This module imports nothing heavy, so that it works in a half-broken installation.

@@ -63,7 +63,8 @@ def test_any_other_exception_is_a_remote_error_that_names_its_type(error: Except
 def test_subclasses_of_builtins_find_the_nearest_twin() -> None:
     assert type(translate(NotImplementedError("x"))) is errors.RemoteRuntimeError
     assert type(translate(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "x"))) is errors.RemoteValueError
-    assert type(translate(FileNotFoundError(2, "x"))) is errors.RemoteOSError
+    assert type(translate(FileNotFoundError(2, "x"))) is errors.RemoteFileNotFoundError
+    assert type(translate(PermissionError(13, "x"))) is errors.RemoteOSError
 
 
 def test_an_error_of_ours_passes_through() -> None:

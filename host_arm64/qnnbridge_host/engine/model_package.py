@@ -68,7 +68,7 @@ def _class(name: str) -> Any:
     if found is None:
         import onnxruntime
 
-        raise NotImplementedError(
+        raise errors.NotImplemented(
             f"The host's onnxruntime {onnxruntime.__version__} has no {name}.",
             fix="Install a newer onnxruntime in the host's Python.",
         )
