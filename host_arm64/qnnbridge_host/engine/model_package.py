@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from qnnbridge_host.objects import ObjectCall, ObjectKind, ObjectResult, argument
+from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import SessionSpec
 
 # Methods that take and give texts, numbers and truth values.
