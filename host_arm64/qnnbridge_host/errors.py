@@ -6,6 +6,7 @@ whose message cannot be read.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,10 +16,15 @@ MAX_TEXT = 16 * 1024
 MAX_ITEMS = 200
 MAX_LEVELS = 4
 _INT64 = 2**63
+# Characters of a text that must fit into any message.
+SHORT_TEXT = 500
 
 
-def describe(error: BaseException) -> dict[str, Any]:
-    """The error as the wire has it. Never raises."""
+def describe(error: BaseException, max_header: int | None = None) -> dict[str, Any]:
+    """The error as the wire has it. Never raises.
+
+    max_header: bytes that the client takes; an error that would be longer loses first its details, then its words.
+    """
     if isinstance(error, BridgeError):
         told = error.to_wire()
     else:
@@ -28,7 +34,32 @@ def describe(error: BaseException) -> dict[str, Any]:
         except Exception:  # noqa: BLE001 - an exception whose own text fails must not end the host
             text = "(its message cannot be shown)"
         told = RemoteError(f"{kind} in the host: {text}", details={"type": kind}).to_wire()
-    return {key: _plain(value, MAX_LEVELS) for key, value in told.items()}
+    plain = {key: _plain(value, MAX_LEVELS) for key, value in told.items()}
+    if max_header is None or _fits(plain, max_header):
+        return plain
+    plain["details"] = {}
+    # A character takes up to four bytes.
+    most = max_header // (4 * (len(plain) + 1))
+    if not _fits(plain, max_header):
+        plain = {key: value[:most] if isinstance(value, str) else value for key, value in plain.items()}
+    if not _fits(plain, max_header):
+        plain["evidence"] = []
+    return plain
+
+
+def in_one_line(error: BaseException) -> str:
+    """What it is, and where it was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = "" if trace is None else f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})"
+    return " ".join(f"{type(error).__name__}: {_text(error)}".split())[:SHORT_TEXT] + place
+
+
+def _fits(plain: dict[str, Any], max_header: int) -> bool:
+    from qnnbridge_protocol import header
+
+    return len(header.encode({"error": plain})) <= max_header
 
 
 def _plain(value: Any, levels: int) -> Any:

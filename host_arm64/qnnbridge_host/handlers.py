@@ -115,18 +115,21 @@ class HostHandlers:
 
     def _run(self, request: Request, enter: Enter) -> Answer:
         from qnnbridge_host.engine import StopHandle
+        from qnnbridge_protocol.field_types import field
         from qnnbridge_protocol.specs import RunSpec
         from qnnbridge_protocol.values import Decoder, Encoder
 
         session = self._session(request)
         header = request.header
         decoder = Decoder(request.buffers)
-        feeds = {name: decoder.value(item) for name, item in header["inputs"]}
+        inputs = field(header, "inputs", "tuple[tuple[str, Any], ...]")
+        names = field(header, "outputs", "tuple[str, ...] | None", None)
+        feeds = {name: decoder.value(item) for name, item in inputs}
         decoder.finish()
         options = header.get("options")
         run = RunSpec.from_wire(options) if options is not None else None
         request.stopper = stop = StopHandle()
-        outputs = session.run(header.get("outputs"), feeds, run, stop, enter)
+        outputs = session.run(None if names is None else list(names), feeds, run, stop, enter)
         encoder = Encoder()
         described = [encoder.add(value) for value in outputs]
         return {"outputs": described}, tuple(encoder.buffers)
@@ -142,7 +145,10 @@ class HostHandlers:
         return {"file": self._session(request).end_profiling()}, ()
 
     def _set_ep_dynamic_options(self, request: Request, enter: Enter) -> Answer:
-        self._session(request).set_ep_dynamic_options(request.header["options"], enter)
+        from qnnbridge_protocol.field_types import field
+
+        options = field(request.header, "options", "Mapping[str, str]")
+        self._session(request).set_ep_dynamic_options(options, enter)
         return {}, ()
 
     def _session(self, request: Request) -> ResettableSession:

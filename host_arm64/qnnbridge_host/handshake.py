@@ -10,7 +10,7 @@ import sys
 
 from qnnbridge_protocol.connection import Connection, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
-from qnnbridge_protocol.errors import ProtocolDesync, VersionMismatch
+from qnnbridge_protocol.errors import HandshakeFailed, ProtocolDesync, VersionMismatch
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
 
 TYPE_CHECKING = False
@@ -62,7 +62,7 @@ def greet(in_fd: int, out_fd: int, connection: Connection, before_waiting: Calla
             reader.read_into(connection.get_buffer(), lambda count: arrived.extend(_frames(connection, count)))
         try:
             answer = connection.accept_hello()
-        except VersionMismatch as error:
+        except (HandshakeFailed, VersionMismatch) as error:
             answer = connection.refuse_hello(error.to_wire())
         writer.write_all(answer)
     except OSError:

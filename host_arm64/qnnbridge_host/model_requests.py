@@ -44,8 +44,12 @@ def model_and_tensors(
 
 
 def deadline_of(budget_s: Any) -> float | None:
-    """On `time.monotonic`, of a request that has just come."""
-    return time.monotonic() + min(float(budget_s), LONGEST_S) if budget_s else None
+    """On `time.monotonic`, of a request that has just come. Raises `ValueError` for what is no length of time."""
+    if budget_s is None:
+        return None
+    if type(budget_s) not in (int, float) or not budget_s >= 0:
+        raise ValueError(f"budget_s={str(budget_s)[:40]!r} is no length of time")
+    return time.monotonic() + min(budget_s, LONGEST_S) if budget_s else None
 
 
 def compile_jobs(request: Request, described: Sequence[Mapping[str, Any]], folder: str) -> list[Any]:

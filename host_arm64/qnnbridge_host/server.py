@@ -8,6 +8,7 @@ under one lock.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -16,14 +17,16 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from qnnbridge_host.errors import describe
+from qnnbridge_host.errors import SHORT_TEXT, describe, in_one_line
 from qnnbridge_host.in_flight import Declaration, InFlight, Lane, Request
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import (
     Busy,
     Cancelled,
+    HandshakeFailed,
     ProtocolDesync,
+    TooLarge,
     VersionMismatch,
 )
 from qnnbridge_protocol.frames import Frame, Kind
@@ -51,6 +54,8 @@ CHANNEL_OPERATIONS = frozenset(("channel.open", "slab.attach", "slab.release"))
 
 EXIT_OK = 0
 EXIT_PROTOCOL = 3
+# A defect of the host itself.
+EXIT_DEFECT = 4
 
 Answer = tuple[dict[str, Any], tuple[Any, ...]]
 
@@ -195,12 +200,20 @@ class Server:
         assert frame.kind is Kind.HELLO
         try:
             chunks = self._connection.accept_hello()
-        except VersionMismatch as error:
+        except (HandshakeFailed, VersionMismatch) as error:
             self._write(self._connection.refuse_hello(error.to_wire()))
             self._transport.leave(EXIT_PROTOCOL)
         self._write(chunks)
 
     def _work(self, *, may_end: bool = False) -> None:
+        """Never raises: the end of the main thread would be the end of the interpreter, amid its other threads."""
+        try:
+            self._lead_and_follow(may_end=may_end)
+        except Exception as error:  # noqa: BLE001 - a defect is told in one sentence, with its place
+            self._transport.complain(f"a defect: {in_one_line(error)}")
+            self._transport.leave(EXIT_DEFECT)
+
+    def _lead_and_follow(self, *, may_end: bool) -> None:
         while True:
             with self._idle_lock:  # counts the threads that wait for the lead
                 if may_end and self._idle >= SPARE_THREADS:
@@ -288,7 +301,7 @@ class Server:
         lane = None
         try:
             taken = self._in_flight.add(request)
-            lane = self._handlers.lane_of(request) if taken else None
+            lane = self._lane_of(request) if taken else None
         finally:
             if lane is None:
                 self._in_flight.arrive(request.id)
@@ -301,6 +314,12 @@ class Server:
             self._in_flight.await_turn(request.id)
             number = request.id
             self._lane(lane).submit(request, on_placed=lambda: self._in_flight.arrive(number))
+
+    def _lane_of(self, request: Request) -> str | None:
+        try:
+            return self._handlers.lane_of(request)
+        except Exception:  # noqa: BLE001 - its handler refuses it, and answers
+            return None
 
     def accept_call(self, call: FastCall, lane: str | None) -> None:
         """Serve a call of a fast channel: in the same table and lanes as all requests."""
@@ -368,7 +387,7 @@ class Server:
                 _drop_handles(request)
             return {}, ()
         number = request.id  # not the request: it would keep itself
-        request.emit = lambda event: self._send(Frame(Kind.EVENT, number, event))
+        request.emit = functools.partial(self._emit, number)
         functions = request.header.get("functions")
         if functions:
             from qnnbridge_host.calls_back import CallsBack
@@ -395,14 +414,29 @@ class Server:
     def _declare(self, what: Declaration) -> None:
         with self._write_lock:
             if what.due:
-                self._send_next(_phase(what.id, what.phase, what.request.blame))
+                self._send_phase(what.id, what.phase, what.request.blame)
                 what.made()
+
+    def _send_phase(self, request_id: int, phase: str, blame: Mapping[str, Any]) -> None:
+        """Under the lock."""
+        try:
+            self._send_next(_phase(request_id, phase, blame))
+        except TooLarge:  # a name of kilobytes
+            short = {key: text[:SHORT_TEXT] if isinstance(text, str) else text for key, text in blame.items()}
+            self._send_next(_phase(request_id, phase, short))
 
     def _send_error(self, request: Request, error: BaseException) -> None:
         if request.on_channel:
             request.refuse(error)
             return
-        self._send(Frame(Kind.ERROR, request.id, {"error": describe(error)}))
+        limits = self.agreed_limits
+        told = describe(error, None if limits is None else limits.max_header)
+        self._send(Frame(Kind.ERROR, request.id, {"error": told}))
+
+    def _emit(self, request_id: int, event: dict[str, Any]) -> None:
+        """An event is news; one that the client does not take is not sent."""
+        with contextlib.suppress(TooLarge):
+            self._send(Frame(Kind.EVENT, request_id, event))
 
     def _send(self, frame: Frame) -> None:
         with self._write_lock:
@@ -464,6 +498,7 @@ def leave(code: int) -> NoReturn:
 
 
 __all__ = [
+    "EXIT_DEFECT",
     "EXIT_OK",
     "EXIT_PROTOCOL",
     "Answer",

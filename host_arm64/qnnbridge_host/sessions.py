@@ -73,8 +73,8 @@ class Sessions:
         except BaseException as error:  # noqa: BLE001 - told to every request that needs the engine
             self._engine_error = error
         finally:
-            tell_phase("ready")
             self._engine_loaded.set()
+            tell_phase("ready")
 
     @property
     def engine(self) -> Engine:

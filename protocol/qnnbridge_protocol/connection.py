@@ -167,7 +167,8 @@ class Connection:
         return self.send(Frame(Kind.HELLO, 0, self.hello.to_wire()))
 
     def accept_hello(self) -> list[memoryview]:
-        """Host: answer the client's HELLO. Raises `VersionMismatch`, which belongs into `refuse_hello`."""
+        """Host: answer the client's HELLO. Raises `VersionMismatch` and `HandshakeFailed`, which belong into
+        `refuse_hello`."""
         assert self.peer is not None
         agreement = negotiate(self.peer, self.hello)
         chunks = self.send(Frame(Kind.HELLO_OK, 0, self.hello.to_wire()))

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from qnnbridge_protocol._version import __version__
-from qnnbridge_protocol.errors import VersionMismatch
+from qnnbridge_protocol.errors import HandshakeFailed, VersionMismatch
 from qnnbridge_protocol.frames import desync
-from qnnbridge_protocol.limits import Limits
+from qnnbridge_protocol.limits import MIN_HEADER_BYTES, Limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,7 +104,12 @@ class Agreement(NamedTuple):
 
 
 def negotiate(client: Hello, host: Hello) -> Agreement:
-    """Highest common version, common features, smaller limits. Raises `VersionMismatch` naming both sides."""
+    """Highest common version, common features, smaller limits.
+
+    Raises:
+        VersionMismatch: naming both sides.
+        HandshakeFailed: a limit of one side is so small that it could not be told of an error.
+    """
     low, high = max(client.api[0], host.api[0]), min(client.api[1], host.api[1])
     if low > high:
         older = "application side" if client.api[1] < host.api[0] else "host"
@@ -117,7 +122,16 @@ def negotiate(client: Hello, host: Hello) -> Agreement:
         )
     if DAEMON_FEATURE in client.features & host.features:
         check_releases(client.qnnbridge, host.qnnbridge, host.executable)
-    return Agreement(high, client.features & host.features, client.limits.common(host.limits))
+    limits = client.limits.common(host.limits)
+    if limits.max_header < MIN_HEADER_BYTES:
+        side = "application side" if client.limits.max_header == limits.max_header else "host"
+        raise HandshakeFailed(
+            f"The {side} takes headers of at most {limits.max_header} bytes; {MIN_HEADER_BYTES} are the least with "
+            "which errors can be told.",
+            fix=f"Set max_header to {MIN_HEADER_BYTES} or more, or leave it at its default.",
+            details={"max_header": limits.max_header, "least": MIN_HEADER_BYTES},
+        )
+    return Agreement(high, client.features & host.features, limits)
 
 
 # A daemon serves applications with environments of their own, each upgraded on a day of its own: the rule is

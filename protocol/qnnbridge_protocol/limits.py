@@ -21,6 +21,10 @@ MAX_HELLO_BYTES = 64 * 1024
 # Text that site hooks and banners may print before the host's HELLO.
 MAX_PREAMBLE_BYTES = 64 * 1024
 
+# The least that a peer may set as `max_header`: an error with its cause and its fix, a phase with a model's name,
+# and all that is said of a connection itself fit into it.
+MIN_HEADER_BYTES = 4096
+
 # Nesting of a header: a sequence of maps of optionals needs 6.
 MAX_DEPTH = 16
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from qnnbridge_protocol.errors import InvalidArgument, InvalidProtobuf, NoSuchFile
 from qnnbridge_protocol.specs import NodeInfo, Placement, Record, record
@@ -17,10 +17,6 @@ NoticeKind = Literal["cache", "model"]
 EntryFaultKind = Literal["crashed", "damaged", "differs", "foreign", "unloadable"]
 ProgressStage = Literal["waiting", "compiling", "validating"]
 DifferenceLevel = Literal["ok", "unusual", "wrong"]
-
-_NUMBER: Final = (int, float)
-_TEXT_OR_NONE: Final = (str, type(None))
-_NUMBER_OR_NONE: Final = (int, float, type(None))
 
 
 # --- the cache -------------------------------------------------------------------------------------------
@@ -46,8 +42,6 @@ class CacheSettings(Record):
     load_only: bool = False
 
     def __post_init__(self) -> None:
-        self.check(load_only=bool)
-        self.check(folder=str, wanted=(bool, type(None)), enabled=bool, max_bytes=int, min_model_bytes=int)
         object.__setattr__(self, "problems", tuple(str(problem) for problem in self.problems))
 
     @property
@@ -69,9 +63,6 @@ class CacheStatus(Record):
     key: str | None = None
     compile_seconds: float | None = None
 
-    def __post_init__(self) -> None:
-        self.check(state=str, reason=str, key=_TEXT_OR_NONE, compile_seconds=_NUMBER_OR_NONE)
-
     def __str__(self) -> str:
         return f"{self.state}: {self.reason}" if self.reason else self.state
 
@@ -92,10 +83,6 @@ class CacheReply(Record):
     set_aside: int = 0
     problem: str | None = None
 
-    def __post_init__(self) -> None:
-        self.check(state=str, reason=str, key=_TEXT_OR_NONE, compile_seconds=_NUMBER_OR_NONE)
-        self.check(id=_TEXT_OR_NONE, set_aside=int, problem=_TEXT_OR_NONE)
-
     @property
     def status(self) -> CacheStatus:
         return CacheStatus(self.state, self.reason, self.key, self.compile_seconds)
@@ -114,7 +101,6 @@ class EntryFault(Record):
     reason: str
 
     def __post_init__(self) -> None:
-        self.check(key=str, id=str, fault=str, reason=str)
         if self.fault not in ("crashed", "damaged", "differs", "foreign", "unloadable"):
             raise TypeError(f"no fault of an entry: {self.fault!r}")
 
@@ -125,9 +111,6 @@ class Notice(Record):
 
     kind: NoticeKind
     text: str
-
-    def __post_init__(self) -> None:
-        self.check(kind=str, text=str)
 
 
 # --- models ----------------------------------------------------------------------------------------------
@@ -148,7 +131,6 @@ class ModelIdentity(Record):
     compiled: bool = False
 
     def __post_init__(self) -> None:
-        self.check(fingerprint=str, label=str, compiled=bool)
         files = tuple((str(path), int(size), int(date)) for path, size, date in self.files)
         object.__setattr__(self, "files", files)
 
@@ -171,14 +153,8 @@ class ModelDescription(Record):
     operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, ModelIdentity):
-            object.__setattr__(self, "model", ModelIdentity.from_wire(self.model))
-        self.check(readable=bool)
-        for name in ("inputs", "outputs"):
-            nodes = (n if isinstance(n, NodeInfo) else NodeInfo.from_wire(n) for n in getattr(self, name))
-            object.__setattr__(self, name, tuple(nodes))
-        for name in ("initializers", "external", "operators"):
-            object.__setattr__(self, name, tuple(str(text) for text in getattr(self, name)))
+        for name in ("inputs", "outputs", "initializers", "external", "operators"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
 # --- compiling -------------------------------------------------------------------------------------------
@@ -201,10 +177,6 @@ class Difference(Record):
     inputs: str
     remark: str | None = None
 
-    def __post_init__(self) -> None:
-        self.check(output=str, level=str, max_abs=_NUMBER, max_rel=_NUMBER, cosine=_NUMBER_OR_NONE)
-        self.check(inputs=str, remark=_TEXT_OR_NONE)
-
 
 @record(frozen=True, repr=False, eq=False)
 class Validation(Record):
@@ -219,9 +191,7 @@ class Validation(Record):
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.check(tolerance=str, skipped=_TEXT_OR_NONE, seconds=_NUMBER)
-        found = (one if isinstance(one, Difference) else Difference.from_wire(one) for one in self.differences)
-        object.__setattr__(self, "differences", tuple(found))
+        object.__setattr__(self, "differences", tuple(self.differences))
 
     @property
     def worst(self) -> Difference | None:
@@ -288,13 +258,6 @@ class CompileResult(Record):
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.check(path=str, blob=_TEXT_OR_NONE, manifest=str, source=str, size_bytes=int, soc_model=_TEXT_OR_NONE)
-        self.check(provider_options=Mapping, versions=Mapping, died_at_teardown=bool)
-        self.check(compile_seconds=_NUMBER, seconds=_NUMBER)
-        if not isinstance(self.placement, (Placement, type(None))):
-            object.__setattr__(self, "placement", Placement.from_wire(self.placement))
-        if not isinstance(self.validation, Validation):
-            object.__setattr__(self, "validation", Validation.from_wire(self.validation))
         object.__setattr__(self, "warnings", tuple(self.warnings))
 
     def to_json(self) -> dict[str, Any]:

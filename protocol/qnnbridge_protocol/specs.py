@@ -1,14 +1,19 @@
 """What a session is made from, and what is known of it: the shapes shared by the application and the host.
 
 Names of fields are those of ONNX Runtime. `Record` is the base of all records that travel: frozen dataclasses that
-turn into a map of msgpack types and back. Unknown keys are ignored (a newer peer), wrong types raise `TypeError`.
+turn into a map of msgpack types and back. Unknown keys are ignored (a newer peer), wrong types are refused with the
+field's name (`field_types`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from qnnbridge_protocol.field_types import Reader, reader, type_error
+from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
@@ -78,18 +83,44 @@ class Record:
 
     @classmethod
     def from_wire(cls: type[T], data: Mapping[str, Any]) -> T:
-        known = {f.name for f in dataclasses.fields(cls)}
-        if not isinstance(data, Mapping):
-            raise TypeError(f"no map of a {cls.__name__}: {type(data).__name__}")
-        return cls(**{k: v for k, v in data.items() if k in known})
+        """The record of a map. Raises `ProtocolDesync`, with the field's name, for anything that is none."""
+        return cls.read(data, cls.__name__)
 
-    def check(self, **types: type | tuple[type, ...]) -> None:
-        """Raises `TypeError` unless each named field has one of its types; a boolean is no number."""
-        for name, expected in types.items():
-            value = getattr(self, name)
-            kinds = expected if isinstance(expected, tuple) else (expected,)
-            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-                raise TypeError(f"{name} of a {type(self).__name__} is {type(value).__name__}")
+    @classmethod
+    def read(cls: type[T], data: Any, field: str) -> T:
+        """`from_wire`, for a map that is the value of `field`."""
+        if isinstance(data, cls):
+            return data
+        if not isinstance(data, Mapping):
+            raise type_error(field, data, "a map")
+        readers = _readers(cls)
+        missing = [name for name, (_, required) in readers.items() if required and name not in data]
+        if missing:
+            raise desync(f"{field} has no {missing[0]}")
+        given = {name: read(data[name], f"{field}.{name}") for name, (read, _) in readers.items() if name in data}
+        try:
+            return cls(**given)
+        except (TypeError, ValueError) as error:
+            raise desync(f"{field} is no {cls.__name__}: {error}") from None
+
+
+_known_readers: dict[type[Record], dict[str, tuple[Reader, bool]]] = {}
+
+
+def _readers(cls: type[Record]) -> dict[str, tuple[Reader, bool]]:
+    """Of each field: what reads it, and whether it is required."""
+    found = _known_readers.get(cls)
+    if found is None:
+        names = vars(sys.modules[cls.__module__])
+        missing = dataclasses.MISSING
+        found = _known_readers[cls] = {
+            field.name: (
+                reader(str(field.type), names),
+                field.default is missing and field.default_factory is missing,
+            )
+            for field in dataclasses.fields(cls)
+        }
+    return found
 
 
 def _plain(value: Any) -> Any:
@@ -142,11 +173,13 @@ class SessionSpec(Record):
     disabled_optimizers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.check(model_path=(str, type(None)), fallback=str, options=Mapping, config_entries=Mapping)
-        self.check(free_dimensions_by_name=Mapping, free_dimensions_by_denotation=Mapping)
-        providers = tuple(p if isinstance(p, ProviderSpec) else ProviderSpec.from_wire(p) for p in self.providers)
-        object.__setattr__(self, "providers", providers)
-        for name in ("initializers", "external_initializers", "custom_op_libraries", "disabled_optimizers"):
+        for name in (
+            "providers",
+            "initializers",
+            "external_initializers",
+            "custom_op_libraries",
+            "disabled_optimizers",
+        ):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
@@ -176,9 +209,7 @@ class CompileSpec(Record):
     share: ShareWeights = "no"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.session, SessionSpec):
-            object.__setattr__(self, "session", SessionSpec.from_wire(self.session))
-        if not (isinstance(self.output, str) and self.output) or self.share not in ("no", "more", "last"):
+        if not self.output or self.share not in ("no", "more", "last"):
             raise TypeError("no proper description of a compilation")
 
 
@@ -243,12 +274,8 @@ class SessionInfo(Record):
     create_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("inputs", "outputs", "overridable_initializers"):
-            nodes = tuple(n if isinstance(n, NodeInfo) else NodeInfo.from_wire(n) for n in getattr(self, name))
-            object.__setattr__(self, name, nodes)
-        object.__setattr__(self, "providers", tuple(self.providers))
-        if not isinstance(self.placement, Placement):
-            object.__setattr__(self, "placement", Placement.from_wire(self.placement))
+        for name in ("inputs", "outputs", "overridable_initializers", "providers"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,9 +41,6 @@ LIMITS = Limits(max_header=64 * 1024, max_buffers=64, max_body=1024 * 1024)
 # Processor time for one input. They are of a few kilobytes; a good one takes a millisecond.
 MAX_INPUT_S = 2.0
 
-# What the host turns into `ProtocolDesync` when a specification has fields of wrong types.
-BAD_SPEC = (TypeError, KeyError, AttributeError)
-
 
 class Finding(Exception):
     """Something that must not happen."""
@@ -178,9 +175,12 @@ def _check_error(data: dict[str, Any]) -> None:
 
 def _check_record(record: type[SessionSpec] | type[RunSpec] | type[SessionInfo], data: dict[str, Any]) -> None:
     try:
-        record.from_wire(data)
-    except BAD_SPEC:
-        pass
+        made = record.from_wire(data)
+    except ProtocolDesync as error:
+        str(error)
+        return
+    if record.from_wire(made.to_wire()) != made:
+        raise Finding(f"a {record.__name__} that was read is written as another one")
 
 
 def _check_values(descriptors: Sequence[Any], buffers: tuple[Any, ...]) -> None:

@@ -48,13 +48,17 @@ def mutated(seeds: Sequence[bytes], rng: random.Random) -> bytes:
     """A stream of a few frames, some of them damaged."""
     frames = [rng.choice(seeds) for _ in range(rng.randint(1, MAX_SEED_FRAMES))]
     at = rng.randrange(len(frames))
-    frame = frames[at]
-    frame = _changed_header(frame, rng) if rng.random() < 0.6 else _changed_bytes(frame, rng)
-    frames[at] = _repaired(frame) if rng.random() < 0.8 else frame
+    frames[at] = damaged(frames[at], rng)
     stream = b"".join(frames)
     if rng.random() < 0.1:
         stream = _changed_bytes(stream, rng)
     return stream[: rng.randrange(len(stream) + 1)] if rng.random() < 0.1 else stream
+
+
+def damaged(frame: bytes, rng: random.Random) -> bytes:
+    """One frame with a changed header, or changed bytes, in most cases with its sizes and checksum made right."""
+    frame = _changed_header(frame, rng) if rng.random() < 0.6 else _changed_bytes(frame, rng)
+    return _repaired(frame) if rng.random() < 0.8 else frame
 
 
 def _changed_bytes(data: bytes, rng: random.Random) -> bytes:

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qnnbridge_protocol import header
-from qnnbridge_protocol.errors import ProtocolDesync, VersionMismatch
+from qnnbridge_protocol.errors import HandshakeFailed, ProtocolDesync, VersionMismatch
 from qnnbridge_protocol.hello import API_VERSIONS, FEATURES, Agreement, Hello, negotiate
-from qnnbridge_protocol.limits import MAX_HELLO_BYTES, Limits
+from qnnbridge_protocol.limits import MAX_HELLO_BYTES, MIN_HEADER_BYTES, Limits
 
 FULL = Hello(
     api=(1, 3),
     features=frozenset({"phase", "cancel"}),
-    limits=Limits(max_header=1000, max_in_flight=2),
+    limits=Limits(max_header=5000, max_in_flight=2),
     qnnbridge="0.1.0",
     pid=4711,
     machine="ARM64",
@@ -35,6 +35,16 @@ def on_the_wire(**changes: Any) -> dict[str, Any]:
 
 def without(*names: str) -> dict[str, Any]:
     return {name: value for name, value in FULL.to_wire().items() if name not in names}
+
+
+@pytest.mark.parametrize("tiny", [1, MIN_HEADER_BYTES - 1])
+def test_a_limit_under_which_no_error_could_be_told_is_refused_with_the_numbers(tiny: int) -> None:
+    small, usual = Hello(limits=Limits(max_header=tiny)), Hello()
+    with pytest.raises(HandshakeFailed, match=f"application side takes headers of at most {tiny} bytes; 4096"):
+        negotiate(small, usual)
+    with pytest.raises(HandshakeFailed, match="The host takes"):
+        negotiate(usual, small)
+    assert negotiate(Hello(limits=Limits(MIN_HEADER_BYTES, 1, 1, 1)), usual).limits == (MIN_HEADER_BYTES, 1, 1, 1)
 
 
 def test_a_hello_comes_back_as_it_was_said() -> None:
@@ -133,7 +143,7 @@ def test_only_features_that_both_have_are_used() -> None:
     assert negotiate(client, host).features == {"phase"}
 
 
-LIMITS = st.builds(Limits, *(st.integers(1, 2**40) for _ in Limits._fields))
+LIMITS = st.builds(Limits, st.integers(MIN_HEADER_BYTES, 2**40), *(st.integers(1, 2**40) for _ in Limits._fields[1:]))
 
 
 @given(LIMITS, LIMITS)

@@ -275,6 +275,8 @@ def fields_read(function: Any) -> tuple[set[str], set[str]]:
             needed.add(ast.literal_eval(node.slice))
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("header.get", "request.header.get"):
             asked.add(ast.literal_eval(node.args[0]))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "field":
+            (asked if len(node.args) > 3 else needed).add(ast.literal_eval(node.args[1]))
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("self._session", "_session_id"):
             needed.add("session")
     return needed, asked - needed

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from qnnbridge_host.cache.files import Damaged, read_json, write_json
 from qnnbridge_host.model.paths import native_path
+from qnnbridge_protocol.errors import ProtocolDesync
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
 # The version of entries, negative entries and keys. Data of another version is never read.
@@ -88,7 +89,7 @@ class EntryManifest:
             content["files"] = tuple(EntryFile(**file) for file in content["files"])
             content["info"] = SessionInfo.from_wire(content["info"])
             manifest = cls(**content)
-        except (TypeError, LookupError, ValueError) as error:
+        except (TypeError, LookupError, ValueError, AttributeError, ProtocolDesync) as error:
             raise Damaged(f"the manifest lacks something ({error})") from None
         manifest._check()
         return manifest

@@ -1,0 +1,42 @@
+"""What an attack tried and what it found."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import Counter
+
+# So many findings are shown in full.
+MAX_SHOWN = 5
+
+
+@dataclasses.dataclass
+class Report:
+    """Any thread. findings: what must not happen, in words, with what it takes to repeat it."""
+
+    name: str
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+    findings: list[str] = dataclasses.field(default_factory=list)
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def count(self, what: str, times: int = 1) -> None:
+        with self._lock:
+            self.counts[what] += times
+
+    def finding(self, what: str) -> None:
+        with self._lock:
+            self.findings.append(what)
+
+    def expect(self, held: bool, otherwise: str) -> None:
+        if not held:
+            self.finding(otherwise)
+
+    @property
+    def good(self) -> bool:
+        return not self.findings
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items()))
+        lines = [f"{self.name}: {counts}; {len(self.findings)} findings"]
+        lines += [f"  {finding}" for finding in self.findings[:MAX_SHOWN]]
+        return "\n".join(lines)
