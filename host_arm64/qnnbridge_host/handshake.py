@@ -92,7 +92,7 @@ def _something_to_read(fd: int) -> bool:
 
 
 def _leave(defect: object) -> NoReturn:
-    from qnnbridge_host.server import EXIT_OK, EXIT_PROTOCOL, leave
+    from qnnbridge_host.transport import EXIT_OK, EXIT_PROTOCOL, leave
 
     leave(EXIT_OK if defect is None else EXIT_PROTOCOL)
 

@@ -46,7 +46,8 @@ def main(
     watch.begin()
 
     from qnnbridge_host.handlers import HostHandlers
-    from qnnbridge_host.server import ProcessTransport, Server
+    from qnnbridge_host.server import Server
+    from qnnbridge_host.transport import ProcessTransport
 
     handlers = HostHandlers(_then_collect(load_engine or _load_engine), connection.hello, worker)
     Server(ProcessTransport(in_fd, out_fd), connection.hello, handlers, connection).run()
@@ -63,7 +64,7 @@ class _Watch:
         if not self._begun:
             self._begun = True
             from qnnbridge_host import parent_watch
-            from qnnbridge_host.server import EXIT_OK, leave
+            from qnnbridge_host.transport import EXIT_OK, leave
 
             parent_watch.arm(self._parent, lambda: leave(EXIT_OK))
 

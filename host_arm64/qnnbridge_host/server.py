@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -19,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from qnnbridge_host.errors import SHORT_TEXT, describe, in_one_line
 from qnnbridge_host.in_flight import Declaration, InFlight, Lane, Request
+from qnnbridge_host.transport import EXIT_DEFECT, EXIT_OK, EXIT_PROTOCOL, ServerTransport
 from qnnbridge_protocol.connection import Connection, Role, State
-from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import (
     Busy,
     Cancelled,
@@ -38,24 +36,15 @@ if TYPE_CHECKING:
     from qnnbridge_host.fastpath.channel import FastCall
     from qnnbridge_host.fastpath.open_channels import OpenChannels
     from qnnbridge_host.fastpath.plans import BoundRuns
-    from qnnbridge_host.fastpath.shared_memory import Slabs
 
 # How long a cancel waits for its effect.
 CANCEL_GRACE_S = 0.3
-
-# After GOODBYE. The client may kill the host earlier.
-DRAIN_TIMEOUT_S = 10.0
 
 # Threads that wait for the lead. Further threads, which a burst of requests needed, end after it.
 SPARE_THREADS = 4
 
 # Operations of `OpenChannels`.
 CHANNEL_OPERATIONS = frozenset(("channel.open", "slab.attach", "slab.release"))
-
-EXIT_OK = 0
-EXIT_PROTOCOL = 3
-# A defect of the host itself.
-EXIT_DEFECT = 4
 
 Answer = tuple[dict[str, Any], tuple[Any, ...]]
 
@@ -77,65 +66,6 @@ class Handlers(Protocol):
 
     def close(self) -> None:
         """Release all sessions."""
-
-
-class ServerTransport(Protocol):
-    """The streams and the process of a server: its own process, or one shared with servers of other clients."""
-
-    @property
-    def slabs(self) -> Slabs:
-        """For the client's shared memory."""
-
-    @property
-    def drain_timeout_s(self) -> float:
-        """Seconds that calls under way may take after the client's GOODBYE."""
-
-    def read_into(self, buffer: memoryview, use: Callable[[int], None]) -> None:
-        """Wait for bytes of the client, then ``use(count)``; 0 at the end. Raises `OSError`."""
-
-    def write_all(self, chunks: list[memoryview]) -> None:
-        """Send the client everything. Raises `OSError`."""
-
-    def start_thread(self, work: Callable[[], None]) -> None: ...
-
-    def complain(self, text: str) -> None:
-        """Log an error of the client."""
-
-    def end(self, code: int) -> None:
-        """Stop serving the client. Returns in a process that continues."""
-
-    def leave(self, code: int) -> NoReturn:
-        """`end` for a thread of the server: never returns."""
-
-
-class ProcessTransport:
-    """A process that ends with its client."""
-
-    def __init__(self, in_fd: int, out_fd: int) -> None:
-        self.read_into = ByteReader(in_fd).read_into
-        self.write_all = ByteWriter(blocking_write(out_fd)).write_all
-        self.drain_timeout_s = DRAIN_TIMEOUT_S
-        self._slabs: Slabs | None = None
-
-    @property
-    def slabs(self) -> Slabs:
-        if self._slabs is None:  # one server asks, under its lock
-            from qnnbridge_host.fastpath.shared_memory import Slabs
-
-            self._slabs = Slabs()
-        return self._slabs
-
-    def start_thread(self, work: Callable[[], None]) -> None:
-        threading.Thread(target=work, name="qnnbridge worker", daemon=True).start()
-
-    def complain(self, text: str) -> None:
-        print(f"qnnbridge host: {text}", file=sys.stderr, flush=True)
-
-    def end(self, code: int) -> None:
-        leave(code)
-
-    def leave(self, code: int) -> NoReturn:
-        leave(code)
 
 
 class Server:
@@ -485,26 +415,4 @@ class _ServerSink:
         return self._handlers.find(session)
 
 
-def leave(code: int) -> NoReturn:
-    """End the process now.
-
-    Not `sys.exit`: a daemon thread inside native code at interpreter exit aborts the process (measured with the
-    QNN libraries: "terminate called without an active exception").
-    """
-    try:
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
-
-
-__all__ = [
-    "EXIT_DEFECT",
-    "EXIT_OK",
-    "EXIT_PROTOCOL",
-    "Answer",
-    "Handlers",
-    "ProcessTransport",
-    "Server",
-    "ServerTransport",
-    "leave",
-]
+__all__ = ["Answer", "Handlers", "Server"]

@@ -143,7 +143,9 @@ def test_only_features_that_both_have_are_used() -> None:
     assert negotiate(client, host).features == {"phase"}
 
 
-LIMITS = st.builds(Limits, st.integers(MIN_HEADER_BYTES, 2**40), *(st.integers(1, 2**40) for _ in Limits._fields[1:]))
+LIMITS = st.builds(
+    Limits, st.integers(MIN_HEADER_BYTES, 2**40), *(st.integers(1, 2**40) for _ in Limits._fields[1:])
+)
 
 
 @given(LIMITS, LIMITS)

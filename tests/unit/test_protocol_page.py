@@ -15,7 +15,7 @@ import pytest
 from tests.golden.make_golden import CONVERSATIONS
 from tests.unit.wire_streams import feed, plain, wire
 
-from qnnbridge_host import handlers, server, sessions
+from qnnbridge_host import handlers, server, sessions, transport
 from qnnbridge_host.engine.common import OrtEngine
 from qnnbridge_host.in_flight import InFlight
 from qnnbridge_protocol import connection, errors, frames, limits, model_records, specs, values
@@ -169,9 +169,9 @@ def test_the_fixed_limits_are_those_of_the_code() -> None:
         ("Streams", f"up to {limits.MAX_PREAMBLE_BYTES} bytes of other text"),
         ("Header", f"at most {limits.MAX_DEPTH} containers"),
         ("Broken streams", f"keeps up to {limits.EVIDENCE_BYTES} bytes as evidence"),
-        ("Broken streams", f"exit code {server.EXIT_PROTOCOL}"),
-        ("States", f"for at most {server.DRAIN_TIMEOUT_S:.0f} seconds, then sends its own GOODBYE"),
-        ("States", f"ends with exit code {server.EXIT_OK}"),
+        ("Broken streams", f"exit code {transport.EXIT_PROTOCOL}"),
+        ("States", f"for at most {transport.DRAIN_TIMEOUT_S:.0f} seconds, then sends its own GOODBYE"),
+        ("States", f"ends with exit code {transport.EXIT_OK}"),
         ("Cancel", f"after at most {server.CANCEL_GRACE_S} seconds"),
         ("session.create", f"(and {sessions.WATCHDOG_GRACE_S:.0f} seconds)"),
         ("Values", f"nested at most {MAX_DEPTH} deep"),

@@ -17,7 +17,8 @@ from qnnbridge_host import server as server_module
 from qnnbridge_host.fastpath import shared_memory as sharing
 from qnnbridge_host.fastpath.shared_memory import AttachedSlab
 from qnnbridge_host.in_flight import Request
-from qnnbridge_host.server import Answer, ProcessTransport, Server
+from qnnbridge_host.server import Answer, Server
+from qnnbridge_host.transport import ProcessTransport
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Hello
@@ -127,7 +128,7 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
     def leave(_code: int) -> Any:
         raise ProcessEnds
 
-    monkeypatch.setattr(server_module, "leave", leave)
+    monkeypatch.setattr("qnnbridge_host.transport.leave", leave)
     made = Peer()
     yield made
     made.close()
