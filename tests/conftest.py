@@ -52,6 +52,7 @@ FROM_THE_USER = (
     "QNNBRIDGE_CONFIG",
     "QNNBRIDGE_DEBUG",
     "QNNBRIDGE_DROPIN_PROVIDER",
+    "QNNBRIDGE_VERIFY",
 )
 
 
@@ -155,6 +156,8 @@ def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterat
             patch.delenv(name, raising=False)
         # Most tests concern one session; the tests of the cache switch it on.
         patch.setenv("QNNBRIDGE_CACHE", "0")
+        # And its runs; the tests of the comparison with the CPU switch that on.
+        patch.setenv("QNNBRIDGE_VERIFY", "off")
         yield folder
     heirs = [p for p in psutil.process_iter() if p.pid != os.getpid() and _belongs_to(p, str(folder))]
     _, alive = psutil.wait_procs(heirs, timeout=PROCESS_GRACE_S)

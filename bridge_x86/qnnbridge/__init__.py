@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qnnbridge._inference_session import InferenceSession
     from qnnbridge._io_binding import IOBinding
     from qnnbridge._node import ModelMetadata, NodeArg
+    from qnnbridge._numbers import NumbersWarning
     from qnnbridge._option_fields import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtAllocatorType
     from qnnbridge._ort_value import OrtValue
     from qnnbridge._run_options import LoraAdapter, RunOptions
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from qnnbridge._supervision.restart_policy import RecycleAfter, RestartPolicy
     from qnnbridge.errors import BridgeError
     from qnnbridge_protocol.limits import Limits
-    from qnnbridge_protocol.model_records import CacheStatus, CompileResult
+    from qnnbridge_protocol.model_records import CacheStatus, CompileResult, NumbersReport
     from qnnbridge_protocol.specs import HostInfo, Placement
     from qnnbridge_protocol.tensors import Typed
 
@@ -58,6 +59,8 @@ _HOMES = {
     "LoraAdapter": "qnnbridge._run_options",
     "ModelMetadata": "qnnbridge._node",
     "NodeArg": "qnnbridge._node",
+    "NumbersReport": "qnnbridge_protocol.model_records",
+    "NumbersWarning": "qnnbridge._numbers",
     "OrtAllocatorType": "qnnbridge._option_fields",
     "OrtValue": "qnnbridge._ort_value",
     "PaddingReport": "qnnbridge._buckets.verifying",
@@ -92,6 +95,8 @@ __all__ = [
     "LoraAdapter",
     "ModelMetadata",
     "NodeArg",
+    "NumbersReport",
+    "NumbersWarning",
     "OrtAllocatorType",
     "OrtValue",
     "PaddingReport",

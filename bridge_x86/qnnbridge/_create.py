@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge._transport.channel import CallContext, Deadline
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
 from qnnbridge_protocol.frames import Frame, Kind, desync
-from qnnbridge_protocol.model_records import CacheReply, EntryFault, ModelDescription, ModelIdentity, Notice
+from qnnbridge_protocol.model_records import (
+    CacheReply,
+    EntryFault,
+    ModelDescription,
+    ModelIdentity,
+    Notice,
+    NumbersReport,
+)
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
@@ -43,6 +50,7 @@ LOUD_S: Final = 15.0
 
 _STAGES: Final = {
     "waiting": "{}: waiting for another process that compiles it",
+    "rewriting": "{} is being rewritten so that QNN takes it",
     "compiling": "{} is being compiled for QNN; it is kept for next time",
 }
 
@@ -115,7 +123,8 @@ class Created:
     """The host's answer.
 
     number: of the session. blame: the fingerprint that a later death counts against. shared: another application of
-    the daemon has the same session.
+    the daemon has the same session. numbers: what is known of them from before.
+    fixed: what was rewritten in the model.
     """
 
     number: int
@@ -125,11 +134,14 @@ class Created:
     blame: str
     notices: tuple[Notice, ...] = ()
     shared: bool = False
+    numbers: NumbersReport | None = None
+    fixed: tuple[str, ...] = ()
 
     @classmethod
     def from_wire(cls, header: Mapping[str, Any]) -> Created:
         try:
             model = ModelIdentity.from_wire(header["model"])
+            kept = header.get("numbers")
             return cls(
                 int(header["session"]),
                 SessionInfo.from_wire(header["info"]),
@@ -138,6 +150,8 @@ class Created:
                 str(header.get("blame") or model.fingerprint),
                 tuple(Notice.from_wire(notice) for notice in header.get("notices") or ()),
                 header.get("shared") is True,
+                None if kept is None else NumbersReport.from_wire(kept),
+                tuple(str(change) for change in header.get("fixed") or ()),
             )
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"a reply to session.create without a proper description ({error})") from None
@@ -308,10 +322,15 @@ def _say_once(text: str) -> None:
             return
         _said.add(text)
     _cache_log.warning("%s", text)
+    warn_application(text, CacheWarning)
+
+
+def warn_application(text: str, category: type[Warning]) -> None:
+    """A warning at the line of the application that led here."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, CacheWarning, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> SessionInfo:

@@ -20,7 +20,7 @@ from qnnbridge._session import CLOSE_TIMEOUT_S, BaseSession, with_providers
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, OptionError
-from qnnbridge_protocol.specs import Fallback, Placement, SessionSpec
+from qnnbridge_protocol.specs import Fallback, FixSpec, Placement, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge._buckets.arguments import BucketArguments, Buckets, Cut, Overflow, Pad
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from qnnbridge._buckets.verifying import PaddingReport
     from qnnbridge._host import Host
     from qnnbridge._supervision.deadlines import OnDeadline
+    from qnnbridge_protocol.model_records import NumbersReport
 
 
 class InferenceSession(BaseSession):
@@ -52,6 +53,13 @@ class InferenceSession(BaseSession):
         cache: ``False`` compiles the model for this session alone; ``True`` keeps small models in the cache of
             compiled models, too. Default: larger models for QNN are kept there (see docs/cache.md). `cache` tells
             what came of it.
+        verify: the first call is compared with the CPU, in the host. "warn" does it behind the call's back and
+            warns (`NumbersWarning`) if the numbers are others; "raise" does it before the result is handed out, and
+            raises `NumbersDiffer`; ``False`` does not. Default: what ``QNNBRIDGE_VERIFY`` says, else "warn". What
+            was found is kept: it is done once for a model, its options, a chip and a version. `verified` tells it.
+        fix: ``True`` makes the session from a copy of the model that is rewritten so that QNN takes it and computes
+            it right, each rewrite proven on the CPU (`qnnbridge fix`). A map chooses:
+            ``{"constants": {"sr": 16000}, "only": [...], "skip": [...]}``. `fixed` tells what was rewritten.
         buckets, pad, cut, split, overflow: sizes for free dimensions and what becomes of calls between them; see
             docs/buckets.md.
         enable_fallback, disabled_optimizers: as in ONNX Runtime; fallback behind the application's back stays
@@ -77,6 +85,8 @@ class InferenceSession(BaseSession):
         retry: int = 1,
         on_deadline: OnDeadline = "raise",
         cache: bool | None = None,
+        verify: bool | Literal["off", "warn", "raise"] | None = None,
+        fix: bool | Mapping[str, Any] = False,
         buckets: Mapping[str, int | Sequence[int]] | None = None,
         pad: Mapping[str, Any] | Any = None,
         cut: Mapping[str, Sequence[int | str | None]] | None = None,
@@ -90,6 +100,11 @@ class InferenceSession(BaseSession):
             self._bucket_arguments = bucket_arguments(buckets, pad, cut, split, overflow)
             if cache not in (None, True, False):
                 raise OptionError(f"cache={cache!r} is not known.", fix="Give True, False or None.")
+            mode = None
+            if verify is not None:
+                from qnnbridge._numbers import verify_mode
+
+                mode = verify_mode(verify)
             host = chosen_host(host)
             options = coerce_session_options(sess_options, providers_given=providers is not None)
             parts = options.to_spec_parts()
@@ -100,6 +115,7 @@ class InferenceSession(BaseSession):
                 model_path=path,
                 providers=specs,
                 fallback=choose_fallback(specs, fallback),
+                fix=fix_spec(fix),
                 disabled_optimizers=tuple(disabled_optimizers or ()),
                 **parts,
             )
@@ -107,7 +123,7 @@ class InferenceSession(BaseSession):
             raise as_onnxruntime(error) from None
         super().__init__(options, timeout)
         self._open(
-            SessionRecipe(spec, data, tuple(options.initializer_values().values()), cache),
+            SessionRecipe(spec, data, tuple(options.initializer_values().values()), cache, verify=mode),
             host,
             retry,
             on_deadline,
@@ -199,6 +215,26 @@ class InferenceSession(BaseSession):
         """How many host processes it took to keep this session alive."""
         return self._remote.generation if self._bucketed is None else self._bucketed.generation()
 
+    @property
+    def verified(self) -> NumbersReport:
+        """Whether the session computes what the CPU computes, as far as it is known. With buckets, of the worst
+        variant."""
+        return super().verified if self._bucketed is None else self._bucketed.verified()
+
+    def verify(self, input_feed: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> NumbersReport:
+        """Run the model here and on the CPU, and compare the outputs. The report is kept for `verified`.
+
+        The CPU runs in a process of its own in the host. Numbers that differ raise nothing here. With buckets it is
+        the variant that the inputs go to, with their padding; without inputs the smallest.
+
+        Args:
+            input_feed: inputs as for `run`; default made-up values, which may not be what the model is for.
+            timeout: seconds; default that of the session.
+        """
+        if self._bucketed is None:
+            return super().verify(input_feed, timeout=timeout)
+        return self._bucketed.verify(input_feed, timeout)
+
     # --- settings and life ---
 
     def set_providers(
@@ -281,6 +317,23 @@ def bucket_arguments(
     from qnnbridge._buckets.arguments import make_arguments
 
     return make_arguments(buckets, pad, cut, split, overflow)
+
+
+def fix_spec(fix: object) -> FixSpec | None:
+    """What `fix=` says. Raises `OptionError`."""
+    if fix is None or isinstance(fix, bool):
+        return FixSpec() if fix else None
+    if isinstance(fix, Mapping):
+        unknown = [name for name in fix if name not in ("constants", "only", "skip")]
+        constants, only, skip = fix.get("constants") or {}, fix.get("only") or (), fix.get("skip") or ()
+        good = isinstance(constants, Mapping) and all(isinstance(one, (int, float)) for one in constants.values())
+        if not unknown and good and not isinstance(only, str) and not isinstance(skip, str):
+            named = {str(name): float(number) for name, number in constants.items()}
+            return FixSpec(named, tuple(only), tuple(skip))
+    raise OptionError(
+        f"fix={fix!r:.100} is not known.",
+        fix="Give True, or a map: fix={'constants': {'sr': 16000}, 'skip': ['masks']}.",
+    )
 
 
 def _no_buckets(what: str) -> OptionError:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from qnnbridge_protocol.cache_settings import cache_settings
 from qnnbridge_protocol.model_records import CacheSettings, ModelIdentity, absolute_model_path
 from qnnbridge_protocol.specs import CPU, QNN, SessionSpec
 
+# What a session does about numbers that are not those of the CPU.
+Verify = Literal["off", "warn", "raise"]
 # path (or hash of the bytes), size, date in nanoseconds
 Source = tuple[str, int, int]
 
@@ -32,6 +34,7 @@ class SessionRecipe:
         seed: of random operators; ``None`` leaves it to ONNX Runtime.
         folder: from where paths inside of a model given as bytes count.
         identity: the host's description of the model, ``None`` before its request.
+        verify: what is done about numbers that are not the CPU's; ``None`` as the environment says.
         context_check: whether a compiled model that cannot run is refused; default as the environment says.
     """
 
@@ -42,6 +45,7 @@ class SessionRecipe:
     seed: int | None = None
     folder: str = dataclasses.field(default_factory=os.getcwd)
     identity: ModelIdentity | None = None
+    verify: Verify | None = None
     context_check: str | None = None
 
     @property

@@ -29,7 +29,7 @@ from qnnbridge._supervision.deadlines import OnDeadline, deadline_after
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_protocol.errors import BridgeError, Closed, StateLost
 from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.model_records import CacheReply, ModelDescription
+from qnnbridge_protocol.model_records import CacheReply, ModelDescription, NumbersReport
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
@@ -74,6 +74,10 @@ class RemoteSession(ReplayingSession):
         # Time at which a daemon ends its NPU host if it still works on the creation.
         self._kill_at: float | None = None
         self.info: SessionInfo
+        # What was known of its numbers when it was made.
+        self.numbers: NumbersReport | None = None
+        # What was rewritten in the model.
+        self.fixed: tuple[str, ...] = ()
         # Whether another application of the daemon has the same session.
         self.is_shared = False
         self._key = str(next(_keys))
@@ -316,6 +320,7 @@ class RemoteSession(ReplayingSession):
         show_notices(created.notices)
         self.info, self.session_id, self._generation = created.info, created.number, process.generation
         self.is_shared = created.shared
+        self.numbers, self.fixed = created.numbers, created.fixed
         self._note_part_of_qnn(self.info.placement)
         self.live, self.fast_call = process, None
         if self._moved_because is not None:

@@ -109,6 +109,11 @@ class RunVariants:
         return self._remote.cache_status
 
     @property
+    def fixed(self) -> tuple[str, ...]:
+        """What ``fix=True`` rewrote in the model, a line each."""
+        return self._remote.fixed
+
+    @property
     def generation(self) -> int:
         """How many host processes it took to keep this session alive."""
         return self._remote.generation

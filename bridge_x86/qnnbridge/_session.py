@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -17,7 +18,7 @@ from qnnbridge._background import Background
 from qnnbridge._host import Host
 from qnnbridge._node import NodeArg
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
-from qnnbridge._recipe import SessionRecipe
+from qnnbridge._recipe import SessionRecipe, Verify
 from qnnbridge._remote_session import RemoteSession
 from qnnbridge._run_options import RunOptions, coerce_run_options
 from qnnbridge._run_variants import RunArguments, RunVariants, check_call, read_only
@@ -26,13 +27,15 @@ from qnnbridge._supervision.deadlines import OnDeadline
 from qnnbridge._transport.host_process import FastCallFailed
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
-from qnnbridge_protocol.errors import BridgeError, InvalidArgument
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
 from qnnbridge_protocol.specs import RunSpec
 
 if TYPE_CHECKING:
     import numpy as np
 
     from qnnbridge._fastpath.arrays import Out
+    from qnnbridge._numbers import NumbersCheck
+    from qnnbridge_protocol.model_records import NumbersReport
 
 _log = logging.getLogger("qnnbridge.session")
 
@@ -51,6 +54,8 @@ class BaseSession(RunVariants):
     """A session in a host. `_open` fills its fields; `InferenceSession` takes the arguments of the application."""
 
     _warn = staticmethod(warnings.warn)
+    # The look at its numbers; ``None`` if it was not asked for.
+    _numbers: NumbersCheck | None = None
 
     def __init__(self, options: SessionOptions, timeout: float | None) -> None:
         self._options = options
@@ -73,6 +78,9 @@ class BaseSession(RunVariants):
         self._checker = FeedChecker(info.inputs, info.overridable_initializers)
         self._output_names = [node.name for node in self._outputs]
         self._known = KnownSignatures(self._output_names)
+        self._numbers = None
+        if recipe.verify != "off":
+            self._numbers = self._numbers_check(recipe.verify)
         placement = info.placement
         no_results = BACKENDS_WITHOUT_RESULTS.get(placement.backend)
         if no_results is not None:
@@ -84,6 +92,71 @@ class BaseSession(RunVariants):
                 host.supervisor.counters.cpu_fallbacks += 1
                 _log.warning("%s", told)
             self._warn(told, CpuFallbackWarning, stacklevel=4)
+
+    # --- numbers ---
+
+    def _numbers_check(self, mode: Verify | None) -> NumbersCheck:
+        from qnnbridge._numbers import NumbersCheck, verify_mode
+
+        check = NumbersCheck(self._remote, verify_mode(mode))
+        try:
+            check.known_before()
+        except BridgeError:
+            self._remote.close()
+            raise
+        return check
+
+    @property
+    def verified(self) -> NumbersReport:
+        """Whether the session computes what the CPU computes, as far as it is known."""
+        if self._numbers is not None:
+            return self._numbers.report
+        from qnnbridge_protocol.model_records import NumbersReport
+
+        return NumbersReport("off", reason="verify='off'")
+
+    def verify_ahead(self, deadline: float | None) -> None:
+        """Compare made-up inputs with the CPU, unless it is known, was not asked for, or none can be made up.
+
+        Raises `NumbersDiffer`, for ``verify="raise"``.
+        """
+        check = self._numbers
+        if check is None or not check.waits:
+            return
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            feeds = self._checker.check(check.samples(left_s))
+        except OptionError:
+            return  # the first call shows it
+        results = self._remote.run(
+            None, feeds, None, timeout_s=left_s, retry=self._remote.retry, on_deadline="raise"
+        )
+        check.first_call(self._output_names, feeds, results, ahead=True)
+
+    def verify(self, input_feed: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> NumbersReport:
+        """Run the model here and on the CPU, and compare the outputs. The report is kept for `verified`.
+
+        The CPU runs in a process of its own in the host. An unfavourable report raises nothing.
+
+        Args:
+            input_feed: inputs as for `run`; default made-up values, which may not be what the model is for.
+            timeout: seconds; default that of the session.
+        """
+        from qnnbridge._numbers import MADE_UP, NumbersCheck
+
+        limit = self._timeout if timeout is None else timeout
+        try:
+            check = self._numbers or NumbersCheck(self._remote, "off")
+            given = "the inputs given" if input_feed is not None else MADE_UP
+            feeds = self._checker.check(check.samples(limit) if input_feed is None else input_feed)
+            check.waits = False
+            results = self._remote.run(
+                None, feeds, None, timeout_s=limit, retry=self._remote.retry, on_deadline="raise"
+            )
+            self._numbers = check
+            return check.compare(self._output_names, feeds, results, limit, given)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
 
     # --- running ---
 
@@ -212,7 +285,7 @@ class BaseSession(RunVariants):
             feeds = self._checker.check(input_feed)
             names = check_outputs(output_names, self._output_names)
             spec, options = self._run_spec(how.run_options)
-            return self._remote.run(
+            values = self._remote.run(
                 names,
                 feeds,
                 spec,
@@ -222,6 +295,9 @@ class BaseSession(RunVariants):
                 stop=options,
                 failed=how.failed,
             )
+            if self._numbers is not None and self._numbers.waits:
+                self._numbers.first_call(names or self._output_names, feeds, values)
+            return values
         except BridgeError as error:
             raise as_onnxruntime(error) from None
 

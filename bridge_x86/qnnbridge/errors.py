@@ -47,6 +47,7 @@ from qnnbridge_protocol.errors import (
     NoSuchFile,
     NotFound,
     NotImplemented,  # noqa: A004 - ONNX Runtime's own name
+    NumbersDiffer,
     OptionError,
     OrtError,
     PlacementRefused,
@@ -106,6 +107,7 @@ __all__ = [
     "NoSuchFile",
     "NotFound",
     "NotImplemented",
+    "NumbersDiffer",
     "OptionError",
     "OrtError",
     "PlacementRefused",

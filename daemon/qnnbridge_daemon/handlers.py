@@ -69,7 +69,9 @@ class BrokerHandlers:
         self._operations: dict[str, Callable[[Request, Cancellation], Answer]] = {
             "host.info": self._forward_to_host,
             "host.stats": self._forward_to_host,
-            "model.identify": self._identify,
+            "model.identify": self._forward_model,
+            "model.verify": self._forward_model,
+            "model.samples": self._forward_model,
             "session.create": self._create,
             "session.run": self._run,
             "session.close": self._close_session,
@@ -132,8 +134,15 @@ class BrokerHandlers:
     def _forward_to_host(self, request: Request, _cancellation: Cancellation) -> Answer:
         return self._broker.host.call({"op": request.op}).header, ()
 
-    def _identify(self, request: Request, _cancellation: Cancellation) -> Answer:
-        return self._broker.host.call(dict(request.header), None, request.buffers).header, ()
+    def _forward_model(self, request: Request, _cancellation: Cancellation) -> Answer:
+        size = _size(request.buffers)
+        self._client.account.take(size)
+        try:
+            frame = self._broker.host.call(dict(request.header), None, request.buffers)
+        finally:
+            request.release()
+            self._client.account.give_back(size)
+        return frame.header, frame.buffers
 
     def _status(self, _request: Request, _cancellation: Cancellation) -> Answer:
         return {"status": self._broker.status()}, ()
@@ -181,6 +190,8 @@ class BrokerHandlers:
             "cache": remote.cache_status.to_wire(),
             "blame": remote.recipe.fingerprint,
             "shared": shared,
+            "fixed": list(remote.fixed),
+            "numbers": None if remote.numbers is None else remote.numbers.to_wire(),
         }, ()
 
     def _open(self, request: Request) -> tuple[ClientSession, bool]:

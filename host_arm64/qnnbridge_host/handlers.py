@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -13,12 +15,13 @@ from qnnbridge_host.object_kinds import KINDS
 from qnnbridge_host.objects import HostObjects
 from qnnbridge_host.server import Answer
 from qnnbridge_host.sessions import Enter, Sessions
-from qnnbridge_protocol.errors import UnknownOperation
+from qnnbridge_protocol.errors import ProviderUnavailable, UnknownOperation
 from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine import Engine
     from qnnbridge_host.npu_reset import ResettableSession
+    from qnnbridge_host.numbers_service import NumbersService
     from qnnbridge_protocol.hello import Hello
 
 NPU_LANE: Final = "npu"
@@ -42,12 +45,15 @@ class HostHandlers:
         self._sessions = Sessions(load_engine)
         self._models = ModelService(self._sessions, hello, worker)
         self._objects = HostObjects(self._sessions, KINDS)
+        self._numbers: NumbersService | None = None
         self._started_at = time.monotonic()
         self._operations: dict[str, Callable[[Request, Enter], Answer]] = {
             "host.info": self._host_info,
             "host.stats": self._host_stats,
             "model.identify": self._models.identify,
             "model.compile": self._models.compile,
+            "model.verify": self._verify,
+            "model.samples": self._samples,
             "session.create": self._models.create,
             "session.run": self._run,
             "session.close": self._close_session,
@@ -59,6 +65,7 @@ class HostHandlers:
             "object.release": self._objects.release,
             "worker.compile": self._worker_compile,
             "worker.create": self._worker_create,
+            "worker.fix": self._worker_fix,
         }
 
     def start(self, tell_phase: Callable[[str], None]) -> None:
@@ -110,6 +117,54 @@ class HostHandlers:
             "npu_resets": self._sessions.npu_resets,
             "uptime_seconds": time.monotonic() - self._started_at,
         }, ()
+
+    # --- operations on numbers ---
+
+    def _verify(self, request: Request, _enter: Enter) -> Answer:
+        from qnnbridge_host.numbers_service import Question
+
+        header = request.header
+        try:
+            budget_s = header.get("budget_s")
+            question = Question(
+                header["spec"],
+                str(header.get("folder") or os.getcwd()),
+                header.get("cache"),
+                list(header.get("initializers") or ()),
+                list(header["inputs"]),
+                list(header["outputs"]),
+                list(header["results"]),
+                str(header.get("of") or "the inputs of a call"),
+                bool(header.get("again")),
+                bool(header.get("patient")),
+                None if budget_s is None else float(budget_s),
+            )
+        except (LookupError, TypeError, ValueError) as error:
+            raise desync(f"model.verify without a proper description ({error})") from None
+        return {"numbers": self._numbers_service.verify(request, question).to_wire()}, ()
+
+    def _samples(self, request: Request, _enter: Enter) -> Answer:
+        from qnnbridge_host.numerics.sampling import NotMade
+        from qnnbridge_protocol.values import Encoder
+
+        header = request.header
+        encoder, reason, described = Encoder(), "", None
+        try:
+            feeds = self._numbers_service.samples(list(header["inputs"]), int(header.get("seed") or 0))
+            described = [[name, encoder.add(value)] for name, value in feeds.items()]
+        except NotMade as not_made:
+            reason = str(not_made)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"model.samples without a proper description ({error})") from None
+        return {"inputs": described, "reason": reason}, tuple(encoder.buffers)
+
+    @property
+    def _numbers_service(self) -> NumbersService:
+        if self._numbers is None:
+            from qnnbridge_host.numbers_service import NumbersService
+
+            self._numbers = NumbersService(self._models)
+        return self._numbers
 
     # --- operations on a session ---
 
@@ -187,6 +242,38 @@ class HostHandlers:
             request, enter, spec, model, _by_name(spec, values), deadline=deadline, mark_id=mark_id
         )
         return {"session": self._sessions.keep(request, session), "info": session.info.to_wire()}, ()
+
+    def _worker_fix(self, request: Request, _enter: Enter) -> Answer:
+        _require_onnx()
+        header = request.header
+        try:
+            source, target = str(header["source"]), header.get("target")
+            sizes = {str(name): int(size) for name, size in (header.get("sizes") or {}).items()}
+            constants = {str(name): float(number) for name, number in (header.get("constants") or {}).items()}
+            only, skip = tuple(header.get("only") or ()), tuple(header.get("skip") or ())
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"worker.fix without a proper description ({error})") from None
+        _ = self._sessions.engine  # two threads that import onnxruntime at once can meet it half made
+        if target is None:
+            from qnnbridge_host.rewrite.suggestion import what_would_change
+
+            changes, constants = what_would_change(source, sizes)
+        else:
+            from qnnbridge_host.rewrite.fixer import fix_model
+
+            result = fix_model(source, str(target), dims=sizes, constants=constants, only=only, skip=skip)
+            changes = [f"{step.rewrite}: {change}" for step in result.kept for change in step.changes]
+        return {"changes": changes, "constants": constants}, ()
+
+
+def _require_onnx() -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("onnx") is None:
+        raise ProviderUnavailable(
+            f"fix=True needs the package onnx, which the host's Python does not have: {sys.executable}.",
+            fix=f'{sys.executable} -m pip install "qnnbridge[host]"',
+        )
 
 
 def _by_name(spec: Any, values: tuple[Any, ...]) -> dict[str, Any]:

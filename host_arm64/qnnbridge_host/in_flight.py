@@ -415,11 +415,18 @@ class InFlight:
         self.finish(request, failed=True)
         return request
 
+    def withdraw_patient(self) -> None:
+        """Withdraw what nothing waits for: the client leaves. Does not wait."""
+        self._withdraw(lambda request: bool(request.header.get("patient")))
+
     def withdraw_all(self) -> None:
         """Withdraw everything: the client is gone. Does not wait."""
+        self._withdraw(lambda _request: True)
+
+    def _withdraw(self, is_meant: Callable[[Request], bool]) -> None:
         with self._lock:
             # Newest first: they wait for the older ones, and must not start when those stop.
-            requests = list(self._requests.values())[::-1]
+            requests = [request for request in list(self._requests.values())[::-1] if is_meant(request)]
             for request in requests:
                 request.withdrawn = True
         for request in requests:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge_host.cancellation import StopSignal
+
 if TYPE_CHECKING:
     from qnnbridge_host.in_flight import Request
     from qnnbridge_host.model.source import ModelSource
@@ -41,6 +43,14 @@ def model_and_tensors(
     if len(values) != len(spec.initializers) + len(spec.external_initializers):
         raise ValueError(f"{len(values)} values of initializers")
     return model, values
+
+
+def stop_signal(request: Request) -> StopSignal:
+    """The signal of a request that is being served."""
+    request.stopper = stop = StopSignal()
+    if request.withdrawn:  # before there was anything to be stopped
+        stop.stop()
+    return stop
 
 
 def deadline_of(budget_s: Any) -> float | None:

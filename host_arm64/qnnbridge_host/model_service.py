@@ -23,9 +23,10 @@ from qnnbridge_host.model_requests import (
     model_and_tensors,
     open_model,
     seed_of,
+    stop_signal,
 )
 from qnnbridge_host.sessions import Enter, Sessions
-from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, OptionError
+from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, OptionError, PlacementRefused
 from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.compile.worker import WorkOrder
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.npu_reset import ResettableSession
+    from qnnbridge_host.rewrite.fixed_source import FixedSource
     from qnnbridge_host.server import Answer
     from qnnbridge_protocol.hello import Hello
     from qnnbridge_protocol.model_records import CacheReply, CacheSettings, EntryFault, Notice
@@ -113,7 +115,7 @@ class ModelService:
         from qnnbridge_protocol.model_records import EntryFault, Notice
         from qnnbridge_protocol.specs import SessionSpec
 
-        stop = _stop_signal(request)
+        stop = stop_signal(request)
         header = request.header
         try:
             spec = SessionSpec.from_wire(header["spec"])
@@ -141,10 +143,24 @@ class ModelService:
         if data is not None and source.files and EXTERNAL_DATA_FOLDER not in entries:
             # The host's own current folder is another one, if several applications share it.
             entries[EXTERNAL_DATA_FOLDER] = os.path.abspath(folder)
-        spec = dataclasses.replace(spec, config_entries=entries, model_path=path_for_qnn(source))
         stop.check()
-        creation = _Creation(request, enter, stop, spec, source, initializers, dynamic, seed, deadline, budget_s)
-        made = self._make(creation, settings, quarantined, faults)
+        used = source
+        changes: tuple[str, ...] = ()
+        if spec.fix is not None:
+            order = self.order(request, stop, source, deadline, budget_s)
+            fixed = self.fixed(request, source, spec, settings, folder, order)
+            used, spec, changes = fixed.source, fixed.spec, fixed.changes
+            _refuse_quarantined(used, quarantined)
+        spec = dataclasses.replace(spec, config_entries=entries, model_path=path_for_qnn(used))
+        creation = _Creation(request, enter, stop, spec, used, initializers, dynamic, seed, deadline, budget_s)
+        try:
+            made = self._make(creation, settings, quarantined, faults)
+        except PlacementRefused as refusal:
+            if used is source:
+                from qnnbridge_host.rewrite.suggestion import suggest_fix
+
+                suggest_fix(refusal, source, spec, self.order(request, stop, source, deadline, budget_s))
+            raise
         notices = [Notice("model", text) for text in warnings] + made.notices
         return {
             "session": made.session,
@@ -153,6 +169,8 @@ class ModelService:
             "cache": made.cache.to_wire(),
             "blame": made.blame,
             "notices": [notice.to_wire() for notice in notices],
+            "fixed": list(changes),
+            "numbers": _kept_numbers(settings, made.cache.key),
         }, ()
 
     def compile(self, request: Request, _enter: Enter) -> Answer:
@@ -160,7 +178,7 @@ class ModelService:
         from qnnbridge_host.compile.destination import destination_of
         from qnnbridge_host.compile.orchestrate import CompileTask, compile_to, finished
 
-        stop = _stop_signal(request)
+        stop = stop_signal(request)
         header = request.header
         try:
             folder = str(header.get("folder") or os.getcwd())
@@ -187,7 +205,7 @@ class ModelService:
                 "The models lie in different folders, and their compiled ones share a file.",
                 fix="Give the folder for the result: -o DIR (output=).",
             )
-        order = self._order(request, stop, jobs[0].source, deadline, budget_s)
+        order = self.order(request, stop, jobs[0].source, deadline, budget_s)
         task = CompileTask(jobs, destinations, order, self._hello, validate, overwrite)
         paths = [destination.path for destination in destinations]
         skipped = None
@@ -196,6 +214,23 @@ class ModelService:
             skipped = finished(task, {**self._hello.versions, **self._sessions.engine.versions()})
         results = () if skipped else compile_to(task, _progress(request, label))
         return {"results": [result.to_wire() for result in results], "skipped": skipped, "paths": paths}, ()
+
+    def fixed(
+        self,
+        request: Request,
+        source: ModelSource,
+        spec: SessionSpec,
+        settings: CacheSettings | None,
+        folder: str,
+        order: WorkOrder,
+    ) -> FixedSource:
+        """The rewritten copy in the place of a model, as `spec.fix` asks for it."""
+        from qnnbridge_host.compile.worker import ticking
+        from qnnbridge_host.rewrite.fixed_source import fixed_source
+
+        progress = _progress(request, source.label)
+        with ticking(lambda seconds: progress("rewriting", seconds)):
+            return fixed_source(source, spec, settings, folder, order)
 
     # --- making a session ---
 
@@ -220,7 +255,7 @@ class ModelService:
             if reason is not None:
                 cache.off(reason)
             else:
-                loadable = cache.find(self._host_info, self._compiler_of(creation), creation.deadline)
+                loadable = cache.find(self.host_info, self._compiler_of(creation), creation.deadline)
             session, info, loadable = self._from_entry_or_model(creation, cache, loadable)
             number = self._sessions.keep(creation.request, session, cache.take_use())
         except BaseException:
@@ -250,7 +285,7 @@ class ModelService:
                 if info is not None:
                     return session, info, loadable
             creation.stop.check()
-            loadable = cache.find(self._host_info, self._compiler_of(creation), creation.deadline)
+            loadable = cache.find(self.host_info, self._compiler_of(creation), creation.deadline)
         else:
             cache.release()
         session, info = self._native(creation, None)
@@ -313,12 +348,12 @@ class ModelService:
             from qnnbridge_host.compile.jobs import CompilerInput
 
             job = CompilerInput(creation.source, creation.spec, initializers=creation.initializers)
-            order = self._order(creation.request, creation.stop, creation.source, deadline, creation.budget_s)
+            order = self.order(creation.request, creation.stop, creation.source, deadline, creation.budget_s)
             return entry.build_entry(store, key, parts, job, order, on_progress)
 
         return compile_entry
 
-    def _order(
+    def order(
         self,
         request: Request,
         stop: StopSignal,
@@ -348,7 +383,7 @@ class ModelService:
         return self._given_hello
 
     @property
-    def _host_info(self) -> HostInfo:
+    def host_info(self) -> HostInfo:
         """The inputs of a compiled model besides model and options. Waits for the engine."""
         if self._info is None:
             from qnnbridge_protocol.specs import HostInfo
@@ -384,6 +419,19 @@ class _Made:
     notices: list[Notice]
 
 
+def _kept_numbers(settings: CacheSettings | None, key: str | None) -> dict[str, Any] | None:
+    """What is known of the numbers of an entry."""
+    if settings is None or key is None:
+        return None
+    from pathlib import Path
+
+    from qnnbridge_host.cache.store import Store
+    from qnnbridge_host.cache.verdicts import Verdicts
+
+    kept = Verdicts(Store(Path(settings.folder)).root).read(key)
+    return None if kept is None else kept.to_wire()
+
+
 def _refuse_quarantined(source: ModelSource, quarantined: frozenset[str]) -> None:
     if source.fingerprint in quarantined:
         identity = source.identity
@@ -396,13 +444,6 @@ def _refuse_quarantined(source: ModelSource, quarantined: frozenset[str]) -> Non
                 "files": [list(file) for file in identity.files],
             },
         )
-
-
-def _stop_signal(request: Request) -> StopSignal:
-    request.stopper = stop = StopSignal()
-    if request.withdrawn:  # before there was anything to be stopped
-        stop.stop()
-    return stop
 
 
 def _progress(request: Request, label: str) -> Callable[[str, float], None]:

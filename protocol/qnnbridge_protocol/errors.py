@@ -32,7 +32,8 @@
     │   ├── ModelQuarantined         the model killed the host too often
     │   ├── CompiledModelRefused     a compiled model where only an original one can be worked on
     │   ├── ContextUnusable          a compiled model that cannot run here, or whose files are not whole
-    │   └── CompileFailed            compiling for QNN gave no usable result
+    │   ├── CompileFailed            compiling for QNN gave no usable result
+    │   └── NumbersDiffer            the numbers are not those of the CPU
     ├── OrtError                     what ONNX Runtime raised: its fifteen classes by their own names
     │   └── DeviceReset, EPFail, EngineError, Fail, InvalidArgument, InvalidGraph, InvalidProtobuf,
     │       ModelLoadCanceled, ModelLoaded, ModelRequiresCompilation, NoModel, NoSuchFile, NotFound,
@@ -298,6 +299,13 @@ class CompileFailed(ModelError):
 
     code = "model.CompileFailed"
     retry: Retry = "unsafe"
+
+
+class NumbersDiffer(ModelError):
+    """A session computes other numbers than the CPU. ``details["numbers"]`` has the report."""
+
+    code = "model.NumbersDiffer"
+    retry: Retry = "pointless"
 
 
 # --- what ONNX Runtime raised ---------------------------------------------------------------------------

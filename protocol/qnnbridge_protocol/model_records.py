@@ -15,8 +15,9 @@ from qnnbridge_protocol.specs import NodeInfo, Placement, Record, record
 CacheState = Literal["hit", "miss", "off"]
 NoticeKind = Literal["cache", "model"]
 EntryFaultKind = Literal["crashed", "damaged", "differs", "foreign", "unloadable"]
-ProgressStage = Literal["waiting", "compiling", "validating"]
+ProgressStage = Literal["waiting", "rewriting", "compiling", "validating"]
 DifferenceLevel = Literal["ok", "unusual", "wrong"]
+NumbersState = Literal["agrees", "differs", "unknown", "pending", "off"]
 
 
 # --- the cache -------------------------------------------------------------------------------------------
@@ -111,6 +112,75 @@ class Notice(Record):
 
     kind: NoticeKind
     text: str
+
+
+# --- numbers ---------------------------------------------------------------------------------------------
+
+
+@record(frozen=True, repr=False, eq=False)
+class OutputNumbers(Record):
+    """One output of a session beside the CPU's.
+
+    snr_db: of all values, at most 200; ``None`` if nothing was compared. max_relative: of the largest value on the
+    CPU. off: share of values that differ by more than 5 % of the range. decisions: share of rows whose largest
+    value is at the same place. lost: values that are NaN or infinite here alone. reason: in words.
+    """
+
+    output: str
+    state: NumbersState
+    values: int = 0
+    snr_db: float | None = None
+    max_abs: float = 0.0
+    max_relative: float = 0.0
+    off: float = 0.0
+    decisions: float | None = None
+    lost: int = 0
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.snr_db is None:
+            return f"{self.output}: {self.reason or self.state}"
+        text = f"{self.output}: SNR {self.snr_db:.1f} dB, largest difference {self.max_abs:.3g}"
+        return f"{text}, {self.off:.2%} of {self.values} values are off"
+
+
+@record(frozen=True, repr=False, eq=False)
+class NumbersReport(Record):
+    """Whether a session computes what the CPU computes.
+
+    state: "agrees"; "differs"; "unknown", it could not be shown, `reason` says why; "pending", it is not known
+    yet; "off", it was not asked for. outputs: the worst first. inputs: on which it was compared. when: seconds
+    since 1970. kept: it was found before, with the same model, options, chip and versions.
+    """
+
+    state: NumbersState
+    outputs: tuple[OutputNumbers, ...] = ()
+    inputs: str = ""
+    reason: str = ""
+    seconds: float = 0.0
+    when: float = 0.0
+    kept: bool = False
+
+    def __bool__(self) -> bool:
+        return self.state == "agrees"
+
+    @property
+    def worst(self) -> OutputNumbers | None:
+        return self.outputs[0] if self.outputs else None
+
+    @property
+    def snr_db(self) -> float | None:
+        """Of the worst output."""
+        return self.outputs[0].snr_db if self.outputs else None
+
+    @property
+    def max_abs(self) -> float:
+        """The largest difference of all outputs."""
+        return max((one.max_abs for one in self.outputs), default=0.0)
+
+    def __str__(self) -> str:
+        head = f"{self.state}: {self.reason}" if self.reason else self.state
+        return "\n".join([head, *(f"  {one}" for one in self.outputs)])
 
 
 # --- models ----------------------------------------------------------------------------------------------

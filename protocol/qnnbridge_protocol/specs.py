@@ -149,6 +149,22 @@ class ProviderSpec(Record):
 
 
 @record(frozen=True, repr=False, eq=False)
+class FixSpec(Record):
+    """What is rewritten in a model before it is used.
+
+    constants: inputs that become a number. only, skip: names of rewrites.
+    """
+
+    constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("only", "skip"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+
+@record(frozen=True, repr=False, eq=False)
 class SessionSpec(Record):
     """Everything that makes a session, apart from the model's bytes and initializer tensors.
 
@@ -158,6 +174,7 @@ class SessionSpec(Record):
     options: attributes of ``onnxruntime.SessionOptions`` that the application set, by name; enums as numbers.
     config_entries: ``SessionOptions.add_session_config_entry`` pairs.
     initializers: names of the initializers that travel as values; `external_initializers` likewise.
+    fix: the session is made from a rewritten copy of the model; ``None``: from the model itself.
     """
 
     model_path: str | None
@@ -171,6 +188,7 @@ class SessionSpec(Record):
     external_initializers: tuple[str, ...] = ()
     custom_op_libraries: tuple[str, ...] = ()
     disabled_optimizers: tuple[str, ...] = ()
+    fix: FixSpec | None = None
 
     def __post_init__(self) -> None:
         for name in (
@@ -190,6 +208,8 @@ class SessionSpec(Record):
 
         # `model_files` was a field of 0.1.0, empty in these hashes; with it they stay what they were.
         plain = {**self.to_wire(), "model_path": None, "model_files": []}
+        if self.fix is None:
+            del plain["fix"]
         return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

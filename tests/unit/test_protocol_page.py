@@ -320,10 +320,16 @@ def test_the_reply_to_an_operation_is_what_the_host_answers(operation: str) -> N
         ("Cache reply", model_records.CacheReply),
         ("Model identity", model_records.ModelIdentity),
         ("Compile result", model_records.CompileResult),
+        ("Numbers report", model_records.NumbersReport),
     ],
 )
 def test_the_fields_of_a_specification_are_those_of_the_code(title: str, record: type[Any]) -> None:
     assert names(title, "field") == [field.name for field in dataclasses.fields(record)]
+
+
+def test_the_members_of_an_output_are_those_of_the_code() -> None:
+    listed = names("Numbers report", "member of an output")
+    assert listed == [field.name for field in dataclasses.fields(model_records.OutputNumbers)]
 
 
 @pytest.mark.parametrize(

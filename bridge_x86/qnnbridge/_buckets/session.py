@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._buckets.arguments import BucketArguments
 from qnnbridge._buckets.batches import (
@@ -46,6 +46,7 @@ from qnnbridge._create import identify
 from qnnbridge._fastpath.arrays import check_out
 from qnnbridge._fastpath.runner import deliver
 from qnnbridge._feeds import FeedChecker
+from qnnbridge._numbers import NOT_RUN
 from qnnbridge._providers import QNN
 from qnnbridge._run_variants import RunArguments, read_only
 from qnnbridge._session import BaseSession, CpuFallbackWarning, check_outputs
@@ -59,7 +60,10 @@ if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._recipe import SessionRecipe
     from qnnbridge._supervision.deadlines import OnDeadline
-    from qnnbridge_protocol.model_records import ModelDescription
+    from qnnbridge_protocol.model_records import ModelDescription, NumbersReport
+
+# The worst first.
+STATES: Final = ("differs", "unknown", "pending", "agrees", "off")
 
 _log = logging.getLogger("qnnbridge.buckets")
 
@@ -319,6 +323,7 @@ class BucketedSession:
                 runs=variant.runs,
                 placement=None if variant.session is None else variant.session.placement,
                 cache=None if variant.session is None else variant.session.cache,
+                verified=None if variant.session is None else variant.session.verified,
             )
             for variant in self._variants
         )
@@ -335,6 +340,33 @@ class BucketedSession:
             return found
         words = f"{on_cpu} {'call' if on_cpu == 1 else 'calls'} larger than the largest bucket ran on the CPU"
         return dataclasses.replace(found, cause=f"{found.cause}; {words}" if found.cause else words)
+
+    def verified(self) -> NumbersReport:
+        """Of the variant that is worst: what differs before what is not known, before what agrees."""
+        reports = [variant.session.verified for variant in self._variants if variant.session is not None]
+        # One that has not run yet says nothing beside one that has.
+        reports = [report for report in reports if report.reason != NOT_RUN] or reports
+        return min(reports, key=lambda one: (STATES.index(one.state), one.snr_db or 0.0))
+
+    def verify(self, feeds: Mapping[str, Any] | None, timeout: float | None) -> NumbersReport:
+        """Of the variant that the feeds go to, with the padding; default the first variant, with made-up inputs."""
+        try:
+            if feeds is None:
+                return self.first.verify(None, timeout=timeout)
+            checked = {name: value for name, value, _ in self.checker.check(feeds)}
+            sizes = variant_for(self._plan, self._sizes_of(checked))
+            if sizes is None:
+                raise OptionError(
+                    "These feeds are larger than the largest bucket, so no single variant takes them.",
+                    fix="Give feeds that fit into a bucket.",
+                )
+            deadline = deadline_after(self._timeout if timeout is None else timeout)
+            padded = pad_feeds(self._plan, checked, sizes)
+            session = self._variants.get(sizes, "call", deadline)
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            return session.verify(padded, timeout=left_s)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
 
     def generation(self) -> int:
         """The highest of all variants."""

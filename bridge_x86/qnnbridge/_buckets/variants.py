@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from qnnbridge._buckets.plan import BucketPlan, Sizes
 from qnnbridge._providers import CPU
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, OptionError
-from qnnbridge_protocol.model_records import CacheStatus
+from qnnbridge_protocol.model_records import CacheStatus, NumbersReport
 from qnnbridge_protocol.specs import Placement, ProviderSpec
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class VariantStatus:
 
     made: whether its session exists. made_at_call: it was made while a call waited for it, and not by ``warm()``.
     seconds: making it took, be it compiled or loaded from the cache. runs: calls, and parts of calls, in it.
+    verified: whether its numbers are those of the CPU.
     """
 
     sizes: Mapping[str, int]
@@ -45,6 +46,7 @@ class VariantStatus:
     runs: int
     placement: Placement | None
     cache: CacheStatus | None
+    verified: NumbersReport | None = None
 
     def __str__(self) -> str:
         text = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
@@ -52,7 +54,10 @@ class VariantStatus:
             return f"{text}: not made yet"
         where = f"{self.placement.qnn_nodes} nodes on QNN, {self.placement.cpu_nodes} on the CPU"
         ahead = ", made at a call" if self.made_at_call else ""
-        return f"{text}: {where}, made in {self.seconds:.2f} s{ahead}, {self.runs} runs"
+        numbers = (
+            "" if self.verified is None or self.verified.state == "off" else f", numbers: {self.verified.state}"
+        )
+        return f"{text}: {where}, made in {self.seconds:.2f} s{ahead}, {self.runs} runs{numbers}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -264,7 +269,9 @@ class _Work:
                 sizes = self._left.popleft()
                 self._tell(sizes)
             try:
-                self._variants.get(sizes, "warm", self._deadline)
+                session = self._variants.get(sizes, "warm", self._deadline)
+                if sizes != FREE:
+                    session.verify_ahead(self._deadline)
             except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
                 with self._lock:
                     self.failure = self.failure or error

@@ -8,6 +8,8 @@
     v1/tmp/RANDOM/          entries that are being made, each with RANDOM.lock held by its maker
     v1/bad/WHEN-KEY/        entries that were set aside, with reason.json
     v1/notes/KEY.json       models that are left alone
+    v1/fixed/KEY/           rewritten copies of models
+    v1/verdicts/KEY.json    whether its numbers are those of the CPU
     memo/                   hashes of files
 
 Invariants: an entry is created by one rename, after all of it is on the disk with its manifest, written

@@ -12,8 +12,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from qnnbridge_host.compile.compare import (
     TOLERANCES,
@@ -24,8 +23,9 @@ from qnnbridge_host.compile.compare import (
     made_up_random,
     precision_of_operators,
 )
-from qnnbridge_host.compile.compiler import call_with_model, compiled_spec, without_compiling
+from qnnbridge_host.compile.compiler import compiled_spec
 from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput
+from qnnbridge_host.compile.reference import WorkerSession, open_original
 from qnnbridge_host.compile.worker import Worker, WorkOrder
 from qnnbridge_host.model.checks import before_session
 from qnnbridge_host.model.scan import scan_model
@@ -40,8 +40,6 @@ from qnnbridge_protocol.errors import (
 )
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.model_records import Validation
-from qnnbridge_protocol.specs import CPU, ProviderSpec, SessionInfo, SessionSpec
-from qnnbridge_protocol.values import Decoder, Encoder
 
 SEEDS: Final = (0, 1)
 
@@ -73,7 +71,7 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
         return Validation(skipped=unloadable)
     with Worker(order).running() as worker:
         try:
-            reference = _open_original(worker, job)
+            reference = open_original(worker, job)
             trials = {"ones": made_up_ones(reference.info.inputs)}
             for seed in SEEDS:
                 trials[f"random, seed {seed}"] = made_up_random(reference.info.inputs, seed)
@@ -109,48 +107,11 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
     return result
 
 
-class _Session:
-    """A session in the worker."""
-
-    def __init__(
-        self, worker: Worker, spec: SessionSpec, initializers: Sequence[Any] = (), data: bytes | None = None
-    ) -> None:
-        self._worker = worker
-        reply = call_with_model(worker, {"op": "worker.create", "spec": spec.to_wire()}, initializers, data).header
-        self._number = reply["session"]
-        self.info = SessionInfo.from_wire(reply["info"])
-
-    def run(self, feeds: Mapping[str, Any]) -> list[Any]:
-        encoder = Encoder()
-        inputs = [[name, encoder.add(value)] for name, value in feeds.items()]
-        header = {"op": "session.run", "session": self._number, "outputs": None, "inputs": inputs}
-        frame = self._worker.call(header, tuple(encoder.buffers))
-        decoder = Decoder(frame.buffers)
-        outputs = [decoder.value(item) for item in frame.header["outputs"]]
-        decoder.finish()
-        return outputs
-
-
-def _open_original(worker: Worker, job: CompilerInput) -> _Session:
-    """The original model on the CPU alone: the reference."""
-    entries = without_compiling(job.spec.config_entries)
-    spec = dataclasses.replace(
-        job.spec,
-        providers=(ProviderSpec(CPU),),
-        config_entries={
-            key: text
-            for key, text in entries.items()
-            if not key.startswith("ep.qnn") and key != "session.disable_cpu_ep_fallback"
-        },
-    )
-    return _Session(worker, spec, job.initializers, job.source.data)
-
-
-def _open_compiled(worker: Worker, job: CompilerInput, path: str, host: Hello) -> _Session:
+def _open_compiled(worker: Worker, job: CompilerInput, path: str, host: Hello) -> WorkerSession:
     """The compiled model, as strict as the job says."""
     spec = dataclasses.replace(compiled_spec(job.spec), model_path=path)
     before_session(ModelSource.open(path), spec.providers, host, spec.config_entries)
-    return _Session(worker, spec)
+    return WorkerSession(worker, spec)
 
 
 def precision_of(job: CompilerInput) -> Precision:

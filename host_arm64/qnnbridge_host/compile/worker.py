@@ -43,6 +43,8 @@ _log = logging.getLogger("qnnbridge.compiling")
 START_TIMEOUT_S: Final = 60.0
 # Time for the end of a finished worker; QNN's own clean-up takes a moment, and may hang.
 END_TIMEOUT_S: Final = 10.0
+# Of a process that nothing waits for, where there is such a number.
+PATIENT_NICENESS: Final = 10
 # Between two looks whether its time is over.
 LOOK_EVERY_S: Final = 0.1
 # A worker that is found stopped so often in a row is ended. Looks are counted, not seconds: after a sleep of the
@@ -57,7 +59,8 @@ class WorkOrder:
 
     command: the argv that starts a host. request: id of the serving host's request, which marks the worker's
     lines on stderr. label, fingerprint: of the model, for the report of a death. deadline: on `time.monotonic`.
-    budget_s: the time to the deadline when the request arrived.
+    budget_s: the time to the deadline when the request arrived. patient: nothing waits for it, so it gives way to
+    everything else.
     """
 
     command: tuple[str, ...]
@@ -68,6 +71,7 @@ class WorkOrder:
     deadline: float | None = None
     budget_s: float | None = None
     limits: Limits = dataclasses.field(default_factory=Limits)
+    patient: bool = False
 
     @property
     def left_s(self) -> float | None:
@@ -171,8 +175,12 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=2,
                 bufsize=0,
-                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0)
+                | (getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0) if order.patient else 0),
             )
+            if order.patient and sys.platform != "win32":
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, self._process.pid, PATIENT_NICENESS)
         except (OSError, ValueError) as error:
             raise HostStartFailed(
                 f"The process that compiles {order.label} could not be started: {error}.",

@@ -13,6 +13,7 @@ from qnnbridge_host.cache.files import Damaged, remove_tree
 from qnnbridge_host.cache.memo import HashMemo
 from qnnbridge_host.cache.negative_entries import NegativeEntries
 from qnnbridge_host.cache.store import Store
+from qnnbridge_host.cache.verdicts import Verdicts
 from qnnbridge_tools.cache.facts import CacheFacts, EntryFacts
 
 State = Literal["good", "bad", "busy"]
@@ -91,6 +92,9 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
     set_aside = _drop_bad(facts)
     notes = NegativeEntries(store.root)
     left_alone = sum(notes.remove(key) for key in _note_keys(facts))
+    verdicts = Verdicts(store.root)
+    for key in verdicts.keys() if everything else [entry.key for entry in facts.entries]:
+        verdicts.remove(key)
     leftovers = store.sweep() if everything else 0
     if everything:
         remove_tree(HashMemo(store.folder).folder)

@@ -1,0 +1,299 @@
+"""The operations `model.verify` and `model.samples`: a session's outputs beside the CPU's.
+
+The session itself is not touched: the application sends the inputs and the outputs of a run. The original runs on
+the CPU in a worker, whose death, memory and time are its own, and what came of it is kept with the key of the
+compiled model. Whatever keeps the comparison from its end is a reason in the report, never an error of the
+application's run. One comparison at a time in a host. Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from qnnbridge_host.model_requests import cache_settings, data_folder, deadline_of, open_model, stop_signal
+from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, WorkerDied
+from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
+from qnnbridge_protocol.specs import SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge_host.cache.verdicts import Verdicts
+    from qnnbridge_host.cancellation import StopSignal
+    from qnnbridge_host.compile.worker import WorkOrder
+    from qnnbridge_host.in_flight import Request
+    from qnnbridge_host.model.source import ModelSource
+    from qnnbridge_host.rewrite.fixed_source import FixedSource
+    from qnnbridge_protocol.model_records import CacheSettings
+    from qnnbridge_protocol.specs import HostInfo
+
+# Operators whose results are others each time.
+RANDOM_OPS: Final = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
+)
+# A session on the CPU needs so many times the size of its model: file, weights, packed copies of them.
+CPU_COPIES: Final = 3
+# Of the memory that is free; the rest is for the application.
+SHARE_OF_MEMORY: Final = 0.5
+TURN_POLL_S: Final = 0.05
+
+
+class WorkerOrders(Protocol):
+    """What `ModelService` knows of the host and of its workers."""
+
+    @property
+    def host_info(self) -> HostInfo: ...
+
+    def fixed(
+        self,
+        request: Request,
+        source: ModelSource,
+        spec: SessionSpec,
+        settings: CacheSettings | None,
+        folder: str,
+        order: WorkOrder,
+    ) -> FixedSource: ...
+
+    def order(
+        self,
+        request: Request,
+        stop: StopSignal,
+        source: ModelSource,
+        deadline: float | None,
+        budget_s: float | None,
+    ) -> WorkOrder: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """The fields of a `model.verify`. again: a kept verdict does not count. of: the inputs, in words."""
+
+    spec: Mapping[str, Any]
+    folder: str
+    cache: Mapping[str, Any] | None
+    initializers: Sequence[Any]
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    results: Sequence[Any]
+    of: str
+    again: bool
+    patient: bool
+    budget_s: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Comparison:
+    """A `model.verify` in the host's terms. results: of `outputs`, by the session."""
+
+    source: ModelSource
+    spec: SessionSpec
+    initializers: tuple[Any, ...]
+    outputs: tuple[str, ...]
+    feeds: Mapping[str, Any]
+    results: tuple[Any, ...]
+    inputs: str
+    verdicts: Verdicts | None
+    key: str
+
+
+class NumbersService:
+    """See the module."""
+
+    def __init__(self, models: WorkerOrders) -> None:
+        self._models = models
+        self._turn = threading.Lock()
+
+    # --- operations ---
+
+    def verify(self, request: Request, question: Question) -> NumbersReport:
+        """Compare the outputs of a run with the CPU's; the kept verdict, if there is one."""
+        stop = stop_signal(request)
+        wanted, order = self._comparison(request, question, stop)
+        return self._verdict(wanted, order, again=question.again)
+
+    def samples(self, inputs: Sequence[Any], seed: int) -> dict[str, Any]:
+        """Values for inputs of fixed sizes. Raises `NotMade`."""
+        from qnnbridge_host.numerics.sampling import made_up
+        from qnnbridge_protocol.specs import NodeInfo
+
+        return made_up([NodeInfo.from_wire(one) for one in inputs], seed)
+
+    # --- comparing ---
+
+    def _comparison(self, request: Request, question: Question, stop: StopSignal) -> tuple[_Comparison, WorkOrder]:
+        from qnnbridge_host.cache.key import key_of, key_parts
+        from qnnbridge_host.cache.store import Store
+        from qnnbridge_host.cache.verdicts import Verdicts
+        from qnnbridge_protocol.values import Decoder
+
+        try:
+            spec = SessionSpec.from_wire(question.spec)
+            count = len(request.buffers) - (spec.model_path is None)
+            data = bytes(request.buffers[count]) if spec.model_path is None else None
+            decoder = Decoder(request.buffers[:count])
+            initializers = tuple(decoder.value(item) for item in question.initializers)
+            feeds = {str(name): decoder.value(item) for name, item in question.inputs}
+            results = tuple(decoder.value(item) for item in question.results)
+            decoder.finish()
+            outputs = tuple(str(name) for name in question.outputs)
+            if len(outputs) != len(results):
+                raise ValueError(f"{len(results)} results of {len(outputs)} outputs")
+            folder = data_folder(spec.config_entries, question.folder)
+            settings = cache_settings(question.cache)
+        except BridgeError:
+            raise  # some are also a `ValueError`
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"model.verify without a proper description ({error})") from None
+        source = open_model(spec.model_path, data, folder, settings)
+        store = Store(Path(settings.folder)) if settings is not None and settings.enabled else None
+
+        def hash_library(path: str) -> str | None:
+            found = store.memo.look(path) if store is not None else None
+            return found.sha256 if found is not None else None
+
+        deadline = deadline_of(question.budget_s)
+        order = self._models.order(request, stop, source, deadline, question.budget_s)
+        order = dataclasses.replace(order, patient=question.patient)
+        used, made_with = source.fingerprint, spec
+        if spec.fix is not None:
+            # The copy is what runs on QNN; the original is what it is compared with.
+            fixed = self._models.fixed(request, source, spec, settings, folder, order)
+            used, made_with = fixed.source.fingerprint, fixed.spec
+            feeds |= _constants(source, spec)
+            spec = dataclasses.replace(spec, fix=None)
+        key = key_of(key_parts(used, made_with, initializers, self._models.host_info, hash_library))
+        verdicts = Verdicts(store.root) if store is not None else None
+        wanted = _Comparison(source, spec, initializers, outputs, feeds, results, question.of, verdicts, key)
+        return wanted, order
+
+    def _verdict(self, wanted: _Comparison, order: WorkOrder, *, again: bool) -> NumbersReport:
+        reason = _reason_against(wanted)
+        if reason:
+            return NumbersReport("unknown", reason=reason, when=time.time())
+        while not self._turn.acquire(timeout=TURN_POLL_S):
+            order.stop.check()
+            if order.left_s == 0.0:
+                return NumbersReport("unknown", reason="the time was over before its turn", when=time.time())
+        try:
+            kept = wanted.verdicts.read(wanted.key) if wanted.verdicts is not None else None
+            if kept is not None and not again:
+                return kept
+            if wanted.verdicts is not None and not again and not wanted.verdicts.begin(wanted.key):
+                return NumbersReport(
+                    "unknown",
+                    reason="several comparisons came to no end; session.verify(feeds) waits for one",
+                    when=time.time(),
+                )
+            report = _compare(wanted, order)
+        finally:
+            self._turn.release()
+        # Inputs that show nothing are no reason not to look at the next.
+        if wanted.verdicts is not None and (report.state != "unknown" or not report.outputs):
+            wanted.verdicts.write(wanted.key, report)
+        return report
+
+
+def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
+    from qnnbridge_host.compile.jobs import CompilerInput
+    from qnnbridge_host.compile.reference import open_original
+    from qnnbridge_host.compile.worker import Worker
+    from qnnbridge_host.numerics.judge import judge_all
+
+    begun = time.monotonic()
+
+    def told(state: Any, outputs: Sequence[OutputNumbers] = (), reason: str = "") -> NumbersReport:
+        seconds = time.monotonic() - begun
+        return NumbersReport(state, tuple(outputs), wanted.inputs, reason, seconds, time.time())
+
+    job = CompilerInput(wanted.source, wanted.spec, initializers=wanted.initializers)
+    try:
+        with Worker(order).running() as worker:
+            reference = open_original(worker, job)
+            expected = reference.run(wanted.feeds, wanted.outputs)
+            judged = judge_all(wanted.outputs, expected, wanted.results, number_format(wanted.source))
+            if any(one.state == "differs" for _, one in judged):
+                # A model that is random says another thing each time: then nothing can be shown.
+                again = judge_all(wanted.outputs, expected, reference.run(wanted.feeds, wanted.outputs), "fp16")
+                if any(one.snr_db is not None and one.state == "differs" for _, one in again):
+                    return told("unknown", reason="the CPU gives another result every time it runs")
+    except Cancelled:
+        raise
+    except WorkerDied as error:
+        return told("unknown", reason=f"the run on the CPU ended its process ({error.details.get('exit_code')})")
+    except DeadlineExceeded:
+        return told("unknown", reason="the run on the CPU took too long")
+    except BridgeError as error:
+        return told("unknown", reason=f"the CPU does not run it: {error.message}")
+    outputs = sorted((OutputNumbers(name, **one.to_wire()) for name, one in judged), key=_badness)
+    states = [one.state for one in outputs]
+    if "differs" in states:
+        return told("differs", outputs, str(outputs[0]))
+    if "agrees" in states:
+        return told("agrees", outputs)
+    return told(
+        "unknown", outputs, f"these inputs do not show it: {outputs[0]}" if outputs else "it has no outputs"
+    )
+
+
+def _constants(source: ModelSource, spec: SessionSpec) -> dict[str, Any]:
+    """The inputs that the copy does not have, for the original."""
+    import numpy as np
+
+    from qnnbridge_protocol import elements
+
+    found: dict[str, Any] = {}
+    nodes = {node.name: node for node in (source.scan.inputs if source.scan is not None else ())}
+    for name, number in (spec.fix.constants if spec.fix is not None else {}).items():
+        element = elements.from_ort_type(nodes[name].type).element
+        assert element is not None
+        sizes = spec.free_dimensions_by_name
+        shape = [dim if isinstance(dim, int) else sizes.get(str(dim), 1) for dim in nodes[name].shape or ()]
+        found[name] = np.full(shape, number).astype(elements.numpy_dtype(element))
+    return found
+
+
+def _badness(one: OutputNumbers) -> tuple[int, float]:
+    order = {"differs": 0, "agrees": 1, "unknown": 2}
+    return order.get(one.state, 2), -math.inf if one.lost or one.snr_db is None else one.snr_db
+
+
+def number_format(source: ModelSource) -> Any:
+    """The NPU's number format for a model."""
+    from qnnbridge_host.compile.compare import precision_of_operators
+
+    return precision_of_operators(_operators(source))
+
+
+def _operators(source: ModelSource) -> Mapping[str, int]:
+    from qnnbridge_host.model.scan import scan_model
+
+    return scan_model(source.path if source.path is not None else source.data or b"").ops
+
+
+def _reason_against(wanted: _Comparison) -> str:
+    """Why nothing is compared, before anything is started for it."""
+    from qnnbridge_host.cache.key import size_of
+
+    scan = wanted.source.scan
+    if scan is None or scan.format != "onnx":
+        return "the model is not an ONNX model"
+    if scan.is_compiled:
+        return "the model is compiled, the CPU cannot run it"
+    found = RANDOM_OPS & _operators(wanted.source).keys()
+    if found:
+        return f"its results are random ({', '.join(sorted(found))})"
+    return _too_large(size_of(wanted.source) * CPU_COPIES)
+
+
+def _too_large(needed: int) -> str:
+    import psutil
+
+    free = int(psutil.virtual_memory().available * SHARE_OF_MEMORY)
+    if needed <= free:
+        return ""
+    return f"a session on the CPU needs about {needed >> 20} MiB, of which {free >> 20} MiB are free for it"

@@ -1,0 +1,149 @@
+"""`fix=True`: the rewritten copy of a model that a session is made from in its place.
+
+A worker rewrites: it needs `onnx`, memory for the model twice, and sessions on the CPU that prove each rewrite. The
+cache keeps the copy. Without the cache the copy is bytes, which live as long as the session.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge_host.model.source import ModelSource
+from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded, ModelError, OptionError
+from qnnbridge_protocol.specs import FixSpec, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge_host.cache.fixed_models import FixedModel
+    from qnnbridge_host.compile.worker import WorkOrder
+    from qnnbridge_protocol.model_records import CacheSettings
+
+COMMAND: Final = "fix=True"
+WITHOUT_A_NAME: Final = "model.onnx"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FixedSource:
+    """The copy in the place of the model. spec: of the session, whose sizes are in the copy now."""
+
+    source: ModelSource
+    spec: SessionSpec
+    changes: tuple[str, ...]
+
+
+def fixed_source(
+    source: ModelSource,
+    spec: SessionSpec,
+    settings: CacheSettings | None,
+    folder: str,
+    order: WorkOrder,
+) -> FixedSource:
+    """The rewritten copy of a model.
+
+    Args:
+        source: the model.
+        spec: of the session, with `fix`; its sizes of free dimensions are fixed in the copy.
+        settings: of the cache.
+        folder: of the files of a model given as bytes.
+        order: for the worker.
+
+    Raises:
+        OptionError: sizes or constants do not fit the model.
+        ModelError: the rewrites do not do.
+        DeadlineExceeded: another process was still at it.
+    """
+    from qnnbridge_host.model.refusals import refuse_compiled
+
+    refuse_compiled(source.path if source.path is not None else source.data or b"", COMMAND)
+    if spec.initializers or spec.external_initializers:
+        raise OptionError(
+            "fix=True rewrites the weights, so none can be given with the session options.",
+            fix="Leave add_initializer() and add_external_initializers() away, or use qnnbridge fix.",
+        )
+    wanted = {"sizes": dict(spec.free_dimensions_by_name), **(spec.fix or FixSpec()).to_wire()}
+
+    def rewrite(target: Path) -> FixedModel:
+        return _rewritten(source, wanted, folder, target, order)
+
+    changed = dataclasses.replace(spec, free_dimensions_by_name={}, fix=None)
+    if settings is not None and settings.in_use:
+        made = _kept(source, wanted, settings, rewrite, order)
+        found = ModelSource.open(made.path, os.curdir)
+        return FixedSource(found, dataclasses.replace(changed, model_path=made.path), made.changes)
+    with tempfile.TemporaryDirectory(prefix="qnnbridge-fix-") as work:
+        made = rewrite(Path(work))
+        if len(os.listdir(work)) > 1:
+            raise OptionError(
+                f"{source.label} keeps weights in other files, and fix=True needs the cache for such models.",
+                fix="Switch the cache on (cache=, QNNBRIDGE_CACHE), or fix the model once: qnnbridge fix.",
+            )
+        data = Path(made.path).read_bytes()
+    found = ModelSource.open(data)
+    return FixedSource(found, dataclasses.replace(changed, model_path=None), made.changes)
+
+
+def _kept(
+    source: ModelSource,
+    wanted: Mapping[str, Any],
+    settings: CacheSettings,
+    rewrite: Callable[[Path], FixedModel],
+    order: WorkOrder,
+) -> FixedModel:
+    from qnnbridge_host.cache.fixed_models import find_or_make, fixed_key
+    from qnnbridge_host.cache.store import Store
+    from qnnbridge_protocol import __version__
+
+    def on_wait(_seconds: float) -> None:
+        order.stop.check()
+
+    key = fixed_key(source.fingerprint, wanted, __version__)
+    try:
+        made = find_or_make(
+            Store(Path(settings.folder)),
+            key,
+            rewrite,
+            max_bytes=settings.max_bytes,
+            deadline=order.deadline,
+            on_wait=on_wait,
+        )
+    except BridgeError:
+        raise  # some are also an `OSError`
+    except OSError as error:
+        raise ModelError(
+            f"The rewritten copy of {source.label} cannot be kept in {settings.folder}.",
+            cause=error.strerror or str(error),
+            fix="Make room there, or name another folder in QNNBRIDGE_CACHE_DIR.",
+        ) from None
+    if made is None:
+        raise DeadlineExceeded(
+            f"The time for {source.label} was over while another process was rewriting it.",
+            fix="Give it more time (timeout=): it is rewritten once.",
+            details={"state": "not-started", "model": source.label},
+        )
+    return made
+
+
+def _rewritten(
+    source: ModelSource, wanted: Mapping[str, Any], folder: str, target: Path, order: WorkOrder
+) -> FixedModel:
+    """In a worker. `target` is an empty folder."""
+    from qnnbridge_host.cache.fixed_models import FixedModel
+    from qnnbridge_host.compile.worker import Worker
+
+    with tempfile.TemporaryDirectory(prefix="qnnbridge-fix-") as work:
+        path = source.path
+        if path is None:
+            from qnnbridge_host.graph.files import link_files
+
+            path = os.path.join(work, WITHOUT_A_NAME)
+            Path(path).write_bytes(source.data or b"")
+            names = source.scan.external_files if source.scan is not None else ()
+            link_files(Path(folder), names, Path(work))
+        written = target / os.path.basename(path)
+        with Worker(order).running() as worker:
+            reply = worker.call({"op": "worker.fix", "source": path, "target": os.fspath(written), **wanted}).header
+    return FixedModel(os.fspath(written), tuple(str(change) for change in reply["changes"]))

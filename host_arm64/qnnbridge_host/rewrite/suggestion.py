@@ -1,0 +1,111 @@
+"""What rewriting would do for a model that QNN does not take: said in the refusal, without trying it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge_host.graph import graphs, shapes
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.rewrite.rewrites import FIXED_SHAPES, chosen
+from qnnbridge_host.rewrite.rewrites.constants import fix_inputs, fix_values
+from qnnbridge_protocol.errors import BridgeError, PlacementRefused
+
+if TYPE_CHECKING:
+    from qnnbridge_host.compile.worker import WorkOrder
+    from qnnbridge_host.model.source import ModelSource
+    from qnnbridge_protocol.specs import SessionSpec
+
+# Rewrites that tidy, and let QNN take nothing that it would not take without them.
+TIDYING: Final = frozenset({"constants", "weights-as-inputs", "unused-outputs", "masks", FIXED_SHAPES})
+# A larger model takes longer to be read than a refusal may.
+MAX_BYTES: Final = 512 * 2**20
+MOST_CHANGES: Final = 3
+# Nodes between an input and the condition that it decides.
+_MOST_STEPS: Final = 50
+
+
+def suggest_fix(refusal: PlacementRefused, source: ModelSource, spec: SessionSpec, order: WorkOrder) -> None:
+    """Name `fix=True`, and the command, in a refusal that rewriting may cure. Never fails."""
+    from qnnbridge_host.cache.key import size_of
+    from qnnbridge_host.compile.worker import Worker
+
+    readable = source.path is not None and source.scan is not None and source.scan.format == "onnx"
+    if not readable or size_of(source) > MAX_BYTES or importlib.util.find_spec("onnx") is None:
+        return
+    header = {"op": "worker.fix", "source": source.path, "sizes": dict(spec.free_dimensions_by_name)}
+    with contextlib.suppress(BridgeError), Worker(order).running() as worker:
+        reply = worker.call(header).header
+        _add(refusal, os.path.basename(source.path or ""), list(reply["changes"]), dict(reply["constants"]))
+
+
+def _add(refusal: PlacementRefused, name: str, changes: list[str], constants: Mapping[str, float]) -> None:
+    if not changes and not constants:
+        return
+    argument = repr({"constants": dict(constants)}) if constants else "True"
+    options = "".join(f" --constant {one}={value:g}" for one, value in constants.items())
+    shown = changes[:MOST_CHANGES] + [f"input {one} decides which part of the model runs" for one in constants]
+    cure = (
+        f"Create the session with fix={argument}, or once: qnnbridge fix {name} -o fixed.onnx{options}. "
+        f"It rewrites what QNN may not take ({'; '.join(shown)})."
+    )
+    refusal.fix = f"{cure} {refusal.fix}" if refusal.fix else cure
+    refusal.details["rewrites"] = changes
+    refusal.details["constants"] = dict(constants)
+
+
+def what_would_change(source: str, sizes: Mapping[str, int]) -> tuple[list[str], dict[str, float]]:
+    """The worker's part: the changes of rewrites that may let QNN take more, and inputs that choose a branch."""
+    path = Path(source)
+    model = graphs.load(path)
+    constants = deciding_inputs(model)
+    editor = Editor(model, path.parent)
+    named = {name for dim in shapes.free_dimensions(model.graph) if (name := dim.name)}
+    fix_inputs(editor, Dimensions.of({name: size for name, size in sizes.items() if name in named}))
+    with contextlib.suppress(BridgeError):
+        fix_values(editor, constants)
+    changes: list[str] = []
+    for rewrite in chosen((), ()):
+        found = rewrite.apply(Editor(model, path.parent))
+        if rewrite.name not in TIDYING:
+            changes += [f"{rewrite.name}: {change}" for change in found]
+    return [change for change in changes if "nodes computed" not in change], constants
+
+
+def deciding_inputs(model: Any) -> dict[str, float]:
+    """Scalar inputs that the condition of an If follows from, with a number that they are compared with."""
+    from onnx import numpy_helper
+
+    graph = model.graph
+    makers = {name: node for node in graph.node for name in node.output}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        tensor = graphs.constant_tensor(node)
+        if tensor is not None:
+            constants[node.output[0]] = tensor
+    scalars = {
+        value.name
+        for value in shapes.real_inputs(graph)
+        if (dims := shapes.dims_of(value)) is not None and all(dim == 1 for dim in dims)
+    }
+    found: dict[str, float] = {}
+    for node in graph.node:
+        if node.op_type != "If":
+            continue
+        waiting, steps = [node.input[0]], 0
+        while waiting and steps < _MOST_STEPS:
+            steps += 1
+            maker = makers.get(waiting.pop())
+            if maker is None:
+                continue
+            inputs = [name for name in maker.input if name in scalars]
+            numbers = [numpy_helper.to_array(constants[name]) for name in maker.input if name in constants]
+            if maker.op_type == "Equal" and inputs and numbers and numbers[0].size == 1:
+                found.setdefault(inputs[0], float(numbers[0].reshape(())))
+            waiting += maker.input
+    return found

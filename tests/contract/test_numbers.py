@@ -1,0 +1,262 @@
+"""Sessions whose numbers are not the CPU's are told, once, and good ones are never called bad.
+
+The wrong model is an edge padding, which QNN 2.7 computes wrong at the border. The models are tiny, so each
+comparison costs the start of one process.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import qnnbridge
+from qnnbridge.errors import NumbersDiffer, OptionError
+from qnnbridge_host.cache.store import Store
+from qnnbridge_host.cache.verdicts import Verdicts
+from qnnbridge_protocol.cache_settings import cache_dir
+from tests.conformance.real_models import QNN, SOC_MODEL
+from tests.contract.small_models import model, node, tensor
+
+pytest.importorskip("onnxruntime_qnn")
+pytestmark = [pytest.mark.simulator, pytest.mark.process]
+
+SOC = [(QNN, {"soc_model": SOC_MODEL})]
+X = np.random.default_rng(5).standard_normal((1, 8, 20)).astype(np.float32)
+PENDING_S = 60.0
+
+
+def edge_padding() -> bytes:
+    made = model(
+        [node("Pad", ["x", "p"], ["y"], mode="edge")],
+        [tensor("x", [1, 8, 20])],
+        [tensor("y", [1, 8, 26])],
+        {"p": np.asarray([0, 0, 3, 0, 0, 3], np.int64)},
+    )
+    return bytes(made.SerializeToString())
+
+
+def unary(op: str) -> bytes:
+    made = model([node(op, ["x"], ["y"])], [tensor("x", [1, 8, 20])], [tensor("y", [1, 8, 20])])
+    return bytes(made.SerializeToString())
+
+
+@pytest.fixture(autouse=True)
+def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
+    monkeypatch.delenv("QNNBRIDGE_VERIFY")
+
+
+def open_session(host: qnnbridge.Host, data: Any, **keywords: Any) -> qnnbridge.InferenceSession:
+    return qnnbridge.InferenceSession(data, providers=SOC, host=host, **keywords)
+
+
+def settled(session: qnnbridge.InferenceSession) -> qnnbridge.NumbersReport:
+    until = time.monotonic() + PENDING_S
+    while session.verified.state == "pending":
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return session.verified
+
+
+def workers(host: qnnbridge.Host) -> list[psutil.Process]:
+    return psutil.Process(host.info.pid).children(recursive=True)
+
+
+def test_wrong_numbers_warn_behind_the_call_and_only_once_per_model(host: qnnbridge.Host) -> None:
+    def first_session() -> tuple[Any, Any, qnnbridge.NumbersReport]:
+        with open_session(host, edge_padding()) as session:
+            assert session.verified.state == "pending"
+            (first,) = session.run(None, {"x": X})
+            report = settled(session)
+            (second,) = session.run(None, {"x": X})
+            return first, second, report
+
+    def second_session() -> None:
+        with open_session(host, edge_padding()) as again:
+            before = workers(host)
+            again.run(None, {"x": X})
+            assert settled(again).kept
+            assert before == workers(host)
+
+    with pytest.warns(qnnbridge.NumbersWarning, match=r"other numbers on QNN.*SNR") as told:
+        first, second, report = first_session()
+    assert len(told) == 1
+    assert first.shape == second.shape == (1, 8, 26)
+    assert (report.state, report.kept, bool(report)) == ("differs", False, False)
+    assert report.worst is not None
+    assert (report.worst.output, report.inputs) == ("y", "the inputs of a call")
+    assert report.snr_db is not None
+    assert report.snr_db < 20
+    assert report.max_abs > 0.5
+    with pytest.warns(qnnbridge.NumbersWarning):
+        second_session()
+
+
+def test_a_session_may_raise_before_the_result_is_handed_out(host: qnnbridge.Host) -> None:
+    with open_session(host, edge_padding(), verify="raise", cache=True) as session:
+        with pytest.raises(NumbersDiffer, match="Output y: SNR") as told:
+            session.run(None, {"x": X})
+        assert told.value.details["numbers"]["state"] == "differs"
+        assert told.value.fix is not None
+        assert "qnnbridge verify" in told.value.fix
+    with pytest.raises(NumbersDiffer):  # known now, at the creation
+        open_session(host, edge_padding(), verify=True, cache=True)
+    with open_session(host, edge_padding(), verify=False, cache=True) as session:
+        session.run(None, {"x": X})
+        assert session.verified.state == "off"
+
+
+def test_good_numbers_agree_and_the_cache_entry_says_so_at_the_creation(host: qnnbridge.Host) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with open_session(host, unary("Sigmoid"), cache=True) as session:
+            session.run(None, {"x": X})
+            report = settled(session)
+            assert report.state == "agrees"
+            assert (report.snr_db or 0) > 50
+        with open_session(host, unary("Sigmoid"), cache=True) as session:
+            assert (session.verified.state, session.verified.kept) == ("agrees", True)
+    assert len(Verdicts(Store(cache_dir()).root).keys()) == 1
+
+
+@pytest.mark.parametrize("how", ["async", "values", "binding", "out", "subset"])
+def test_every_way_to_run_is_looked_at(host: qnnbridge.Host, how: str) -> None:
+    with open_session(host, unary("Sigmoid"), verify="raise") as session:
+        if how == "async":
+            done: list[Any] = []
+            session.run_async(None, {"x": X}, lambda *answer: done.append(answer), None)
+            until = time.monotonic() + PENDING_S
+            while not done:
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            assert not done[0][2]
+        elif how == "values":
+            session.run_with_ort_values(None, {"x": qnnbridge.OrtValue.ortvalue_from_numpy(X)})
+        elif how == "binding":
+            binding = session.io_binding()
+            binding.bind_cpu_input("x", X)
+            binding.bind_output("y")
+            session.run_with_iobinding(binding)
+        elif how == "out":
+            session.run(None, {"x": X}, out=[session.empty_output("y")])
+        else:
+            session.run(["y"], {"x": X})
+        assert session.verified.state == "agrees"
+
+
+def test_inputs_on_which_the_cpu_is_nan_show_nothing_and_the_next_ones_are_looked_at(
+    host: qnnbridge.Host,
+) -> None:
+    with open_session(host, unary("Log"), verify="raise") as session:
+        session.run(None, {"x": np.full_like(X, -1.0)})
+        assert session.verified.state == "unknown"
+        assert "NaN" in session.verified.reason
+    with open_session(host, unary("Log"), verify="raise") as session:
+        session.run(None, {"x": np.abs(X) + 1})
+        assert session.verified.state == "agrees"
+
+
+def test_the_application_may_change_its_arrays_at_once(host: qnnbridge.Host) -> None:
+    with open_session(host, unary("Sigmoid")) as session:
+        x = X.copy()
+        (y,) = session.run(None, {"x": x})
+        x[:], y[:] = 7.0, -7.0
+        assert settled(session).state == "agrees"
+
+
+def test_verify_on_request_compares_given_and_made_up_inputs(host: qnnbridge.Host) -> None:
+    with open_session(host, edge_padding(), verify=False) as session:
+        report = session.verify({"x": X})
+        assert (report.state, report.inputs) == ("differs", "the inputs given")
+        assert "SNR" in str(report)
+        assert session.verify().inputs == "made-up inputs"
+        assert session.verified.inputs == "made-up inputs"
+
+
+def test_a_session_on_the_cpu_has_nothing_to_be_verified(host: qnnbridge.Host) -> None:
+    with qnnbridge.InferenceSession(unary("Sigmoid"), providers=["CPUExecutionProvider"], host=host) as session:
+        session.run(None, {"x": X})
+        assert session.verified.state == "off"
+        assert "QNN" in session.verified.reason
+
+
+def test_a_death_of_the_cpu_run_is_no_crash_of_the_call(
+    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is killed as soon as it is there."""
+    crashes = host.stats.crashes
+    with open_session(host, unary("Sigmoid")) as session:
+        there = workers(host)
+        session.run(None, {"x": X})
+        until = time.monotonic() + PENDING_S
+        while session.verified.state == "pending" and time.monotonic() < until:
+            for process in workers(host):
+                if process not in there:
+                    process.kill()
+            time.sleep(0.005)
+        assert session.verified.state == "unknown"
+        session.run(None, {"x": X})
+    assert host.stats.crashes == crashes
+
+
+def test_a_host_that_is_closed_meanwhile_ends_at_once(tmp_path: Path) -> None:
+    with qnnbridge.Host() as host:
+        session = open_session(host, unary("Sigmoid"))
+        session.run(None, {"x": X})
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 5.0
+    assert settled(session).state in ("unknown", "agrees")
+
+
+def test_too_large_a_call_is_not_copied(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qnnbridge._numbers.MAX_BYTES", 16)
+    with open_session(host, unary("Sigmoid")) as session:
+        session.run(None, {"x": X})
+        assert "MiB" in session.verified.reason
+        assert session.verify({"x": X}).state == "agrees"
+
+
+@pytest.mark.parametrize("word", ["loud", 3.5, []])
+def test_an_unknown_mode_is_refused(word: Any) -> None:
+    with pytest.raises(OptionError, match="verify="):
+        qnnbridge.InferenceSession(unary("Sigmoid"), verify=word)
+
+
+def test_the_environment_decides_by_default(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNNBRIDGE_VERIFY", "off")
+    with open_session(host, edge_padding()) as session:
+        session.run(None, {"x": X})
+        assert session.verified.state == "off"
+    monkeypatch.setenv("QNNBRIDGE_VERIFY", "perhaps")
+    with pytest.raises(OptionError, match="QNNBRIDGE_VERIFY"):
+        open_session(host, unary("Sigmoid"))
+
+
+def test_each_variant_of_a_session_with_buckets_is_compared_in_warm_too(host: qnnbridge.Host) -> None:
+    made = model(
+        [node("Pad", ["x", "p"], ["y"], mode="edge")],
+        [tensor("x", [1, 8, "n"])],
+        [tensor("y", [1, 8, "m"])],
+        {"p": np.asarray([0, 0, 3, 0, 0, 3], np.int64)},
+    )
+    keywords = {"buckets": {"n": [16, 20]}, "pad": 0.0, "cut": {"y": [None, None, "n + 6"]}, "verify": "warn"}
+
+    def warmed() -> None:
+        with open_session(host, made.SerializeToString(), **keywords) as session:
+            assert session.verified.state == "pending"
+            status = session.warm()
+            reports = [variant.verified for variant in status.variants]
+            assert [(one.state, one.inputs) for one in reports if one is not None] == [("differs", "made-up inputs")] * 2
+            assert session.verified.state == "differs"
+            assert "numbers: differs" in str(status)
+            assert session.verify({"x": X[..., :18]}).inputs == "the inputs given"
+
+    with pytest.warns(qnnbridge.NumbersWarning) as told:
+        warmed()
+    assert len(told) == 2
