@@ -252,7 +252,9 @@ def test_each_variant_of_a_session_with_buckets_is_compared_in_warm_too(host: qn
             assert session.verified.state == "pending"
             status = session.warm()
             reports = [variant.verified for variant in status.variants]
-            assert [(one.state, one.inputs) for one in reports if one is not None] == [("differs", "made-up inputs")] * 2
+            assert [(one.state, one.inputs) for one in reports if one is not None] == [
+                ("differs", "made-up inputs")
+            ] * 2
             assert session.verified.state == "differs"
             assert "numbers: differs" in str(status)
             assert session.verify({"x": X[..., :18]}).inputs == "the inputs given"
