@@ -44,9 +44,12 @@ def test_a_real_model_agrees_and_every_row_has_its_numbers() -> None:
     told = json.loads(result.stdout)
     assert result.exit_code == 0, result.output
     assert (told["verdict"], told["agrees"], told["placement"]["qnn_nodes"]) == ("agrees", True, 14)
-    assert told["cosine"] > 0.999
+    assert told["snr_db"] > 45
+    assert {one["state"] for one in told["outputs"]} == {"agrees"}
+    assert told["nodes"] == 19, "as analyze counts them"
     kinds = [row["kind"] for row in told["rows"]]
-    assert (kinds.count("made up"), kinds.count("extreme")) == (3, 5), "all inputs are floats"
+    assert kinds.count("extreme") == 5, "all inputs are floats"
+    assert 3 <= kinds.count("made up") <= 8
     for row in told["rows"]:
         assert [one["name"] for one in row["outputs"]] == ["dense_2", "softmax_1"]
     ordinary = [one for row in told["rows"] if row["kind"] == "made up" for one in row["outputs"]]
@@ -63,7 +66,7 @@ def test_nan_is_told_and_counts_only_if_asked_for(tmp_path: Path) -> None:
         assert {trap.name for trap in rows["NaN"].traps} == {"nan-vanishes"}
         assert rows["made up: zeros"].status == "agrees"
     assert (lenient.verdict, strict.verdict) == ("agrees", "differs")
-    assert "extreme" in lenient.reason
+    assert "Extreme inputs show the limits" in lenient.reason
 
 
 def test_64_bit_integers_that_lose_their_upper_half_are_named(tmp_path: Path) -> None:
@@ -161,7 +164,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[str], str]]:
         "other names": (["--input", str(folder / "other.npz")], "other.npz has no array x"),
         "other shape": (["--input", str(folder / "wide.npz")], "does not run the model on wide.npz"),
         "no file": (["--input", str(folder / "none.npz")], "There is no file"),
-        "no such chip": (["--dim", "batch=1", "--soc-model", "x"], "soc_model"),
+        "no such chip": (["--dim", "batch=1", "--soc-model", "x"], '--soc-model "x" is neither'),
     }
 
 
@@ -201,4 +204,5 @@ def test_each_silent_trap_that_the_simulator_has_is_named(what: str, tmp_path: P
 
 def test_a_model_that_refuses_made_up_zeros_is_tried_with_ones(tmp_path: Path) -> None:
     result = verified(verify_models.divided(), tmp_path, ORDINARY)
-    assert (result.rows[0].name, result.rows[0].status) == ("made up: ones", "agrees")
+    assert result.rows[0].status == "agrees"
+    assert result.rows[-1].status == "unchecked", "zeros, which the CPU refuses"

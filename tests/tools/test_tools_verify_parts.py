@@ -7,16 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnbridge_host.compile.compare import TOLERANCES
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import Fail, HostCrashed, OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.models.shared.sessions import RunAnswer
-from qnnbridge_tools.models.verify import input_sets, traps, trying
+from qnnbridge_tools.models.verify import input_sets, node_traps, traps, trying
 from qnnbridge_tools.models.verify.input_sets import EXTREMES, applied, why_not
-from qnnbridge_tools.models.verify.trying import judge
-
-HALF = TOLERANCES["fp16"]
+from qnnbridge_tools.models.verify.node_traps import NodeAt, NodeChange
 
 
 def names_for(dtype: str) -> set[str]:
@@ -65,35 +62,11 @@ def test_numbers_that_may_be_sizes_are_not_made_huge() -> None:
     assert why_not(EXTREMES[0], {"Range": 1}) == "", "NaN is no size"
 
 
-def remark(expected: Any, found: Any, scale: float = 0.0) -> str:
-    return judge(["y"], [np.asarray(expected)], [np.asarray(found)], {"y": scale}, HALF)[0].remark
-
-
-def test_rounding_is_no_difference_and_more_is() -> None:
-    big = np.linspace(-100, 100, 64)
-    assert remark(big, big + 0.5) == ""
-    assert "off by up to 20" in remark(big, big + 20)
-    assert "cosine" in remark(big, np.where(np.abs(big) < 1e9, big[::-1] * 0.04, 0), scale=1e6)
-    assert remark([1e-4, -1e-4], [-1e-4, 1e-4]) == "", "smaller than half floats can tell"
-    assert remark([0.01] * 4, [0.02] * 4, scale=10.0) == "", "small against what the output usually is"
-    assert "one side only" in remark([1.0, np.nan], [1.0, 2.0])
-    assert "shape" in remark([1.0, 2.0], [1.0])
-
-
-def test_integers_must_be_the_same_unless_they_are_many_or_steps() -> None:
-    assert "1 of 1" in remark(np.int64([3]), np.int64([4]))
-    assert remark(np.arange(100), np.where(np.arange(100) == 7, 8, np.arange(100))) == ""
-    assert "50 of 100" in remark(np.arange(100), np.where(np.arange(100) < 50, -1, np.arange(100)))
-    assert remark(np.uint8([10, 20]), np.uint8([12, 20])) == ""
-    assert "steps" in remark(np.uint8([10, 20]), np.uint8([90, 20]))
-
-
 VALUES: dict[str, tuple[Any, Any]] = {
     "int64-in-32-bits": (np.array([2**33 + 6, 1]), np.array([6, 1])),
     "nan-vanishes": (np.float32([np.nan, 1]), np.float32([0, 1])),
     "infinity-vanishes": (np.float32([np.inf, 1]), np.float32([65536, 1])),
     "half-range": (np.float32([1.0, 2.0]), np.float32([98304, 2.0])),
-    "half-underflow": (np.float32([1e-10, 2.0]), np.float32([0, 2.0])),
 }
 
 
@@ -106,10 +79,18 @@ def test_each_rule_about_values_sees_its_trap_and_no_other(name: str) -> None:
 
 def test_every_rule_has_a_case_here_and_says_what_to_do() -> None:
     assert {trap.name for trap in traps.VALUE_TRAPS} == set(VALUES)
-    assert {trap.name for trap in traps.NODE_TRAPS} == {name for name, _ in NODES}
-    for rule in (*traps.VALUE_TRAPS, *traps.NODE_TRAPS):
+    assert {trap.name for trap in node_traps.NODE_TRAPS} == {name for name, _ in NODES}
+    for rule in (*traps.VALUE_TRAPS, *node_traps.NODE_TRAPS):
         assert rule.words.endswith(".")
         assert rule.advice.endswith(".")
+
+
+def test_a_trap_that_does_not_explain_the_error_is_not_named() -> None:
+    expected, found = np.float32([1.0, 2.0, 3.0, np.nan]), np.float32([1.08, 2.5, 0.4, 65536])
+    assert traps.of_values("y", expected, found) == ()
+    explained = traps.of_values("y", expected, np.float32([1.001, 2.001, 3.0, 65536]))
+    assert [trap.name for trap in explained] == ["nan-vanishes"]
+    assert explained[0].proof == "1 values show it, and the other values agree"
 
 
 def test_what_is_only_rounding_shows_no_trap() -> None:
@@ -119,35 +100,61 @@ def test_what_is_only_rounding_shows_no_trap() -> None:
     assert traps.of_values("y", np.array(["a"]), np.array(["b"])) == ()
 
 
+SOME = np.float32([1, 2])
 NODES = [
-    ("isnan", traps.NodeAt("IsNaN", {})),
-    ("softmax-of-large-values", traps.NodeAt("Softmax", {}, (np.float32([1e4, 0]),))),
-    ("average-pool-padding", traps.NodeAt("AveragePool", {"pads": [0, 0, 1, 1]})),
-    ("max-pool-padding", traps.NodeAt("MaxPool", {"auto_pad": "SAME_UPPER"})),
-    ("conv-transpose-padding", traps.NodeAt("ConvTranspose", {"pads": [1, 1]})),
-    ("resize", traps.NodeAt("Resize", {"mode": "nearest"})),
-    ("grid-sample-nearest", traps.NodeAt("GridSample", {"mode": "nearest"})),
-    ("masked-attention", traps.NodeAt("com.microsoft.MultiHeadAttention", {})),
-    ("negative-indices", traps.NodeAt("GatherElements", {}, (None, np.array([[-1, 0]])))),
+    ("isnan", NodeAt("IsNaN", {}, (np.float32([np.nan, 1]),))),
+    ("softmax-of-large-values", NodeAt("Softmax", {}, (np.float32([1e4, 0]),))),
+    ("average-pool-padding", NodeAt("AveragePool", {"pads": [0, 0, 1, 1]})),
+    ("max-pool-padding", NodeAt("MaxPool", {"auto_pad": "SAME_UPPER"})),
+    ("conv-transpose-padding", NodeAt("ConvTranspose", {"pads": [1, 1]})),
+    ("resize", NodeAt("Resize", {"mode": "nearest"})),
+    ("grid-sample-nearest", NodeAt("GridSample", {"mode": "nearest"})),
+    ("masked-attention", NodeAt("com.microsoft.MultiHeadAttention", {}, (SOME, SOME, SOME, np.array([0, 1])))),
+    ("negative-indices", NodeAt("GatherElements", {}, (None, np.array([[-1, 0]])), (), ((2, 2), (1, 2)))),
+    ("negative-gather-index", NodeAt("Gather", {"axis": 1}, (None, np.array([-1])), (), ((2, 5), (1,)))),
+    ("int64-in-32-bits", NodeAt("Add", {}, (np.array([2**33]),))),
+    ("half-range", NodeAt("Conv", {}, (SOME,), (np.float32([7e4]),))),
+    ("half-underflow", NodeAt("Log", {}, (np.float32([1e-10, 1]),))),
 ]
 
 
 @pytest.mark.parametrize(("name", "node"), NODES)
-def test_each_rule_about_nodes_sees_its_trap(name: str, node: traps.NodeAt) -> None:
-    assert [trap.name for trap in traps.of_node("n", node)] == [name]
+def test_each_rule_about_nodes_sees_its_trap_and_can_change_its_cause(name: str, node: NodeAt) -> None:
+    (trap, seen), *others = node_traps.suspected(node)
+    assert (trap.name, others) == (name, [])
+    assert node.op.rpartition(".")[2] in seen
+    changes = trap.changes(node)
+    assert changes
+    for change in changes:
+        assert change.words
+        assert change.attributes or change.inputs or change.scale != 1.0
+
+
+def test_indices_are_counted_from_the_start_of_their_own_axis() -> None:
+    node = dict(NODES)["negative-gather-index"]
+    trap = node_traps.suspected(node)[0][0]
+    assert trap.changes(node)[0].inputs[1].tolist() == [4]
+    assert trap.changes(NodeAt("Gather", {}, (None, np.array([-1])))) == [], "the length is not known"
+
+
+def test_a_proof_is_told() -> None:
+    trap = node_traps.NODE_TRAPS[0]
+    found = node_traps.proven(trap, "pool", "seen", NodeChange("no pads"))
+    assert found.proof == "with no pads the node agrees"
 
 
 @pytest.mark.parametrize(
     "node",
     [
-        traps.NodeAt("AveragePool", {"pads": [0, 0], "auto_pad": "NOTSET"}),
-        traps.NodeAt("Softmax", {}, (np.float32([1, 2]),)),
-        traps.NodeAt("GatherElements", {}, (None, np.array([[1, 0]]))),
-        traps.NodeAt("Conv", {"pads": [1, 1]}),
+        NodeAt("AveragePool", {"pads": [0, 0], "auto_pad": "NOTSET"}),
+        NodeAt("Softmax", {}, (np.float32([1, 2]),)),
+        NodeAt("GatherElements", {}, (None, np.array([[1, 0]]))),
+        NodeAt("Conv", {"pads": [1, 1]}),
+        NodeAt("Mul", {}, (np.float32([0, 1e-5]),)),
     ],
 )
-def test_a_harmless_node_is_not_accused(node: traps.NodeAt) -> None:
-    assert traps.of_node("n", node) == ()
+def test_a_harmless_node_is_not_accused(node: NodeAt) -> None:
+    assert node_traps.suspected(node) == []
 
 
 INPUTS = (NodeInfo("ids", "tensor(int64)", ("batch", "seq")), NodeInfo("x", "tensor(float)", (None, "?", "?")))
@@ -191,9 +198,10 @@ class Answering:
     ],
 )
 def test_what_both_sides_answer_makes_the_row(cpu: RunAnswer, qnn: RunAnswer, status: str) -> None:
-    prepared = trying.TrialSet((), True, ("y",), {"y": 1.0})
+    prepared = trying.TrialSet((), True, ("y",), "fp16", {"y": 1.0})
     side: Any = Answering(qnn)
-    row = trying.try_on_qnn(side, trial(cpu.values, cpu.error), prepared, HALF)
+    row, answer = trying.try_on_qnn(side, trial(cpu.values, cpu.error), prepared)
+    assert (answer.values is not None) == (status in ("agrees", "differs"))
     assert row.status == status
     assert row.died == (isinstance(qnn.error, HostCrashed))
     assert row.is_bad == (status in ("differs", "failed"))

@@ -95,7 +95,7 @@ def sampled() -> Any:
 
 
 def maximum() -> Any:
-    pool = node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[3, 3], auto_pad="SAME_LOWER")
+    pool = node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[2, 2], auto_pad="SAME_LOWER")
     return chain([pool], [1, 3, 8, 8], [1, 3, 8, 8])
 
 

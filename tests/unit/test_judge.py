@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qnnbridge_host.numerics.judge import NO_ERROR_DB, judge, judge_all, snr_db, worst
+from qnnbridge_host.numerics.judge import NO_ERROR_DB, judge, judge_all, judge_over_inputs, snr_db, worst
 
 RNG = np.random.default_rng(7)
 SIGNAL = RNG.standard_normal((16, 400)).astype(np.float32)
@@ -76,6 +76,11 @@ def test_nan_on_the_npu_alone_differs() -> None:
 
 def test_values_that_are_hardly_there_are_not_judged() -> None:
     assert judge(np.float32([1e-8, 2e-8]), np.float32([0, 0])).state == "unknown"
+    probability = judge(np.float32([0.0012]), np.float32([0.0029]))
+    assert (probability.state, "noise of the number format" in probability.reason) == ("unknown", True)
+    # 0.05 beside values that reach 100 on other inputs is noise; beside nothing else it is not.
+    assert judge(np.float32([0.01]), np.float32([0.06]), scale=100.0).state == "unknown"
+    assert judge(np.float32([0.01]), np.float32([0.06])).state == "differs"
     assert judge(np.zeros(4, np.float32), np.zeros(4, np.float32)).state == "agrees"
     assert judge(np.zeros(4, np.float32), np.ones(4, np.float32)).state == "differs"
 
@@ -93,13 +98,90 @@ def test_integers_may_fall_to_the_other_side_now_and_then() -> None:
 def test_shapes_and_other_values() -> None:
     assert judge(np.zeros(2), np.zeros(3)).state == "differs"
     assert judge(np.zeros(0), np.zeros(0)).state == "unknown"
-    assert judge(["a"], ["a"]).state == "unknown"
+    assert judge(object(), object()).state == "unknown"
+
+
+def test_texts_sequences_and_maps_are_compared_leaf_by_leaf() -> None:
+    assert judge(["a", "b"], ["a", "b"]).state == "agrees"
+    assert judge(np.array(["a", "b"], object), np.array(["a", "c"], object)).state == "differs"
+    scores = [{0: 0.1, 1: 0.9}, {0: 0.7, 1: 0.3}]
+    assert judge(scores, [{0: 0.1001, 1: 0.8999}, {0: 0.7, 1: 0.3}]).state == "agrees"
+    assert judge(scores, [{0: 0.9, 1: 0.1}, {0: 0.7, 1: 0.3}]).state == "differs"
+    assert judge([np.zeros(2), np.zeros(3)], [np.zeros(2), np.zeros(3)]).state == "unknown"
+    turned = np.exp(1j * np.linspace(0, 6, 64))
+    assert judge(turned, turned.conj()).state == "differs"
 
 
 def test_quantised_steps_are_allowed_more() -> None:
     found = at(22)
     assert judge(SIGNAL, found, "quantized").state == "agrees"
     assert judge(SIGNAL, at(5), "quantized").state == "differs"
+
+
+def test_an_output_that_does_not_follow_its_inputs_shows_nothing() -> None:
+    same = np.float32([[0.3, 0.7]])
+    state, reason, judged = judge_over_inputs([(same, same + 1e-4), (same, same - 1e-4)])
+    assert [one.state for one in judged] == ["agrees", "agrees"]
+    assert state == "unknown"
+    assert "nearly the same for all of these inputs" in reason
+    other = np.float32([[0.6, 0.4]])
+    assert judge_over_inputs([(same, same + 1e-4), (other, other)])[0] == "agrees"
+    # What is the same on QNN alone is not hidden by that: it differs.
+    assert judge_over_inputs([(same, same), (other, same)])[0] == "differs"
+    assert judge_over_inputs([(same, same)])[0] == "agrees", "one set of inputs is all that was asked for"
+    assert judge_over_inputs([])[0] == "unknown"
+
+
+def test_a_large_constant_does_not_hide_a_wrong_answer() -> None:
+    base, change = np.full(50, 1000.0), RNG.standard_normal((3, 50))
+    pairs = [(base + one, base + RNG.standard_normal(50)) for one in change]
+    state, reason, judged = judge_over_inputs(pairs)
+    assert all((one.snr_db or 0) > 50 for one in judged)
+    assert (state, "it changes by 0.8" in reason or "it changes by 0.7" in reason) == ("unknown", True)
+
+
+def test_an_output_that_is_constant_on_qnn_alone_differs_however_high_its_snr() -> None:
+    state, reason, judged = judge_over_inputs([(np.full(4, v), np.full(4, 1.0)) for v in (0.98, 1.0, 1.02)])
+    assert all(one.state == "agrees" for one in judged)
+    assert (state, "does not follow the inputs" in reason) == ("differs", True)
+
+
+def test_scores_beside_boxes_are_judged_by_themselves() -> None:
+    boxes, scores = RNG.random((1, 4, 200)) * 640, RNG.random((1, 80, 200))
+    both = np.concatenate([boxes, scores], axis=1)
+    assert judge(both, both + RNG.normal(0, 0.002, both.shape)).state == "agrees"
+    lost = np.concatenate([boxes, np.zeros_like(scores)], axis=1)
+    judged = judge(both, lost)
+    assert (judged.snr_db or 0) > 40
+    assert judged.state == "differs"
+    assert "in column 4 of axis 1" in judged.reason
+
+
+def test_nan_for_some_inputs_leaves_the_others() -> None:
+    nan = np.full((1, 2), np.nan, np.float32)
+    good = [(np.float32([[0.3, 0.7]]), np.float32([[0.3, 0.7]])), (np.float32([[2, 1]]), np.float32([[2, 1]]))]
+    assert judge_over_inputs([(nan, np.zeros((1, 2), np.float32)), *good])[0] == "agrees"
+    assert judge_over_inputs([(nan, nan), (nan, nan)])[0] == "unknown"
+
+
+def test_8_of_102400_pixels_at_41_db_agree() -> None:
+    picture = RNG.random((1, 1, 320, 320)).astype(np.float32)
+    found = picture.copy()
+    found.flat[:8] += 0.5
+    judged = judge(picture, found + RNG.normal(0, 0.002, picture.shape).astype(np.float32))
+    assert judged.snr_db == pytest.approx(41.5, abs=1)
+    assert judged.state == "agrees"
+
+
+def test_thresholds_and_the_classes_of_pictures_are_decisions() -> None:
+    probabilities = np.float32([0.9, 0.8, 0.1, 0.2, 0.7])
+    assert judge(probabilities, probabilities * np.float32(1.02)).decisions == 1.0
+    assert judge(probabilities, np.float32([0.9, 0.8, 0.1, 0.6, 0.7])).decisions == pytest.approx(0.8)
+    classes = np.zeros((1, 3, 4, 4), np.float32)
+    classes[:, 1] = 1
+    turned = classes.copy()
+    turned[:, 1, :2], turned[:, 2, :2] = 0, 1
+    assert judge(classes, turned).decisions == pytest.approx(0.5)
 
 
 def test_the_worst_output_decides() -> None:

@@ -1,11 +1,13 @@
-"""The verdict on one output: whether a computation in half floats, or in quantised steps, agrees with the CPU's.
+"""The verdict on an output: whether a computation in half floats, or in quantised steps, agrees with the CPU's.
 
 Three measures decide together. The signal-to-noise ratio (SNR) says how much of the output is error. The share of
-values that are off says whether the error is rounding, spread over all, or wrong at some places. The largest value
-along the last axis says whether a decision changes. The largest difference alone decides nothing: one value that
-fell to the other side of a threshold is no fault.
+values that are off says whether the error is rounding, spread over all, or wrong at some places. Decisions say
+whether a task's result changes: the class with the largest value, and the side of 0.5 for probabilities. The
+largest difference alone decides nothing: one value that fell to the other side of a threshold is no fault.
 
-Values that are NaN or infinite on the CPU prove nothing and are left out. Pure functions of numpy arrays.
+Some inputs prove nothing, and then neither "agrees" nor "differs" is said: values that are NaN or infinite on the
+CPU, values that are as small as the noise of the number format, and over several inputs an output that is the same
+for all of them. Pure functions of numpy arrays.
 """
 
 from __future__ import annotations
@@ -28,7 +30,13 @@ NO_ERROR_DB: Final = 200.0
 _TINY: Final = 1e-30
 # The error that a share of values may have: of the range of the output.
 _OFF_OF_RANGE: Final = 0.05
+# So many times the noise of the number format is more than noise.
+_CLEAR: Final = 10.0
 _FEW: Final = 8
+# A column whose values are by this factor smaller than the largest of the output is judged by itself; an axis with
+# more columns than this is of positions.
+_UNLIKE: Final = 8.0
+_MOST_COLUMNS: Final = 256
 _OF_INTEGERS: Final = 0.1
 # 8- and 16-bit integers are mostly quantised values, which may be rounded the other way.
 _NARROW_BYTES: Final = 2
@@ -37,19 +45,33 @@ _STEP: Final = 1.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NumberLimits:
-    """good_db: from here on an output agrees. bad_db: below it differs. share: of values that may be off by more
-    than 5 % of the range, and of decisions that may change, between the two. absolute: an output whose values are
-    all smaller cannot be judged."""
+    """The limits of one number format.
+
+    Args:
+        good_db: from here on an output agrees.
+        bad_db: below it differs.
+        share: of values that may be off by more than 5 % of the range, and of decisions that may change, between
+            the two.
+        noise: differences up to here are the format's own noise, as an absolute number.
+        noise_of_range: the same, as a fraction of the largest value of the output on any inputs.
+        response_db: by so much the changes of an output from input to input must exceed the error.
+    """
 
     good_db: float
     bad_db: float
     share: float
-    absolute: float
+    noise: float
+    noise_of_range: float
+    response_db: float
+
+    def __str__(self) -> str:
+        return f"from {self.good_db:g} dB on it agrees, below {self.bad_db:g} dB it differs"
 
 
 LIMITS: Final[Mapping[NumberFormat, NumberLimits]] = {
-    "fp16": NumberLimits(30.0, 20.0, 0.01, 1e-6),
-    "quantized": NumberLimits(20.0, 10.0, 0.05, 1e-6),
+    # Measured: outputs of sigmoids and softmaxes near 0 are off by up to 0.0028 in half floats.
+    "fp16": NumberLimits(30.0, 20.0, 0.01, 5e-3, 1e-3, 10.0),
+    "quantized": NumberLimits(20.0, 10.0, 0.05, 1e-2, 1e-2, 6.0),
 }
 
 
@@ -64,7 +86,8 @@ class JudgedNumbers:
         max_abs: largest difference.
         max_relative: the same, relative to the largest magnitude on the CPU.
         off: the share of values that differ by more than 5 % of the range; of integers, that differ.
-        decisions: the share of rows whose largest value along the last axis is at the same place; None for none.
+        decisions: the share of decisions that are the same: the class with the largest value, the side of 0.5 of
+            probabilities; None for none.
         lost: values that are NaN or infinite, and finite on the CPU.
         reason: in words, for what does not agree.
     """
@@ -83,24 +106,112 @@ class JudgedNumbers:
         return dataclasses.asdict(self)
 
 
-def judge(reference: Any, candidate: Any, number_format: NumberFormat = "fp16") -> JudgedNumbers:
-    """The verdict on one output.
+def judge(
+    reference: Any, candidate: Any, number_format: NumberFormat = "fp16", scale: float = 0.0
+) -> JudgedNumbers:
+    """The verdict on one output for one set of inputs.
 
     Args:
         reference: the CPU's value.
         candidate: the other computation's value.
         number_format: in which it was computed.
+        scale: the largest magnitude that the output has on other inputs, as far as known; default 0.
     """
-    if not _is_numbers(reference) or not _is_numbers(candidate):
+    expected, found = as_array(reference), as_array(candidate)
+    if expected is None or found is None:
         return JudgedNumbers("unknown", reason="it is no tensor of numbers")
-    expected, found = np.asarray(reference), np.asarray(candidate)
     if expected.shape != found.shape:
         return JudgedNumbers("differs", reason=f"its shape is {found.shape}, on the CPU it is {expected.shape}")
     if not expected.size:
         return JudgedNumbers("unknown", reason="it has no values")
-    if expected.dtype.kind in "biu":
+    if expected.dtype.kind in "biu" and found.dtype.kind in "biu":
         return _integers(expected, found)
-    return _floats(expected, found, LIMITS[number_format])
+    if expected.dtype.kind not in "biuf" or found.dtype.kind not in "biuf":
+        return _texts(expected, found)
+    return _floats(expected, found, LIMITS[number_format], scale)
+
+
+def judge_over_inputs(
+    pairs: Sequence[tuple[Any, Any]], number_format: NumberFormat = "fp16"
+) -> tuple[State, str, list[JudgedNumbers]]:
+    """The verdict on one output over several sets of inputs, its reason, and each set's own.
+
+    It agrees only if it was seen to follow the inputs: an output that is the same for all of them, or that changes
+    less than the error, shows nothing.
+
+    Args:
+        pairs: the CPU's value and the other computation's, for each set of inputs.
+        number_format: in which it was computed.
+    """
+    scale = max((largest(reference) for reference, _ in pairs), default=0.0)
+    judged = [judge(reference, candidate, number_format, scale) for reference, candidate in pairs]
+    bad = min((one for one in judged if one.state == "differs"), key=_rank, default=None)
+    if bad is not None:
+        return "differs", bad.reason, judged
+    good = [one for one in judged if one.state == "agrees"]
+    if not good:
+        return "unknown", judged[0].reason if judged else "nothing was compared", judged
+    return (*_response(pairs, LIMITS[number_format]), judged)
+
+
+def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits) -> tuple[State, str]:
+    """Whether the output changes with the inputs by more than the error. One set of inputs cannot tell."""
+    arrays: list[tuple[Array, Array]] = []
+    for reference, candidate in pairs:
+        a, b = as_array(reference), as_array(candidate)
+        if a is not None and b is not None and _are_finite(a) and _are_finite(b):
+            arrays.append((a, b))
+    shapes = {a.shape for a, _ in arrays}
+    if len(arrays) < 2 or len(shapes) > 1:
+        return "agrees", ""
+    expected = np.stack([a.astype(np.float64) for a, _ in arrays])
+    found = np.stack([b.astype(np.float64) for _, b in arrays])
+    changes = expected - expected.mean(axis=0)
+    spread, error = _rms(changes), _rms(found - expected)
+    if spread > _TINY and 20 * math.log10(spread / max(error, _TINY)) >= limits.response_db:
+        return "agrees", ""
+    words = f"it changes by {spread:.2g}, the difference is {error:.2g}"
+    if spread > _CLEAR * limits.noise_of_range * max(largest(a) for a, _ in arrays) and spread < 2 * error:
+        return "differs", f"the output does not follow the inputs as it does on the CPU: {words}"
+    return "unknown", f"the output is nearly the same for all of these inputs: {words}"
+
+
+def _rms(values: Array) -> float:
+    most = float(np.abs(values).max(initial=0.0))
+    return most * math.sqrt(float(np.mean((values / most) ** 2))) if most > _TINY else 0.0
+
+
+def _are_finite(value: Array) -> bool:
+    return value.size > 0 and value.dtype.kind in "biuf" and bool(np.isfinite(value).all())
+
+
+def largest(value: Any) -> float:
+    """The largest finite magnitude in an array; 0 for what is none."""
+    array = as_array(value)
+    if array is None or array.dtype.kind not in "biuf" or not array.size:
+        return 0.0
+    magnitudes = np.abs(array.astype(np.float64))
+    return float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
+
+
+def as_array(value: Any) -> Array | None:
+    """Numbers or texts as one array: tensors, and sequences and maps of them, whose leaves are alike. Complex
+    numbers have their parts in a last axis. None for what has no such form."""
+    if isinstance(value, Mapping):
+        return as_array(list(value.values()))
+    if isinstance(value, (list, tuple)):
+        parts = [part for part in map(as_array, value) if part is not None]
+        if len(parts) < len(value) or len({(part.shape, part.dtype.kind) for part in parts}) != 1:
+            return None
+        return np.stack(parts)
+    if not isinstance(value, (np.ndarray, np.generic, int, float, str)):
+        return None
+    array = np.asarray(value)
+    if array.dtype.kind == "c":
+        return np.stack([array.real, array.imag], axis=-1)
+    if array.dtype.kind == "V":  # bfloat16 and the like, as ml_dtypes names them
+        return array.astype(np.float64)
+    return array if array.dtype.kind in "biufUSO" else None
 
 
 def worst(judged: Iterable[tuple[str, JudgedNumbers]]) -> tuple[str, JudgedNumbers] | None:
@@ -121,7 +232,7 @@ def snr_db(expected: Array, found: Array) -> float:
     return max(-NO_ERROR_DB, 10 * math.log10(signal / noise)) if signal else -NO_ERROR_DB
 
 
-def _floats(expected: Array, found: Array, limits: NumberLimits) -> JudgedNumbers:
+def _floats(expected: Array, found: Array, limits: NumberLimits, scale: float) -> JudgedNumbers:
     known = np.isfinite(expected)
     if not known.any():
         return JudgedNumbers("unknown", reason="on the CPU it is NaN or infinite")
@@ -130,16 +241,21 @@ def _floats(expected: Array, found: Array, limits: NumberLimits) -> JudgedNumber
     a, b = expected[both].astype(np.float64), found[both].astype(np.float64)
     if not a.size:
         return JudgedNumbers("differs", lost=lost, reason="all of its values are NaN or infinite")
-    largest, gap = float(np.abs(expected[known].astype(np.float64)).max()), np.abs(a - b)
+    most, gap = largest(expected), np.abs(a - b)
     max_abs = float(gap.max())
-    off = float(np.count_nonzero(gap > _OFF_OF_RANGE * largest)) / a.size
+    off = float(np.count_nonzero(gap > _OFF_OF_RANGE * most)) / a.size
     ratio = snr_db(a, b)
-    decisions = _decisions(expected, found) if both.all() else None
+    decisions = _decisions(expected, found, _CLEAR * limits.noise_of_range * most) if both.all() else None
     reason = _float_reason(lost, known.size, ratio, off, decisions, limits)
+    if not reason and both.all():
+        reason = _small_columns(expected, found, most, limits)
     state: State = "differs" if reason else "agrees"
-    if reason and max(largest, max_abs) < limits.absolute:
-        state, reason = "unknown", f"its values on the CPU are at most {largest:.1g}"
-    relative = max_abs / largest if largest > _TINY else (math.inf if max_abs else 0.0)
+    if reason and not lost and max_abs <= max(limits.noise, limits.noise_of_range * scale):
+        state = "unknown"
+        reason = (
+            f"its values are up to {most:.2g}, and differences of {max_abs:.2g} are the noise of the number format"
+        )
+    relative = max_abs / most if most > _TINY else (math.inf if max_abs else 0.0)
     return JudgedNumbers(state, int(a.size), ratio, max_abs, relative, off, decisions, lost, reason)
 
 
@@ -154,7 +270,29 @@ def _float_reason(
     if ratio < limits.bad_db or off > limits.share:
         return text
     if decisions is not None and decisions < 1 - limits.share:
-        return f"{text}, the largest value is elsewhere in {1 - decisions:.1%} of the rows"
+        return f"{text}, {1 - decisions:.1%} of the decisions are other ones"
+    return ""
+
+
+def _small_columns(expected: Array, found: Array, most: float, limits: NumberLimits) -> str:
+    """What is wrong with the small columns of an output that mixes scales.
+
+    Scores of 0 to 1 beside boxes of 0 to 640, for one: the boxes alone decide the SNR of all.
+    """
+    for axis in sorted({1, expected.ndim - 1}):
+        if expected.ndim < 2 or not 2 <= expected.shape[axis] <= _MOST_COLUMNS:
+            continue
+        a = np.moveaxis(expected, axis, -1).reshape(-1, expected.shape[axis]).astype(np.float64)
+        b = np.moveaxis(found, axis, -1).reshape(a.shape).astype(np.float64)
+        if len(a) < _FEW:
+            continue
+        size, gap = np.abs(a).max(axis=0), np.abs(a - b)
+        for column in np.flatnonzero((size * _UNLIKE < most) & (gap.max(axis=0) > limits.noise)):
+            ratio = snr_db(a[:, column], b[:, column])
+            off = float(np.mean(gap[:, column] > _OFF_OF_RANGE * size[column]))
+            if ratio < limits.bad_db and off > limits.share:
+                where = f"in column {column} of axis {axis}"
+                return f"SNR {ratio:.1f} dB {where}, whose values are up to {size[column]:.2g}"
     return ""
 
 
@@ -165,34 +303,57 @@ def _integers(expected: Array, found: Array) -> JudgedNumbers:
     share = different / expected.size
     few = different <= _OF_INTEGERS * expected.size or (expected.size < _FEW and different < expected.size)
     reason = "" if few else f"{different} of {expected.size} numbers are other ones"
-    largest = float(np.abs(expected.astype(np.float64)).max())
+    most = largest(expected)
     ratio = snr_db(expected.astype(np.float64), found.astype(np.float64))
     return JudgedNumbers(
         "differs" if reason else "agrees",
         int(expected.size),
         ratio,
         float(gap.max()),
-        float(gap.max()) / largest if largest else (math.inf if different else 0.0),
+        float(gap.max()) / most if most else (math.inf if different else 0.0),
         share,
         reason=reason,
     )
 
 
-def _decisions(expected: Array, found: Array) -> float | None:
-    """The share of rows with the same largest value; one that is nearly as large counts, too."""
-    if expected.ndim == 0 or expected.shape[-1] < 2:
+def _decisions(expected: Array, found: Array, noise: float) -> float | None:
+    """The smaller share of equal decisions of the two kinds. noise: what is closer is no decision."""
+    shares = [share for share in (_classes(expected, found, noise), _sides(expected, found)) if share is not None]
+    return min(shares, default=None)
+
+
+def _classes(expected: Array, found: Array, noise: float) -> float | None:
+    """The share of rows with the same largest value; one that is nearly as large counts, too. Pictures have their
+    classes in the second axis, everything else in the last."""
+    axis = 1 if expected.ndim >= 4 else expected.ndim - 1
+    if expected.ndim == 0 or expected.shape[axis] < 2:
         return None
-    a = expected.reshape(-1, expected.shape[-1]).astype(np.float64)
-    b = found.reshape(a.shape)
+    a = np.moveaxis(expected, axis, -1).reshape(-1, expected.shape[axis]).astype(np.float64)
+    b = np.moveaxis(found, axis, -1).reshape(a.shape)
     rows = np.arange(len(a))
     best = a.max(axis=1)
     chosen = a[rows, b.argmax(axis=1)]
     spread = best - a.min(axis=1)
-    return float(np.mean(chosen >= best - _OFF_OF_RANGE * spread))
+    return float(np.mean(chosen >= best - np.maximum(_OFF_OF_RANGE * spread, noise)))
 
 
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, (np.ndarray, np.generic)) and np.asarray(value).dtype.kind in "fiub"
+def _sides(expected: Array, found: Array) -> float | None:
+    """Of values that look like probabilities and lie clearly on a side of 0.5, the share on the same side."""
+    if float(expected.min()) < 0.0 or float(expected.max()) > 1.0:
+        return None
+    above = expected >= 0.5
+    clear = np.abs(expected.astype(np.float64) - 0.5) > _OFF_OF_RANGE
+    if not clear.any() or above.all() or not above.any():
+        return None
+    return float(np.mean((found >= 0.5)[clear] == above[clear]))
+
+
+def _texts(expected: Array, found: Array) -> JudgedNumbers:
+    different = int(np.count_nonzero(expected != found))
+    reason = f"{different} of {expected.size} texts are other ones" if different else ""
+    return JudgedNumbers(
+        "differs" if different else "agrees", int(expected.size), off=different / expected.size, reason=reason
+    )
 
 
 def _rank(one: JudgedNumbers) -> float:

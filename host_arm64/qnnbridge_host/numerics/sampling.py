@@ -46,7 +46,7 @@ def make_samples(declared: Sequence[DeclaredInput], *, seed: int, accepts: Calla
 
     Raises `NotMade` with the reason, in words that fit behind "could not be compared: ".
     """
-    _refuse_unmakeable(declared)
+    refuse_unmakeable(declared)
     reason = ""
     for sizes in _candidates(declared):
         try:
@@ -76,7 +76,8 @@ def random_samples(declared: Sequence[DeclaredInput], count: int, seed: int) -> 
         yield _sample(declared, {}, np.random.default_rng([seed, number]), _SPREADS[0])
 
 
-def _refuse_unmakeable(declared: Sequence[DeclaredInput]) -> None:
+def refuse_unmakeable(declared: Sequence[DeclaredInput]) -> None:
+    """Raises `NotMade` for an input for which no array can be made up."""
     for node in declared:
         try:
             kind = elements.from_ort_type(node.type)

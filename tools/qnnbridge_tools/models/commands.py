@@ -348,6 +348,9 @@ def verify(
     bisect_timeout: Annotated[
         float, typer.Option(min=0, metavar="S", help="Seconds for looking for that node.")
     ] = 60.0,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Go on where an interrupted verification was stopped.")
+    ] = True,
     seed: Seed = 0,
     provider_options: ProviderOptions = None,
     timeout: Annotated[float, typer.Option(min=0, metavar="S", help="Seconds for each call of the host.")] = 300.0,
@@ -358,9 +361,10 @@ def verify(
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments
         from qnnbridge_tools.models.shared.progress import ShownProgress
-        from qnnbridge_tools.models.verify.result import document, print_result
+        from qnnbridge_tools.models.verify.report import PrintedRows, document, print_result
         from qnnbridge_tools.models.verify.verifier import VerifyOptions, verify_model
 
+        how = VerifyOptions(seed, extreme, strict, bisect, bisect_timeout, timeout, host_python, resume)
         with ShownProgress() as progress:
             result = verify_model(
                 model,
@@ -368,9 +372,10 @@ def verify(
                 inputs=inputs or (),
                 dims=arguments.read_dimensions(dims or ()),
                 provider_options=arguments.read_provider_options(provider_options or ()),
-                how=VerifyOptions(seed, extreme, strict, bisect, bisect_timeout, timeout, host_python),
+                how=how,
                 on_progress=progress,
+                on_rows=None if as_json else PrintedRows,
             )
-        _tell(result, document, print_result, as_json=as_json)
+        _tell(result, document, lambda told: print_result(told, rows_are_printed=True), as_json=as_json)
         if result.verdict != "agrees":
             raise typer.Exit(reporting.EXIT_FAILED)

@@ -251,8 +251,12 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
     for step in results:
         if step.name == "quantize" and not step.told.get("good_enough", True):
             return f"Not ready: the quantised model is {step.told['verdict']}. {_first_warning(step)}", False
-        if step.name == "verify" and step.state != "skipped" and not step.told.get("agrees"):
+        state = step.told.get("verdict") if step.name == "verify" and step.state != "skipped" else None
+        if state not in (None, "agrees", "not shown"):
             return f"Not ready for {chip_label(step.chip)}: {step.told.get('reason')}", False
+    unshown = [step for step in results if step.name == "verify" and step.told.get("verdict") == "not shown"]
+    if unshown:
+        return f"Compiled, and not shown to be right: {unshown[0].told.get('reason')}", True
     if any(step.state == "skipped" for step in results):
         return "Compiled, and not verified for every chip.", True
     extremes = any(

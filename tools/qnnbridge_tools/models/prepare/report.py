@@ -60,10 +60,10 @@ def _chips(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
                 if compiled is not None and compiled.files
                 else "not compiled",
                 _agreement(verified),
-                _cosine(verified.told.get("cosine")) if verified is not None else "-",
+                _decibel(verified.told.get("snr_db")) if verified is not None else "-",
             ]
         )
-    headers = ["chip", "nodes on the NPU", "compiled", "against the CPU", "worst cosine"]
+    headers = ["chip", "nodes on the NPU", "compiled", "against the CPU", "lowest SNR"]
     return "## Chips\n\n" + _table(headers, rows)
 
 
@@ -86,8 +86,8 @@ def _decibel(value: Any) -> str:
     return f"{value:.1f} dB" if isinstance(value, (int, float)) else "-"
 
 
-def _cosine(value: Any) -> str:
-    return f"{value:.5f}" if isinstance(value, float) else "-"
+def _decibel(value: Any) -> str:
+    return f"{value:.1f} dB" if isinstance(value, float) else "-"
 
 
 def _how_to_use(prepared: PreparedFolder) -> str:
@@ -145,7 +145,7 @@ def _differences(prepared: PreparedFolder) -> str:
     for step in prepared.steps_of("verify"):
         bad = [row for row in step.told.get("rows", ()) if row["counts"] and row["status"] in ("differs", "failed")]
         for row in bad[:_SHOWN_ROWS]:
-            remarks = [f"{one['name']}: {one['remark']}" for one in row["outputs"] if one["differs"]]
+            remarks = [f"{one['name']}: {one['reason']}" for one in row["outputs"] if one["differs"]]
             why = escaped("; ".join(remarks) or row["reason"] or "")
             lines.append(f"- {escaped(chip_label(step.chip))}, {escaped(row['inputs'])}: {why}")
         first = step.told.get("first_divergence")
@@ -244,7 +244,7 @@ def _chip_document(prepared: PreparedFolder, chip: str | None) -> dict[str, Any]
         "qnn_nodes": placement.get("qnn_nodes"),
         "cpu_nodes": placement.get("cpu_nodes"),
         "verified": _verification_state(verified),
-        "cosine": verified.told.get("cosine") if verified is not None else None,
+        "snr_db": verified.told.get("snr_db") if verified is not None else None,
         "traps": [trap["name"] for trap in verified.told.get("traps", ())] if verified is not None else [],
     }
 
@@ -276,13 +276,13 @@ def print_result(prepared: PreparedFolder) -> None:
     print()
     told = summary(prepared)
     output.print_table(
-        ["chip", "nodes", "verified", "cosine", "compiled"],
+        ["chip", "nodes", "verified", "lowest SNR", "compiled"],
         [
             [
                 chip["name"],
                 f"{chip['qnn_nodes']} QNN, {chip['cpu_nodes']} CPU" if chip["qnn_nodes"] is not None else "-",
                 chip["verified"],
-                f"{chip['cosine']:.5f}" if chip["cosine"] is not None else "-",
+                _decibel(chip["snr_db"]),
                 chip["compiled"] or "-",
             ]
             for chip in told["chips"]

@@ -15,7 +15,7 @@ from qnnbridge_tools.models.prepare.result import HOST_CHIP, PrepareOptions
 from qnnbridge_tools.models.quantize import result as quantize_result
 from qnnbridge_tools.models.quantize.quantizer import quantize_model
 from qnnbridge_tools.models.quantize.settings import QuantizeOptions
-from qnnbridge_tools.models.verify import result as verify_result
+from qnnbridge_tools.models.verify import report as verify_report
 from qnnbridge_tools.models.verify.verifier import VerifyOptions, verify_model
 
 MODELS = "models"
@@ -141,7 +141,7 @@ def verify_on(
                 host_python=options.host_python,
             ),
         )
-        return [], verify_result.document(result)
+        return [], verify_report.document(result)
 
     went_in = {
         "model": model_hash,

@@ -11,159 +11,38 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from qnnbridge_host.graph import graphs
-from qnnbridge_host.graph.files import link_files
-from qnnbridge_host.numerics.comparing import OutputComparison
+from qnnbridge_host.numerics.judge import JudgedNumbers, NumberFormat
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.models.shared.sessions import CPU, QNN, SessionSettings, one_line, opened
-from qnnbridge_tools.models.verify import traps
+from qnnbridge_tools.models.shared.sessions import CPU, DEATHS, QNN, SessionSettings, one_line, opened
+from qnnbridge_tools.models.verify import node_traps, traps
+from qnnbridge_tools.models.verify.cutting import Cutter
+from qnnbridge_tools.models.verify.node_traps import NodeChange
 from qnnbridge_tools.models.verify.result import Divergence, NodeAlone, TrapFound
-from qnnbridge_tools.models.verify.traps import NodeAt
-from qnnbridge_tools.models.verify.trying import judge
+from qnnbridge_tools.models.verify.trying import judged_outputs
 
 if TYPE_CHECKING:
     from qnnbridge import Host
-    from qnnbridge_host.compile.compare import Tolerance
-
-
-# Behind one cut. A graph that has more alive at once gets those that were made last.
-_MOST_OUTPUTS = 40
-_TEXT_TYPE = 8
 
 CUTS_AT_ONCE = 6
 MOST_ROUNDS = 12
+# A cut that QNN does not finalize is no evidence; after so many the search ends.
+MOST_NOT_FINALIZED = 6
 # With less left no session is begun.
 _LEAST_S = 1.0
 
 
-class Cutter:
-    """Of a model without free dimensions. external_files: names of its weight files."""
-
-    def __init__(self, model: Any, source: Path, external_files: Iterable[str], folder: Path) -> None:
-        self._model = model
-        self._folder = folder
-        self._types = graphs.types_of(model)
-        self._count = 0
-        link_files(source.parent, external_files, folder)
-        self.nodes: list[Any] = list(model.graph.node)
-        self._outputs = {value.name for value in model.graph.output}
-        self._last_use = self._last_uses()
-        self._live = self._depends_on_inputs()
-        # The nodes that compute something from the inputs.
-        self.places: list[int] = [
-            index for index, node in enumerate(self.nodes) if any(name in self._live for name in node.output)
-        ]
-
-    def alive(self, place: int) -> list[str]:
-        """The tensors that the nodes up to this one make and that later nodes or the caller use."""
-        found = [
-            name
-            for index in range(place + 1)
-            for name in self.nodes[index].output
-            if name in self._live
-            and self._types.get(name, (0, None))[0] not in (0, _TEXT_TYPE)
-            and (self._last_use.get(name, -1) > place or name in self._outputs)
-        ]
-        return found[-_MOST_OUTPUTS:]
-
-    def prefix(self, place: int, outputs: Sequence[str]) -> Path:
-        """The first nodes, up to this one, with these outputs."""
-        return self._written(self.nodes[: place + 1], list(self._model.graph.input), outputs)
-
-    def inputs_of(self, place: int) -> list[str]:
-        """The inputs of this node that other nodes or the caller give: no constants."""
-        used = dict.fromkeys(name for name in _uses(self.nodes[place]) if name)
-        inputs = {value.name for value in self._model.graph.input}
-        return [name for name in used if name in self._live or name in inputs]
-
-    def alone(self, place: int, feeds: Mapping[str, Any]) -> Path:
-        """This node by itself, with inputs of the shapes of `feeds`, and constants."""
-        from onnx import helper
-
-        inputs = [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-            for name, value in feeds.items()
-        ]
-        constants = [node for node in self.nodes[:place] if not any(name in self._live for name in node.output)]
-        outputs = [name for name in self.nodes[place].output if name]
-        return self._written([*constants, self.nodes[place]], inputs, outputs)
-
-    def described(self, place: int, values: Mapping[str, Any]) -> NodeAt:
-        """For the rules about nodes. values: the CPU's, as far as known."""
-        from onnx import numpy_helper
-
-        node = self.nodes[place]
-        constants = {
-            tensor.name: numpy_helper.to_array(tensor)
-            for tensor in self._model.graph.initializer
-            if tensor.name in node.input and len(tensor.raw_data) <= graphs.SMALL_BYTES
-            if not tensor.external_data
-        }
-        return NodeAt(
-            graphs.op_name(node),
-            graphs.attribute_values(node),
-            tuple(values.get(name, constants.get(name)) for name in node.input),
-        )
-
-    def _written(self, nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[str]) -> Path:
-        from onnx import helper
-
-        cut = type(self._model)()
-        cut.ir_version = self._model.ir_version
-        cut.opset_import.extend(self._model.opset_import)
-        cut.functions.extend(self._model.functions)
-        cut.graph.name = self._model.graph.name or "cut"
-        cut.graph.node.extend(nodes)
-        cut.graph.input.extend(inputs)
-        used = {name for node in nodes for name in _uses(node)}
-        cut.graph.initializer.extend(t for t in self._model.graph.initializer if t.name in used)
-        declared = {value.name: value for value in self._model.graph.output}
-        for name in outputs:
-            element, shape = self._types.get(name, (1, None))
-            known = shape if shape is not None and None not in shape else None
-            cut.graph.output.append(
-                declared[name] if name in declared else helper.make_tensor_value_info(name, element, known)
-            )
-        self._count += 1
-        path = self._folder / f"cut_{self._count}.onnx"
-        path.write_bytes(cut.SerializeToString())
-        return path
-
-    def _last_uses(self) -> dict[str, int]:
-        last: dict[str, int] = {}
-        for index, node in enumerate(self.nodes):
-            for name in _uses(node):
-                last[name] = index
-        return last
-
-    def _depends_on_inputs(self) -> set[str]:
-        constants = {tensor.name for tensor in self._model.graph.initializer}
-        live = {value.name for value in self._model.graph.input} - constants
-        inputs = set(live)
-        for node in self.nodes:
-            if any(name in live for name in _uses(node)) or node.op_type.startswith("Random"):
-                live.update(name for name in node.output if name)
-        return live - inputs
-
-
-def _uses(node: Any) -> Iterable[str]:
-    """Its inputs, and what the graphs inside of it take from outside."""
-    yield from node.input
-    for attribute in node.attribute:
-        for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-            for graph in graphs.subgraphs(inner):
-                for each in graph.node:
-                    yield from each.input
-                yield from (value.name for value in graph.output)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class BisectionResult:
-    divergence: Divergence
+    """divergence: None if no first node was looked for."""
+
+    divergence: Divergence | None
     traps: tuple[TrapFound, ...] = ()
 
 
@@ -171,7 +50,7 @@ class BisectionResult:
 class _Seen:
     """A tensor that differs, and the traps that its values show."""
 
-    difference: OutputComparison
+    numbers: JudgedNumbers
     traps: tuple[TrapFound, ...]
 
 
@@ -184,6 +63,7 @@ class DivergenceSearch:
 
     Args:
         host_python: of the hosts, which are made anew after each death.
+        failure: of QNN on the whole model, if it raises or ends on these inputs.
     """
 
     def __init__(
@@ -192,58 +72,83 @@ class DivergenceSearch:
         row: str,
         feeds: Mapping[str, Any],
         settings: SessionSettings,
-        tolerance: Tolerance,
+        number_format: NumberFormat,
         host_python: str | None,
         deadline: float,
+        failure: BridgeError | None = None,
     ) -> None:
         self._cutter = cutter
         self._row = row
         self._feeds = feeds
         self._settings = dataclasses.replace(settings, sizes={})  # the cut models have theirs
-        self._tolerance = tolerance
+        self._format = number_format
         self._python = host_python
         self._deadline = deadline
+        self._failure = failure
         self._host: Host | None = None
         self._sessions = 0
         self._seen: dict[str, _Seen] = {}
-        self._error = ""
+        self._error: BridgeError | None = None
+        self._not_finalized: set[int] = set()
 
-    def run(self, *, dies: bool) -> BisectionResult:
-        """Searches for the first node.
-
-        Raises `DivergenceNotFound`.
-
-        Args:
-            dies: QNN raises or ends on the whole model.
-        """
+    def run(self) -> BisectionResult:
+        """Searches for the first node. Raises `DivergenceNotFound`."""
         begun = time.monotonic()
         try:
-            low, high = self._narrowed(dies)
+            low, high = self._narrowed()
             found = self._told(low, high, begun)
         finally:
             self._drop_host()
         return found
 
-    def _narrowed(self, dies: bool) -> tuple[int, int]:
+    def prove_at(self, op: str) -> tuple[TrapFound, ...]:
+        """The traps of the first node of this operator, on the CPU's values for these inputs."""
+        try:
+            for place in range(len(self._cutter.places)):
+                group = self._cutter.group(place - 1, place)
+                if any(self._cutter.nodes[index].op_type == op for index in group):
+                    _, found = self._by_itself(group)
+                    return found
+        except (DivergenceNotFound, BridgeError):
+            return ()
+        finally:
+            self._drop_host()
+        return ()
+
+    def _narrowed(self) -> tuple[int, int]:
         """Places between which it begins: good behind the first (-1: the inputs), bad behind the second."""
         places = self._cutter.places
         low, high = -1, len(places) - 1
         if high < 0:
             raise DivergenceNotFound("no node computes anything from the inputs")
+        at_once = CUTS_AT_ONCE if self._failure is None else 1
         for _ in range(MOST_ROUNDS):
-            if high - low <= 1 or self._left() < _LEAST_S:
+            open_marks = [mark for mark in range(low + 1, high) if mark not in self._not_finalized]
+            if not open_marks or self._left() < _LEAST_S or len(self._not_finalized) >= MOST_NOT_FINALIZED:
                 break
-            marks = _between(low, high, 1 if dies else CUTS_AT_ONCE)
+            marks = _spread(open_marks, at_once)
             bad = self._probe([places[mark] for mark in marks])
-            if bad is None and self._error:  # it raised or died on all of them together
-                high, dies, self._error = marks[-1], True, self._error if len(marks) == 1 else ""
-                continue
-            for mark, differs in zip(marks, bad or [], strict=True):
-                if differs:
-                    high = mark
-                    break
-                low = mark
+            if bad is not None:
+                for mark, differs in zip(marks, bad, strict=True):
+                    if differs:
+                        high = mark
+                        break
+                    low = mark
+            elif len(marks) > 1:
+                at_once = 1  # one of them cannot be made into a session; which, the next rounds say
+            elif self._is_the_failure():
+                high = marks[0]
+            else:
+                self._not_finalized.add(marks[0])
         return low, high
+
+    def _is_the_failure(self) -> bool:
+        """Whether QNN failed on a part as on the whole model. Any other failure is that of the cut."""
+        if self._failure is None or self._error is None:
+            return False
+        if isinstance(self._failure, DEATHS) or isinstance(self._error, DEATHS):
+            return isinstance(self._failure, DEATHS) and isinstance(self._error, DEATHS)
+        return type(self._error) is type(self._failure)
 
     def _probe(self, places: Sequence[int]) -> list[bool] | None:
         """Whether the values behind each cut differ; None if QNN gives none."""
@@ -253,31 +158,31 @@ class DivergenceSearch:
             return [False] * len(places)
         model = self._cutter.prefix(places[-1], outputs)
         expected = self._on_cpu(model)
-        answer, error = self._on_qnn(model, self._feeds)
-        self._error = error
+        answer = self._on_qnn(model, self._feeds)
         if answer is None:
             return None
         differing: set[str] = set()
-        judged = judge(outputs, expected, answer, {}, self._tolerance)
+        judged = judged_outputs(outputs, expected, answer, self._format, {})
         for one, wanted, got in zip(judged, expected, answer, strict=True):
             if one.differs:
-                name = one.difference.name
-                differing.add(name)
-                self._seen[name] = _Seen(one.difference, traps.of_values(name, wanted, got))
+                differing.add(one.name)
+                self._seen[one.name] = _Seen(one.numbers, traps.of_values(one.name, wanted, got, self._format))
         return [any(name in differing for name in alive[place]) for place in places]
 
     def _told(self, low: int, high: int, begun: float) -> BisectionResult:
-        places = self._cutter.places
-        place = places[high]
-        node = self._cutter.nodes[place]
+        group = self._cutter.group(low, high)
         exact = high - low == 1
-        seen = next((self._seen[name] for name in node.output if name in self._seen), None)
+        place = self._cutter.operator_of(group) if exact else self._cutter.places[high]
+        node = self._cutter.nodes[place]
+        made = [name for index in group for name in self._cutter.nodes[index].output]
+        seen = next((self._seen[name] for name in reversed(made) if name in self._seen), None)
+        tensor = next((name for name in reversed(made) if name in self._seen), next(iter(node.output), ""))
         found = seen.traps if seen is not None else ()
+        error = one_line(self._error) if self._error is not None and self._is_the_failure() else ""
         alone: NodeAlone | None = None
         if exact and self._left() >= _LEAST_S:
-            values, alone = self._by_itself(place)
-            if alone.agrees is not True:  # by itself it is right: then the trap is not its own
-                found += traps.of_node(label_of(node, place), self._cutter.described(place, values))
+            alone, proven = self._by_itself(group)
+            found += tuple(trap for trap in proven if trap.name not in {one.name for one in found})
         return BisectionResult(
             Divergence(
                 row=self._row,
@@ -287,9 +192,11 @@ class DivergenceSearch:
                 of=len(self._cutter.nodes),
                 exact=exact,
                 window=high - low,
-                tensor=seen.difference.name if seen is not None else next(iter(node.output), ""),
-                difference=seen.difference if seen is not None else None,
-                error=self._error,
+                tensor=tensor,
+                difference=seen.numbers if seen is not None else None,
+                error=error,
+                group=tuple(label_of(self._cutter.nodes[index], index) for index in group) if exact else (),
+                not_finalized=len(self._not_finalized),
                 alone=alone,
                 sessions=self._sessions,
                 seconds=time.monotonic() - begun,
@@ -297,31 +204,70 @@ class DivergenceSearch:
             found,
         )
 
-    def _by_itself(self, place: int) -> tuple[dict[str, Any], NodeAlone]:
-        """Its inputs' values on the CPU, and what comes of it with them."""
+    def _by_itself(self, group: Sequence[int]) -> tuple[NodeAlone, tuple[TrapFound, ...]]:
+        """What comes of a group on the CPU's values of its inputs, and the traps that a change of it proves."""
+        place = self._cutter.operator_of(group)
+        whole = self._cutter.whole(group)
         try:
-            values = self._values_on_cpu(place)
-            model = self._cutter.alone(place, values)
+            values = self._values_on_cpu(whole)
+            model = self._cutter.alone(whole, values, place)
             expected = self._on_cpu(model, values)
         except (DivergenceNotFound, BridgeError, ValueError, KeyError) as error:
-            return {}, NodeAlone(None, f"could not be tried by itself: {str(error).splitlines()[0]}")
-        answer, error_text = self._on_qnn(model, values)
+            return NodeAlone(None, f"could not be tried by itself: {str(error).splitlines()[0]}"), ()
+        answer = self._on_qnn(model, values)
         if answer is None:
-            return values, NodeAlone(False, f"by itself, on the CPU's values, QNN fails, too: {error_text}")
-        names = [name for name in self._cutter.nodes[place].output if name]
-        remarks = [one.remark for one in judge(names, expected, answer, {}, self._tolerance) if one.differs]
-        if remarks:
-            return values, NodeAlone(False, f"by itself, on the CPU's values, it is wrong, too: {remarks[0]}")
-        return values, NodeAlone(
-            True, "by itself, on the CPU's values, it is right: it adds to what came before, or is fused with it"
-        )
+            text = one_line(self._error) if self._error is not None else "no answer"
+            return NodeAlone(False, f"by itself, on the CPU's values, QNN fails, too: {text}"), ()
+        names = self._cutter.outputs_of(whole)
+        judged = judged_outputs(names, expected, answer, self._format, {})
+        shown = [
+            traps.of_values(one.name, a, b, self._format)
+            for one, a, b in zip(judged, expected, answer, strict=True)
+        ]
+        reasons = [one.numbers.reason for one in judged if one.differs]
+        if not reasons and not any(shown):
+            words = "by itself, on the CPU's values, it is right: it adds to what came before, or is fused with it"
+            return NodeAlone(True, words), ()
+        at = self._cutter.described(place, values, dict(zip(names, expected, strict=True)))
+        proven: list[TrapFound] = []
+        for trap, seen in node_traps.suspected(at):
+            change = next(
+                (change for change in trap.changes(at) if self._agrees_with(change, whole, place, values)), None
+            )
+            if change is not None:
+                proven.append(node_traps.proven(trap, label_of(self._cutter.nodes[place], place), seen, change))
+        reason = (reasons or ["numbers come out in the place of NaN or infinity"])[0]
+        return NodeAlone(False, f"by itself, on the CPU's values, it is wrong, too: {reason}"), tuple(proven)
 
-    def _values_on_cpu(self, place: int) -> dict[str, Any]:
-        wanted = self._cutter.inputs_of(place)
+    def _agrees_with(self, change: NodeChange, group: Sequence[int], place: int, values: Mapping[str, Any]) -> bool:
+        """Whether the error goes with the change."""
+        if self._left() < _LEAST_S:
+            return False
+        names = self._cutter.nodes[place].input
+        replaced = {names[number]: value for number, value in change.inputs.items() if names[number] in values}
+        feeds = {name: _scaled(replaced.get(name, value), change.scale) for name, value in values.items()}
+        try:
+            model = self._cutter.alone(group, feeds, place, change)
+            expected = self._on_cpu(model, feeds)
+        except (DivergenceNotFound, BridgeError, ValueError, KeyError):
+            return False
+        answer = self._on_qnn(model, feeds)
+        if answer is None:
+            return False
+        outputs = self._cutter.outputs_of(group)
+        judged = judged_outputs(outputs, expected, answer, self._format, {})
+        return not any(one.differs for one in judged) and not self._shows_traps(outputs, expected, answer)
+
+    def _shows_traps(self, names: Sequence[str], expected: Sequence[Any], found: Sequence[Any]) -> bool:
+        pairs = zip(names, expected, found, strict=True)
+        return any(traps.of_values(name, wanted, got, self._format) for name, wanted, got in pairs)
+
+    def _values_on_cpu(self, group: Sequence[int]) -> dict[str, Any]:
+        wanted = self._cutter.inputs_of(group)
         values = {name: self._feeds[name] for name in wanted if name in self._feeds}
         inner = [name for name in wanted if name not in values]
         if inner:
-            values.update(zip(inner, self._on_cpu(self._cutter.prefix(place, inner)), strict=True))
+            values.update(zip(inner, self._on_cpu(self._cutter.prefix(max(group), inner)), strict=True))
         return values
 
     def _on_cpu(self, model: Path, feeds: Mapping[str, Any] | None = None) -> list[Any]:
@@ -334,19 +280,20 @@ class DivergenceSearch:
                 f"the CPU does not run a part of the model ({error.cause or error.message})"
             ) from None
 
-    def _on_qnn(self, model: Path, feeds: Mapping[str, Any]) -> tuple[list[Any] | None, str]:
-        """The values, or why there are none."""
+    def _on_qnn(self, model: Path, feeds: Mapping[str, Any]) -> list[Any] | None:
+        """The values; None if there are none, and `_error` says why."""
         self._sessions += 1
+        self._error = None
         try:
             with opened(self._made_host(), model, QNN, self._settings, self._left()) as side:
                 answer = side.answer(feeds, self._left())
+                self._error = answer.error
         except BridgeError as error:
+            self._error = error
+        if self._error is not None:
             self._drop_host()
-            return None, one_line(error)
-        if answer.error is not None:
-            self._drop_host()
-            return None, one_line(answer.error)
-        return answer.values, ""
+            return None
+        return answer.values
 
     def _made_host(self) -> Host:
         from qnnbridge import Host
@@ -368,7 +315,13 @@ def label_of(node: Any, place: int) -> str:
     return str(node.name) or f"{node.op_type} #{place}"
 
 
-def _between(low: int, high: int, most: int) -> list[int]:
-    """At most so many places strictly between, evenly spread, ascending."""
-    count = min(most, high - low - 1)
-    return sorted({low + (high - low) * step // (count + 1) for step in range(1, count + 1)} - {low, high})
+def _scaled(value: Any, factor: float) -> Any:
+    if factor == 1.0 or value.dtype.kind != "f":
+        return value
+    return np.asarray(value * value.dtype.type(factor))
+
+
+def _spread(marks: Sequence[int], most: int) -> list[int]:
+    """At most so many of them, evenly spread, ascending."""
+    count = min(most, len(marks))
+    return sorted({marks[len(marks) * step // (count + 1)] for step in range(1, count + 1)})

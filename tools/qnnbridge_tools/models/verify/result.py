@@ -1,24 +1,20 @@
-"""The result of `verify_model`: as data, as text for a person, and as JSON."""
+"""The result of `verify_model`, as data."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from qnnbridge_host.numerics.comparing import OutputComparison
+from qnnbridge_host.numerics.judge import JudgedNumbers, NumberFormat, State
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import Placement
-from qnnbridge_tools import output, session_report
 
 InputKind = Literal["given", "made up", "extreme"]
-InputStatus = Literal["agrees", "differs", "failed", "unchecked", "refused", "skipped"]
-VerificationVerdict = Literal["agrees", "differs", "failed", "not compared"]
-
-# One number has no direction.
-_SEVERAL = 2
-_MARKS = {"agrees": "AGREES", "differs": "DIFFERS", "failed": "FAILED", "not compared": "NOT COMPARED"}
+InputStatus = Literal["agrees", "differs", "not shown", "failed", "unchecked", "refused", "skipped"]
+VerificationVerdict = Literal["agrees", "differs", "not shown", "failed", "not compared"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,21 +25,52 @@ class TrapFound:
         words: what it is.
         evidence: what was seen.
         advice: what to do.
+        proof: what was changed, and that the error went with it.
     """
 
     name: str
     words: str
     evidence: str
     advice: str
+    proof: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JudgedOutput:
-    """One output for one set of inputs. differs: more than rounding; `remark` says why."""
+    """One output for one set of inputs."""
 
-    difference: OutputComparison
-    differs: bool
-    remark: str = ""
+    name: str
+    numbers: JudgedNumbers
+
+    @property
+    def differs(self) -> bool:
+        return self.numbers.state == "differs"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OutputVerdict:
+    """One output over all inputs that count.
+
+    Args:
+        state: unknown if these inputs do not show it; `reason` says why.
+        inputs, worst: the set of inputs that decides, and its numbers; None if nothing was compared.
+    """
+
+    name: str
+    state: State
+    reason: str = ""
+    inputs: str = ""
+    worst: JudgedNumbers | None = None
+
+    def document(self) -> dict[str, Any]:
+        numbers = self.worst.to_wire() if self.worst is not None else {}
+        return {
+            **numbers,
+            "name": self.name,
+            "state": self.state,
+            "reason": self.reason or None,
+            "inputs": self.inputs,
+        }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,8 +80,10 @@ class InputSetResult:
     Args:
         counts: whether a difference makes the model differ (NaN, infinities and sizes beyond half floats do not,
             unless asked for).
-        status: failed, QNN raised or died where the CPU answers; unchecked, QNN answers where the CPU raises;
-            refused, neither answers; skipped, not tried. `reason` has the words for the last four.
+        status: not shown, the values prove nothing; failed, QNN raised or died where the CPU answers; unchecked,
+            QNN answers where the CPU raises; refused, neither answers; skipped, not tried. `reason` has the words
+            for the last four.
+        kept: the answer of QNN is that of an interrupted run before.
     """
 
     name: str
@@ -65,10 +94,21 @@ class InputSetResult:
     reason: str = ""
     traps: tuple[TrapFound, ...] = ()
     died: bool = False
+    kept: bool = False
 
     @property
     def is_bad(self) -> bool:
         return self.status in ("differs", "failed")
+
+    @property
+    def worst(self) -> JudgedOutput | None:
+        """The output with the lowest SNR of those that differ, else of all."""
+        compared = [one for one in self.outputs if one.numbers.snr_db is not None or one.numbers.lost]
+        return min(
+            compared,
+            key=lambda one: (not one.differs, -math.inf if one.numbers.lost else one.numbers.snr_db or 0.0),
+            default=None,
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,6 +132,8 @@ class Divergence:
         number, of: its place.
         tensor, difference: what differs; None if QNN dies or raises there, `error` says how.
         row: the inputs.
+        group: the names of the nodes that were looked at as one: a quantised operator with its Q and DQ nodes.
+        not_finalized: places of which QNN does not finalize the cut model; they are no evidence.
     """
 
     row: str
@@ -102,8 +144,10 @@ class Divergence:
     exact: bool
     window: int
     tensor: str = ""
-    difference: OutputComparison | None = None
+    difference: JudgedNumbers | None = None
     error: str = ""
+    group: tuple[str, ...] = ()
+    not_finalized: int = 0
     alone: NodeAlone | None = None
     sessions: int = 0
     seconds: float = 0.0
@@ -114,9 +158,14 @@ class Verification:
     """The result of `verify_model`.
 
     Args:
-        verdict: failed if QNN made no session; "not compared" if nothing was to be compared, `reason` says why.
+        verdict: not shown if an output answers these inputs with nothing that proves anything; failed if QNN made
+            no session; "not compared" if nothing was to be compared. `reason` says why, with the worst numbers.
+        number_format: what QNN computes in.
+        limits: of the verdict, in words.
+        outputs: the verdict on each output over all inputs that count.
+        given: the same on the given inputs alone; empty if none were given.
         placement: None if there was no session.
-        precision: what QNN computes in.
+        nodes: of the file, that do work for the inputs; None if they could not be counted.
         divergence: None if none was looked for or found; `not_bisected` says why, empty if nothing had to be looked
             for.
     """
@@ -124,12 +173,15 @@ class Verification:
     source: Path
     verdict: VerificationVerdict
     reason: str
-    precision: str
-    tolerance: str
+    number_format: NumberFormat
+    limits: str
     sizes: Mapping[str, int]
     rows: tuple[InputSetResult, ...]
+    outputs: tuple[OutputVerdict, ...]
+    given: tuple[OutputVerdict, ...]
     placement: Placement | None
     versions: Mapping[str, str]
+    nodes: int | None = None
     divergence: Divergence | None = None
     not_bisected: str = ""
     node_traps: tuple[TrapFound, ...] = ()
@@ -145,157 +197,33 @@ class Verification:
         return tuple(found.values())
 
     @property
-    def cosine(self) -> float | None:
-        """The worst one over ordinary inputs; None if no output has several floats: one has no direction."""
-        cosines = (
-            one.difference.cosine
-            for row in self.rows
-            if row.kind != "extreme"
-            for one in row.outputs
-            if one.difference.cosine is not None and one.difference.elements > 1
-        )
-        return min(cosines, default=None)
+    def worst(self) -> OutputVerdict | None:
+        """The output that decides: one that differs before one that is not shown, then the lowest SNR."""
+        return worst_of(self.outputs)
+
+    @property
+    def snr_db(self) -> float | None:
+        """Of the worst output over all inputs that count; None if nothing was compared."""
+        ratios = [
+            one.worst.snr_db for one in self.outputs if one.worst is not None and one.worst.snr_db is not None
+        ]
+        return min(ratios, default=None)
 
 
-def print_result(result: Verification) -> None:
-    print(f"{_MARKS[result.verdict]}: {output.visible(result.source.name)}. {output.visible(result.reason)}")
-    print()
-    if result.rows:
-        output.print_table(["inputs", "output", "result", "cosine", "max abs", "max rel"], _table(result.rows))
-        print()
-        _print_reasons(result.rows)
-    if result.error is not None:
-        output.print_pairs("What QNN says", _error_pairs(result))
-        print()
-    _print_divergence(result)
-    for trap in result.traps:
-        output.print_pairs(f"Trap: {trap.name}", _trap_pairs(trap))
-        print()
-    output.print_pairs("Compared", _how_pairs(result))
+_ORDER = {"differs": 0, "unknown": 1, "agrees": 2}
 
 
-def _table(rows: tuple[InputSetResult, ...]) -> list[list[str]]:
-    lines: list[list[str]] = []
-    for row in rows:
-        if not row.outputs:
-            lines.append([row.name, "", _status(row), "", "", ""])
-        for number, one in enumerate(row.outputs):
-            told = one.difference
-            status = "agrees" if not one.differs else "differs" if row.counts else "differs (extreme)"
-            lines.append(
-                [
-                    row.name if number == 0 else "",
-                    told.name,
-                    status,
-                    "-" if told.cosine is None or told.elements < _SEVERAL else f"{told.cosine:.5f}",
-                    f"{told.max_abs:.3g}",
-                    f"{told.max_relative:.2g}" if told.kind == "float" else f"{told.different} differ",
-                ]
-            )
-    return lines
+def worst_of(outputs: Sequence[OutputVerdict]) -> OutputVerdict | None:
+    def rank(one: OutputVerdict) -> tuple[int, float]:
+        ratio = one.worst.snr_db if one.worst is not None and not one.worst.lost else None
+        return _ORDER[one.state], -math.inf if ratio is None else ratio
+
+    return min(outputs, key=rank, default=None)
 
 
-def _status(row: InputSetResult) -> str:
-    return {"unchecked": "not checked", "refused": "refused by both"}.get(row.status, row.status)
-
-
-def _print_reasons(rows: tuple[InputSetResult, ...]) -> None:
-    pairs: list[tuple[str, str]] = []
-    for row in rows:
-        pairs += [(row.name, row.reason)] if row.reason else []
-        pairs += [(row.name, f"{one.difference.name}: {one.remark}") for one in row.outputs if one.differs]
-    if pairs:
-        output.print_pairs("In words", pairs)
-        print()
-
-
-def _error_pairs(result: Verification) -> list[tuple[str, str]]:
-    error = result.error
-    assert error is not None
-    pairs = [("message", error.message)]
-    pairs += [("cause", error.cause)] if error.cause else []
-    pairs += [("evidence", line) for line in error.evidence]
-    pairs += [("fix", error.fix)] if error.fix else []
-    return pairs
-
-
-def _print_divergence(result: Verification) -> None:
-    found = result.divergence
-    if found is not None:
-        output.print_pairs("Where it begins", divergence_pairs(found))
-        print()
-    elif result.not_bisected:
-        output.print_pairs("Where it begins", [("unknown", result.not_bisected)])
-        print()
-
-
-def divergence_pairs(found: Divergence) -> list[tuple[str, str]]:
-    place = f"{found.node} ({found.op}), node {found.number} of {found.of}"
-    if not found.exact:
-        place = f"among the {found.window} nodes that end with {place}; the time for the search was over"
-    pairs = [("node", place), ("inputs", found.row)]
-    if found.difference is not None:
-        one = found.difference
-        cosine = "" if one.cosine is None else f", cosine {one.cosine:.5f}"
-        pairs.append(
-            ("tensor", f"{found.tensor}: max abs {one.max_abs:.3g}, max rel {one.max_relative:.2g}{cosine}")
-        )
-    if found.error:
-        pairs.append(("QNN", found.error))
-    if found.alone is not None:
-        pairs.append(("alone", found.alone.words))
-    pairs.append(("search", f"{found.sessions} sessions, {output.seconds(found.seconds)}"))
-    return pairs
-
-
-def _trap_pairs(trap: TrapFound) -> list[tuple[str, str]]:
-    return [("what", trap.words), ("seen", trap.evidence), ("do", trap.advice)]
-
-
-def _how_pairs(result: Verification) -> list[tuple[str, str]]:
-    pairs = session_report.placement_pairs(result.placement) if result.placement is not None else []
-    computes = "half floats" if result.precision == "fp16" else "quantised steps"
-    pairs.append(("allowed", f"{result.tolerance} ({computes})"))
-    if result.sizes:
-        pairs.append(("sizes", ", ".join(f"{name}={size}" for name, size in result.sizes.items())))
-    shown = ("onnxruntime", "onnxruntime-qnn", "qnn_sdk")
-    pairs.append(("with", ", ".join(f"{n} {result.versions[n]}" for n in shown if n in result.versions) or "?"))
-    pairs.append(("time", output.seconds(result.seconds)))
-    return pairs
-
-
-def document(result: Verification) -> dict[str, Any]:
-    return {
-        "model": str(result.source),
-        "verdict": result.verdict,
-        "agrees": result.verdict == "agrees",
-        "reason": result.reason,
-        "precision": result.precision,
-        "tolerance": result.tolerance,
-        "sizes": dict(result.sizes),
-        "cosine": result.cosine,
-        "rows": [_row_document(row) for row in result.rows],
-        "first_divergence": dataclasses.asdict(result.divergence) if result.divergence else None,
-        "not_bisected": result.not_bisected or None,
-        "traps": [dataclasses.asdict(trap) for trap in result.traps],
-        "placement": result.placement.to_wire() if result.placement else None,
-        "versions": dict(result.versions),
-        "error": result.error.to_wire() if result.error else None,
-        "seconds": result.seconds,
-    }
-
-
-def _row_document(row: InputSetResult) -> dict[str, Any]:
-    return {
-        "inputs": row.name,
-        "kind": row.kind,
-        "counts": row.counts,
-        "status": row.status,
-        "reason": row.reason or None,
-        "died": row.died,
-        "outputs": [
-            {**one.difference.document(), "differs": one.differs, "remark": one.remark or None}
-            for one in row.outputs
-        ],
-        "traps": [trap.name for trap in row.traps],
-    }
+def numbers_text(numbers: JudgedNumbers) -> str:
+    """SNR, share of values, decisions and the largest difference of one output."""
+    if numbers.snr_db is None:
+        return numbers.reason or "nothing was compared"
+    text = f"SNR {numbers.snr_db:.1f} dB, largest difference {numbers.max_abs:.3g}, {numbers.off:.2%} of values off"
+    return text if numbers.decisions is None else f"{text}, {numbers.decisions:.1%} of the decisions the same"

@@ -1,94 +1,36 @@
-"""Tries each set of inputs: the CPU's answer, QNN's answer, and whether the two agree up to rounding.
+"""Tries each set of inputs: the CPU's answer, QNN's answer, and the verdict of `qnnbridge_host.numerics.judge`.
 
-The NPU computes floats in 16 bits and quantised models in steps: how far that may move a result is the table that
-compiling judges with. Differences are measured against the largest value that the output has on ordinary inputs.
+Inputs are given in files, made up with content, or extreme. Made-up ones that the model answers with the same for
+everything, or with NaN, show nothing: then others are tried, as far as the CPU says that they show more.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from qnnbridge_host.compile import compare as made_up
-from qnnbridge_host.numerics.comparing import OutputComparison, compare
-from qnnbridge_host.numerics.sampling import NotMade, make_samples
+from qnnbridge_host.numerics.content import InputKnowledge, NamedFeeds, further_inputs, ordinary_inputs, varied
+from qnnbridge_host.numerics.judge import LIMITS, NumberFormat, as_array, judge, judge_over_inputs, largest
+from qnnbridge_host.numerics.sampling import NotMade
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.models.shared.sessions import ProviderSession, RunAnswer, one_line
 from qnnbridge_tools.models.verify import input_sets, traps
 from qnnbridge_tools.models.verify.input_sets import GivenInputs
-from qnnbridge_tools.models.verify.result import InputKind, InputSetResult, JudgedOutput, TrapFound
+from qnnbridge_tools.models.verify.result import InputKind, InputSetResult, JudgedOutput, OutputVerdict, TrapFound
 
-if TYPE_CHECKING:
-    from qnnbridge_host.compile.compare import Tolerance
-
-
-# An integer more or less than this many decides by itself; of more, some may fall to the other side.
-_FEW = 8
-_OF_INTEGERS = 0.1
-_NARROW_BYTES = 2
-
-_SPREADS = ("values in 0..1", "values with both signs", "zeros")
-_AGAIN_WITHIN = 1e-4
-
-
-def judge(
-    names: Sequence[str],
-    expected: Sequence[Any],
-    found: Sequence[Any],
-    scales: Mapping[str, float],
-    tolerance: Tolerance,
-) -> tuple[JudgedOutput, ...]:
-    """One set of inputs. scales: the largest value of each output on ordinary inputs, as far as known."""
-    differences = compare(names, [expected], [found])
-    return tuple(
-        _judged(one, wanted, scales.get(one.name, 0.0), tolerance)
-        for one, wanted in zip(differences, expected, strict=True)
-    )
-
-
-def largest(value: Any) -> float:
-    """The largest finite magnitude in an array; 0 for what is none."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or not value.size:
-        return 0.0
-    magnitudes = np.abs(value.astype(np.float64))
-    return float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
-
-
-def _judged(one: OutputComparison, expected: Any, scale: float, tolerance: Tolerance) -> JudgedOutput:
-    remark = (
-        one.mismatch or _float_remark(one, max(scale, largest(expected)), tolerance)
-        if one.kind == "float"
-        else one.mismatch or _other_remark(one, expected, tolerance)
-    )
-    return JudgedOutput(one, bool(remark), remark)
-
-
-def _float_remark(one: OutputComparison, scale: float, tolerance: Tolerance) -> str:
-    if one.different:
-        return f"{one.different} values are NaN or infinite on one side only"
-    if one.max_abs <= tolerance.absolute:
-        return ""
-    if one.max_abs > tolerance.usual.of_range * scale:
-        return f"off by up to {one.max_abs:.3g}, where the CPU's values reach {scale:.3g}"
-    if one.cosine is not None and one.cosine < tolerance.usual.cosine:
-        return f"it points elsewhere: cosine {one.cosine:.4f}"
-    return ""
-
-
-def _other_remark(one: OutputComparison, expected: Any, tolerance: Tolerance) -> str:
-    if not one.different:
-        return ""
-    dtype = getattr(expected, "dtype", None)
-    if dtype is not None and dtype.kind in "iu" and dtype.itemsize <= _NARROW_BYTES:
-        span = float(np.iinfo(dtype).max) - float(np.iinfo(dtype).min)
-        return f"off by up to {one.max_abs:.3g} steps" if one.max_abs > tolerance.usual.of_range * span else ""
-    if one.elements >= _FEW and one.different <= _OF_INTEGERS * one.elements:
-        return ""
-    return f"{one.different} of {one.elements} values are other ones"
+# The CPU gives the same again up to here; threads may add in another order.
+_AGAIN_DB = 80.0
+# Seconds for trying further inputs on the CPU, and for a search of some where these are not enough.
+_FURTHER_S = 60.0
+_SEARCH_S = 8.0
+_MOST_SEARCHED = 200
+# So many times the noise of the number format shows more than noise.
+_CLEAR = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,12 +52,15 @@ class TrialSet:
     Args:
         trials: of all kinds.
         stable: the CPU gives the same twice.
-        scales: largest values of each output.
+        outputs: names.
+        number_format: what QNN computes in.
+        scales: largest values of each output on inputs that count.
     """
 
     trials: tuple[Trial, ...]
     stable: bool
     outputs: tuple[str, ...]
+    number_format: NumberFormat
     scales: Mapping[str, float]
 
 
@@ -123,6 +68,8 @@ def prepare_trials(
     cpu: ProviderSession,
     given: Sequence[GivenInputs],
     operators: Mapping[str, int],
+    knowledge: InputKnowledge,
+    number_format: NumberFormat,
     *,
     seed: int,
     extreme: bool,
@@ -130,29 +77,40 @@ def prepare_trials(
 ) -> TrialSet:
     """Runs all of it on the CPU. Raises `OptionError` if there is nothing to try, or given inputs do not fit."""
     trials = [Trial(f"given: {one.name}", "given", True, one.feeds, _expected(cpu, one)) for one in given]
+    reason = ""
     try:
-        samples = make_samples(cpu.inputs, seed=seed, accepts=cpu.values)
+        trials += [_trial(cpu, one) for one in ordinary_inputs(cpu.inputs, knowledge, seed)]
+        trials += _further(cpu, trials, knowledge, number_format, seed)
     except NotMade as error:
-        trials += _plain(cpu, seed)
-        if not any(trial.expected.values is not None for trial in trials):
-            raise OptionError(
-                "There is nothing to verify with: inputs cannot be made up for this model.",
-                cause=f"{str(error)[:1].upper()}{str(error)[1:]}.",
-                fix="Give some: --input FILE.npz, with an array for each input under its name.",
-            ) from None
-    else:
-        for name, feeds in zip(_names(samples.feeds), samples.feeds, strict=True):
-            answer = cpu.answer(feeds)
-            trials.append(Trial(name, "made up", True, feeds, answer))
-    first = next(trial for trial in trials if trial.expected.values is not None)
-    stable = _same(cpu, first)
+        reason = str(error)
+    answered = [trial for trial in trials if trial.expected.values is not None]
+    if not answered:
+        refusals = [short_of(trial.expected) for trial in trials if trial.expected.error is not None]
+        reason = reason or f"the CPU does not run it on made-up inputs ({(refusals or ['no answer'])[0][:300]})"
+        raise OptionError(
+            "There is nothing to verify with: inputs cannot be made up for this model.",
+            cause=f"{reason[:1].upper()}{reason[1:]}.",
+            fix="Give some: --input FILE.npz, with an array for each input under its name.",
+        )
+    # Made-up values that the CPU refuses are no inputs of this model; one is kept, to see what QNN makes of it.
+    refused = [trial for trial in trials if _is_refused(trial)]
+    trials = [trial for trial in trials if not _is_refused(trial)] + refused[:1]
     scales = {
-        name: max(largest(trial.expected.values[place]) for trial in trials if trial.expected.values is not None)
+        name: max(largest(trial.expected.values[place]) for trial in answered if trial.expected.values is not None)
         for place, name in enumerate(cpu.outputs)
     }
+    first = answered[0]
     if extreme:
         trials += _extreme_trials(cpu, first.feeds, operators, strict)
-    return TrialSet(tuple(trials), stable, tuple(cpu.outputs), scales)
+    return TrialSet(tuple(trials), _is_stable(cpu, first), tuple(cpu.outputs), number_format, scales)
+
+
+def _trial(cpu: ProviderSession, one: NamedFeeds) -> Trial:
+    return Trial(f"made up: {one.name}", "made up", True, one.feeds, cpu.answer(one.feeds))
+
+
+def _is_refused(trial: Trial) -> bool:
+    return trial.expected.values is None and not trial.expected.died
 
 
 def _expected(cpu: ProviderSession, given: GivenInputs) -> RunAnswer:
@@ -166,31 +124,82 @@ def _expected(cpu: ProviderSession, given: GivenInputs) -> RunAnswer:
     return answer
 
 
-def _plain(cpu: ProviderSession, seed: int) -> list[Trial]:
-    """Ones, and random numbers although the CPU refuses such: a model that divides integers takes no zeros."""
-    nodes = [NodeInfo(node.name, node.type, tuple(node.shape)) for node in cpu.inputs if node.shape is not None]
-    if len(nodes) != len(cpu.inputs):
-        return []
-    try:
-        made = {
-            "made up: ones": made_up.made_up_ones(nodes),
-            "made up: random numbers": made_up.made_up_random(nodes, seed),
-        }
-    except made_up.CannotMakeUp:
-        return []
-    return [Trial(name, "made up", True, feeds, cpu.answer(feeds)) for name, feeds in made.items()]
+def _further(
+    cpu: ProviderSession,
+    trials: Sequence[Trial],
+    knowledge: InputKnowledge,
+    number_format: NumberFormat,
+    seed: int,
+) -> list[Trial]:
+    """More inputs, as long as an output does not follow those that there are, and these make it move."""
+    begun = time.monotonic()
+    kept: list[Trial] = []
+    moves = [_movement(trials, place, number_format) for place in range(len(cpu.outputs))]
+    for one in further_inputs(cpu.inputs, knowledge, seed):
+        if all(move >= 1.0 for move in moves) or time.monotonic() - begun > _FURTHER_S:
+            break
+        trial = _trial(cpu, one)
+        if trial.expected.values is None:
+            continue
+        if not any(t.expected.values is not None for t in (*trials, *kept)):
+            kept.append(trial)
+            continue
+        now = [_movement([*trials, *kept, trial], place, number_format) for place in range(len(cpu.outputs))]
+        if any(new > 2 * old and old < 1.0 for new, old in zip(now, moves, strict=True)):
+            kept.append(trial)
+            moves = now
+    if min(moves, default=1.0) < 1.0:
+        kept += _searched(cpu, [*trials, *kept], knowledge, number_format, seed)
+    return kept
 
 
-def _names(feeds: Sequence[Mapping[str, Any]]) -> list[str]:
-    floats = any(getattr(value, "dtype", np.dtype(bool)).kind == "f" for value in feeds[0].values())
-    if floats:
-        return [f"made up: {text}" for text in _SPREADS]
-    return [f"made up: set {number}" for number in range(1, len(feeds) + 1)]
+def _searched(
+    cpu: ProviderSession,
+    trials: Sequence[Trial],
+    knowledge: InputKnowledge,
+    number_format: NumberFormat,
+    seed: int,
+) -> list[Trial]:
+    """Climbs from one set of inputs to the next, as long as an output that does not move moves more by it."""
+    begun = time.monotonic()
+    answered = [trial for trial in trials if trial.expected.values is not None]
+    rng = np.random.default_rng([seed, 1000])
+    found: list[Trial] = []
+    for place in range(len(cpu.outputs)):
+        best, move = answered[:1], _movement([*answered, *found], place, number_format)
+        first = move
+        for _ in range(_MOST_SEARCHED):
+            if not best or move >= 1.0 or time.monotonic() - begun > _SEARCH_S:
+                break
+            feeds = varied(best[0].feeds, knowledge, rng)
+            trial = Trial("made up: searched", "made up", True, feeds, cpu.answer(feeds))
+            if trial.expected.died:
+                return found
+            new = _movement([*answered, *found, trial], place, number_format)
+            if trial.expected.values is not None and new > move:
+                best, move = [trial], new
+        if best and move > 2 * first and move >= 1.0:
+            found.append(dataclasses.replace(best[0], name=f"made up: searched for {cpu.outputs[place]}"))
+    return found
 
 
-def _same(cpu: ProviderSession, trial: Trial) -> bool:
+def _movement(trials: Sequence[Trial], place: int, number_format: NumberFormat) -> float:
+    """How much one output changes on the CPU from input to input; from 1 on it is clearly more than noise."""
+    values = [as_array(t.expected.values[place]) for t in trials if t.expected.values is not None]
+    arrays = [a for a in values if a is not None and a.dtype.kind in "biuf" and a.size and np.isfinite(a).all()]
+    if len(arrays) < 2 or len({array.shape for array in arrays}) > 1:
+        return 0.0
+    stacked = np.stack([array.astype(np.float64) for array in arrays])
+    limits = LIMITS[number_format]
+    spread = float(np.abs(stacked - stacked.mean(axis=0)).max())
+    noise = max(limits.noise, limits.noise_of_range * float(np.abs(stacked).max()))
+    return spread / (_CLEAR * noise)
+
+
+def _is_stable(cpu: ProviderSession, trial: Trial) -> bool:
     again = cpu.values(trial.feeds)
-    return all(one.within(_AGAIN_WITHIN) for one in compare(cpu.outputs, [trial.expected.values or []], [again]))
+    judged = [judge(a, b) for a, b in zip(trial.expected.values or [], again, strict=True)]
+    return all(one.state != "differs" and (one.snr_db is None or one.snr_db >= _AGAIN_DB) for one in judged)
 
 
 def _extreme_trials(
@@ -208,21 +217,82 @@ def _extreme_trials(
     return found
 
 
-def try_on_qnn(qnn: ProviderSession, trial: Trial, prepared: TrialSet, tolerance: Tolerance) -> InputSetResult:
-    """QNN's answer to one set of inputs, judged."""
+def try_on_qnn(qnn: ProviderSession, trial: Trial, prepared: TrialSet) -> tuple[InputSetResult, RunAnswer]:
+    """QNN's answer to one set of inputs, judged, and as it is."""
     if trial.reason:
-        return _row(trial, "skipped", reason=trial.reason)
+        return _row(trial, "skipped", reason=trial.reason), RunAnswer(None)
     if trial.expected.died:
-        return _row(trial, "skipped", reason=f"the CPU does not answer: {short_of(trial.expected)}")
+        reason = f"the CPU does not answer: {short_of(trial.expected)}"
+        return _row(trial, "skipped", reason=reason), RunAnswer(None)
     answer = qnn.answer(trial.feeds)
     if trial.expected.values is None:
-        return _without_reference(trial, answer)
+        return _without_reference(trial, answer), RunAnswer(None, answer.error)
     if answer.values is None:
-        return dataclasses.replace(_row(trial, "failed", reason=short_of(answer)), died=answer.died)
-    judged = judge(prepared.outputs, trial.expected.values, answer.values, prepared.scales, tolerance)
-    differs = any(one.differs for one in judged)
-    found = _value_traps(prepared.outputs, trial, answer.values) if differs else ()
-    return dataclasses.replace(_row(trial, "differs" if differs else "agrees"), outputs=judged, traps=found)
+        return dataclasses.replace(_row(trial, "failed", reason=short_of(answer)), died=answer.died), answer
+    return judged_row(trial, prepared, answer.values), answer
+
+
+def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputSetResult:
+    """The verdict on QNN's values for one set of inputs."""
+    assert trial.expected.values is not None
+    judged = judged_outputs(prepared.outputs, trial.expected.values, found, prepared.number_format, prepared.scales)
+    states = [one.numbers.state for one in judged]
+    seen: tuple[TrapFound, ...] = ()
+    if trial.kind == "extreme" or "differs" in states:
+        seen = _value_traps(prepared, trial, found)
+    # An extreme that the CPU answers with NaN proves nothing about numbers; a number in its place is worth a word.
+    differs = "differs" in states or (trial.kind == "extreme" and bool(seen))
+    status = "differs" if differs else "agrees" if "agrees" in states else "not shown"
+    return dataclasses.replace(_row(trial, status), outputs=judged, traps=seen)
+
+
+def judged_outputs(
+    names: Sequence[str],
+    expected: Sequence[Any],
+    found: Sequence[Any],
+    number_format: NumberFormat,
+    scales: Mapping[str, float],
+) -> tuple[JudgedOutput, ...]:
+    """All outputs of one set of inputs. scales: largest values of each on other inputs, as far as known."""
+    return tuple(
+        JudgedOutput(name, judge(a, b, number_format, scales.get(name, 0.0)))
+        for name, a, b in zip(names, expected, found, strict=True)
+    )
+
+
+def verdicts_of(
+    prepared: TrialSet, found: Mapping[str, Sequence[Any]], *, given_alone: bool = False
+) -> tuple[OutputVerdict, ...]:
+    """The verdict on each output over all sets of inputs that count and that both sides answered.
+
+    Args:
+        found: QNN's values by the name of the set.
+        given_alone: only over the inputs that were given.
+    """
+    trials = [
+        trial
+        for trial in prepared.trials
+        if trial.name in found and trial.counts and (trial.kind == "given" or not given_alone)
+    ]
+    verdicts = []
+    for place, name in enumerate(prepared.outputs):
+        pairs = [(t.expected.values[place], found[t.name][place]) for t in trials if t.expected.values is not None]
+        state, reason, judged = judge_over_inputs(pairs, prepared.number_format)
+        worst = min(range(len(judged)), key=lambda k: (judged[k].state != state, _rank(judged[k])), default=None)
+        verdicts.append(
+            OutputVerdict(
+                name,
+                state,
+                reason,
+                trials[worst].name if worst is not None else "",
+                judged[worst] if worst is not None else None,
+            )
+        )
+    return tuple(verdicts)
+
+
+def _rank(one: Any) -> float:
+    return -math.inf if one.lost or one.snr_db is None else float(one.snr_db)
 
 
 def _without_reference(trial: Trial, answer: RunAnswer) -> InputSetResult:
@@ -237,16 +307,17 @@ def _without_reference(trial: Trial, answer: RunAnswer) -> InputSetResult:
         "token id of 2**40 + 3 read as 3, division of integers by zero).",
         f"{trial.name}; the CPU says: {refusal}",
         "Check the inputs before the run.",
+        "the CPU refuses these inputs, QNN answers them",
     )
     return dataclasses.replace(_row(trial, "unchecked", reason=f"the CPU refuses it: {refusal}"), traps=(trap,))
 
 
-def _value_traps(names: Sequence[str], trial: Trial, found: Sequence[Any]) -> tuple[TrapFound, ...]:
+def _value_traps(prepared: TrialSet, trial: Trial, found: Sequence[Any]) -> tuple[TrapFound, ...]:
     assert trial.expected.values is not None
     seen = (
         dataclasses.replace(trap, evidence=f"{trial.name}; {trap.evidence}")
-        for name, expected, got in zip(names, trial.expected.values, found, strict=True)
-        for trap in traps.of_values(name, expected, got)
+        for name, expected, got in zip(prepared.outputs, trial.expected.values, found, strict=True)
+        for trap in traps.of_values(name, expected, got, prepared.number_format)
     )
     return tuple(seen)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from qnnbridge_host.compile.compare import precision_of_operators
 from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.dimensions import Dimensions
@@ -17,19 +19,38 @@ from qnnbridge_host.graph.shapes import as_dimensions
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.refusals import refuse_scanned
 from qnnbridge_host.model.scan import scan_model
+from qnnbridge_host.numerics.content import NOTHING_KNOWN, InputKnowledge, knowledge_of
+from qnnbridge_host.numerics.judge import LIMITS, NumberFormat
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools.models.shared import progress
 from qnnbridge_tools.models.shared.progress import OnProgress
-from qnnbridge_tools.models.shared.sessions import CPU, NO_FINDING, QNN, SessionSettings, opened
-from qnnbridge_tools.models.verify import input_sets, traps, trying
-from qnnbridge_tools.models.verify.bisection import BisectionResult, Cutter, DivergenceNotFound, DivergenceSearch
-from qnnbridge_tools.models.verify.input_sets import FixedSizes
-from qnnbridge_tools.models.verify.result import InputSetResult, TrapFound, Verification, VerificationVerdict
-from qnnbridge_tools.models.verify.trying import Trial, TrialSet, try_on_qnn
+from qnnbridge_tools.models.shared.sessions import (
+    CPU,
+    NO_FINDING,
+    QNN,
+    ProviderSession,
+    RunAnswer,
+    SessionSettings,
+    opened,
+)
+from qnnbridge_tools.models.verify import input_sets, trying
+from qnnbridge_tools.models.verify.bisection import BisectionResult, DivergenceNotFound, DivergenceSearch
+from qnnbridge_tools.models.verify.cutting import Cutter
+from qnnbridge_tools.models.verify.input_sets import FixedSizes, GivenInputs
+from qnnbridge_tools.models.verify.journal import AnswerJournal, file_digest
+from qnnbridge_tools.models.verify.result import (
+    InputSetResult,
+    OutputVerdict,
+    TrapFound,
+    Verification,
+    VerificationVerdict,
+    numbers_text,
+    worst_of,
+)
+from qnnbridge_tools.models.verify.trying import Trial, TrialSet
 
-if TYPE_CHECKING:
-    from qnnbridge_host.compile.compare import Tolerance
+OnRows = Callable[[Sequence[str], Sequence[str]], Callable[[InputSetResult], None]]
 
 COMMAND = "qnnbridge verify"
 BISECT_S = 60.0
@@ -49,6 +70,7 @@ class VerifyOptions:
         strict: extreme inputs count as others do.
         bisect_s: seconds for that search.
         timeout_s: seconds for each call of the host.
+        resume: keep QNN's answers until it is over, and go on where an interrupted run was stopped.
     """
 
     seed: int = 0
@@ -58,6 +80,7 @@ class VerifyOptions:
     bisect_s: float = BISECT_S
     timeout_s: float | None = CALL_S
     host_python: str | None = None
+    resume: bool = True
 
 
 def verify_model(
@@ -69,6 +92,7 @@ def verify_model(
     provider_options: Mapping[str, str] | None = None,
     how: VerifyOptions | None = None,
     on_progress: OnProgress = progress.ignore,
+    on_rows: OnRows | None = None,
 ) -> Verification:
     """Runs a model on QNN and on the CPU of the host, and tells where they differ, and why.
 
@@ -82,6 +106,7 @@ def verify_model(
         provider_options: options of QNN.
         how: seed, extremes, search and deadlines.
         on_progress: called with the stage and how far it is.
+        on_rows: called with the names of all sets of inputs and of the outputs; gives what is called with each row.
 
     Raises:
         CompiledModelRefused: the model is compiled.
@@ -95,48 +120,91 @@ def verify_model(
     how = how or VerifyOptions()
     path = files.existing_model(Path(source))
     scan = _scanned(path)
-    from qnnbridge_host.compile.compare import TOLERANCES, precision_of_operators
-
-    files.weight_files(path, scan.external_files)
+    others = files.weight_files(path, scan.external_files)
     given = input_sets.read_given([Path(one) for one in inputs], scan.inputs)
     sizes = input_sets.sizes_of(scan.inputs, as_dimensions(dims), given)
-    tolerance = TOLERANCES[precision_of_operators(scan.ops)]
+    number_format: NumberFormat = precision_of_operators(scan.ops)
     options = {**(provider_options or {}), **({"soc_model": soc_model} if soc_model else {})}
     with tempfile.TemporaryDirectory(prefix="qnnbridge-verify-") as folder:
         model = path if sizes.all_named else _with_sizes(path, scan, sizes, Path(folder) / "sized")
         settings = SessionSettings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
-        tried = _tried(model, scan, given, settings, tolerance, how, on_progress)
+        known = _known_of(path, sizes, soc_model)
+        work = _Work(model, scan, given, settings, number_format, known, how, on_progress, on_rows)
+        what = {"model": file_digest(path, others), "sizes": sizes.told(), "options": options}
+        tried = work.tried(what)
         if how.bisect and tried.worst() is not None:
             on_progress("looking for the first node that differs", 0, 0)
-        found, not_bisected = _bisected(path, scan, sizes, tried, settings, tolerance, how, Path(folder))
-    verdict, reason = _verdict(tried)
+        found, not_bisected = _bisected(path, scan, sizes, tried, settings, how, Path(folder))
+    outputs = trying.verdicts_of(tried.prepared, tried.found)
+    verdict, reason = _verdict(tried, outputs)
     return Verification(
         source=path,
         verdict=verdict,
         reason=reason,
-        precision=tolerance.precision,
-        tolerance=f"{tolerance.usual.of_range:.0%} of the output's range, cosine {tolerance.usual.cosine:g}",
+        number_format=number_format,
+        limits=str(LIMITS[number_format]),
         sizes=sizes.told(),
         rows=tried.rows,
+        outputs=outputs,
+        given=trying.verdicts_of(tried.prepared, tried.found, given_alone=True) if given else (),
         placement=tried.placement,
         versions=tried.versions,
+        nodes=known.nodes,
         divergence=found.divergence if found is not None else None,
         not_bisected=not_bisected,
-        node_traps=_once(found.traps if found is not None else _of_extremes(scan, tried.rows), tried.rows),
+        node_traps=_once(found.traps if found is not None else (), tried.rows),
         error=tried.error,
         seconds=time.monotonic() - begun,
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class _Known:
+    """What the graph says, where the package onnx is there.
+
+    Args:
+        inputs: what its inputs are.
+        nodes: how many do work for the inputs, as `analyze` counts them.
+    """
+
+    inputs: InputKnowledge = NOTHING_KNOWN
+    nodes: int | None = None
+
+
+def _known_of(path: Path, sizes: FixedSizes, soc_model: str | None) -> _Known:
+    try:
+        import onnx  # noqa: F401 - only whether it is there
+    except ImportError:
+        return _Known()
+    from qnnbridge_tools.models.analyze.analyzer import chip_options
+    from qnnbridge_tools.models.analyze.predict import predict_model
+
+    model = graphs.load(path)
+    shapes.fix(model, sizes.dimensions)
+    verdicts = predict_model(model, chip_options(soc_model)[2], path.parent).verdicts
+    return _Known(knowledge_of(model), sum(verdict.place != "folded" for verdict in verdicts))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Tried:
-    """The answers of both sides. error: why QNN made no session."""
+    """The answers of both sides. answers: QNN's. error: why QNN made no session."""
 
     prepared: TrialSet
     rows: tuple[InputSetResult, ...]
+    answers: Mapping[str, RunAnswer]
     placement: Placement | None
     versions: Mapping[str, str]
     error: BridgeError | None = None
+
+    @property
+    def found(self) -> dict[str, Sequence[Any]]:
+        """QNN's values by the set of inputs."""
+        return {name: answer.values for name, answer in self.answers.items() if answer.values is not None}
+
+    def failure_on(self, name: str) -> BridgeError | None:
+        """The error of QNN on the whole model: of the session, or of the run on one set of inputs."""
+        answer = self.answers.get(name)
+        return self.error or (answer.error if answer is not None else None)
 
     def worst(self) -> Trial | None:
         """The inputs to look for the first node with."""
@@ -144,10 +212,16 @@ class _Tried:
         if self.error is not None:
             return next((trial for trial in self.prepared.trials if trial.feeds), None)
         bad = [row for row in self.rows if row.is_bad and by_name[row.name].expected.values is not None]
-        for row in sorted(bad, key=lambda one: (not one.counts, not one.died)):
+        for row in sorted(bad, key=lambda one: (not one.counts, not one.died, _badness(one))):
             if row.counts or row.died or row.name in _WORTH_BISECTING:
                 return by_name[row.name]
         return None
+
+
+def _badness(row: InputSetResult) -> float:
+    """The lowest SNR first."""
+    worst = row.worst
+    return -math.inf if worst is None or worst.numbers.snr_db is None else worst.numbers.snr_db
 
 
 def _scanned(path: Path) -> ModelScan:
@@ -167,52 +241,83 @@ def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) ->
     return copy
 
 
-def _tried(
-    model: Path,
-    scan: ModelScan,
-    given: Sequence[Any],
-    settings: SessionSettings,
-    tolerance: Tolerance,
-    how: VerifyOptions,
-    on_progress: OnProgress,
-) -> _Tried:
-    from qnnbridge import Host
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Work:
+    """One model on both sides of one host."""
 
-    with Host(python=how.host_python) as host:
-        on_progress("running on the CPU", 0, 0)
-        versions = dict(host.info.versions)
-        with opened(host, model, CPU, settings) as side:
-            prepared = trying.prepare_trials(
-                side, given, scan.ops, seed=how.seed, extreme=how.extreme, strict=how.strict
-            )
-        if not prepared.stable:
-            return _Tried(prepared, (), None, versions)
-        on_progress("compiling for QNN", 0, 0)
-        try:
-            with opened(host, model, QNN, settings) as side:
-                placement = side.placement
-                if placement.known and not placement.qnn_nodes:
-                    return _Tried(prepared, (), placement, versions)
-                return _Tried(prepared, _rows(side, prepared, tolerance, on_progress), placement, versions)
-        except NO_FINDING:
-            raise
-        except BridgeError as error:
-            return _Tried(prepared, (), None, versions, error)
+    model: Path
+    scan: ModelScan
+    given: Sequence[GivenInputs]
+    settings: SessionSettings
+    number_format: NumberFormat
+    known: _Known
+    how: VerifyOptions
+    on_progress: OnProgress
+    on_rows: OnRows | None
 
+    def tried(self, what: Mapping[str, Any]) -> _Tried:
+        """Runs all sets of inputs. what: all that QNN's answers depend on, for the journal."""
+        from qnnbridge import Host
 
-def _rows(
-    side: Any, prepared: TrialSet, tolerance: Tolerance, on_progress: OnProgress
-) -> tuple[InputSetResult, ...]:
-    """Ordinary inputs first. After a death nothing more is tried: a second would put the model in quarantine."""
-    rows: list[InputSetResult] = []
-    for number, trial in enumerate(prepared.trials):
-        on_progress("running on QNN", number, len(prepared.trials))
-        if any(row.died for row in rows):
-            reason = "not tried any more"
-            rows.append(InputSetResult(trial.name, trial.kind, trial.counts, "skipped", reason=reason))
-        else:
-            rows.append(try_on_qnn(side, trial, prepared, tolerance))
-    return tuple(rows)
+        how = self.how
+        with Host(python=how.host_python) as host:
+            self.on_progress("running on the CPU", 0, 0)
+            versions = dict(host.info.versions)
+            with opened(host, self.model, CPU, self.settings) as side:
+                prepared = trying.prepare_trials(
+                    side,
+                    self.given,
+                    self.scan.ops,
+                    self.known.inputs,
+                    self.number_format,
+                    seed=how.seed,
+                    extreme=how.extreme,
+                    strict=how.strict,
+                )
+            if not prepared.stable:
+                return _Tried(prepared, (), {}, None, versions)
+            self.on_progress("compiling for QNN", 0, 0)
+            try:
+                with opened(host, self.model, QNN, self.settings) as side:
+                    placement = side.placement
+                    if placement.known and not placement.qnn_nodes:
+                        return _Tried(prepared, (), {}, placement, versions)
+                    journal = AnswerJournal({**what, "versions": versions}) if how.resume else None
+                    rows, found = self._rows(side, prepared, journal)
+            except NO_FINDING:
+                raise
+            except BridgeError as error:
+                return _Tried(prepared, (), {}, None, versions, error)
+        if journal is not None:
+            journal.over()
+        return _Tried(prepared, rows, found, placement, versions)
+
+    def _rows(
+        self, side: ProviderSession, prepared: TrialSet, journal: AnswerJournal | None
+    ) -> tuple[tuple[InputSetResult, ...], dict[str, RunAnswer]]:
+        """After a death nothing more is tried: a second would put the model in quarantine."""
+        rows: list[InputSetResult] = []
+        found: dict[str, RunAnswer] = {}
+        names = [trial.name for trial in prepared.trials]
+        tell = self.on_rows(names, prepared.outputs) if self.on_rows is not None else None
+        for number, trial in enumerate(prepared.trials):
+            self.on_progress("running on QNN", number, len(prepared.trials))
+            kept = journal.answer(trial.feeds) if journal is not None and trial.feeds else None
+            if any(row.died for row in rows):
+                reason = "not tried any more"
+                row = InputSetResult(trial.name, trial.kind, trial.counts, "skipped", reason=reason)
+            elif kept is not None and trial.expected.values is not None:
+                row = dataclasses.replace(trying.judged_row(trial, prepared, kept), kept=True)
+                found[trial.name] = RunAnswer(kept)
+            else:
+                row, found[trial.name] = trying.try_on_qnn(side, trial, prepared)
+                values = found[trial.name].values
+                if journal is not None and values is not None:
+                    journal.keep(trial.feeds, values)
+            rows.append(row)
+            if tell is not None:
+                tell(row)
+        return tuple(rows), found
 
 
 def _bisected(
@@ -221,12 +326,15 @@ def _bisected(
     sizes: FixedSizes,
     tried: _Tried,
     settings: SessionSettings,
-    tolerance: Tolerance,
     how: VerifyOptions,
     folder: Path,
 ) -> tuple[BisectionResult | None, str]:
     """The first node that differs; or why it is not known, empty if nothing had to be looked for."""
     trial = tried.worst()
+    is_nan = trial is None and "IsNaN" in scan.ops
+    if is_nan:  # wrong on NaN alone, where the search would find the input
+        differing = {row.name for row in tried.rows if row.kind == "extreme" and row.status == "differs"}
+        trial = next((one for one in tried.prepared.trials if one.name in differing), None)
     if trial is None:
         return None, ""
     if not how.bisect:
@@ -242,14 +350,25 @@ def _bisected(
         model = graphs.load(path)
         shapes.fix(model, sizes.dimensions)
         cutter = Cutter(model, path, scan.external_files, cuts)
-        search = DivergenceSearch(cutter, trial.name, trial.feeds, settings, tolerance, how.host_python, deadline)
-        row = next((row for row in tried.rows if row.name == trial.name), None)
-        return search.run(dies=row is None or row.status == "failed"), ""
+        failure = tried.failure_on(trial.name)
+        search = DivergenceSearch(
+            cutter,
+            trial.name,
+            trial.feeds,
+            settings,
+            tried.prepared.number_format,
+            how.host_python,
+            deadline,
+            failure,
+        )
+        if is_nan:
+            return BisectionResult(None, search.prove_at("IsNaN")), ""
+        return search.run(), ""
     except (DivergenceNotFound, BridgeError) as error:
         return None, str(error).splitlines()[0]
 
 
-def _verdict(tried: _Tried) -> tuple[VerificationVerdict, str]:
+def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[VerificationVerdict, str]:
     if tried.error is not None:
         return "failed", f"QNN makes no session of it: {tried.error.message}"
     if not tried.prepared.stable:
@@ -260,16 +379,30 @@ def _verdict(tried: _Tried) -> tuple[VerificationVerdict, str]:
     bad = [row for row in tried.rows if row.is_bad]
     if any(row.died for row in bad):
         return "differs", "QNN ends the host, or does not come back."
-    if any(row.counts for row in bad):
-        return "differs", "QNN computes something else than the CPU."
-    if bad:
-        return "agrees", "QNN computes what the CPU does on ordinary inputs; extreme ones show the limits of QNN."
-    return "agrees", "QNN computes what the CPU does."
-
-
-def _of_extremes(scan: ModelScan, rows: Sequence[InputSetResult]) -> tuple[TrapFound, ...]:
-    differing = [row.name for row in rows if row.kind == "extreme" and row.status == "differs"]
-    return traps.of_operators(scan.ops, differing[0]) if differing else ()
+    failed = [row for row in bad if row.counts and row.status == "failed"]
+    if failed:
+        return "differs", f"QNN fails where the CPU answers, on {failed[0].name}: {failed[0].reason}"
+    worst = worst_of(outputs)
+    extreme = " Extreme inputs show the limits of QNN." if bad else ""
+    if worst is None:
+        return "not compared", "QNN and the CPU answered none of the inputs both."
+    numbers = numbers_text(worst.worst) if worst.worst is not None else worst.reason
+    where = f"the worst is {worst.name}, {worst.inputs}: {numbers}"
+    if worst.state == "differs":
+        return (
+            "differs",
+            f"QNN computes something else than the CPU; {where}. {worst.reason[:1].upper()}{worst.reason[1:]}.",
+        )
+    strict = [row for row in bad if row.counts]
+    if strict:
+        return "differs", f"QNN computes something else than the CPU on {strict[0].name}."
+    if worst.state == "unknown":
+        open_outputs = [one.name for one in outputs if one.state == "unknown"]
+        return "not shown", (
+            f"These inputs do not show whether QNN computes {', '.join(open_outputs[:3])} as the CPU does: "
+            f"{worst.reason}. Give real ones: --input FILE.npz.{extreme}"
+        )
+    return "agrees", f"QNN computes what the CPU does; {where}.{extreme}"
 
 
 def _once(found: Sequence[TrapFound], rows: Sequence[InputSetResult]) -> tuple[TrapFound, ...]:
