@@ -86,10 +86,6 @@ def _decibel(value: Any) -> str:
     return f"{value:.1f} dB" if isinstance(value, (int, float)) else "-"
 
 
-def _decibel(value: Any) -> str:
-    return f"{value:.1f} dB" if isinstance(value, float) else "-"
-
-
 def _how_to_use(prepared: PreparedFolder) -> str:
     compiled = [step for step in prepared.steps_of("compile") if step.files]
     if not compiled or not prepared.ready:
