@@ -63,7 +63,7 @@ def make_samples(declared: Sequence[DeclaredInput], *, seed: int, accepts: Calla
 
 def made_up(declared: Sequence[DeclaredInput], seed: int) -> Feeds:
     """One sample with values in 0..1 for inputs of fixed sizes. Raises `NotMade`."""
-    _refuse_unmakeable(declared)
+    refuse_unmakeable(declared)
     try:
         return next(random_samples(declared, 1, seed))
     except BridgeError as error:
