@@ -110,7 +110,7 @@ class IOBinding:
         """Bind memory of this process by its address. It must stay valid, and is read when the session runs."""
         self._known_input(name)
         require_cpu(device_type)
-        self._inputs[name] = OrtValue(_view_of_memory(element_type, shape, buffer_ptr))
+        self._inputs[name] = OrtValue(view_of_memory(element_type, shape, buffer_ptr))
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Bind an `OrtValue`; ``update_inplace`` on it before a run counts."""
@@ -144,13 +144,13 @@ class IOBinding:
         """Bind an output: to memory of this process by its address, or, without one, to a new value per run."""
         require_cpu(device_type)
         if buffer_ptr is None:
-            self._outputs[name] = _Output(OrtValue(None, self._declared.get(name)), fixed=False)
+            self._outputs[name] = _Output(OrtValue(None, declared=self._declared.get(name)), fixed=False)
             return
         if element_type is None or shape is None:
             raise errors.RemoteValueError(
                 "`element_type` and `shape` are to be provided if pre-allocated memory is provided"
             )
-        self._outputs[name] = _Output(OrtValue(_view_of_memory(element_type, shape, buffer_ptr)), fixed=True)
+        self._outputs[name] = _Output(OrtValue(view_of_memory(element_type, shape, buffer_ptr)), fixed=True)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Bind an output to the memory of a tensor; results are written into it."""
@@ -236,7 +236,8 @@ def _ort_value(value: object) -> OrtValue:
     return value
 
 
-def _view_of_memory(element_type: Any, shape: Any, pointer: Any) -> Any:
+def view_of_memory(element_type: Any, shape: Any, pointer: Any) -> Any:
+    """A value on memory of this process that starts at an address. It must stay valid as long as the value."""
     element = element_from(element_type)
     if element is ElementType.STRING:
         raise errors.RemoteRuntimeError(_NO_STRINGS)

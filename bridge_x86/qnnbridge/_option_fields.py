@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, overload
 
 from qnnbridge_protocol import errors
 
@@ -18,9 +18,131 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-class _OrtEnum(enum.IntEnum):
-    __str__ = enum.Enum.__str__
-    __format__ = enum.Enum.__format__  # an IntEnum would format as its number
+class _Members:
+    """``cls.__members__``: a new dict each time."""
+
+    def __get__(self, _: Any, owner: Any) -> dict[str, Any]:
+        return dict(owner._by_name)
+
+
+class _NativeEnum:
+    """An enumeration as ONNX Runtime's bindings make them: no `enum.Enum`, and no `int`.
+
+    Members are equal to their number and have its hash; every number that fits makes a value, whose name is
+    "???" if it is no member's. ``strict``: values are equal to values of their own class alone.
+    """
+
+    _number: int
+    _by_name: ClassVar[dict[str, Any]] = {}
+    _strict = False
+    _signed = False
+    __members__ = _Members()
+
+    def __init_subclass__(cls, strict: bool = False, signed: bool = False) -> None:
+        cls._strict, cls._signed = strict, signed
+        numbers = {name: number for name, number in vars(cls).items() if type(number) is int}
+        if not numbers:
+            return
+        cls._by_name = {name: cls(number) for name, number in numbers.items()}
+        for name, member in cls._by_name.items():
+            setattr(cls, name, member)
+        setattr(cls, "__entries", {name: (member, None) for name, member in cls._by_name.items()})
+        cls.__doc__ = "\n\n".join(["Members:", *(f"  {name}" for name in cls._by_name)])
+
+    def __init__(self, value: Any) -> None:
+        number = int(value) if hasattr(value, "__index__") or hasattr(value, "__int__") else None
+        least, most = (-(1 << 31), (1 << 31) - 1) if self._signed else (0, (1 << 32) - 1)
+        if number is None or isinstance(value, float) or not least <= number <= most:
+            where = f"{type(self).__module__}.{type(self).__name__}"
+            raise errors.RemoteTypeError(
+                "__init__(): incompatible constructor arguments. The following argument types are supported:\n"
+                f"    1. {where}(value: typing.SupportsInt | typing.SupportsIndex)\n\nInvoked with: {value!r:.100}"
+            )
+        object.__setattr__(self, "_number", number)
+
+    @property
+    def name(self) -> str:
+        return next((name for name, member in self._by_name.items() if member._number == self._number), "???")
+
+    @property
+    def value(self) -> int:
+        return self._number
+
+    def __setattr__(self, name: str, _: Any) -> None:
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        if self._strict:
+            return type(other) is type(self) and other.value == self.value
+        return bool(self.value == other)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __int__(self) -> int:
+        return self.value
+
+    __index__ = __int__
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}.{self.name}: {self.value}>"
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+    def __getstate__(self) -> int:
+        return self.value
+
+    def __setstate__(self, state: int) -> None:
+        object.__setattr__(self, "_number", state)
+
+
+def _arithmetic(name: str, strict: bool = False) -> Callable[..., Any]:
+    operation = getattr(int, name)
+
+    def method(self: Any, *other: Any) -> Any:
+        if strict and type(other[0]) is not type(self):
+            raise errors.RemoteTypeError("Expected an enumeration of matching type!")
+        return operation(self.value, *map(int, other))
+
+    return method
+
+
+class _NativeFlags(_NativeEnum):
+    """Flags give plain numbers when they are combined, and can be ordered."""
+
+
+for _name in ["and", "or", "xor", "rand", "ror", "rxor", "lt", "le", "gt", "ge", "invert"]:
+    setattr(_NativeFlags, f"__{_name}__", _arithmetic(f"__{_name}__"))
+
+if TYPE_CHECKING:  # what checkers know about an enumeration holds for these
+
+    class _OrtEnum(enum.IntEnum): ...
+
+    class _StrictEnum(enum.IntEnum): ...
+
+    class _SignedEnum(enum.IntEnum): ...
+
+    class _OrtFlags(enum.IntFlag): ...
+
+    class _SignedFlags(enum.IntFlag): ...
+else:
+
+    class _OrtEnum(_NativeEnum): ...
+
+    class _StrictEnum(_NativeEnum):
+        def __init_subclass__(cls):
+            super().__init_subclass__(strict=True, signed=True)
+
+    class _SignedEnum(_NativeEnum):
+        def __init_subclass__(cls):
+            super().__init_subclass__(signed=True)
+
+    _OrtFlags = _NativeFlags
+
+    class _SignedFlags(_NativeFlags):
+        def __init_subclass__(cls):
+            super().__init_subclass__(signed=True)
 
 
 class GraphOptimizationLevel(_OrtEnum):
@@ -36,19 +158,19 @@ class ExecutionMode(_OrtEnum):
     ORT_PARALLEL = 1
 
 
-class ExecutionOrder(_OrtEnum):
+class ExecutionOrder(_StrictEnum):
     DEFAULT = 0
     PRIORITY_BASED = 1
     MEMORY_EFFICIENT = 2
 
 
-class OrtAllocatorType(_OrtEnum):
+class OrtAllocatorType(_SignedEnum):
     INVALID = -1
     ORT_DEVICE_ALLOCATOR = 0
     ORT_ARENA_ALLOCATOR = 1
 
 
-class OrtMemType(_OrtEnum):
+class OrtMemType(_SignedEnum):
     CPU_INPUT = -2
     CPU_OUTPUT = -1
     CPU = -1
@@ -63,8 +185,8 @@ class OrtDeviceMemoryType(_OrtEnum):
 class OrtMemoryInfoDeviceType(_OrtEnum):
     CPU = 0
     GPU = 1
-    FPGA = 2
     NPU = 3
+    FPGA = 2
 
 
 class OrtHardwareDeviceType(_OrtEnum):
@@ -91,16 +213,38 @@ class OrtSparseFormat(_OrtEnum):
 
 
 class ModelPackageWriteMode(_OrtEnum):
-    """Since ONNX Runtime 1.32."""
-
     PRESERVE = 0
     DENSE = 1
 
 
-class OrtCompileApiFlags(enum.IntFlag):
+class OrtCompileApiFlags(_OrtFlags):
     NONE = 0
     ERROR_IF_NO_NODES_COMPILED = 1
     ERROR_IF_OUTPUT_FILE_EXISTS = 2
+
+
+class ArenaExtendStrategy(_StrictEnum):
+    kNextPowerOfTwo = 0  # noqa: N815 - ONNX Runtime's own names
+    kSameAsRequested = 1  # noqa: N815
+
+
+for _name in ["lt", "le", "gt", "ge"]:
+    setattr(ArenaExtendStrategy, f"__{_name}__", _arithmetic(f"__{_name}__", strict=True))
+
+
+class OrtCompiledModelCompatibility(_OrtEnum):
+    EP_NOT_APPLICABLE = 0
+    EP_SUPPORTED_OPTIMAL = 1
+    EP_SUPPORTED_PREFER_RECOMPILATION = 2
+    EP_UNSUPPORTED = 3
+
+
+class OrtDeviceEpIncompatibilityReason(_SignedFlags):
+    NONE = 0
+    DRIVER_INCOMPATIBLE = 1
+    DEVICE_INCOMPATIBLE = 2
+    MISSING_DEPENDENCY = 4
+    UNKNOWN = -(1 << 31)
 
 
 class OrtDeviceVendorId(enum.IntEnum):
@@ -243,14 +387,25 @@ def as_enum(cls: type[E]) -> Callable[[str, Any], E]:
         if type(value).__name__ == cls.__name__ and type(value).__module__.startswith("onnxruntime."):
             try:
                 return cls(int(value))
-            except ValueError:
+            except (TypeError, ValueError):
                 pass
         error = wrong_type(name, value, f"a {cls.__name__}")
-        names = [f"{cls.__name__}.{member.name}" for member in cls if isinstance(value, int) and member == value]
+        members = cls.__members__.values()
+        names = [
+            f"{cls.__name__}.{member.name}" for member in members if isinstance(value, int) and value == int(member)
+        ]
         error.fix = f"Write {names[0]}." if names else f"One of: {', '.join(cls.__members__)}."
         raise error
 
     return convert
+
+
+def as_buffer(name: str, value: Any) -> memoryview:
+    """The bytes of what has the buffer protocol."""
+    try:
+        return memoryview(value).cast("B")
+    except TypeError:
+        raise wrong_type(name, value, "bytes or an array in C order") from None
 
 
 def as_text_mapping(name: str, value: Any) -> dict[str, str]:
@@ -271,12 +426,15 @@ def wrong_type(name: str, value: Any, wanted: str) -> errors.RemoteTypeError:
 
 
 __all__ = [
+    "ArenaExtendStrategy",
     "ExecutionMode",
     "ExecutionOrder",
     "GraphOptimizationLevel",
     "ModelPackageWriteMode",
     "OrtAllocatorType",
     "OrtCompileApiFlags",
+    "OrtCompiledModelCompatibility",
+    "OrtDeviceEpIncompatibilityReason",
     "OrtDeviceMemoryType",
     "OrtDeviceVendorId",
     "OrtExecutionProviderDevicePolicy",

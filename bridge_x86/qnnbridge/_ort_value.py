@@ -47,10 +47,19 @@ class OrtValue:
 
     __slots__ = ("__weakref__", "_addressed", "_declared", "_held", "_lost")
 
-    def __init__(self, value: Any, declared: str | None = None) -> None:
-        """value: see `qnnbridge_protocol.values`. declared: the model's type text, for what does not tell itself
-        (empty sequences, maps, empty optionals)."""
-        self._held = value
+    def __init__(
+        self, ortvalue: Any, numpy_obj: Any = None, session: Any = None, *, declared: str | None = None
+    ) -> None:
+        """ortvalue: see `qnnbridge_protocol.values`; another `OrtValue` is shared. declared: the model's type text,
+        for what does not tell itself (empty sequences, maps, empty optionals). numpy_obj, session: not needed."""
+        if isinstance(ortvalue, OrtValue):
+            ortvalue, declared = ortvalue._value, declared or ortvalue._declared
+        if not (ortvalue is None or isinstance(ortvalue, (np.ndarray, Typed, Sparse, list, dict))):
+            raise errors.RemoteValueError(
+                "`Provided ortvalue` needs to be of type `onnxruntime.capi.onnxruntime_pybind11_state.OrtValue`",
+                fix="OrtValue.ortvalue_from_numpy(array)",
+            )
+        self._held: Any = ortvalue
         self._declared = declared
         # Whether the address of its memory was given out.
         self._addressed = False
@@ -254,23 +263,30 @@ class OrtValue:
             raise errors.RemoteRuntimeError("This OrtValue does not contain SparseTensor. Check data_type() value.")
         return SparseTensor(self._value)
 
-    def __dlpack__(self, *, stream: Any = None) -> Any:
-        return self._dense().__dlpack__()
+    def __dlpack__(self, *, stream: Any = None, **asked: Any) -> Any:
+        """A capsule on the tensor's memory. asked: what newer consumers ask for (``max_version``, ``copy``)."""
+        try:
+            return self._dense().__dlpack__(**asked)
+        except TypeError:  # numpy before 2.1 knows none of these
+            return self._dense().__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         self._memory()
         return (1, 0)
 
-    def update_inplace(self, data: Array | OrtValue) -> None:
-        """Copy `data` over the tensor's memory: as many elements of as many bytes each; bits are not converted."""
+    def update_inplace(self, data: Array | OrtValue | None = None, *, np_arr: Array | None = None) -> None:
+        """Copy `data` over the tensor's memory: as many elements of as many bytes each; bits are not converted.
+
+        np_arr: what older releases call it.
+        """
         lost, self._lost = self._lost, None
         try:
-            self._overwrite(data)
+            self._overwrite(np_arr if data is None else data)
         except BaseException:
             self._lost = lost
             raise
 
-    def _overwrite(self, data: Array | OrtValue) -> None:
+    def _overwrite(self, data: Array | OrtValue | None) -> None:
         if isinstance(data, OrtValue):
             if self._memory().dtype.hasobject or data._memory().dtype.hasobject:
                 raise errors.RemoteRuntimeError("Inplace update of string tensors is not supported")

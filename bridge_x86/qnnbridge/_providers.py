@@ -7,7 +7,6 @@ data; any thread.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,32 +25,101 @@ _DEVICES = {
     "npu": (3, 0),
 }
 CPU_DEVICE = 0
+# DirectML's own number, which ONNX Runtime turns into a GPU of Microsoft's.
+_DML, _GPU = 4, 1
 
 
-@dataclasses.dataclass(frozen=True)
+class DeviceNumbers:
+    """``OrtDevice`` of ONNX Runtime's bindings: kind, memory, vendor and number of a device."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, *numbers: int) -> None:
+        """Kind, memory, (vendor, default 0,) number."""
+        if len(numbers) not in (3, 4) or not all(hasattr(number, "__index__") for number in numbers):
+            raise errors.RemoteTypeError(
+                "__init__(): incompatible constructor arguments. The following argument types are supported:\n"
+                "    1. onnxruntime.capi.onnxruntime_pybind11_state.OrtDevice(arg0: int, arg1: int, arg2: int, "
+                "arg3: int)\n    2. onnxruntime.capi.onnxruntime_pybind11_state.OrtDevice(arg0: int, arg1: int, "
+                f"arg2: int)\n\nInvoked with: {', '.join(map(repr, numbers))}"
+            )
+        kind, memory, *vendor, number = map(int, numbers)
+        if kind == _DML:
+            kind, vendor = _GPU, [_DEVICES["dml"][1]]
+        self._numbers = (kind, memory, vendor[0] if vendor else 0, number)
+
+    def device_id(self) -> int:
+        return self._numbers[3]
+
+    def device_type(self) -> int:
+        return self._numbers[0]
+
+    def vendor_id(self) -> int:
+        return self._numbers[2]
+
+    def mem_type(self) -> int:
+        return self._numbers[1]
+
+    @staticmethod
+    def cpu() -> int:
+        return 0
+
+    @staticmethod
+    def gpu() -> int:
+        return 1
+
+    @staticmethod
+    def fpga() -> int:
+        return 2
+
+    @staticmethod
+    def npu() -> int:
+        return 3
+
+    cuda = webgpu = gpu
+    cann = npu
+
+    @staticmethod
+    def dml() -> int:
+        return _DML
+
+    @staticmethod
+    def default_memory() -> int:
+        return 0
+
+
 class OrtDevice:
     """Kind and number of a device; `make` is how to get one."""
 
-    _type: int
-    _id: int
-    _vendor: int
+    __slots__ = ("_ort_device",)
+
+    def __init__(self, c_ort_device: DeviceNumbers) -> None:
+        if not isinstance(c_ort_device, DeviceNumbers):
+            raise RemoteValueError(
+                "`Provided object` needs to be of type `onnxruntime.capi.onnxruntime_pybind11_state.OrtDevice`",
+                fix="OrtDevice.make('cpu', 0)",
+            )
+        self._ort_device = c_ort_device
+
+    def _get_c_device(self) -> DeviceNumbers:
+        return self._ort_device
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
         kind, vendor = _lookup(ort_device_name)
-        return OrtDevice(kind, int(device_id), vendor if vendor_id < 0 else int(vendor_id))
+        return OrtDevice(DeviceNumbers(kind, 0, vendor if vendor_id < 0 else int(vendor_id), device_id))
 
     def device_id(self) -> int:
-        return self._id
+        return self._ort_device.device_id()
 
     def device_type(self) -> int:
-        return self._type
+        return self._ort_device.device_type()
 
     def device_vendor_id(self) -> int:
-        return self._vendor
+        return self._ort_device.vendor_id()
 
     def device_mem_type(self) -> int:
-        return 0
+        return self._ort_device.mem_type()
 
 
 def require_cpu(device_type: str) -> None:

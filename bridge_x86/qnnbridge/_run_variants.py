@@ -188,7 +188,9 @@ class RunVariants:
         values = self.run_values(
             output_names, feed, run_options, timeout=timeout, retry=retry, on_deadline=on_deadline
         )
-        return [OrtValue(v, types[n]) for n, v in zip(output_names or self._output_names, values, strict=True)]
+        return [
+            OrtValue(v, declared=types[n]) for n, v in zip(output_names or self._output_names, values, strict=True)
+        ]
 
     def run_bound(
         self,

@@ -20,6 +20,7 @@ from qnnbridge._option_fields import (
     HasFields,
     OrtExecutionProviderDevicePolicy,
     as_bool,
+    as_buffer,
     as_enum,
     as_int32,
     as_int64,
@@ -29,7 +30,7 @@ from qnnbridge._option_fields import (
     wrong_type,
 )
 from qnnbridge_protocol import errors
-from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
+from qnnbridge_protocol.specs import ProviderSpec, SessionSpec, in_memory
 
 if TYPE_CHECKING:
     from qnnbridge._ort_value import OrtValue
@@ -93,6 +94,7 @@ class SessionOptions(HasFields):
         "_config_entries",
         "_custom_op_libraries",
         "_external_initializers",
+        "_files_in_memory",
         "_free_dimensions_by_denotation",
         "_free_dimensions_by_name",
         "_initializers",
@@ -126,6 +128,7 @@ class SessionOptions(HasFields):
         self._free_dimensions_by_denotation: dict[str, int] = {}
         self._initializers: dict[str, OrtValue] = {}
         self._external_initializers: dict[str, OrtValue] = {}
+        self._files_in_memory: dict[str, memoryview] = {}
         self._custom_op_libraries: list[str] = []
         self._providers: list[ProviderSpec] = []
         self._policy = OrtExecutionProviderDevicePolicy.DEFAULT
@@ -164,6 +167,34 @@ class SessionOptions(HasFields):
         for name, value in zip(names, ort_values, strict=True):
             self._new_initializer(self._external_initializers, as_text("an initializer's name", name), value)
 
+    def add_external_initializers_from_files_in_memory(
+        self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int], /
+    ) -> None:
+        """Give the contents of the files in which the model keeps initializers; they are sent with each session.
+
+        names: as the model has them. buffers: bytes, or what has the buffer protocol. lengths: of each, in bytes.
+        """
+        if isinstance(names, (str, bytes)) or isinstance(buffers, (str, bytes)):
+            raise wrong_type("names and buffers", (names, buffers), "sequences")
+        if not len(names) == len(buffers) == len(lengths):
+            raise errors.RemoteRuntimeError(
+                "add_external_initializers_from_files_in_memory: expecting 'names', 'buffers' and 'lengths' to "
+                "have equal length"
+            )
+        for name, buffer, length in zip(names, buffers, lengths, strict=True):
+            text, content = as_text("a file's name", name), as_buffer("a file's content", buffer)
+            size = as_int64("a file's length", length)
+            if text in self._files_in_memory:
+                raise errors.RemoteRuntimeError(
+                    "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : An entry for this name has already been added: "
+                    f"{text}"
+                )
+            if not 0 <= size <= content.nbytes:
+                raise errors.RemoteRuntimeError(
+                    f"The length of {text} is {size}, and its buffer has {content.nbytes} bytes."
+                )
+            self._files_in_memory[text] = content[:size]
+
     def _new_initializer(self, target: dict[str, OrtValue], name: str, value: OrtValue) -> None:
         from qnnbridge._ort_value import OrtValue  # imports numpy, which a session's start does not need
 
@@ -178,8 +209,14 @@ class SessionOptions(HasFields):
         target[name] = value
 
     def initializer_values(self) -> dict[str, Any]:
-        """Name to value (see `qnnbridge_protocol.values`) of both kinds of initializers, in the spec's order."""
-        return {name: v.value for name, v in (*self._initializers.items(), *self._external_initializers.items())}
+        """Name to value (see `qnnbridge_protocol.values`) of initializers and files, in the spec's order."""
+        tensors = {name: v.value for name, v in (*self._initializers.items(), *self._external_initializers.items())}
+        if not self._files_in_memory:
+            return tensors
+        import numpy as np
+
+        files = self._files_in_memory.items()
+        return {**tensors, **{in_memory(name): np.frombuffer(content, np.uint8) for name, content in files}}
 
     # --- custom ops and providers ------------------------------------------------------------------------
 
@@ -238,7 +275,7 @@ class SessionOptions(HasFields):
 
     def has_providers(self) -> bool:
         """Whether providers or a policy were set here."""
-        return bool(self._providers) or self._policy is not OrtExecutionProviderDevicePolicy.DEFAULT
+        return bool(self._providers) or self._policy != OrtExecutionProviderDevicePolicy.DEFAULT
 
     # --- what stays on this side -------------------------------------------------------------------------
 
@@ -248,7 +285,7 @@ class SessionOptions(HasFields):
             "Use add_provider, set_provider_selection_policy, or providers= of InferenceSession.",
         )
 
-    def set_ep_context_data_read_func(self, read_func: Callable[..., Any], max_data_size: int, /) -> NoReturn:
+    def set_ep_context_data_read_func(self, read_func: Callable[..., Any], max_data_size: int) -> NoReturn:
         _refuse_callback(
             "set_ep_context_data_read_func",
             "Keep the context binary in its file beside the model, or embed it (ep.context_embed_mode=1).",
@@ -266,16 +303,6 @@ class SessionOptions(HasFields):
                 "options would not see it change.",
                 fix="Bound loading with timeout= of InferenceSession.",
             )
-
-    def add_external_initializers_from_files_in_memory(
-        self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int], /
-    ) -> NoReturn:
-        raise errors.OptionError(
-            "add_external_initializers_from_files_in_memory cannot be used through qnnbridge.",
-            cause="The buffers live in this process, and the model refers to them by offsets within a file.",
-            fix="Load the model by its path with the files beside it, or pass the tensors with "
-            "add_external_initializers.",
-        )
 
     # --- out ---------------------------------------------------------------------------------------------
 
@@ -303,6 +330,7 @@ class SessionOptions(HasFields):
             "free_dimensions_by_denotation": dict(self._free_dimensions_by_denotation),
             "initializers": tuple(self._initializers),
             "external_initializers": tuple(self._external_initializers),
+            "files_in_memory": tuple(self._files_in_memory),
             "custom_op_libraries": tuple(self._custom_op_libraries),
         }
         if self._providers:

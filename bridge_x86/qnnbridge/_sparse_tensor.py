@@ -1,4 +1,4 @@
-"""`SparseTensor`: sparse values with the methods of ``onnxruntime.SparseTensor``, in the COO and CSR formats.
+"""`SparseTensor`: sparse values with the methods of ``onnxruntime.SparseTensor``: COO, CSR and blocks.
 
 A thin view of `qnnbridge_protocol.tensors.Sparse`, which checks the indices: ONNX Runtime trusts them, so a wrong
 one would be a wild memory access in the host. Immutable, apart from the arrays it was made from; any thread.
@@ -13,14 +13,18 @@ from typing import Any, NoReturn
 import numpy as np
 
 from qnnbridge._option_fields import OrtSparseFormat
-from qnnbridge._providers import CPU_DEVICE, OrtDevice, refused_device
+from qnnbridge._providers import CPU_DEVICE, DeviceNumbers, OrtDevice, refused_device
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import element_of
 from qnnbridge_protocol.tensors import Format, Sparse
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_FORMATS = {"coo": OrtSparseFormat.ORT_SPARSE_COO, "csr": OrtSparseFormat.ORT_SPARSE_CSRC}
+_FORMATS = {
+    "coo": OrtSparseFormat.ORT_SPARSE_COO,
+    "csr": OrtSparseFormat.ORT_SPARSE_CSRC,
+    "block": OrtSparseFormat.ORT_SPARSE_BLOCK_SPARSE,
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +52,17 @@ class SparseCsrView:
     def outer(self) -> Array:
         """Where each row starts among the values."""
         return self._outer
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class SparseBlockSparseView:
+    """Indices of a tensor in block-sparse format."""
+
+    _indices: Array
+
+    def indices(self) -> Array:
+        """Which block of rows and which of columns each block is: int32, of shape (2, blocks)."""
+        return self._indices
 
 
 class SparseTensor:
@@ -102,6 +117,16 @@ class SparseTensor:
         values = _values(values, ort_device)
         return cls(_sparse(values, dense_shape, "csr", (_indices(inner_indices), _indices(outer_indices))))
 
+    @classmethod
+    def block_sparse(
+        cls, dense_shape: Sequence[int], values: Array, indices: Array, ort_device: OrtDevice | DeviceNumbers
+    ) -> SparseTensor:
+        """From blocks (three dimensions or more) and their places (int32, two rows)."""
+        values = _values(values, ort_device, blocks=True)
+        if values.dtype.kind in "OUS":
+            raise errors.RemoteRuntimeError(f"Unsupported values data type: {values.dtype.num}")
+        return cls(_sparse(values, dense_shape, "block", (np.ascontiguousarray(indices, dtype=np.int32),)))
+
     def values(self) -> Array:
         return self._sparse.values
 
@@ -115,15 +140,14 @@ class SparseTensor:
             raise errors.RemoteRuntimeError("This sparse tensor does not contain CSR(C) format")
         return SparseCsrView(*self._sparse.indices)
 
-    def as_blocksparse_view(self) -> NoReturn:
-        raise errors.RemoteRuntimeError(
-            "This sparse tensor does not contain BlockSparse format",
-            cause="ONNX Runtime's Python offers no way to feed block-sparse tensors, so qnnbridge has none.",
-        )
+    def as_blocksparse_view(self) -> SparseBlockSparseView:
+        if self._sparse.format != "block":
+            raise errors.RemoteRuntimeError("This sparse tensor does not contain BlockSparse format")
+        return SparseBlockSparseView(self._sparse.indices[0])
 
     def to_cuda(self, ort_device: OrtDevice) -> NoReturn:
         raise errors.RemoteRuntimeError(
-            "Cuda is not available through qnnbridge", fix="Sparse tensors stay on the CPU."
+            "Cuda is not available in this build", fix="Sparse tensors stay on the CPU."
         )
 
     def format(self) -> OrtSparseFormat:
@@ -148,8 +172,8 @@ def sparse_type(value: Sparse) -> str:
     return f"sparse_tensor({element.text})"
 
 
-def _values(values: Any, device: OrtDevice) -> Array:
-    if not isinstance(device, OrtDevice):
+def _values(values: Any, device: OrtDevice | DeviceNumbers, *, blocks: bool = False) -> Array:
+    if not isinstance(device, (OrtDevice, DeviceNumbers)):
         raise errors.RemoteTypeError(
             f"ort_device must be an OrtDevice, not {type(device).__name__}.", fix="OrtDevice.make('cpu', 0)"
         )
@@ -157,7 +181,7 @@ def _values(values: Any, device: OrtDevice) -> Array:
         raise refused_device(f"type {device.device_type()}")
     if not isinstance(values, np.ndarray):
         raise errors.RemoteTypeError(f"values must be a numpy array, not {type(values).__name__}.")
-    if values.ndim != 1:
+    if values.ndim != 1 and not blocks:
         raise errors.RemoteRuntimeError(f"Expecting values 1-D numpy values array. Got dims: {values.ndim}")
     if not values.flags.c_contiguous:
         raise errors.RemoteRuntimeError("Require contiguous numpy array of values")

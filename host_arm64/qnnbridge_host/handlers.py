@@ -277,7 +277,7 @@ def _require_onnx() -> None:
 
 
 def _by_name(spec: Any, values: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip((*spec.initializers, *spec.external_initializers), values, strict=True))
+    return dict(zip(spec.value_names, values, strict=True))
 
 
 def _session_id(request: Request) -> int:

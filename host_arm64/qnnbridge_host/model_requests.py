@@ -40,7 +40,7 @@ def model_and_tensors(
         decoder = Decoder(request.buffers[:count])
         values = tuple(decoder.value(item) for item in described)
         decoder.finish()
-    if len(values) != len(spec.initializers) + len(spec.external_initializers):
+    if len(values) != len(spec.value_names):
         raise ValueError(f"{len(values)} values of initializers")
     return model, values
 

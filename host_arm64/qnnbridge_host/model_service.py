@@ -63,8 +63,7 @@ class _Creation:
 
     @property
     def by_name(self) -> dict[str, Any]:
-        names = (*self.spec.initializers, *self.spec.external_initializers)
-        return dict(zip(names, self.initializers, strict=True))
+        return dict(zip(self.spec.value_names, self.initializers, strict=True))
 
 
 class ModelService:

@@ -148,6 +148,11 @@ class ProviderSpec(Record):
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+def in_memory(file: str) -> str:
+    """The name of a file's bytes among the values; no initializer has it."""
+    return f"\0{file}"
+
+
 @record(frozen=True, repr=False, eq=False)
 class FixSpec(Record):
     """What is rewritten in a model before it is used.
@@ -175,6 +180,7 @@ class SessionSpec(Record):
     config_entries: ``SessionOptions.add_session_config_entry`` pairs.
     initializers: names of the initializers that travel as values; `external_initializers` likewise.
     fix: the session is made from a rewritten copy of the model; ``None``: from the model itself.
+    files_in_memory: names of external data files whose bytes travel as values of uint8, instead of files on a disk.
     """
 
     model_path: str | None
@@ -186,19 +192,22 @@ class SessionSpec(Record):
     free_dimensions_by_denotation: Mapping[str, int] = dataclasses.field(default_factory=dict)
     initializers: tuple[str, ...] = ()
     external_initializers: tuple[str, ...] = ()
+    files_in_memory: tuple[str, ...] = ()
     custom_op_libraries: tuple[str, ...] = ()
     disabled_optimizers: tuple[str, ...] = ()
     fix: FixSpec | None = None
 
     def __post_init__(self) -> None:
-        for name in (
-            "providers",
-            "initializers",
-            "external_initializers",
-            "custom_op_libraries",
-            "disabled_optimizers",
-        ):
+        for name in ("providers", "initializers", "external_initializers", "files_in_memory"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in ("custom_op_libraries", "disabled_optimizers"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """What the values that travel with it are, in their order."""
+        files = (in_memory(name) for name in self.files_in_memory)
+        return (*self.initializers, *self.external_initializers, *files)
 
     @property
     def options_hash(self) -> str:
@@ -208,8 +217,8 @@ class SessionSpec(Record):
 
         # `model_files` was a field of 0.1.0, empty in these hashes; with it they stay what they were.
         plain = {**self.to_wire(), "model_path": None, "model_files": []}
-        if self.fix is None:
-            del plain["fix"]
+    fix: the session is made from a rewritten copy of the model; ``None``: from the model itself.
+    files_in_memory: names of external data files whose bytes travel as values of uint8, instead of files on a disk.
         return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

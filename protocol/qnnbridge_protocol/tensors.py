@@ -130,17 +130,18 @@ def _product(shape: tuple[int, ...]) -> int:
     return product
 
 
-Format = Literal["coo", "csr"]
+Format = Literal["coo", "csr", "block"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Sparse:
     """A sparse tensor.
 
-    values: the elements that are stored, one dimension.
+    values: the elements that are stored, one dimension (blocks: three or more).
     dense_shape: of the tensor that it stands for.
     format: ``coo`` with one ``int64`` index array, of shape (n,) (positions in the flattened tensor) or (n, rank);
-        ``csr`` with two, the columns (n,) and the row starts (rows + 1,), or (0,) when nothing is stored.
+        ``csr`` with two, the columns (n,) and the row starts (rows + 1,), or (0,) when nothing is stored;
+        ``block`` with one ``int32`` array of shape (2, n), where `values` is (n, height, width).
 
     Two of them are compared with `equal_bits`; ``==`` is identity.
     """
@@ -163,6 +164,9 @@ class Sparse:
 def _check_sparse(tensor: Sparse) -> None:
     shape, values, parts = tensor.dense_shape, tensor.values, tensor.indices
     count, _ = measure(8, shape)
+    if tensor.format == "block":
+        _check_blocks(shape, values, parts)
+        return
     if values.ndim != 1:
         raise ValueError(f"values have {values.ndim} dimensions, not one")
     for part in parts:
@@ -181,6 +185,17 @@ def _check_sparse(tensor: Sparse) -> None:
         _check_csr(shape, stored, *parts)
     else:
         raise ValueError(f"format {tensor.format!r:.40} with {len(parts)} index arrays")
+
+
+def _check_blocks(shape: tuple[int, ...], values: Array, parts: tuple[Array, ...]) -> None:
+    if values.ndim < 3:
+        raise ValueError(f"blocks have {values.ndim} dimensions, not three or more")
+    if len(parts) != 1 or parts[0].dtype.kind != "i" or parts[0].dtype.itemsize != 4:
+        raise ValueError("blocks need one array of int32 indices")
+    if parts[0].shape != (2, len(values)):
+        raise ValueError(f"indices of shape {parts[0].shape} for {len(values)} blocks")
+    for axis, block in enumerate(values.shape[1:3]):
+        _in_range(parts[0][axis], -(-shape[axis] // max(1, block)) if axis < len(shape) else 0)
 
 
 def _check_csr(shape: tuple[int, ...], stored: int, columns: Array, starts: Array) -> None:

@@ -23,7 +23,7 @@ Every descriptor is an array of msgpack whose first member is a tag of one lette
     dict     = ["d", keys, value...]                      one map of other values, in the order of the keys
     rows     = ["r", keys, table]                         sequence of maps that share one list of keys
     varied   = ["v", lengths, keys, scalars]              sequence of maps, one after the other
-    sparse   = ["x", "coo", dense_shape, values, indices]
+    sparse   = ["x", "coo" | "block", dense_shape, values, indices]
              | ["x", "csr", dense_shape, values, columns, row_starts]
 
     element  = integer            number of onnx.TensorProto.DataType, 1 to 28
@@ -52,7 +52,8 @@ one still count against the limit of 2**62 elements and bytes.
 - string: two buffers. ``offsets`` holds one ``uint32`` more than there are strings: 0, then the end of each string
   in ``text``, never falling; the last is the size of ``text``. Each string is valid UTF-8 by itself.
 - sparse: ``indices`` is int64 of shape [n] (positions in the flattened tensor) or [n, rank]; ``columns`` is [n] and
-  ``row_starts`` [rows + 1] (or [0] for n = 0). All indices lie inside ``dense_shape``.
+  ``row_starts`` [rows + 1] (or [0] for n = 0). ``block`` has values [n, height, width] and int32 indices [2, n],
+  which count blocks. All indices lie inside ``dense_shape``.
 
 Maps come out with Python scalars, as ONNX Runtime's own do: ``int``, ``float`` (also for float32) and ``str``.
 All bits of a tensor arrive unchanged, NaN payloads included. Anything that breaks a rule is a `ProtocolDesync`.

@@ -1,34 +1,58 @@
-"""Writes `docs/ort-api.md`: every public name and method of ONNX Runtime's Python and its state in `qnnbridge.ort`.
+"""Writes `docs/ort-api.md`: every name of ONNX Runtime's Python, release by release, and its state in `qnnbridge.ort`.
 
-``python -m tests.dropin.ort_table`` writes the page; a test holds it against the installed ONNX Runtime. A name that
-is neither offered nor listed below is an error: an update of ONNX Runtime includes a decision about it.
+``python -m tests.dropin.ort_table`` writes the page from the recorded walks (`ort_walk`) and a walk of the drop-in; tests
+hold the page and the installed ONNX Runtime against it. A name that is missing is an error: a new release of ONNX Runtime
+includes a decision about each of its names.
 """
 
 from __future__ import annotations
 
-import types
-from collections.abc import Iterator
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "ort-api.md"
+from tests.dropin.ort_walk import recorded, walk_modules
 
+PAGE = Path(__file__).parents[2] / "docs" / "ort-api.md"
+# The releases with a column.
+SHOWN = ("1.24.2", "1.27.0", "1.30.0", "1.32.0")
+
+MAIN = "onnxruntime"
+BINDINGS = "onnxruntime.capi.onnxruntime_pybind11_state"
+# It has the names of the bindings once more.
+AGAIN = "onnxruntime.capi._pybind_state"
+
+_CALLBACK = "a callback cannot be called from another process"
 # Refused with an error that says why and what to do instead.
-NOT_POSSIBLE = {
+REFUSED = {
     "OrtSyncStream": "a native handle",
     "OrtEpDevice.create_sync_stream": "a native handle",
-    "SessionOptions.set_ep_context_data_read_func": "a callback cannot be called from another process",
-    "SessionOptions.set_provider_selection_policy_delegate": "a callback cannot be called from another process",
-    "SessionOptions.add_external_initializers_from_files_in_memory": "the buffers live in another process; give the "
-    "files, or the tensors with add_external_initializers",
+    "SessionOptions.set_ep_context_data_read_func": _CALLBACK,
+    "SessionOptions.set_provider_selection_policy_delegate": _CALLBACK,
     "SessionOptions.set_load_cancellation_flag": "ONNX Runtime polls it in its own process; use timeout=",
-    "SparseTensor.to_cuda": "no CUDA",
     "create_and_register_allocator": "allocators belong to the host, whose sessions share them",
     "create_and_register_allocator_v2": "allocators belong to the host, whose sessions share them",
-    "set_default_logger_callback": "a callback cannot be called from another process; the logger qnnbridge.host has "
-    "the lines. None is taken",
+    "set_default_logger_callback": _CALLBACK + "; the logger qnnbridge.host has the lines. None is taken",
     "set_global_thread_pool_sizes": "only before ONNX Runtime's first use in a process",
-    "InferenceSession.set_tuning_results": "no tunable provider; an empty list is taken",
+    "SessionObjectInitializer": "a pointer into ONNX Runtime's memory",
+    "get_session_initializer": "a pointer into ONNX Runtime's memory",
+    "KernelDef": "a tool of ONNX Runtime's build",
+    "OpSchema": "a tool of ONNX Runtime's build",
+    "get_all_operator_schema": "a tool of ONNX Runtime's build",
+    "get_all_opkernel_def": "a tool of ONNX Runtime's build",
+    "get_registered_ep_kernel_defs": "a tool of ONNX Runtime's build",
+    "pack_fp4_weights_for_cuda_moe_gemm": "for CUDA, which the host lacks",
+    "quantize_matmul_2bits": "a tool of ONNX Runtime's build",
+    "quantize_matmul_4bits": "a tool of ONNX Runtime's build",
+    "quantize_matmul_8bits": "a tool of ONNX Runtime's build",
+    "quantize_matmul_bnb4": "a tool of ONNX Runtime's build",
+    "quantize_qdq_matmul_2bits": "a tool of ONNX Runtime's build",
+    "quantize_qdq_matmul_4bits": "a tool of ONNX Runtime's build",
 }
 
 # Works, and not in every respect as in one process.
@@ -39,6 +63,7 @@ DIFFERS = {
     "InferenceSession.enable_fallback": "decides about the creation only; a run is never repeated on the CPU",
     "InferenceSession.get_input_epdevices": "None for each input: they are in this process's memory",
     "InferenceSession.get_tuning_results": "empty: neither QNN nor the CPU is tunable",
+    "InferenceSession.set_tuning_results": "takes an empty list: neither QNN nor the CPU is tunable",
     "InferenceSession.release_captured_graph": "does nothing: no provider of this host captures graphs",
     "InferenceSession.create_ortvalue_from_shape_and_type": "in this process's memory",
     "OrtValue.numpy": "also for bfloat16 and other types for which ONNX Runtime raises",
@@ -47,15 +72,18 @@ DIFFERS = {
     "OrtMemoryInfo": "describes; no memory can be allocated with it",
     "ModelCompiler": "compiles for QNN, in a process of its own; with functions of the application, or initializers "
     "in a file, by ONNX Runtime's own compiler there",
+    "OrtValueVector": "in this process's memory",
     "ModelCompiler.set_ep_context_data_write_func": "also for QNN, which takes no function itself",
     "ModelCompiler.compile_to_bytes": "needs embed_compiled_data_into_model=True or set_ep_context_binary_information",
     "ModelCompiler.compile_to_stream": "as compile_to_bytes; one piece",
     "ModelCompiler.set_ep_context_binary_information": "a folder that is not there is made",
+    "SparseTensor.as_blocksparse_view": "gives the indices; ONNX Runtime 1.32 raises",
     "enable_telemetry_events": "does nothing but warn: the host sends none",
     "disable_telemetry_events": "does nothing: the host sends none",
     "get_all_providers": "also those that only older releases knew",
     "get_available_providers": "QNN first, where the host has a device for it",
     "get_ep_devices": "the host's; QNN's after its library has been registered",
+    "get_hardware_devices": "the host's; the vendor of its processor is not told",
     "preload_dlls": "does nothing: native libraries are loaded in the host",
     "print_debug_info": "of the host",
     "register_execution_provider_library": "QNN's only; makes its devices visible",
@@ -66,80 +94,152 @@ DIFFERS = {
     "OrtDevice": "names devices; values live on the CPU",
 }
 
-# Modules that ONNX Runtime's own ``__init__`` imports for itself.
-_NOT_PART = {"contextlib", "onnxruntime_validation"}
+State = tuple[str, str]
 
 
-def public_names(ort: Any) -> Iterator[str]:
-    """Names of the module, and ``Class.method`` for its classes, sorted."""
-    for name in sorted(vars(ort)):
-        value = getattr(ort, name)
-        if name.startswith("_") or name in _NOT_PART or (isinstance(value, types.ModuleType) and name != "capi"):
-            continue
-        yield name
-        if isinstance(value, type):
-            members = {m for m in dir(value) if not m.startswith("_")} - set(dir(BaseException)) - set(dir(int))
-            yield from (f"{name}.{member}" for member in sorted(members - _enum_members(value)))
-
-
-def _enum_members(cls: type) -> set[str]:
-    """Members of an enumeration are values, which `tests/unit` compares; `name` and `value` are what makes it one."""
-    members = set(getattr(cls, "__members__", ()))
-    return members | {"name", "value"} if members else set()
-
-
-def state_of(ours: Any, name: str) -> tuple[str, str]:
-    """State and remark. Raises `LookupError` for a name without a decision."""
-    if name in NOT_POSSIBLE:
-        return "not possible", NOT_POSSIBLE[name]
-    value = ours
-    for part in name.split("."):
-        if part in getattr(value, "__annotations__", ()):
-            break  # an attribute of instances
-        if part not in dir(value):
-            owner = name.partition(".")[0]
-            if owner in NOT_POSSIBLE:
-                return "not possible", NOT_POSSIBLE[owner]
-            raise LookupError(name)
-        value = getattr(value, part)
-    return ("differs", DIFFERS[name]) if name in DIFFERS else ("same", "")
-
-
-def page(ort: Any, ours: Any) -> str:
-    """The page's text. Raises `LookupError` with all names that are missing."""
-    rows, missing = [], []
-    for name in public_names(ort):
-        try:
-            state, remark = state_of(ours, name)
-        except LookupError:
-            missing.append(name)
-            continue
-        rows.append(f"| `{name}` | {state} | {remark} |")
-    if missing:
-        raise LookupError(f"ONNX Runtime {ort.__version__} has names without a decision: {', '.join(missing)}")
-    counts = {state: sum(f"| {state} |" in row for row in rows) for state in ("same", "differs", "not possible")}
-    return "\n".join(
-        [
-            "# The interface of `onnxruntime` in `qnnbridge.ort`",
-            "",
-            f"Every public name of the module `onnxruntime` {ort.__version__} and of its classes, as `qnnbridge.ort` "
-            "has it. Written by",
-            "`python -m tests.dropin.ort_table`; a test fails when ONNX Runtime gains a name that is not here.",
-            "",
-            f"{counts['same']} are the same, {counts['differs']} differ as described, "
-            f"{counts['not possible']} are refused with an error that says why.",
-            "",
-            "| name | state | remark |",
-            "|---|---|---|",
-            *rows,
-            "",
-        ]
+@functools.cache
+def ours() -> dict[str, dict[str, Any]]:
+    """The walk of the drop-in, in a process of its own: there its names are those of onnxruntime."""
+    names = sorted({name for walk in recorded().values() for name in walk["modules"]})
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.dropin.ort_table", "--walk", *names],
+        env={**os.environ, "QNNBRIDGE_HOST_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def names_of(walk: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Module and name, ``Class.member`` for members, without what a second module has again."""
+    for module, entries in walk.items():
+        if module == AGAIN:
+            continue
+        for name, entry in entries.items():
+            if module != MAIN and entry == walk.get(MAIN, {}).get(name):
+                continue
+            yield module, name
+            for member in entry.get("members", ()):
+                if not member.startswith("__"):
+                    yield module, f"{name}.{member}"
+
+
+def state_of(name: str) -> State:
+    """State and remark of a name that is there."""
+    owner = name.partition(".")[0]
+    for state, table in (("refused", REFUSED), ("differs", DIFFERS)):
+        if name in table:
+            return state, table[name]
+    return ("refused", REFUSED[owner]) if owner in REFUSED else ("same", "")
+
+
+def missing(theirs: Mapping[str, Mapping[str, Any]], here: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What onnxruntime has and the drop-in lacks or has otherwise: names, members, numbers, modules, arguments."""
+    found = []
+    for module, entries in theirs.items():
+        for name, entry in entries.items():
+            mine = here.get(module, {}).get(name)
+            where = f"{module}.{name}"
+            if mine is None:
+                found.append(where)
+                continue
+            found += [f"{where}: {what}" for what in _differences(entry, mine)]
+    return found
+
+
+def _differences(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator[str]:
+    if theirs["kind"] != mine["kind"]:
+        yield f"a {theirs['kind']}, not a {mine['kind']}"
+    if theirs.get("module") != mine.get("module"):
+        yield f"__module__ {theirs.get('module')}, not {mine.get('module')}"
+    if "enum" in theirs and any(mine.get("enum", {}).get(name) != n for name, n in theirs["enum"].items()):
+        yield f"members {theirs['enum']}, not {mine.get('enum')}"
+    if not _takes(mine.get("arguments"), theirs.get("arguments")):
+        yield f"arguments {theirs['arguments']}, not {mine.get('arguments')}"
+    for member, wanted in theirs.get("members", {}).items():
+        if member not in mine.get("members", {}):
+            yield f"lacks {member}"
+        elif (member, wanted) != ("__init__", []) and not _takes(mine["members"][member], wanted):
+            yield f"{member} takes {wanted}, not {mine['members'][member]}"
+
+
+def _takes(mine: list[str] | None, wanted: list[str] | None) -> bool:
+    """Whether a call that fits `wanted` fits ours; unknown arguments fit."""
+    if not mine or not wanted:  # no function, or a class without a constructor
+        return mine is None or wanted is None or all(name.endswith("=") or name in ("*", "**") for name in mine)
+    if "*" in mine and "**" in mine:
+        return True
+    known = [name.rstrip("=") for name in mine]
+    named = [name for name in wanted if name not in ("*", "**")]
+    for name, given in zip(named, mine, strict=False):
+        if given == "*":
+            break
+        if name.rstrip("=") not in ("_", *known) or (name.endswith("=") and not given.endswith("=")):
+            return False
+    enough = len(mine) >= len(named) or "*" in mine or "**" in mine
+    return enough and all(name.endswith("=") or name in ("*", "**") for name in mine[len(named) :])
+
+
+def page() -> str:
+    """The page's text. Raises `LookupError` with all names that are missing."""
+    walks, here = recorded(), ours()
+    lacking = [f"{version}: {what}" for version, walk in walks.items() for what in missing(walk["modules"], here)]
+    if lacking:
+        raise LookupError("\n".join(lacking))
+    versions = {version: set(names_of(walk["modules"])) for version, walk in walks.items()}
+    rows: dict[str, list[str]] = {}
+    for module, name in sorted(set().union(*versions.values())):
+        state, remark = state_of(name)
+        cells = [state if (module, name) in versions[version] else "–" for version in SHOWN]
+        rows.setdefault(module, []).append(f"| `{name}` | {' | '.join(cells)} | {remark} |")
+    return "\n".join([*_head(versions), *_tables(rows)])
+
+
+def _head(versions: Mapping[str, set[tuple[str, str]]]) -> Iterator[str]:
+    yield "# The interface of `onnxruntime` in `qnnbridge.ort`"
+    yield ""
+    yield f"Every name of onnxruntime {SHOWN[-1]} and of {len(versions) - 1} releases before it, back to {SHOWN[0]}: modules,"
+    yield "classes and their members, as the drop-in has them. Enumerations have the same members and numbers, functions take the"
+    yield "same arguments, and classes name the same `__module__`. Written by `python -m tests.dropin.ort_table`; tests fail when"
+    yield "ONNX Runtime has a name that is not here."
+    yield ""
+    yield "| onnxruntime | names | same | differ as described | refused with an error that says why |"
+    yield "|---|---|---|---|---|"
+    for version in SHOWN:
+        states = [state_of(name)[0] for _, name in versions[version]]
+        counts = " | ".join(str(states.count(state)) for state in ("same", "differs", "refused"))
+        yield f"| {version} | {len(states)} | {counts} |"
+    yield ""
+    yield "`onnxruntime.quantization`, `onnxruntime.tools`, `onnxruntime.transformers`, `onnxruntime.capi.convert_npz_to_onnx_adapter`"
+    yield "and `onnxruntime.capi.onnxruntime_collect_build_info` are read from the host's own installation ([drop-in](drop-in.md))."
+    yield "A dash means that the release lacks the name."
+    yield ""
+
+
+def _tables(rows: Mapping[str, list[str]]) -> Iterator[str]:
+    for module, lines in rows.items():
+        yield f"## `{module}`"
+        yield ""
+        if module == BINDINGS:
+            yield "What it has beside the names above, and its own classes of the same names. `onnxruntime.capi._pybind_state` has"
+            yield "the same."
+            yield ""
+        yield f"| name | {' | '.join(SHOWN)} | remark |"
+        yield "|---|" + "---|" * (len(SHOWN) + 1)
+        yield from lines
+        yield ""
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--walk"]:
+        import qnnbridge.dropin  # noqa: F401 - puts it in the place of onnxruntime
+
+        print(json.dumps(walk_modules(sys.argv[2:])))
+    else:
+        PAGE.write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    import onnxruntime
-
-    import qnnbridge.ort
-
-    PAGE.write_text(page(onnxruntime, qnnbridge.ort), encoding="utf-8")
+    main()

@@ -275,7 +275,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 def test_importing_the_drop_in_does_the_same(tmp_path: Path) -> None:
 
     source = "import qnnbridge.dropin\nimport onnxruntime\nimport onnxruntime.capi._pybind_state as C\nimport numpy as np\n"
-    source += "print(onnxruntime.__name__, C.InferenceSession is onnxruntime.InferenceSession)\n"
+    source += "print(onnxruntime.__name__, C.SessionOptions is onnxruntime.SessionOptions)\n"
     ran = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert ran.stdout.split() == ["qnnbridge.ort", "True"], ran.stderr
 
@@ -328,17 +328,6 @@ def test_a_program_that_asks_for_cuda_is_warned_and_runs(tmp_path: Path) -> None
     assert ran.stdout.split() == ["qnnbridge.ort", "21.0"], ran.stderr
     assert "Specified provider 'CUDAExecutionProvider' is not in available provider names" in ran.stderr
     assert "program.py" in ran.stderr  # the line that asks for it
-
-
-@pytest.mark.parametrize(
-    "line", ["import onnxruntime.quantization", "from onnxruntime import quantization", "import onnxruntime.tools"]
-)
-def test_tools_of_onnxruntime_are_refused_in_words(line: str, tmp_path: Path) -> None:
-    ran = exec_program(program(tmp_path, f"{line}\n"), cwd=tmp_path)
-    assert ran.returncode == 1
-    said = ran.stderr.splitlines()[-1]
-    assert said.startswith("ModuleNotFoundError: onnxruntime.")
-    assert "is not offered through qnnbridge" in said
 
 
 def test_input_arguments_and_path_arrive_as_they_are(tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
-"""The names of the module onnxruntime: all there, the same arguments, or refused in words."""
+"""The names of onnxruntime, of every release since 1.24.2: all there, the same arguments, or refused in words."""
 
 from __future__ import annotations
 
-import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,24 +15,66 @@ ort = pytest.importorskip("onnxruntime")
 
 import qnnbridge.ort as ours  # noqa: E402
 from qnnbridge.ort._errors import NotOffered  # noqa: E402
-from tests.dropin import ort_table  # noqa: E402
+from tests.dropin import ort_table, ort_walk  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_names_everything_that_onnxruntime_has() -> None:
-    if ort_table.PAGE.read_text(encoding="utf-8").find(f"`onnxruntime` {ort.__version__} ") < 0:
-        ort_table.page(ort, ours)  # another version: at least every name is decided about
-        return
-    assert ort_table.PAGE.read_text(encoding="utf-8") == ort_table.page(ort, ours)
+@pytest.mark.process
+def test_no_name_of_any_recorded_release_is_missing() -> None:
+    lacking = {v: ort_table.missing(walk["modules"], ort_table.ours()) for v, walk in ort_walk.recorded().items()}
+    assert lacking == {version: [] for version in lacking}
+    assert set(ort_table.SHOWN) <= set(lacking)
 
 
-def test_a_name_that_onnxruntime_gains_is_noticed() -> None:
-    class Newer:
-        __version__ = "99"
+@pytest.mark.process
+def test_no_name_of_the_installed_release_is_missing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.dropin.ort_walk"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    walk = json.loads(done.stdout)
+    assert ort_table.missing(walk["modules"], ort_table.ours()) == []
+    recorded = ort_walk.recorded().get(walk["version"])
+    assert recorded is None or recorded == walk
 
-    newer: Any = Newer()
-    newer.brand_new_function = len
-    with pytest.raises(LookupError, match="brand_new_function"):
-        ort_table.page(newer, ours)
+
+@pytest.mark.process
+def test_the_page_is_what_the_walks_say() -> None:
+    assert ort_table.PAGE.read_text(encoding="utf-8") == ort_table.page()
+
+
+@pytest.mark.process
+def test_a_name_that_onnxruntime_gains_changes_or_moves_is_noticed() -> None:
+    here = ort_table.ours()
+    level = here["onnxruntime"]["GraphOptimizationLevel"]
+    newer: dict[str, Any] = {
+        "onnxruntime": {
+            "brand_new_function": {"kind": "function", "module": "onnxruntime", "arguments": ["x"]},
+            "get_device": {"kind": "function", "module": "onnxruntime.elsewhere", "arguments": []},
+            "GraphOptimizationLevel": {**level, "enum": {**level["enum"], "ORT_ENABLE_MORE": 98}},
+            "InferenceSession": {
+                **here["onnxruntime"]["InferenceSession"],
+                "members": {"run": ["output_names", "input_feed", "run_options=", "stream="], "walk": []},
+            },
+        },
+        "onnxruntime.brand_new": {"x": {"kind": "value"}},
+    }
+    found = "\n".join(ort_table.missing(newer, here))
+    for part in ("brand_new_function", "elsewhere", "ORT_ENABLE_MORE", "run takes", "lacks walk", "brand_new.x"):
+        assert part in found, part
+    assert len(found.splitlines()) == 6
+
+
+def test_a_walk_reads_arguments_of_python_and_of_bindings() -> None:
+    state = ort.capi.onnxruntime_pybind11_state
+    assert ort_walk.arguments(state.set_default_logger_callback) == ["callback", "severity="]
+    assert ort_walk.arguments(state.SessionOptions.add_initializer, bound=True) == ["_", "_"]
+    assert ort_walk.arguments(ort.InferenceSession.run, bound=True) == [
+        "output_names",
+        "input_feed",
+        "run_options=",
+    ]
+    assert ort_walk.arguments(lambda a, /, b, *c, d=1, **e: None) == ["_", "b", "*", "d=", "**"]
 
 
 def test_everything_in_all_is_there() -> None:
@@ -37,63 +83,67 @@ def test_everything_in_all_is_there() -> None:
     assert set(ours.__all__) <= set(dir(ours))
 
 
-# The other classes are made by a session or by factories, never by an application itself.
-PYTHON_METHODS = [
-    (cls, name)
-    for cls in ("InferenceSession", "IOBinding", "OrtValue", "SparseTensor", "ModelCompiler")
-    for name, method in inspect.getmembers(getattr(ort, cls), inspect.isroutine)
-    if not inspect.isbuiltin(method)
-    and (not name.startswith("_") or (name == "__init__" and cls in ("InferenceSession", "ModelCompiler")))
-]
-
-
-@pytest.mark.parametrize(("cls", "name"), PYTHON_METHODS, ids=lambda value: str(value))
-def test_methods_take_the_arguments_of_onnxruntime(cls: str, name: str) -> None:
-    theirs = _arguments(getattr(getattr(ort, cls), name))
-    here = _arguments(getattr(getattr(ours, cls), name))
-    for (their_name, their_default), (our_name, our_default) in zip(theirs, here, strict=False):
-        assert our_name == their_name
-        assert _same(our_default, their_default), (our_name, our_default, their_default)
-    assert len(here) >= len(theirs), f"{cls}.{name} lacks {[n for n, _ in theirs[len(here) :]]}"
-
-
-def _arguments(method: Any) -> list[tuple[str, Any]]:
-    parameters = list(inspect.signature(method).parameters.values())
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [(p.name, p.default) for p in parameters if p.kind in kinds]
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one == other or (hasattr(other, "value") and int(one) == int(other.value)) or int(one) == int(other)
-
-
-@pytest.mark.parametrize("name", ["quantization", "no_such_name", "get_registered_ep_kernel_defs"])
+@pytest.mark.parametrize("name", ["quantization", "no_such_name", "training"])
 def test_a_missing_name_is_an_attribute_error_with_words(name: str) -> None:
     assert not hasattr(ours, name)
     with pytest.raises(NotOffered, match=r"not offered through qnnbridge\. "):
         getattr(ours, name)
 
 
-def test_inner_modules_have_what_applications_import() -> None:
-    from qnnbridge.ort.capi import _pybind_state, onnxruntime_inference_collection, onnxruntime_pybind11_state
+# What differs between the bindings' enumerations and ours is the class's own name in texts, and the address of what
+# has no text of its own.
+_ENUMERATIONS = """
+import sys, pickle, copy
+if sys.argv[1:]: import qnnbridge.dropin
+import onnxruntime.capi.onnxruntime_pybind11_state as state
 
-    theirs = ort.capi.onnxruntime_pybind11_state
-    classes = [
-        name for name, value in vars(theirs).items() if isinstance(value, type) and issubclass(value, Exception)
-    ]
-    assert len(classes) == 15
-    for name in classes:
-        assert issubclass(getattr(onnxruntime_pybind11_state, name), Exception)
-        assert getattr(_pybind_state, name) is getattr(onnxruntime_pybind11_state, name)
-    assert onnxruntime_inference_collection.InferenceSession is ours.InferenceSession
+def told(what, **names):
+    try:
+        return repr(eval(what, {**names, "pickle": pickle, "copy": copy}))
+    except Exception as error:
+        return type(error).__mro__[-3].__name__
+
+for name in sorted(dir(state)):
+    cls = getattr(state, name)
+    if not hasattr(cls, "__members__"):
+        continue
+    print(name, list(cls.__members__), cls.__doc__)
+    for member in cls.__members__.values():
+        for what in QUESTIONS:
+            print(what, told(what, cls=cls, m=member, n=int(member)))
+"""
+_QUESTIONS = [
+    *("repr(m)", "str(m)", "format(m)", "m.name", "m.value", "type(m.value)", "int(m)", "m.__index__()", "bool(m)"),
+    *(
+        "type(cls.name)",
+        "type(cls.value)",
+        "list(cls)",
+        "len(cls)",
+        "cls['x']",
+        "m in cls",
+        "cls(n)",
+        "str(cls(57))",
+    ),
+    *("cls('a')", "cls()", "cls(-1)", "cls(1.5)", "cls(True)", "cls(value=1)", "cls(2 ** 40)", "cls(n) is m"),
+    *("m == n", "m != n", "n == m", "cls(n) == m", "m == 'a'", "m == None", "m < m", "m < n", "m >= n", "m + 1"),
+    *("m | m", "n | m", "m & n", "m ^ 3", "~m", "hash(m) == hash(n)", "{m: 1}[cls(n)]", "isinstance(m, int)"),
+    *("pickle.loads(pickle.dumps(m))", "copy.copy(m)", "copy.deepcopy(m) == m", "m.__getstate__()", "m.foo"),
+    *("setattr(m, 'x', 1)", "cls.__members__ is cls.__members__", "getattr(cls, '__entries')", "cls.__module__"),
+]
 
 
-def test_enumerations_have_the_numbers_of_onnxruntime() -> None:
-    for name in dir(ort):
-        theirs = getattr(ort, name)
-        if not hasattr(theirs, "__members__"):
-            continue
-        here = getattr(ours, name)
-        assert {n: int(m) for n, m in here.__members__.items()} == {
-            n: int(getattr(m, "value", m)) for n, m in theirs.__members__.items()
-        }, name
+@pytest.mark.process
+def test_enumerations_answer_as_those_of_the_bindings() -> None:
+    source = _ENUMERATIONS.replace("QUESTIONS", repr(_QUESTIONS))
+    theirs, here = (
+        subprocess.run(
+            [sys.executable, "-c", source, *arguments],
+            env={**os.environ, "QNNBRIDGE_HOST_PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        for arguments in ([], ["ours"])
+    )
+    assert len(theirs) > 1000
+    assert here == theirs

@@ -543,6 +543,6 @@ def test_onnxruntimes_enumerations_may_be_assigned_to_our_options() -> None:
     ort = pytest.importorskip("onnxruntime")
     options = SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    assert options.graph_optimization_level is GraphOptimizationLevel.ORT_DISABLE_ALL
+    assert options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL
     with pytest.raises(TypeError):
         options.execution_mode = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC

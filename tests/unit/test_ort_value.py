@@ -194,7 +194,7 @@ def test_a_sequence_tells_the_same_of_itself() -> None:
     )
     data = np.ones(2, np.float32)
     theirs = direct.run_with_ort_values(None, {"x": ort.OrtValue.ortvalue_from_numpy(data)})[0]
-    ours = OrtValue([data], direct.get_outputs()[0].type)
+    ours = OrtValue([data], declared=direct.get_outputs()[0].type)
     _assert_same_facts(ours, theirs)
     for name in ("numpy", "__array__", "data_ptr", "as_sparse_tensor", "__dlpack__"):
         _assert_same(outcome(getattr(ours, name)), outcome(getattr(theirs, name)))
@@ -211,7 +211,7 @@ def test_a_sequence_of_maps_tells_the_same_of_itself() -> None:
     )
     data = np.ones((2, 2), np.float32)
     theirs = direct.run_with_ort_values(None, {"x": ort.OrtValue.ortvalue_from_numpy(data)})[0]
-    ours = OrtValue(direct.run(None, {"x": data})[0], direct.get_outputs()[0].type)
+    ours = OrtValue(direct.run(None, {"x": data})[0], declared=direct.get_outputs()[0].type)
     mine, want = _facts(ours), _facts(theirs)
     # onnxruntime's own answer to is_tensor... is asked for what it can answer without dereferencing a tensor.
     assert {k: v for k, v in mine.items() if not isinstance(v, Exception)} == {
@@ -351,7 +351,7 @@ def test_read_only_memory_is_never_written() -> None:
 
 def test_tensors_of_strings_give_copies_and_cannot_be_updated() -> None:
     """onnxruntime offers no way to make them, but outputs are such."""
-    value = OrtValue(np.array(["a", "b"], object), "tensor(string)")
+    value = OrtValue(np.array(["a", "b"], object), declared="tensor(string)")
     assert (value.data_type(), value.element_type(), value.is_tensor()) == ("tensor(string)", 8, True)
     value.numpy()[0] = "changed"
     assert value.numpy().tolist() == ["a", "b"]
@@ -362,7 +362,7 @@ def test_tensors_of_strings_give_copies_and_cannot_be_updated() -> None:
 
 def test_a_value_that_is_not_there_says_so() -> None:
     """onnxruntime crashes for most of these questions."""
-    value = OrtValue(None, "optional(tensor(float))")
+    value = OrtValue(None, declared="optional(tensor(float))")
     assert not value.has_value()
     assert value.is_tensor()
     assert value.data_type() == "optional(tensor(float))"
@@ -374,8 +374,8 @@ def test_a_value_that_is_not_there_says_so() -> None:
 
 def test_a_sequence_without_a_declared_type_is_known_by_its_members() -> None:
     assert OrtValue([np.zeros(2, np.int64)]).data_type() == "seq(tensor(int64))"
-    assert OrtValue([], "seq(tensor(int64))").element_type() == 7
-    assert OrtValue([np.zeros(2)], "optional(seq(tensor(double)))").is_tensor_sequence()
+    assert OrtValue([], declared="seq(tensor(int64))").element_type() == 7
+    assert OrtValue([np.zeros(2)], declared="optional(seq(tensor(double)))").is_tensor_sequence()
 
 
 def test_dlpack_shares_memory_both_ways() -> None:

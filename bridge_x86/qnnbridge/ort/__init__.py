@@ -11,11 +11,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_protocol.errors import OrtError
 from qnnbridge_protocol.errors import speak_like_onnxruntime as _speak_like_onnxruntime
 
 _speak_like_onnxruntime()
 
 if TYPE_CHECKING:
+    from qnnbridge._io_binding import IOBinding
     from qnnbridge._node import ModelMetadata, NodeArg
     from qnnbridge._option_fields import (
         ExecutionMode,
@@ -76,8 +78,9 @@ if TYPE_CHECKING:
         ModelPackageContext,
         ModelPackageOptions,
     )
+    from qnnbridge.ort._native import NativeIOBinding as SessionIOBinding
     from qnnbridge.ort._providers import OrtEpAssignedNode, OrtEpAssignedSubgraph
-    from qnnbridge.ort._session import InferenceSession, IOBinding, SessionIOBinding
+    from qnnbridge.ort._session import InferenceSession
 
 # Where each name is, apart from those of `__all__` that are in here.
 _HOMES: dict[str, str] = {
@@ -105,7 +108,9 @@ _HOMES: dict[str, str] = {
         ),
         "qnnbridge.ort._ep_context": "OrtEpContextData OrtEpContextDataBuffer OrtExternalInitializerInfo",
         "qnnbridge.ort._providers": "OrtEpAssignedNode OrtEpAssignedSubgraph",
-        "qnnbridge.ort._session": "InferenceSession IOBinding SessionIOBinding",
+        "qnnbridge.ort._session": "InferenceSession",
+        "qnnbridge._io_binding": "IOBinding",
+        "qnnbridge.ort._native": "SessionIOBinding",
         "qnnbridge.ort._compiler": "ModelCompiler",
         "qnnbridge._node": "ModelMetadata NodeArg",
         "qnnbridge._ort_value": "OrtValue",
@@ -116,7 +121,13 @@ _HOMES: dict[str, str] = {
     }.items()
     for name in names.split()
 }
+# Where the class has another name on this side.
+_OTHER_NAMES = {"SessionIOBinding": "NativeIOBinding"}
+# Classes with members that lead to the inner ones of the bindings.
+_WITH_INNER = frozenset({"IOBinding", "OrtValue", "SparseTensor"})
 _SUBMODULES = ("backend", "capi", "datasets")
+# Modules of ``capi`` that ONNX Runtime's own ``__init__`` leaves here.
+_LEFT_HERE = ("onnxruntime_validation",)
 
 __all__ = [
     "AdapterFormat",
@@ -189,12 +200,48 @@ package_name = "onnxruntime"
 __author__ = "Microsoft"
 
 
+# The modules in which a program finds what it imports, once these names answer for onnxruntime.
+_BINDINGS, _COLLECTION = "capi.onnxruntime_pybind11_state", "capi.onnxruntime_inference_collection"
+_IN_PYTHON = frozenset(
+    (
+        *("AdapterFormat", "IOBinding", "InferenceSession", "ModelCompiler", "OrtDevice", "OrtDeviceVendorId"),
+        *("OrtValue", "SparseTensor", "copy_tensors"),
+    )
+)
+_IN_INIT = frozenset({"preload_dlls", "print_debug_info"})
+_in_place = False
+_introduced: list[tuple[Any, str]] = []
+
+
+def take_the_place() -> None:
+    """From here on what this package hands out says that it is of onnxruntime: in texts, and when it is pickled."""
+    global _in_place
+    _in_place = True
+    while _introduced:
+        introduce(*_introduced.pop())
+    for error in OrtError.__subclasses__():
+        introduce(error, _BINDINGS)
+
+
+def introduce(value: Any, module: str) -> None:
+    """Say that a class or a function is of a module of ``onnxruntime``, once it is in its place."""
+    if not _in_place:
+        _introduced.append((value, module))
+    elif callable(value):
+        value.__module__ = f"onnxruntime.{module}".rstrip(".")
+
+
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in _LEFT_HERE:
+        return importlib.import_module(f"{__name__}.capi.{name}")
     home = _HOMES.get(name)
     if home is not None:
-        value = getattr(importlib.import_module(home), name)
+        value = getattr(importlib.import_module(home), _OTHER_NAMES.get(name, name))
+        if name in _WITH_INNER:
+            importlib.import_module(f"{__name__}._vectors")
+        introduce(value, "" if name in _IN_INIT else _COLLECTION if name in _IN_PYTHON else _BINDINGS)
         globals()[name] = value
         return value
     if name in ("__version__", "version"):
@@ -207,4 +254,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_SUBMODULES, "__version__", "version"})
+    return sorted({*globals(), *__all__, *_SUBMODULES, *_LEFT_HERE, "__version__", "version"})

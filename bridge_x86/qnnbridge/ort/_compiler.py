@@ -254,3 +254,25 @@ class ModelCompiler:
                 cause=error.message,
                 fix=error.fix,
             ) from None
+
+
+class NativeCompiler(ModelCompiler):
+    """The compiler of the bindings, whose arguments say whether the model is a path."""
+
+    def __init__(
+        self,
+        sess_options: SessionOptions,
+        model: Any,
+        is_path: bool,
+        embed: bool = False,
+        external_path: str = "",
+        threshold: int = 1024,
+        flags: int = 0,
+        level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
+        get_location: Callable[..., Any] | None = None,
+        /,
+    ) -> None:
+        super().__init__(sess_options, model, embed, external_path or None, threshold, flags, level, get_location)
+
+
+NativeCompiler.__name__ = NativeCompiler.__qualname__ = "ModelCompiler"

@@ -37,7 +37,7 @@ def host_package_version(name: str) -> str | None:
     except BridgeError:
         return None
     # Files only: another finder may be the drop-in, which asks here.
-    where = DistributionFinder.Context(path=list(_folders(python)))
+    where = DistributionFinder.Context(path=list(package_folders(python)))
     installed = MetadataPathFinder.find_distributions(where)
     found: dict[str, str] = {}
     for one in installed:  # the first on the path is the one that is imported
@@ -53,7 +53,7 @@ def _normal(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def _folders(python: str) -> Iterator[str]:
+def package_folders(python: str) -> Iterator[str]:
     """Where that interpreter has its packages: of the virtual environment it stands in, or its own."""
     import sys
 
@@ -157,7 +157,7 @@ def set_seed(seed: int, /) -> None:
     _keep("seed", seed, -(2**63), 2**63 - 1)
 
 
-def set_global_thread_pool_sizes(intra_op_num_threads: int, inter_op_num_threads: int, /) -> None:
+def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
     """Refused: the pool belongs to a process in which other applications may have sessions."""
     raise OptionError(
         "set_global_thread_pool_sizes cannot be used through qnnbridge.",
@@ -248,10 +248,10 @@ class OrtEpDevice:
 def get_ep_devices() -> list[OrtEpDevice]:
     """The host's CPU, and its QNN devices once QNN is registered (or part of the host's ONNX Runtime itself)."""
     info = default_host().info
-    devices = [_cpu(info.versions.get("onnxruntime", ""))]
+    devices = [cpu_device(info.versions.get("onnxruntime", ""))]
     builtin = QNN in info.providers
     if builtin or _registered:
-        devices += [_qnn(told) for told in info.devices]
+        devices += [qnn_device(told) for told in info.devices]
     return devices
 
 
@@ -278,16 +278,16 @@ def unregister_execution_provider_library(registration_name: str, /) -> None:
     _registered.discard(registration_name)
 
 
-def _cpu(version: str) -> OrtEpDevice:
+def cpu_device(version: str) -> OrtEpDevice:
     hardware = OrtHardwareDevice(OrtHardwareDeviceType.CPU, "", 0, 0, {})
     return OrtEpDevice(CPU, "Microsoft", {"version": version}, {}, hardware)
 
 
-def _qnn(told: Mapping[str, Any]) -> OrtEpDevice:
+def qnn_device(told: Mapping[str, Any]) -> OrtEpDevice:
     kind = str(told.get("device_type", "NPU"))
     known = kind in OrtHardwareDeviceType.__members__
     hardware = OrtHardwareDevice(
-        OrtHardwareDeviceType[kind] if known else OrtHardwareDeviceType.NPU,
+        OrtHardwareDeviceType.__members__[kind] if known else OrtHardwareDeviceType.NPU,
         str(told.get("device_vendor", "Qualcomm")),
         int(told.get("device_vendor_id", 0)),
         int(told.get("device_id", 0)),

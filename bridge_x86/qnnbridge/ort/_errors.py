@@ -52,18 +52,13 @@ def incompatible(function: str, signature: str, *given: Any) -> RemoteTypeError:
     )
 
 
-_KERNEL_TOOLS = "It is a tool of ONNX Runtime's build, which works on memory of its own process."
 _WHY: Mapping[str, str] = {
-    "quantization": "Quantizing works on files and needs no NPU: use `qnnbridge quantize`, or the package "
-    "onnxruntime itself in an environment without the drop-in.",
-    "tools": "The tools work on files and need no NPU: use them with the package onnxruntime itself.",
-    "transformers": "The transformer tools work on files and need no NPU: use them with onnxruntime itself.",
+    **dict.fromkeys(
+        ("quantization", "tools", "transformers"),
+        "It is part of the host's installation: import it as onnxruntime.{name}, after qnnbridge.dropin "
+        "(`qnnbridge exec` does that).",
+    ),
     "training": "Training is no part of onnxruntime-qnn.",
-    "get_registered_ep_kernel_defs": _KERNEL_TOOLS,
-    "get_all_opkernel_def": _KERNEL_TOOLS,
-    "get_all_operator_schema": _KERNEL_TOOLS,
-    "get_session_initializer": "It hands out a pointer into ONNX Runtime's memory, which is in another process.",
-    "SessionObjectInitializer": "It is a pointer into ONNX Runtime's memory, which is in another process.",
 }
 
 
@@ -77,24 +72,44 @@ def missing(module: str, name: str) -> NotOffered:
         return NotOffered(f"module {module!r} has no attribute {name!r}")
     why = _WHY.get(name)
     text = f"{module}.{name} is not offered through qnnbridge."
-    return NotOffered(f"{text} {why}" if why else f"{text} docs/ort-api.md lists the names that are.")
+    return NotOffered(
+        f"{text} {why.format(name=name)}" if why else f"{text} docs/ort-api.md lists the names that are."
+    )
 
 
-class _Refused:
+def refusal(name: str, cause: str, fix: str) -> OptionError:
+    """The error for something that exists, and cannot be used; not raised here."""
+    return OptionError(f"{name} cannot be used through qnnbridge.", cause=cause, fix=fix)
+
+
+class Refused:
     """Importing the name works, so that annotations and ``isinstance`` do."""
 
     _cause = ""
     _fix = ""
+
+    def __init_subclass__(cls, members: str = "") -> None:
+        """members: names of the class in ONNX Runtime; each says why when it is called."""
+        for name in members.split():
+            if not hasattr(cls, name):
+                setattr(cls, name, classmethod(lambda owner, *_, **__: owner._refuse()))
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self._refuse()
 
     @classmethod
     def _refuse(cls) -> NoReturn:
-        raise OptionError(f"{cls.__name__} cannot be used through qnnbridge.", cause=cls._cause, fix=cls._fix)
+        raise refusal(cls.__name__, cls._cause, cls._fix)
 
 
-class OrtSyncStream(_Refused):
+class SessionObjectInitializer(Refused):
+    """What sets up a native session object."""
+
+    _cause = "It is a pointer into ONNX Runtime's memory, which is in another process."
+    _fix = "Leave it out: InferenceSession needs none."
+
+
+class OrtSyncStream(Refused, members="get_handle"):
     """A stream of a device."""
 
     _cause = "A stream is a handle of native code, which is in the host process."

@@ -153,7 +153,10 @@ def install() -> None:
             "onnxruntime is imported already, so qnnbridge cannot take its place. "
             "Import qnnbridge.dropin before it, or start the program with `qnnbridge exec`."
         )
+    from qnnbridge import ort
+
     sys.meta_path.insert(0, _Finder())
+    ort.take_the_place()
     if os.environ.get(VARIABLE):  # a program that `qnnbridge exec` runs, or one that it started
         show_in_words()
     offer_to_children(os.environ)
@@ -174,17 +177,13 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         ours = target_of(fullname)
         if ours is None:
-            _refuse_submodule(fullname, path)
-            return None
-        try:
-            found = importlib.util.find_spec(ours)
-        except ModuleNotFoundError:
-            found = None
-        if found is None:
-            parent, _, name = fullname.rpartition(".")
-            raise _not_there(parent, name)
-        is_package = found.submodule_search_locations is not None
-        return importlib.machinery.ModuleSpec(fullname, _Loader(ours), origin=found.origin, is_package=is_package)
+            return _by_our_name(fullname)
+        origin = _file_of(ours)
+        if origin is None:
+            return _of_the_host(fullname)
+        return importlib.machinery.ModuleSpec(
+            fullname, _Loader(ours), origin=origin, is_package=origin.endswith(_PACKAGE_FILE)
+        )
 
     def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
         asked = getattr(context, "name", None)
@@ -192,11 +191,34 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
             yield _Metadata()
 
 
-def _refuse_submodule(fullname: str, path: Sequence[str] | None) -> None:
+def _of_the_host(fullname: str) -> importlib.machinery.ModuleSpec:
+    from qnnbridge.ort import _host_files
+
+    spec = _host_files.find(fullname)
+    if spec is None:
+        parent, _, name = fullname.rpartition(".")
+        raise _not_there(parent, name)
+    return spec
+
+
+_PACKAGE_FILE = os.sep + "__init__.py"
+
+
+def _file_of(ours: str) -> str | None:
+    """The file of a module of this package; ``None`` if it has none."""
+    folder = os.path.join(os.path.dirname(__file__), *ours.split(".")[2:])
+    return next((path for path in (folder + _PACKAGE_FILE, f"{folder}.py") if os.path.isfile(path)), None)
+
+
+def _by_our_name(fullname: str) -> importlib.machinery.ModuleSpec | None:
     """``from onnxruntime import quantization`` looks for a module under the name that ours has itself."""
-    parent, _, name = fullname.rpartition(".")
-    if parent == "qnnbridge.ort" and importlib.machinery.PathFinder.find_spec(fullname, path) is None:
-        raise _not_there("onnxruntime", name)
+    base, _, rest = fullname.partition("qnnbridge.ort.")
+    if base or not rest or _file_of(fullname) is not None:
+        return None
+    name = f"onnxruntime.{rest}"
+    spec = _of_the_host(name)
+    is_package = spec.submodule_search_locations is not None
+    return importlib.machinery.ModuleSpec(fullname, _Loader(name), origin=spec.origin, is_package=is_package)
 
 
 def _not_there(parent: str, name: str) -> ModuleNotFoundError:

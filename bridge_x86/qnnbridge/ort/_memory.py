@@ -60,14 +60,7 @@ def cpu_memory() -> OrtMemoryInfo:
 class OrtArenaCfg:
     """Settings of an arena: four numbers, or a map."""
 
-    max_mem: int
-    arena_extend_strategy: int
-    initial_chunk_size_bytes: int
-    max_dead_bytes_per_chunk: int
-    initial_growth_chunk_size_bytes: int
-    max_power_of_two_extend_bytes: int
-
-    _FIELDS = (
+    _FIELDS = __slots__ = (
         "max_mem",
         "arena_extend_strategy",
         "initial_chunk_size_bytes",

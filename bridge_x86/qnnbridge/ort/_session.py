@@ -26,6 +26,7 @@ from qnnbridge.ort import _providers as provider_choice
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._journal import journal
 from qnnbridge.ort._memory import OrtMemoryInfo, cpu_memory
+from qnnbridge.ort._native import NativeSession
 from qnnbridge.ort._providers import Named, OrtEpAssignedNode, OrtEpAssignedSubgraph
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -37,10 +38,11 @@ from qnnbridge_protocol.errors import (
     OptionError,
     RemoteError,
     RemoteTypeError,
+    RemoteValueError,
 )
 from qnnbridge_protocol.specs import Fallback
 
-__all__ = ["IOBinding", "InferenceSession", "Session", "SessionIOBinding"]
+__all__ = ["InferenceSession", "Session"]
 
 _log = logging.getLogger("qnnbridge.ort")
 
@@ -51,45 +53,20 @@ RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 # Errors that the CPU would meet just the same.
 _NOT_FOR_QNN = (HostStartFailed, InvalidProtobuf, ModelChanged, NoSuchFile, OptionError, RemoteError)
 
-# ONNX Runtime's inner class, which applications only name.
-SessionIOBinding = IOBinding
 
+class Session(bridge.InferenceSession):
+    """What ONNX Runtime keeps in the base of `InferenceSession`; no program makes one."""
 
-class InferenceSession(bridge.InferenceSession):
-    """See ``onnxruntime.InferenceSession``; keyword arguments of `qnnbridge.InferenceSession` are taken too."""
+    _path: str | bytes | os.PathLike[str]
+    _kwargs: dict[str, Any]
+    _ort_options: SessionOptions | None
+
+    def __init__(self, enable_fallback: bool = True) -> None:
+        self._fallback_on = enable_fallback
 
     @staticmethod
     def _warn(*_: Any, **__: Any) -> None:
         """A log line says it; as a warning, which may be made an error, a program for ONNX Runtime never met it."""
-
-    @as_ort_raises
-    def __init__(
-        self,
-        path_or_bytes: str | bytes | os.PathLike[str],
-        sess_options: SessionOptions | Any = None,
-        providers: Sequence[Any] | None = None,
-        provider_options: Sequence[Mapping[str, Any]] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        kwargs.pop("read_config_from_model", None)
-        self._path = path_or_bytes
-        self._fallback_on = int(kwargs.pop("enable_fallback", 1)) == 1
-        self._kwargs = kwargs
-        self._ort_options = _with_settings(sess_options)
-        if not isinstance(path_or_bytes, (str, bytes, os.PathLike)):
-            raise RemoteTypeError(f"Unable to load from type '{type(path_or_bytes)}'")
-        try:
-            self._begin(providers, provider_options)
-        except (ValueError, RuntimeError) as error:
-            if not self._fallback_on:
-                raise
-            print(f"{_EP_ERROR}\nEP Error {error} when using {providers}")
-            print(f"Falling back to {[CPU]} and retrying.\n{'*' * len(_EP_ERROR)}")
-            self._fallback_on = False
-            try:
-                self._begin([CPU], None)
-            except Exception as again:
-                raise again from error
 
     def _begin(self, providers: Any, provider_options: Any) -> None:
         named = provider_choice.normalize(providers, provider_options, environment.get_available_providers())
@@ -114,7 +91,7 @@ class InferenceSession(bridge.InferenceSession):
         if _records_assignment(options):
             keywords.setdefault("cache", False)  # asked are the nodes of the model, not those of a compiled one
         try:
-            super().__init__(self._path, options, providers=providers, **keywords)
+            bridge.InferenceSession.__init__(self, self._path, options, providers=providers, **keywords)
         except NoSuchFile as error:
             if isinstance(self._path, bytes) or os.path.exists(self._path):
                 raise
@@ -235,14 +212,85 @@ class InferenceSession(bridge.InferenceSession):
                 fix="Leave it out.",
             )
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    # A subclass may say what to pickle, as documentation of ONNX Runtime shows.
+    __reduce__ = object.__reduce__  # type: ignore[assignment]
+
+    def __getstate__(self) -> Any:
         raise RemoteTypeError(
-            "cannot pickle an InferenceSession of onnxruntime",
+            "cannot pickle 'onnxruntime.capi.onnxruntime_pybind11_state.InferenceSession' object",
             fix="Give the worker the model's path and make the session there.",
         )
 
+    # --- members that programs use although they are ONNX Runtime's own ---
 
-Session = InferenceSession
+    _sess = property(NativeSession.of)
+    _sess_options = property(lambda self: self.get_session_options())
+    _sess_options_initial = property(lambda self: self._ort_options)
+    _model_path = property(lambda self: None if isinstance(self._path, bytes) else os.fspath(self._path))
+    _model_bytes = property(lambda self: self._path if isinstance(self._path, bytes) else None)
+    _enable_fallback = property(lambda self: self._fallback_on)
+    _fallback_providers = property(lambda _: [CPU])
+    _inputs_meta = property(lambda self: self.get_inputs())
+    _outputs_meta = property(lambda self: self.get_outputs())
+    _overridable_initializers = property(lambda self: self.get_overridable_initializers())
+    _input_meminfos = property(lambda self: self.get_input_memory_infos())
+    _output_meminfos = property(lambda self: self.get_output_memory_infos())
+    _input_epdevices = property(lambda self: self.get_input_epdevices())
+    _model_meta = property(lambda self: self.get_modelmeta())
+    _providers = property(lambda self: self.get_providers())
+    _provider_options = property(lambda self: self.get_provider_options())
+    _profiling_start_time_ns = property(lambda self: self.get_profiling_start_time_ns())
+
+    def _reset_session(self, providers: Any, provider_options: Any) -> None:
+        self.set_providers(providers, provider_options)
+
+    def _validate_input(self, feed_input_names: Sequence[str]) -> None:
+        """Raises an error that is also a `ValueError` for inputs that are missing."""
+        missing = [
+            node.name
+            for node in self.get_inputs()
+            if node.name not in feed_input_names and not node.type.startswith("optional")
+        ]
+        if missing:
+            raise RemoteValueError(
+                f"Required inputs ({missing}) are missing from input feed ({list(feed_input_names)})."
+            )
+
+
+class InferenceSession(Session):
+    """See ``onnxruntime.InferenceSession``; keyword arguments of `qnnbridge.InferenceSession` are taken too."""
+
+    @as_ort_raises
+    def __init__(
+        self,
+        path_or_bytes: str | bytes | os.PathLike[str],
+        sess_options: SessionOptions | Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.pop("read_config_from_model", None)
+        self._path = path_or_bytes
+        super().__init__(int(kwargs.pop("enable_fallback", 1)) == 1)
+        self._kwargs = kwargs
+        self._ort_options = _with_settings(sess_options)
+        if not isinstance(path_or_bytes, (str, bytes, os.PathLike)):
+            raise RemoteTypeError(f"Unable to load from type '{type(path_or_bytes)}'")
+        try:
+            self._begin(providers, provider_options)
+        except (ValueError, RuntimeError) as error:
+            if not self._fallback_on:
+                raise
+            print(f"{_EP_ERROR}\nEP Error {error} when using {providers}")
+            print(f"Falling back to {[CPU]} and retrying.\n{'*' * len(_EP_ERROR)}")
+            self._fallback_on = False
+            try:
+                self._begin([CPU], None)
+            except Exception as again:
+                raise again from error
+
+
+NativeSession.make = InferenceSession
 
 
 def _with_settings(given: Any) -> SessionOptions | None:

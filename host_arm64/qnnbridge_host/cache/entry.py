@@ -162,6 +162,7 @@ class Loadable:
             free_dimensions_by_denotation={},
             initializers=(),
             external_initializers=(),
+            files_in_memory=(),
         )
 
     @property

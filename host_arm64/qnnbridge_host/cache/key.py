@@ -86,7 +86,7 @@ def key_parts(
         "entries": {k: v for k, v in spec.config_entries.items() if not k.startswith(HARMLESS_ENTRIES)},
         "free_dimensions": [dict(spec.free_dimensions_by_name), dict(spec.free_dimensions_by_denotation)],
         "disabled_optimizers": sorted(spec.disabled_optimizers),
-        "initializers": _values((*spec.initializers, *spec.external_initializers), initializers),
+        "initializers": _values(spec.value_names, initializers),
         "host": host_parts(host),
     }
 

@@ -50,7 +50,7 @@ def _create(call: ObjectCall) -> _Compiler:
     """A compiler. values: the initializers of the specification, then the model if it has no path."""
     try:
         spec = SessionSpec.from_wire(argument(call, "spec", dict))
-        names = (*spec.initializers, *spec.external_initializers)
+        names = spec.value_names
         model: str | bytes = spec.model_path if spec.model_path is not None else bytes(call.values[-1])
         initializers = dict(zip(names, call.values, strict=False))
         place = call.arguments.get("binary_information")

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from qnnbridge_host.engine import config_keys, qnn_checks
 from qnnbridge_host.engine.qnn_options import RUN_OPTIONS
 from qnnbridge_protocol import errors
-from qnnbridge_protocol.specs import RunSpec, SessionSpec
+from qnnbridge_protocol.specs import RunSpec, SessionSpec, in_memory
 
 Kind = Literal["bool", "int", "str"]
 
@@ -68,25 +68,28 @@ _WRITES_FILES = ("enable_profiling", "optimized_model_filepath")
 class Tensors(NamedTuple):
     """The initializers of a session as OrtValues.
 
-    They must outlive the session: ONNX Runtime uses the memory of those given by ``add_initializer``.
+    They must outlive the session: ONNX Runtime uses the memory of those given by ``add_initializer``. files: the
+    bytes of external data files.
     """
 
     plain: dict[str, Any]
     external: dict[str, Any]
+    files: dict[str, Any]
 
 
 def make_tensors(ort: Any, spec: SessionSpec, values: Mapping[str, Any]) -> Tensors:
     """The OrtValues of the initializers that a session description names."""
-    for name in (*spec.initializers, *spec.external_initializers):
+    for name in spec.value_names:
         if name not in values:
             raise errors.InvalidArgument(f"The initializer {name!r} was announced and not sent.")
-    if not (spec.initializers or spec.external_initializers):
-        return Tensors({}, {})
+    if not spec.value_names:
+        return Tensors({}, {}, {})
     from qnnbridge_host.engine import ort_values
 
     return Tensors(
         {name: ort_values.to_ort_value(ort, values[name], name) for name in spec.initializers},
         {name: ort_values.to_ort_value(ort, values[name], name) for name in spec.external_initializers},
+        {name: memoryview(values[in_memory(name)]).tobytes() for name in spec.files_in_memory},
     )
 
 
@@ -111,6 +114,9 @@ def build_session_options(ort: Any, spec: SessionSpec, entries: Mapping[str, str
         options.add_initializer(name, value)
     if tensors.external:
         options.add_external_initializers(list(tensors.external), list(tensors.external.values()))
+    if tensors.files:
+        files = list(tensors.files.values())
+        options.add_external_initializers_from_files_in_memory(list(tensors.files), files, list(map(len, files)))
     return options
 
 

@@ -91,8 +91,12 @@ def sparse_to_ort(ort: Any, value: Sparse) -> Any:
     """An OrtValue with a sparse tensor. ONNX Runtime trusts the indices; `Sparse` has checked them."""
     shape = np.asarray(value.dense_shape, dtype=np.int64)
     values = np.asarray(value.values, order="C")
-    parts = [np.asarray(part, dtype=np.int64, order="C") for part in value.indices]
     cpu = ort.OrtDevice.make("cpu", 0)
+    if value.format == "block":  # the bindings alone can make it
+        native = ort.capi.onnxruntime_pybind11_state.SparseTensor.blocksparse_from_numpy
+        blocks = native(shape, values, np.asarray(value.indices[0], dtype=np.int32, order="C"), cpu._get_c_device())
+        return ort.OrtValue.ort_value_from_sparse_tensor(ort.SparseTensor(blocks))
+    parts = [np.asarray(part, dtype=np.int64, order="C") for part in value.indices]
     make = (
         ort.SparseTensor.sparse_coo_from_numpy if value.format == "coo" else ort.SparseTensor.sparse_csr_from_numpy
     )
@@ -149,4 +153,11 @@ def _sparse(tensor: Any) -> Sparse:
     if kind.endswith("ORT_SPARSE_CSRC"):
         view = native.get_csrc_data()
         return Sparse(np.array(values), shape, "csr", (np.array(view.inner()), np.array(view.outer())))
-    raise errors.NotImplemented(f"A sparse tensor in the format {kind} cannot be carried to the application.")
+    try:
+        indices = np.array(native.get_blocksparse_data().indices())
+    except RuntimeError as error:  # up to 1.32 it reads int32 indices as int64, and refuses
+        raise errors.NotImplemented(
+            f"A sparse tensor in the format {kind} cannot be carried to the application.",
+            cause=f"ONNX Runtime does not tell its indices: {str(error).strip()}",
+        ) from None
+    return Sparse(np.array(values), shape, "block", (indices.astype(np.int32),))

@@ -10,6 +10,7 @@ from onnx import helper
 from onnx.backend.base import Backend
 from onnx.checker import check_model
 
+from qnnbridge import ort
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.ort._environment import get_available_providers, get_device
 from qnnbridge.ort._session import InferenceSession
@@ -88,3 +89,7 @@ is_compatible = OnnxRuntimeBackend.is_compatible
 prepare = OnnxRuntimeBackend.prepare
 run = OnnxRuntimeBackend.run_model
 supports_device = OnnxRuntimeBackend.supports_device
+
+ort.introduce(OnnxRuntimeBackend, "backend.backend")
+for _method in ("is_compatible", "prepare", "run_model", "supports_device"):
+    ort.introduce(vars(OnnxRuntimeBackend)[_method].__func__, "backend.backend")

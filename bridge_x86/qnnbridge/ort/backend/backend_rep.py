@@ -7,6 +7,7 @@ from typing import Any
 
 from onnx.backend.base import BackendRep
 
+from qnnbridge import ort
 from qnnbridge._run_options import RunOptions
 from qnnbridge.ort._session import InferenceSession
 
@@ -45,3 +46,6 @@ class OnnxRuntimeBackendRep(BackendRep):  # type: ignore[misc]
             inputs = [inputs]
         feeds = {name: inputs[index] for index, name in enumerate(names)}
         return self._session.run(None, feeds, options)
+
+
+ort.introduce(OnnxRuntimeBackendRep, "backend.backend_rep")

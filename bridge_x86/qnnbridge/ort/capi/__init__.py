@@ -6,7 +6,9 @@ import importlib
 from typing import Any
 
 _MODULES = (
+    "_ld_preload",
     "_pybind_state",
+    "build_and_package_info",
     "onnxruntime_inference_collection",
     "onnxruntime_pybind11_state",
     "onnxruntime_validation",
@@ -19,3 +21,7 @@ def __getattr__(name: str) -> Any:
     from qnnbridge.ort._errors import missing
 
     raise missing("onnxruntime.capi", name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

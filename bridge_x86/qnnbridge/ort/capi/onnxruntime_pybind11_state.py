@@ -1,28 +1,18 @@
-"""``onnxruntime.capi.onnxruntime_pybind11_state``: error classes, and what ONNX Runtime defines natively."""
+"""``onnxruntime.capi.onnxruntime_pybind11_state``: error classes, and what ONNX Runtime defines natively.
+
+Where ONNX Runtime has a native class behind one that is written in Python, the native one is here (`ort._native`).
+A name is imported when it is first used.
+"""
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
 from typing import Any
 
-from qnnbridge_protocol.errors import (
-    DeviceReset,
-    EngineError,
-    EPFail,
-    Fail,
-    InvalidArgument,
-    InvalidGraph,
-    InvalidProtobuf,
-    ModelLoadCanceled,
-    ModelLoaded,
-    ModelRequiresCompilation,
-    NoModel,
-    NoSuchFile,
-    NotFound,
-    NotImplemented,  # noqa: A004 - ONNX Runtime's own name
-    RuntimeException,
-)
+from qnnbridge_protocol import errors as _errors
 
-__all__ = [
+ERRORS = [
     "DeviceReset",
     "EPFail",
     "EngineError",
@@ -40,12 +30,98 @@ __all__ = [
     "RuntimeException",
 ]
 
+globals().update({_name: getattr(_errors, _name) for _name in ERRORS})
+
+# Where the names are that the module ``onnxruntime`` lacks, or has for another class: module, and the name there.
+INNER: dict[str, tuple[str, str]] = {
+    "AdapterFormat": ("qnnbridge.ort._adapter_format", "NativeAdapterFormat"),
+    "ArenaExtendStrategy": ("qnnbridge._option_fields", "ArenaExtendStrategy"),
+    "InferenceSession": ("qnnbridge.ort._native", "NativeSession"),
+    "ModelCompiler": ("qnnbridge.ort._compiler", "NativeCompiler"),
+    "OrtCompiledModelCompatibility": ("qnnbridge._option_fields", "OrtCompiledModelCompatibility"),
+    "OrtDevice": ("qnnbridge._providers", "DeviceNumbers"),
+    "OrtDeviceEpIncompatibilityReason": ("qnnbridge._option_fields", "OrtDeviceEpIncompatibilityReason"),
+    "OrtValue": ("qnnbridge.ort._native", "NativeOrtValue"),
+    "OrtValueVector": ("qnnbridge.ort._vectors", "OrtValueVector"),
+    "SessionObjectInitializer": ("qnnbridge.ort._errors", "SessionObjectInitializer"),
+    "SparseBlockSparseView": ("qnnbridge._sparse_tensor", "SparseBlockSparseView"),
+    "SparseCooView": ("qnnbridge._sparse_tensor", "SparseCooView"),
+    "SparseCsrView": ("qnnbridge._sparse_tensor", "SparseCsrView"),
+    "SparseTensor": ("qnnbridge.ort._native", "NativeSparseTensor"),
+    "copy_tensors": ("qnnbridge.ort._native", "copy_native_tensors"),
+    **{
+        name: ("qnnbridge.ort._compatibility", name)
+        for name in (
+            "get_compatibility_info_from_model",
+            "get_compatibility_info_from_model_bytes",
+            "get_hardware_device_ep_incompatibility_details",
+            "get_hardware_devices",
+            "get_model_compatibility_for_ep_devices",
+        )
+    },
+    **{
+        name: ("qnnbridge.ort._build_tools", name)
+        for name in (
+            "get_all_operator_schema",
+            "get_all_opkernel_def",
+            "get_default_session_options",
+            "get_registered_ep_kernel_defs",
+            "get_session_initializer",
+            "is_dlpack_uint8_tensor",
+            "pack_fp4_weights_for_cuda_moe_gemm",
+            "quantize_matmul_2bits",
+            "quantize_matmul_4bits",
+            "quantize_matmul_8bits",
+            "quantize_matmul_bnb4",
+            "quantize_qdq_matmul_2bits",
+            "quantize_qdq_matmul_4bits",
+        )
+    },
+}
+# Names of the module ``onnxruntime`` that are written in Python there, and are not in here.
+_IN_PYTHON = frozenset({"IOBinding", "OrtDeviceVendorId"})
+# Members of an enumeration that ONNX Runtime puts here as well.
+_EXPORTED = {"kNextPowerOfTwo": "ArenaExtendStrategy", "kSameAsRequested": "ArenaExtendStrategy"}
+# Modules within the bindings, and the class in each.
+_MODULES = {"opkernel": "KernelDef", "schemadef": "OpSchema"}
+
+
+_BINDINGS = "capi.onnxruntime_pybind11_state"
+
+
+def _public() -> list[str]:
+    from qnnbridge import ort
+
+    found = {*ERRORS, *INNER, *_EXPORTED, *_MODULES, *ort.__all__} - _IN_PYTHON
+    return sorted(found)
+
+
+__all__ = _public()
+
 
 def __getattr__(name: str) -> Any:
     from qnnbridge import ort
 
-    if name in ort.__all__:
-        return getattr(ort, name)
-    from qnnbridge.ort._errors import missing
+    if name in INNER:
+        home, there = INNER[name]
+        value = getattr(importlib.import_module(home), there)
+        ort.introduce(value, _BINDINGS)
+    elif name in _EXPORTED:
+        value = getattr(__getattr__(_EXPORTED[name]), name)
+    elif name in _MODULES:
+        value = ModuleType(f"onnxruntime.capi.onnxruntime_pybind11_state.{name}")
+        inside = getattr(importlib.import_module("qnnbridge.ort._build_tools"), _MODULES[name])
+        ort.introduce(inside, f"{_BINDINGS}.{name}")
+        setattr(value, _MODULES[name], inside)
+    elif name in __all__:
+        value = getattr(ort, name)
+    else:
+        from qnnbridge.ort._errors import missing
 
-    raise missing("onnxruntime.capi.onnxruntime_pybind11_state", name)
+        raise missing("onnxruntime.capi.onnxruntime_pybind11_state", name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from qnnbridge import ort
+
 
 def get_example(name: str) -> str:
     """The absolute path of an example. Raises `FileNotFoundError` if there is none of that name."""
@@ -13,3 +15,6 @@ def get_example(name: str) -> str:
     if not os.path.exists(full):
         raise FileNotFoundError(f"Unable to find example '{name}'")
     return full
+
+
+ort.introduce(get_example, "datasets")

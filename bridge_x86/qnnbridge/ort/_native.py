@@ -1,0 +1,329 @@
+"""The inner classes of ONNX Runtime's bindings, which programs find behind underscores: ``session._sess``,
+``value._ortvalue``, ``binding._iobinding``, and in ``onnxruntime.capi.onnxruntime_pybind11_state``.
+
+They are views of the objects of this side: nothing is copied, and either of the two may be used. `attach` gives the
+classes of the bridge the members that lead here. Thread-safety is that of the object behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from qnnbridge._io_binding import IOBinding
+from qnnbridge._ort_value import OrtValue
+from qnnbridge._providers import CPU_DEVICE, DeviceNumbers, refused_device
+from qnnbridge._sparse_tensor import SparseBlockSparseView, SparseCooView, SparseCsrView, SparseTensor
+from qnnbridge.ort._memory import copy_tensors
+from qnnbridge_protocol.errors import RemoteRuntimeError, RemoteTypeError
+
+T = TypeVar("T")
+
+
+def named(name: str) -> Callable[[T], T]:
+    """Decorates a class or a function that has another name in ONNX Runtime."""
+
+    def rename(cls: Any) -> Any:
+        cls.__name__ = cls.__qualname__ = name
+        return cls
+
+    return rename
+
+
+def require_cpu_device(device: Any) -> None:
+    """Pass for a device that is the CPU."""
+    numbers = getattr(device, "_ort_device", device)
+    if not isinstance(numbers, DeviceNumbers):
+        raise RemoteTypeError(
+            "incompatible function arguments: an onnxruntime.capi.onnxruntime_pybind11_state.OrtDevice is needed, "
+            f"not {type(device).__name__}."
+        )
+    if numbers.device_type() != CPU_DEVICE:
+        raise refused_device(f"type {numbers.device_type()}")
+
+
+@named("OrtValue")
+class NativeOrtValue(OrtValue):
+    """A value, with static factories that take an ``OrtDevice`` of the bindings."""
+
+    __slots__ = ()
+
+    def __init__(self, *_: Any) -> None:
+        raise RemoteTypeError("onnxruntime.capi.onnxruntime_pybind11_state.OrtValue: No constructor defined!")
+
+    @classmethod
+    def of(cls, value: OrtValue) -> NativeOrtValue:
+        native = cls.__new__(cls)
+        OrtValue.__init__(native, value)
+        return native
+
+    @staticmethod
+    def ortvalue_from_numpy(data: Any, device: Any, /) -> NativeOrtValue:  # type: ignore[override]
+        require_cpu_device(device)
+        if isinstance(data, np.ndarray) and data.dtype.kind in "UOS":  # here, strings are taken
+            return NativeOrtValue.of(OrtValue(data.astype(object)))
+        return NativeOrtValue.of(OrtValue.ortvalue_from_numpy(data))
+
+    @staticmethod
+    def ortvalue_from_numpy_with_onnx_type(data: Any, onnx_element_type: int, /) -> NativeOrtValue:
+        return NativeOrtValue.of(OrtValue.ortvalue_from_numpy_with_onnx_type(data, onnx_element_type))
+
+    @staticmethod
+    def ortvalue_from_shape_and_type(shape: Sequence[int], element_type: Any, device: Any, /) -> NativeOrtValue:  # type: ignore[override]
+        require_cpu_device(device)
+        return NativeOrtValue.of(OrtValue.ortvalue_from_shape_and_type(shape, element_type))
+
+    ortvalue_from_shape_and_onnx_type = ortvalue_from_shape_and_type
+
+    @staticmethod
+    def ortvalue_from_shape_and_type_for_memory_info(
+        shape: Sequence[int], element_type: Any, memory_info: Any, /
+    ) -> NativeOrtValue:
+        return NativeOrtValue.of(
+            OrtValue.ortvalue_from_shape_and_type(shape, element_type, memory_info=memory_info)
+        )
+
+    ortvalue_from_shape_and_onnx_type_for_memory_info = ortvalue_from_shape_and_type_for_memory_info
+
+    @staticmethod
+    def ort_value_from_sparse_tensor(sparse_tensor: Any, /) -> NativeOrtValue:
+        return NativeOrtValue.of(OrtValue(sparse_tensor.value))
+
+    @staticmethod
+    def from_dlpack(data: Any, is_bool_tensor: bool = False) -> NativeOrtValue:
+        """is_bool_tensor: what older releases took, for a capsule that calls truth values uint8."""
+        value = OrtValue.from_dlpack(data)
+        if is_bool_tensor:
+            value = OrtValue(value.value.view(np.bool_))
+        return NativeOrtValue.of(value)
+
+    def to_dlpack(self) -> Any:
+        return OrtValue.__dlpack__(self)
+
+    def __dlpack__(self, stream: Any = None, **asked: Any) -> Any:
+        return OrtValue.__dlpack__(self, stream=stream, **asked)
+
+    def as_sparse_tensor(self) -> NativeSparseTensor:
+        return NativeSparseTensor(OrtValue.as_sparse_tensor(self).value)
+
+    def device_name(self) -> str:
+        return "Cpu" if OrtValue.device_name(self) else ""
+
+    def _is_webgpu_buffer(self) -> bool:
+        return False
+
+
+@named("SparseTensor")
+class NativeSparseTensor(SparseTensor):
+    """A sparse tensor, with the views under the names that the bindings have for them."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def blocksparse_from_numpy(
+        dense_shape: Sequence[int], values: Any, indices: Any, device: Any, /
+    ) -> NativeSparseTensor:
+        """values: one dimension for the block and more for its contents; indices: int32, two rows."""
+        return NativeSparseTensor(SparseTensor.block_sparse(dense_shape, values, indices, device).value)
+
+    def get_coo_data(self) -> SparseCooView:
+        return self.as_coo_view()
+
+    def get_csrc_data(self) -> SparseCsrView:
+        return self.as_csrc_view()
+
+    def get_blocksparse_data(self) -> SparseBlockSparseView:
+        return self.as_blocksparse_view()
+
+    @property
+    def format(self) -> Any:
+        return SparseTensor.format(self)
+
+    def device_name(self) -> str:
+        return "Cpu"
+
+
+@named("SessionIOBinding")
+class NativeIOBinding(IOBinding):
+    """A binding, made from a native session; ``bind_input`` takes an array, or a device and an address."""
+
+    __slots__ = ()
+
+    def __init__(self, session: Any) -> None:
+        super().__init__(getattr(session, "session", session))
+
+    @classmethod
+    def of(cls, binding: IOBinding) -> NativeIOBinding:
+        native = cls.__new__(cls)
+        for name in IOBinding.__slots__:
+            setattr(native, name, getattr(binding, name))
+        return native
+
+    def bind_input(self, name: str, *bound: Any) -> None:
+        if len(bound) == 1:
+            self.bind_cpu_input(name, bound[0])
+            return
+        device, element_type, shape, pointer = bound
+        require_cpu_device(device)
+        super().bind_input(name, "cpu", 0, element_type, shape, pointer)
+
+    def bind_output(self, name: str, device: Any, *bound: Any) -> None:  # type: ignore[override]
+        require_cpu_device(device)
+        super().bind_output(name, "cpu", 0, *bound)
+
+
+@named("InferenceSession")
+class NativeSession:
+    """A session of the bindings: ``(options, path or bytes, is it a path, read options from the model)``.
+
+    It is made when `initialize_session` names the providers, as there. ``session._sess`` is one.
+    """
+
+    # The class of sessions; set where that is.
+    make: ClassVar[Callable[..., Any]]
+
+    def __init__(self, options: Any, model: Any, is_path: bool = True, read_config: bool = False, /) -> None:
+        self._arguments = (options, model, read_config)
+        self._made: Any = None
+
+    @classmethod
+    def of(cls, session: Any) -> NativeSession:
+        native = cls.__new__(cls)
+        native._made = session
+        return native
+
+    def initialize_session(
+        self, providers: Sequence[str], provider_options: Sequence[Mapping[str, str]], disabled: Any, /
+    ) -> None:
+        options, model, read_config = self._arguments
+        self._made = self.make(
+            model,
+            options,
+            list(providers) or None,
+            list(provider_options) or None,
+            disabled_optimizers=list(disabled),
+            enable_fallback=0,
+            read_config_from_model=int(read_config),
+        )
+
+    @property
+    def session(self) -> Any:
+        """The session of the bridge. Raises an error that is also a `RuntimeError` before there is one."""
+        if self._made is None:
+            raise RemoteRuntimeError(
+                "Session was not initialized: call initialize_session(providers, provider_options, set()) first."
+            )
+        return self._made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NativeSession) and other._made is self._made
+
+    def __hash__(self) -> int:
+        return id(self._made)
+
+    def run(self, output_names: Sequence[str], input_feed: Mapping[str, Any], run_options: Any = None, /) -> Any:
+        return self.session.run(output_names, input_feed, run_options)
+
+    def run_async(
+        self,
+        output_names: Sequence[str],
+        input_feed: Mapping[str, Any],
+        callback: Any,
+        user_data: Any,
+        options: Any,
+    ) -> None:
+        self.session.run_async(output_names, input_feed, callback, user_data, options)
+
+    def run_with_ortvaluevector(self, *arguments: Any) -> None:
+        self.session.run_with_ortvaluevector(*arguments)
+
+    def run_with_iobinding(self, binding: IOBinding, run_options: Any = None, /) -> None:
+        self.session.run_with_iobinding(binding, run_options)
+
+    def create_ortvalue_from_shape_and_type(self, shape: Any, element_type: Any, device: Any, /) -> NativeOrtValue:
+        return NativeOrtValue.ortvalue_from_shape_and_type(shape, element_type, device)
+
+    create_ortvalue_from_shape_and_onnx_type = create_ortvalue_from_shape_and_type
+
+    def is_webgpu_graph_capture_enabled(self) -> bool:
+        """No provider of the host is WebGPU."""
+        return False
+
+    def webgpu_context_id(self) -> int:
+        """-1: none."""
+        return -1
+
+    def set_tuning_results(self, results: list[Any], error_on_invalid: bool = False, /) -> None:
+        self.session.set_tuning_results(results, error_on_invalid=error_on_invalid)
+
+
+def _forwarded(method: str, *, is_property: bool) -> Any:
+    if is_property:
+        return property(lambda self: getattr(self.session, method)())
+
+    def call(self: Any, *arguments: Any) -> Any:
+        return getattr(self.session, method)(*arguments)
+
+    call.__name__ = call.__qualname__ = method
+    return call
+
+
+# The bindings' name, and the method of the session that answers it.
+for _name, _method in {
+    "session_options": "get_session_options",
+    "inputs_meta": "get_inputs",
+    "outputs_meta": "get_outputs",
+    "overridable_initializers": "get_overridable_initializers",
+    "model_meta": "get_modelmeta",
+    "input_meminfos": "get_input_memory_infos",
+    "output_meminfos": "get_output_memory_infos",
+    "input_epdevices": "get_input_epdevices",
+    "get_profiling_start_time_ns": "get_profiling_start_time_ns",
+}.items():
+    setattr(NativeSession, _name, _forwarded(_method, is_property=True))
+for _name in (
+    *("end_profiling", "get_providers", "get_provider_options", "get_provider_graph_assignment_info"),
+    *("get_tuning_results", "set_ep_dynamic_options", "release_captured_graph"),
+):
+    setattr(NativeSession, _name, _forwarded(_name, is_property=False))
+
+
+@named("copy_tensors")
+def copy_native_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any, /) -> None:
+    """Copy values into others of the same size."""
+    copy_tensors(src, dst, stream)
+
+
+def _attach() -> None:
+    """The members of the bridge's classes that lead to the inner ones."""
+    members: dict[type, dict[str, Any]] = {
+        OrtValue: {
+            "_ortvalue": property(NativeOrtValue.of),
+            "_get_c_value": lambda self: NativeOrtValue.of(self),
+            "_numpy_obj": property(lambda self: self._value if isinstance(self._value, np.ndarray) else None),
+            "_session": property(lambda _: None),
+            "_is_webgpu_buffer": property(lambda _: False),
+        },
+        SparseTensor: {
+            "_tensor": property(lambda self: NativeSparseTensor(self.value)),
+            "_get_c_tensor": lambda self: NativeSparseTensor(self.value),
+        },
+        IOBinding: {
+            "_iobinding": property(NativeIOBinding.of),
+            "_session": property(lambda self: NativeSession.of(self.session)),
+            "_numpy_obj_references": property(lambda self: {n: v.value for n, v in self._inputs.items()}),
+            "_bound_inputs": property(lambda self: dict(self._inputs)),
+            "_bound_outputs": property(lambda self: {n: o.holder for n, o in self._outputs.items()}),
+            "_is_webgpu_session": False,
+            "_is_webgpu_graph_capture_enabled": False,
+        },
+    }
+    for cls, found in members.items():
+        for name, member in found.items():
+            if name not in vars(cls):
+                setattr(cls, name, member)
+
+
+_attach()
