@@ -217,8 +217,11 @@ class SessionSpec(Record):
 
         # `model_files` was a field of 0.1.0, empty in these hashes; with it they stay what they were.
         plain = {**self.to_wire(), "model_path": None, "model_files": []}
-    fix: the session is made from a rewritten copy of the model; ``None``: from the model itself.
-    files_in_memory: names of external data files whose bytes travel as values of uint8, instead of files on a disk.
+        # Younger than those hashes.
+        if self.fix is None:
+            plain.pop("fix")
+        if not self.files_in_memory:
+            plain.pop("files_in_memory")
         return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -287,7 +287,6 @@ def test_mistakes_are_answered_with_the_way_out(action: Callable[[SessionOptions
         ("set_provider_selection_policy_delegate", (lambda *a: [],)),
         ("set_ep_context_data_read_func", (lambda *a: None, 1)),
         ("set_load_cancellation_flag", (True,)),
-        ("add_external_initializers_from_files_in_memory", (["f"], [b"x"], [1])),
         ("set_provider_selection_policy", (OrtExecutionProviderDevicePolicy.PREFER_GPU,)),
     ],
 )
