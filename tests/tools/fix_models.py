@@ -30,6 +30,19 @@ def dynamic_integer_exponent() -> Any:
     )
 
 
+def edge_padding(pads: list[int], axes: list[int] | None = None) -> Any:
+    constants = [constant("p", np.asarray(pads, np.int64))]
+    inputs, opset = ["x", "p"], 17
+    if axes is not None:
+        constants.append(constant("a", np.asarray(axes, np.int64)))
+        inputs, opset = ["x", "p", "", "a"], 18
+    half = len(pads) // 2
+    shape = [1, 4, 10]
+    for number, axis in enumerate(axes or range(3)):
+        shape[axis] += pads[number] + pads[number + half]
+    return chain([node("Pad", inputs, ["y"], mode="edge", name="pad")], [1, 4, 10], shape, constants, opset=opset)
+
+
 def negative_indices(op: str) -> Any:
     constants = {
         "Gather": [constant("i", np.array([-1, 0, -3]))],
@@ -230,6 +243,9 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "constant nodes": ("constants", models.conv_net_of_constant_nodes),
     "square": ("pow-square", lambda: pow_of(np.float32(2))),
     "square, one element": ("pow-square", lambda: pow_of(np.array([2], np.int64))),
+    "edge padding": ("edge-padding", lambda: edge_padding([0, 0, 3, 0, 0, 2])),
+    "edge padding of two axes, in front only": ("edge-padding", lambda: edge_padding([0, 1, 4, 0, 2, 0])),
+    "edge padding of chosen axes": ("edge-padding", lambda: edge_padding([1, 2], axes=[-1])),
     "integer exponent": ("integer-exponent", lambda: pow_of(np.int64(3))),
     "dynamic integer exponent": ("integer-exponent", dynamic_integer_exponent),
     **{

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from qnnbridge_host.graph.editor import Editor
-from qnnbridge_host.rewrite.rewrites import constants, operators, rank, removals
+from qnnbridge_host.rewrite.rewrites import constants, operators, padding, rank, removals
 from qnnbridge_protocol.errors import OptionError
 
 FIXED_SHAPES: Final = "fixed-shapes"
@@ -51,6 +51,11 @@ REWRITES: Final = (
     ),
     Rewrite("zero-size", "tensors without elements, which crash QNN, are taken out", removals.remove_empty_tensors),
     Rewrite("pow-square", "Pow(x, 2) becomes Mul(x, x)", operators.square_by_mul),
+    Rewrite(
+        "edge-padding",
+        "Pad with mode edge, whose border QNN computes wrong, becomes Slice and Concat",
+        padding.edge_by_concat,
+    ),
     Rewrite("integer-exponent", "the exponent of Pow gets the type of its base", operators.exponent_of_base_type),
     Rewrite(
         "negative-indices",
