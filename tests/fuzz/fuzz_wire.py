@@ -28,7 +28,7 @@ from tests.unit.wire_streams import feed_until_refused, hear, wire
 
 from qnnbridge_protocol import header as headers
 from qnnbridge_protocol.connection import Connection, Role
-from qnnbridge_protocol.errors import BridgeError, ProtocolDesync, VersionMismatch, from_wire
+from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, ProtocolDesync, VersionMismatch, from_wire
 from qnnbridge_protocol.frames import HELLO_KINDS, MAGIC, PREFIX, PREFIX_BYTES, WIRE_VERSION, Frame, Kind, aligned
 from qnnbridge_protocol.framing import FrameReader
 from qnnbridge_protocol.hello import Hello
@@ -132,7 +132,7 @@ def _check_connection(role: Role, data: bytes) -> None:
     for connection in (fresh, greeted):
         try:
             hear(connection, data)
-        except (ProtocolDesync, VersionMismatch) as error:
+        except (ProtocolDesync, VersionMismatch, HandshakeFailed) as error:
             str(error)
 
 

@@ -132,12 +132,14 @@ def serve(options: ServeOptions) -> None:
 def _server(app: object, options: ServeOptions) -> uvicorn.Server:
     import uvicorn
 
+    from qnnbridge_tools.serve.http_protocol import HttpProtocol
+
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     if options.access_log:
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http="h11",
+        http=HttpProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
