@@ -206,3 +206,86 @@ def test_a_model_that_refuses_made_up_zeros_is_tried_with_ones(tmp_path: Path) -
     result = verified(verify_models.divided(), tmp_path, ORDINARY)
     assert result.rows[0].status == "agrees"
     assert result.rows[-1].status == "unchecked", "zeros, which the CPU refuses"
+
+
+# --- verdicts that are neither, and proofs ---------------------------------------------------------------
+
+
+def test_a_negative_index_in_a_quantised_model_is_found_in_its_group_and_proven(tmp_path: Path) -> None:
+    made = verify_models.quantised(["Relu", "Gather", "LeakyRelu"])
+    result = verified(made, tmp_path)
+    rows = {row.name: row.status for row in result.rows}
+    assert rows["negative numbers (-1)"] == "differs"
+    assert result.divergence is not None
+    assert result.divergence.node == "gather1"
+    assert result.divergence.group == ("q_t0", "d_t0", "gather1", "q_t1")
+    trap = next(trap for trap in result.traps if trap.name == "negative-gather-index")
+    assert trap.proof == "with indices counted from the start the node agrees"
+    assert "half-underflow" not in names_of(result)
+
+
+def test_nan_on_the_cpu_is_not_called_a_difference(tmp_path: Path) -> None:
+    result = verified(verify_models.undefined_for_zeros(), tmp_path, ORDINARY)
+    rows = {row.name: row.status for row in result.rows}
+    assert rows["made up: zeros"] == "not shown"
+    assert result.verdict == "agrees", result.reason
+
+
+def test_an_output_that_no_input_moves_is_not_shown_and_given_inputs_show_it(tmp_path: Path) -> None:
+    result = verified(verify_models.saturated(), tmp_path, ORDINARY)
+    assert result.verdict == "not shown"
+    states = {one.name: one.state for one in result.outputs}
+    assert states == {"y": "agrees", "p": "unknown"}
+    assert "nearly the same for all of these inputs" in result.reason
+    assert "--input FILE.npz" in result.reason
+    real = []
+    for number, low in enumerate((-3001.0, -2999.0)):
+        real.append(tmp_path / f"real{number}.npz")
+        np.savez(real[-1], x=np.float32([[low, low + 1, low + 0.5, low - 1]]))
+    given = verified(verify_models.saturated(), tmp_path, ORDINARY, inputs=real)
+    assert {one.name for one in given.given} == {"y", "p"}
+    assert given.given != given.outputs
+    shown = verify(tmp_path / "m.onnx", "--soc-model", "60", "--no-extreme", "--input", real[0])
+    assert "given alone" in shown.stdout
+    assert "y, " in shown.stdout or "p, " in shown.stdout
+
+
+def test_the_worst_row_is_the_one_in_the_summary(tmp_path: Path) -> None:
+    result = verified(verify_models.padded_pooling(), tmp_path, VerifyOptions(extreme=False, bisect=False))
+    worst = min((one.numbers.snr_db, row.name) for row in result.rows for one in row.outputs if one.numbers.snr_db)
+    assert result.worst is not None
+    assert result.worst.inputs == worst[1]
+    assert f"SNR {worst[0]:.1f} dB" in result.reason
+    assert result.snr_db == worst[0]
+
+
+def test_an_interrupted_verification_goes_on_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path / "state"))
+    model = models.saved(models.conv_net(), tmp_path / "m.onnx")
+    seen: list[str] = []
+
+    def stop_after_two(names: Any, outputs: Any) -> Any:
+        def row_is_there(row: Any) -> None:
+            seen.append(row.name)
+            if len(seen) == 2:
+                raise KeyboardInterrupt
+
+        return row_is_there
+
+    with pytest.raises(KeyboardInterrupt):
+        verify_model(model, soc_model="60", how=ORDINARY, on_rows=stop_after_two)
+    assert len(list((tmp_path / "state" / "verify").rglob("*.npz"))) == 2
+    other = verify_model(model, soc_model="60", how=VerifyOptions(extreme=False, seed=5))
+    assert not any(row.kept for row in other.rows), "other inputs are other rows"
+    # The folder of that one is gone with it; nothing of the first is used with other options.
+    again = verify_model(model, soc_model="60", how=VerifyOptions(extreme=False, resume=False))
+    assert not any(row.kept for row in again.rows)
+    with pytest.raises(KeyboardInterrupt):
+        seen.clear()
+        verify_model(model, soc_model="60", how=ORDINARY, on_rows=stop_after_two)
+    resumed = verify_model(model, soc_model="60", how=ORDINARY)
+    assert [row.kept for row in resumed.rows[:3]] == [True, True, False]
+    assert resumed.outputs == again.outputs
+    assert list((tmp_path / "state" / "verify").iterdir()) == []

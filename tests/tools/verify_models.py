@@ -109,3 +109,44 @@ def divided() -> Any:
     inputs = [value("x", [4], models.TensorProto.INT32), value("by", [4], models.TensorProto.INT32)]
     divide = node("Div", ["x", "by"], ["y"], name="divide")
     return models.model([divide], inputs, [value("y", [4], models.TensorProto.INT32)])
+
+
+def quantised(ops: list[str]) -> Any:
+    """Unary operators and a Gather with indices from outside, each between QuantizeLinear and DequantizeLinear."""
+    nodes, last = [], "x"
+
+    def steps(name: str) -> str:
+        nodes.append(node("QuantizeLinear", [name, "s", "z"], [f"{name}_q"], name=f"q_{name}"))
+        nodes.append(node("DequantizeLinear", [f"{name}_q", "s", "z"], [f"{name}_d"], name=f"d_{name}"))
+        return f"{name}_d"
+
+    for number, op in enumerate(ops):
+        given = [steps(last), *(["i"] if op == "Gather" else [])]
+        last = f"t{number}"
+        nodes.append(
+            node(op, given, [last], name=f"{op.lower()}{number}", **({"axis": 1} if op == "Gather" else {}))
+        )
+    nodes[-1].output[0] = "t"
+    steps("t")
+    nodes[-1].output[0] = "y"
+    inputs = [value("x", [1, 6, 5]), value("i", [2], models.INT64)]
+    constants = [constant("s", np.float32(0.02)), constant("z", np.uint8(128))]
+    return models.model(nodes, inputs, [value("y", [1, 2, 5])], constants)
+
+
+def saturated() -> Any:
+    """A probability that is 1 for nearly everything, beside an output that moves."""
+    nodes = [
+        node("Add", ["x", "large"], ["a"], name="add"),
+        node("Sigmoid", ["a"], ["p"], name="probability"),
+        node("Relu", ["x"], ["y"], name="relu"),
+    ]
+    made = chain(nodes, [1, 4], [1, 4], [constant("large", np.float32(3e3))])
+    made.graph.output.append(value("p", [1, 4]))
+    return made
+
+
+def undefined_for_zeros() -> Any:
+    """0 / 0 for zeros."""
+    nodes = [node("Abs", ["x"], ["a"], name="abs"), node("Div", ["x", "a"], ["y"], name="divide")]
+    return chain(nodes, [1, 8], [1, 8])

@@ -194,9 +194,13 @@ class Cutter:
         cut.opset_import.extend(self._model.opset_import)
         cut.functions.extend(self._model.functions)
         cut.graph.name = self._model.graph.name or "cut"
-        cut.graph.node.extend(nodes)
+        # Steps go out as floats: a group without its DequantizeLinear is computed otherwise, and steps say little.
+        floats = [self._dequantized(name) for name in outputs]
+        added = [node for node in floats if node is not None]
+        outputs = [name if node is None else node.output[0] for name, node in zip(outputs, floats, strict=True)]
+        cut.graph.node.extend([*nodes, *added])
         cut.graph.input.extend(inputs)
-        used = {name for node in nodes for name in _uses(node)}
+        used = {name for node in (*nodes, *added) for name in _uses(node)}
         cut.graph.initializer.extend(t for t in self._model.graph.initializer if t.name in used)
         cut.graph.initializer.extend(constants)
         declared = {value.name: value for value in self._model.graph.output}
@@ -212,6 +216,23 @@ class Cutter:
         path = self._folder / f"cut_{self._count}.onnx"
         path.write_bytes(cut.SerializeToString())
         return path
+
+    def _dequantized(self, name: str) -> Any | None:
+        """A DequantizeLinear for what a QuantizeLinear makes; None for everything else."""
+        maker = self._makers.get(name)
+        if maker is None or self.nodes[maker].op_type != "QuantizeLinear":
+            return None
+        quantise = self.nodes[maker]
+        node = type(quantise)()
+        node.CopyFrom(quantise)
+        node.op_type, node.name = "DequantizeLinear", f"{name}/float"
+        node.input[0] = name
+        node.output[0] = f"{name}/float"
+        # Only the axis, and the size of blocks, mean the same to both.
+        kept = [attribute for attribute in quantise.attribute if attribute.name in ("axis", "block_size")]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+        return node
 
     def _last_uses(self) -> dict[str, int]:
         last: dict[str, int] = {}

@@ -332,8 +332,9 @@ NODE_TRAPS = (
     ),
     NodeTrap(
         "negative-gather-index",
-        "Gather with a negative index in a quantised model takes another element.",
-        "Count indices from the start; `qnnbridge fix` does it for constant ones.",
+        "Gather with a negative index that is given or computed at run time takes another element in a quantised "
+        "model (constant indices are right, and so is a float model).",
+        "Count indices from the start: add the length of the axis to negative ones.",
         _saw_negative_gather,
         _counted_from_the_start,
     ),

@@ -1,0 +1,99 @@
+"""Made-up inputs have content: what the graph, the type and the name of an input say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qnnbridge_host.numerics.content import InputKnowledge, further_inputs, knowledge_of, ordinary_inputs, varied
+from qnnbridge_host.numerics.sampling import NotMade
+from qnnbridge_protocol.specs import NodeInfo
+
+
+def encoder() -> object:
+    """Embeds ids, which pass a Cast; quantises a picture."""
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["cast"], to=TensorProto.INT32),
+        helper.make_node("Gather", ["table", "cast"], ["words"]),
+        helper.make_node("Gather", ["kinds", "token_type_ids"], ["types"]),
+        helper.make_node("QuantizeLinear", ["image", "scale", "zero"], ["steps"]),
+    ]
+    constants = {
+        "table": np.zeros((30000, 4), np.float32),
+        "kinds": np.zeros((2, 4), np.float32),
+        "scale": np.float32(0.5),
+        "zero": np.uint8(128),
+    }
+    inputs = [
+        helper.make_tensor_value_info("input_ids", TensorProto.INT64, [1, 16]),
+        helper.make_tensor_value_info("token_type_ids", TensorProto.INT64, [1, 16]),
+        helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 16, 16]),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", inputs, [], [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()]
+    )
+    return helper.make_model(graph)
+
+
+INPUTS = [
+    NodeInfo("input_ids", "tensor(int64)", (1, 16)),
+    NodeInfo("token_type_ids", "tensor(int64)", (1, 16)),
+    NodeInfo("attention_mask", "tensor(int64)", (1, 16)),
+    NodeInfo("position_ids", "tensor(int64)", (1, 16)),
+    NodeInfo("lengths", "tensor(int64)", (1,)),
+    NodeInfo("sr", "tensor(int64)", ()),
+    NodeInfo("flags", "tensor(int64)", (1, 16)),
+    NodeInfo("image", "tensor(float)", (1, 3, 16, 16)),
+    NodeInfo("bytes", "tensor(uint8)", (1, 64)),
+]
+
+
+def test_the_graph_says_which_ids_are_valid_and_what_an_input_can_hold() -> None:
+    known = knowledge_of(encoder())
+    assert known.rows == {"input_ids": 30000, "token_type_ids": 2}
+    assert known.ranges == {"image": (-64.0, 63.5)}
+
+
+def test_ordinary_inputs_have_content_and_are_the_same_everywhere() -> None:
+    known = InputKnowledge({"input_ids": 30000})
+    sets, again = ordinary_inputs(INPUTS, known, seed=3), ordinary_inputs(INPUTS, known, seed=3)
+    assert [one.name for one in sets] == ["values in 0..1", "values with both signs", "zeros"]
+    for one, other in zip(sets, again, strict=True):
+        for node in INPUTS:
+            assert np.array_equal(one.feeds[node.name], other.feeds[node.name])
+            assert one.feeds[node.name].shape == node.shape
+        assert one.feeds["input_ids"].max() > 1000
+        assert one.feeds["input_ids"].max() < 30000
+        assert not one.feeds["token_type_ids"].any()
+        assert (one.feeds["attention_mask"] == 1).all()
+        assert one.feeds["position_ids"].tolist() == [list(range(16))]
+        assert one.feeds["lengths"].tolist() == [64]
+        assert int(one.feeds["sr"]) == 16000
+        assert set(np.unique(one.feeds["flags"])) <= {0, 1}
+    assert sets[1].feeds["image"].min() < -1
+    assert not sets[2].feeds["image"].any()
+
+
+def test_further_inputs_reach_the_range_and_look_like_something() -> None:
+    sets = {one.name: one.feeds for one in further_inputs(INPUTS, InputKnowledge({}, {"image": (-64.0, 63.5)}))}
+    assert sets["the range that it is quantised to"]["image"].min() < -50
+    assert sets["a pattern in 0..255"]["image"].max() > 200
+    picture = sets["a pattern in 0..1"]["image"][0, 0]
+    assert np.abs(np.diff(picture, axis=0)).mean() < 0.2, "smooth, with some edges"
+    assert picture.std() > 0.1
+    assert (sets["ones"]["flags"] == 1).all()
+    assert "the range that it is quantised to" not in [one.name for one in further_inputs(INPUTS)]
+
+
+def test_a_variation_changes_floats_alone() -> None:
+    feeds = ordinary_inputs(INPUTS)[0].feeds
+    changed = varied(feeds, InputKnowledge(), np.random.default_rng(1))
+    assert not np.array_equal(changed["image"], feeds["image"])
+    assert changed["image"].dtype == np.float32
+    assert all(np.array_equal(changed[name], feeds[name]) for name in feeds if name != "image")
+
+
+def test_what_cannot_be_made_up_is_refused() -> None:
+    with pytest.raises(NotMade, match="sequence"):
+        ordinary_inputs([NodeInfo("s", "seq(tensor(float))", None)])
