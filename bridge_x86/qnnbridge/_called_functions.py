@@ -10,9 +10,11 @@ import contextlib
 import contextvars
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qnnbridge._transport.channel import ChannelFailed, inside
 from qnnbridge_protocol.errors import BridgeError, CallBackFailed, HostError, OptionError
@@ -33,15 +35,52 @@ TIMEOUT_S: Final = 300.0
 MAX_TEXT: Final = 2000
 
 
+# Name of the function for log lines.
+LOG: Final = "log"
+
+
+class LogFunction:
+    """The application's function for log lines. As in ONNX Runtime, its errors go to ``sys.unraisablehook``."""
+
+    def __init__(self, function: Callable[[int, str, str, str, str], Any], severity: int) -> None:
+        self._function = function
+        self.severity = severity
+
+    def __call__(self, arguments: Mapping[str, Any], _values: list[Any]) -> tuple[Any, Sequence[Any]]:
+        line = [arguments.get(name) for name in ("category", "logid", "code_location", "message")]
+        try:
+            self._function(int(arguments.get("severity") or 0), *(str(part or "") for part in line))
+        except Exception as error:  # noqa: BLE001 - see the class
+            args = (type(error), error, error.__traceback__, None, self._function)
+            sys.unraisablehook(_Unraisable(*args))  # type: ignore[arg-type]
+        return None, ()
+
+
+class _Unraisable(NamedTuple):
+    """``sys.UnraisableHookArgs``, which Python does not let a program make."""
+
+    exc_type: type[BaseException]
+    exc_value: BaseException
+    exc_traceback: TracebackType | None
+    err_msg: str | None
+    object: Any
+
+
 class CalledFunctions:
     """See the module. A context manager around the call; inside of it, it is what `Channel.call` takes as
     ``on_news``."""
 
     def __init__(
-        self, functions: Mapping[str, CalledFunction], on_news: Callable[[Frame], None] | None = None
+        self,
+        functions: Mapping[str, CalledFunction],
+        on_news: Callable[[Frame], None] | None = None,
+        log: LogFunction | None = None,
     ) -> None:
-        """on_news: given PHASE and EVENT frames."""
+        """on_news: given PHASE and EVENT frames. log: given ONNX Runtime's log lines."""
         self._functions = dict(functions)
+        self._log = log
+        if log is not None:
+            self._functions[LOG] = log
         self._on_news = on_news
         self._channel: Channel | None = None
         self._context = contextvars.copy_context()
@@ -51,7 +90,8 @@ class CalledFunctions:
 
     def header(self) -> dict[str, Any]:
         """The fields of the request."""
-        return {"functions": sorted(self._functions), "function_timeout_s": timeout_s()}
+        header = {"functions": sorted(self._functions), "function_timeout_s": timeout_s()}
+        return header if self._log is None else {**header, "log_severity": self._log.severity}
 
     @contextlib.contextmanager
     def around(self, process: HostProcess) -> Iterator[CalledFunctions]:
@@ -143,4 +183,4 @@ def _described(error: BaseException) -> dict[str, str]:
     return {"type": type(error).__name__, "text": text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode()}
 
 
-__all__ = ["CalledFunction", "CalledFunctions"]
+__all__ = ["CalledFunction", "CalledFunctions", "LogFunction"]

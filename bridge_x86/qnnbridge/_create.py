@@ -240,7 +240,9 @@ def create(
 
     try:
         with host.isolate(context, deadline):
-            frame = process.call(header, buffers, deadline, context, on_sent, news)
+            frame = host.call_with_functions(
+                process, (header, buffers), deadline, context, on_sent, news, request.recipe.functions
+            )
     except (Deadline, KeyboardInterrupt):
         # It may be made all the same; its number is that of the request.
         for number in request_id:

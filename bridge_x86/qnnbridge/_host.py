@@ -10,9 +10,9 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from contextlib import AbstractContextManager
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._diagnosis.reports import CrashReports
@@ -34,11 +34,13 @@ from qnnbridge_protocol.model_records import EntryFault
 from qnnbridge_protocol.specs import HostInfo
 
 if TYPE_CHECKING:
+    from qnnbridge._called_functions import CalledFunction, LogFunction
     from qnnbridge._daemon import DaemonAccess
     from qnnbridge._daemon.connector import DaemonConnector
     from qnnbridge._fastpath.arrays import SharedArrays
 
 START_TIMEOUT_S = 60.0
+NO_FUNCTIONS: Mapping[str, CalledFunction] = MappingProxyType({})
 INFO_TIMEOUT_S = 60.0
 
 
@@ -155,6 +157,8 @@ class Host:
         self.recycler = Recycler(recycle or RecycleAfter())
         # What finalizers have left: operation that releases it, generation, number.
         self._unreleased: collections.deque[tuple[str, int, int]] = collections.deque()
+        # ONNX Runtime's log lines of this process's calls go there.
+        self.log_function: LogFunction | None = None
         # Numbers of the objects that live in the host, by its generation.
         self._objects: dict[int, set[int]] = {}
         # All empty as long as nothing has to be looked after before a quick call: what finalizers have left, and
@@ -344,6 +348,33 @@ class Host:
                     raise error from None
                 last = True
 
+    def call_with_functions(
+        self,
+        process: HostProcess,
+        message: tuple[dict[str, Any], tuple[Any, ...]],
+        deadline: float | None,
+        context: CallContext,
+        on_sent: Callable[[int], None] | None = None,
+        on_news: Callable[[Frame], None] | None = None,
+        functions: Mapping[str, CalledFunction] = NO_FUNCTIONS,
+    ) -> Frame:
+        """A request, header and buffers, within which the host may call functions of the application."""
+        header, buffers = message
+        log = self.log_function
+        if log is None and not functions:
+            return process.call(header, buffers, deadline, context, on_sent, on_news)
+        from qnnbridge._called_functions import CalledFunctions
+
+        called = CalledFunctions(functions, on_news, log)
+        with called.around(process):
+            return process.call({**header, **called.header()}, buffers, deadline, context, on_sent, called)
+
+    def set_log_function(self, log: LogFunction | None) -> None:
+        """From now on log lines go there; calls then take the slow path."""
+        self.log_function = log
+        if log is not None:
+            self._unreleased.append(_SLOW)
+
     def isolate(self, context: CallContext, deadline: float | None) -> AbstractContextManager[None]:
         """Around a call that enters native code: suspects of a crash are run alone."""
         return self._isolation.isolate(context, deadline)
@@ -363,11 +394,13 @@ class Host:
             except IndexError:  # another thread has it in hand
                 break
             if generation != process.generation:
-                continue
+                continue  # also `_SLOW`
             if operation == "object.release":
                 numbers.append(number)
             else:
                 process.channel.one_way.add({"op": operation, "session": number})
+        if self.log_function is not None:
+            self._unreleased.append(_SLOW)
         if numbers:
             process.channel.one_way.add({"op": "object.release", "objects": numbers})
         # Objects would be lost with the host; it is replaced when the last one is released.
@@ -408,6 +441,9 @@ class Host:
         env = host_environment(self._env)
         return Launch(argv, env, self._cwd, self._limits, self._start_timeout, self.sharing, features)
 
+
+# In the queue of the finalizers it keeps calls from the fast path.
+_SLOW = ("", -1, 0)
 
 _open_hosts: weakref.WeakSet[Host] = weakref.WeakSet()
 

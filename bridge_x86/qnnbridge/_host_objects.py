@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qnnbridge._called_functions import CalledFunction, CalledFunctions
+from qnnbridge._host import NO_FUNCTIONS
 from qnnbridge._supervision.deadlines import OnDeadline, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
@@ -19,6 +19,7 @@ from qnnbridge_protocol.errors import BridgeError, Closed, ForkedClient, Invalid
 from qnnbridge_protocol.frames import Frame
 
 if TYPE_CHECKING:
+    from qnnbridge._called_functions import CalledFunction
     from qnnbridge._host import Host
     from qnnbridge._transport.host_process import HostProcess
 
@@ -86,13 +87,7 @@ class HostObject:
 
         header, buffers = _message(arguments, values)
         header |= {"op": "object.call", "operation": operation, "objects": self.numbers_of(objects)}
-        if functions:
-            called = CalledFunctions(functions, on_news)
-            header |= called.header()
-            with called.around(self.process()):
-                frame = self.forward(header, buffers, timeout_s, on_deadline, context, on_sent, called)
-        else:
-            frame = self.forward(header, buffers, timeout_s, on_deadline, context, on_sent, on_news)
+        frame = self.forward(header, buffers, timeout_s, on_deadline, context, on_sent, on_news, functions or {})
         decoder = Decoder(frame.buffers)
         found = [decoder.value(item) for item in frame.header.get("values") or ()]
         decoder.finish()
@@ -109,6 +104,7 @@ class HostObject:
         context: CallContext | None = None,
         on_sent: Callable[[int], None] | None = None,
         on_news: Callable[[Frame], None] | None = None,
+        functions: Mapping[str, CalledFunction] = NO_FUNCTIONS,
     ) -> Frame:
         """Send the header's request for this object and return the raw answer: no tensor is decoded."""
         process = self.process()
@@ -116,7 +112,7 @@ class HostObject:
         context = context or CallContext("object.call", self.kind)
         try:
             return _exchange(
-                self.host, process, request, buffers, timeout_s, on_deadline, context, on_sent, on_news
+                self.host, process, request, buffers, timeout_s, on_deadline, context, on_sent, on_news, functions
             )
         except ChannelRetired:
             raise _lost(self.kind) from None
@@ -245,12 +241,15 @@ def _exchange(
     context: CallContext,
     on_sent: Callable[[int], None] | None,
     on_news: Callable[[Frame], None] | None,
+    functions: Mapping[str, CalledFunction] = NO_FUNCTIONS,
 ) -> Frame:
     deadline = deadline_after(timeout_s)
     host.before_call(process)
     try:
         with host.isolate(context, deadline):
-            frame = process.call(header, buffers, deadline, context, on_sent, on_news)
+            frame = host.call_with_functions(
+                process, (header, buffers), deadline, context, on_sent, on_news, functions
+            )
     except ChannelFailed as failure:
         raise host.supervisor.lost(process, failure, deadline) from None
     except Deadline as late:

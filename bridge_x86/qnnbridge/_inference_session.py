@@ -123,7 +123,14 @@ class InferenceSession(BaseSession):
             raise as_onnxruntime(error) from None
         super().__init__(options, timeout)
         self._open(
-            SessionRecipe(spec, data, tuple(options.initializer_values().values()), cache, verify=mode),
+            SessionRecipe(
+                spec,
+                data,
+                tuple(options.initializer_values().values()),
+                cache,
+                verify=mode,
+                functions=options.functions(),
+            ),
             host,
             retry,
             on_deadline,

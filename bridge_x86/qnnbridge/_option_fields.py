@@ -421,6 +421,15 @@ def as_text_mapping(name: str, value: Any) -> dict[str, str]:
     return out
 
 
+def incompatible(function: str, signature: str, *given: Any) -> errors.RemoteTypeError:
+    """pybind's words for arguments of wrong types; `signature` is the one that it takes."""
+    shown = ", ".join(repr(value) for value in given)
+    return errors.RemoteTypeError(
+        f"{function}(): incompatible function arguments. The following argument types are supported:\n"
+        f"    1. {signature}\n\nInvoked with: {shown}"
+    )
+
+
 def wrong_type(name: str, value: Any, wanted: str) -> errors.RemoteTypeError:
     return errors.RemoteTypeError(f"{name} must be {wanted}, not {value!r:.100} ({type(value).__name__}).")
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge_protocol.cache_settings import cache_settings
 from qnnbridge_protocol.model_records import CacheSettings, ModelIdentity, absolute_model_path
 from qnnbridge_protocol.specs import CPU, QNN, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge._called_functions import CalledFunction
 
 # What a session does about numbers that are not those of the CPU.
 Verify = Literal["off", "warn", "raise"]
@@ -35,6 +38,7 @@ class SessionRecipe:
         folder: from where paths inside of a model given as bytes count.
         identity: the host's description of the model, ``None`` before its request.
         verify: what is done about numbers that are not the CPU's; ``None`` as the environment says.
+        functions: of the application, by name, that the host may call when it makes the session.
         context_check: whether a compiled model that cannot run is refused; default as the environment says.
     """
 
@@ -47,6 +51,7 @@ class SessionRecipe:
     identity: ModelIdentity | None = None
     verify: Verify | None = None
     context_check: str | None = None
+    functions: Mapping[str, CalledFunction] = dataclasses.field(default_factory=dict)
 
     @property
     def label(self) -> str:

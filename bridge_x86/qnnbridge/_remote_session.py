@@ -235,7 +235,9 @@ class RemoteSession(ReplayingSession):
                 header["op"]
             )  # the session may be another than at the attempt before, on the CPU
             with self.host.isolate(context, deadline), TerminateRelay(stop, process, told) as on_sent:
-                return process.call(request, buffers, deadline, context, on_sent)
+                if self.host.log_function is None:
+                    return process.call(request, buffers, deadline, context, on_sent)
+                return self.host.call_with_functions(process, (request, buffers), deadline, context, on_sent)
 
         if self._closed:
             raise Closed("The session is closed.", fix="Create a new one.")

@@ -26,6 +26,7 @@ from qnnbridge._option_fields import (
     as_int64,
     as_text,
     as_text_mapping,
+    incompatible,
     suggest,
     wrong_type,
 )
@@ -33,6 +34,7 @@ from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec, in_memory
 
 if TYPE_CHECKING:
+    from qnnbridge._called_functions import CalledFunction
     from qnnbridge._ort_value import OrtValue
 
 MAX_CONFIG_KEY_BYTES = 1024
@@ -92,6 +94,7 @@ class SessionOptions(HasFields):
 
     __slots__ = (
         "_config_entries",
+        "_context_read",
         "_custom_op_libraries",
         "_external_initializers",
         "_files_in_memory",
@@ -132,6 +135,8 @@ class SessionOptions(HasFields):
         self._custom_op_libraries: list[str] = []
         self._providers: list[ProviderSpec] = []
         self._policy = OrtExecutionProviderDevicePolicy.DEFAULT
+        # The function that has context binaries, and how large one may be.
+        self._context_read: tuple[Callable[[str, Any], Any], int] | None = None
 
     # --- entries and overrides ---------------------------------------------------------------------------
 
@@ -285,14 +290,37 @@ class SessionOptions(HasFields):
             "Use add_provider, set_provider_selection_policy, or providers= of InferenceSession.",
         )
 
-    def set_ep_context_data_read_func(self, read_func: Callable[..., Any], max_data_size: int) -> NoReturn:
-        _refuse_callback(
-            "set_ep_context_data_read_func",
-            "Keep the context binary in its file beside the model, or embed it (ep.context_embed_mode=1).",
+    def set_ep_context_data_read_func(self, read_func: Callable[[str, Any], Any], max_data_size: int) -> None:
+        """Take the context binaries of a compiled model from a function: it is given a name and an
+        `OrtEpContextDataBuffer`."""
+        native = "onnxruntime.capi.onnxruntime_pybind11_state"
+        signature = (
+            f"(self: {native}.SessionOptions, read_func: collections.abc.Callable[[str, "
+            f"{native}.OrtEpContextDataBuffer], None], max_data_size: typing.SupportsInt | typing.SupportsIndex) "
+            "-> None"
         )
+        try:
+            size = None if isinstance(max_data_size, (float, str, bytes)) else int(max_data_size)
+        except (TypeError, ValueError):
+            size = None
+        if size is None or not 0 <= size < 2**64 or (read_func is not None and not callable(read_func)):
+            raise incompatible("set_ep_context_data_read_func", signature, self, read_func, max_data_size)
+        if read_func is None:
+            raise errors.RemoteRuntimeError("EPContext data read callback must not be None.")
+        if size in (0, 2**64 - 1):
+            raise errors.RemoteRuntimeError("EPContext data max_data_size must be finite and greater than zero.")
+        self._context_read = read_func, size
 
     def clear_ep_context_data_read_func(self) -> None:
-        """Nothing to clear: such a function is never set."""
+        self._context_read = None
+
+    def functions(self) -> dict[str, CalledFunction]:
+        """The functions that the host may call when it makes the session."""
+        if self._context_read is None:
+            return {}
+        from qnnbridge._ep_context import context_read
+
+        return {"ep_context_read": context_read(*self._context_read)}
 
     def set_load_cancellation_flag(self, value: bool, /) -> None:
         """``False`` is the default and does nothing; loading is bounded with ``timeout=`` instead."""

@@ -88,7 +88,15 @@ class HostHandlers:
                 f"This host does not know the operation {request.op!r}.",
                 fix="Upgrade qnnbridge in the host's Python.",
             )
-        return operation(request, enter)
+        calls_back = request.calls_back
+        if calls_back is None or "log" not in calls_back:
+            return operation(request, enter)
+        _ = self._sessions.engine
+        from qnnbridge_host.engine.log_function import log_lines_to
+
+        severity = request.header.get("log_severity")
+        with log_lines_to(calls_back, severity if type(severity) is int and 0 <= severity <= 4 else 2):
+            return operation(request, enter)
 
     def find(self, session: int) -> tuple[ResettableSession, str | None]:
         """The session with this number, and the lane that its runs wait in."""

@@ -30,6 +30,7 @@ from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, OptionError
 from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
+    from qnnbridge_host.context_read import ContextFolder
     from qnnbridge_host.cache.entry import CacheEntry, Loadable
     from qnnbridge_host.cache.lookup import Compile, SessionCache
     from qnnbridge_host.cache.store import Store
@@ -133,6 +134,9 @@ class ModelService:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a proper description ({error})") from None
         data = None if model is None else bytes(model)
+        contexts = _contexts_of_function(request, spec, data, folder, settings)
+        if contexts is not None:
+            spec, data, files = dataclasses.replace(spec, model_path=contexts.path), None, []
         source = open_model(
             spec.model_path, data, data_folder(spec.config_entries, folder), settings, fingerprint, files
         )
@@ -154,6 +158,8 @@ class ModelService:
         creation = _Creation(request, enter, stop, spec, used, initializers, dynamic, seed, deadline, budget_s)
         try:
             made = self._make(creation, settings, quarantined, faults)
+            if contexts is not None:
+                self._sessions.hold(made.session, contexts)
         except PlacementRefused as refusal:
             if used is source:
                 from qnnbridge_host.rewrite.suggestion import suggest_fix
@@ -450,3 +456,16 @@ def _progress(request: Request, label: str) -> Callable[[str, float], None]:
         request.emit({"event": "progress", "stage": stage, "seconds": seconds, "label": label})
 
     return tell
+
+
+def _contexts_of_function(
+    request: Request, spec: SessionSpec, data: bytes | None, folder: str, settings: CacheSettings | None
+) -> ContextFolder | None:
+    """The context binaries that a function of the application has, beside a copy of the model."""
+    calls_back = request.calls_back
+    if calls_back is None or "ep_context_read" not in calls_back:
+        return None
+    from qnnbridge_host.context_read import fetch_contexts
+
+    source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), settings)
+    return fetch_contexts(source, calls_back)

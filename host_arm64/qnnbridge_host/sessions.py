@@ -177,6 +177,12 @@ class Sessions:
         request.after = _load_modules_of_runs
         return request.id
 
+    def hold(self, number: int, use: Use) -> None:
+        """Keep something for as long as this session lives."""
+        self._uses[number] = use
+        if number not in self._open:  # closed meanwhile
+            self.close(number)
+
     @contextlib.contextmanager
     def _native_set_up(
         self, request: Request, engine: Engine, deadline: float | None, mark_id: int | None

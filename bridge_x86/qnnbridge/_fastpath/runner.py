@@ -59,6 +59,8 @@ class FastHost(Protocol):
     @property
     def own_arrays(self) -> SharedArrays | None: ...
     @property
+    def log_function(self) -> object: ...
+    @property
     def slow_path_reasons(self) -> tuple[Sized, ...]:
         """Collections that are all empty unless calls must take the slow path."""
 
@@ -294,6 +296,8 @@ def _upkeep(remote: FastSession, process: HostProcess) -> bool:
     """Do once a second what the slow path does before every call. False if the call must take the slow path."""
     supervisor = remote.host.supervisor
     if remote.closed or not remote.host.blame.quiet or supervisor.current is not process:
+        return False
+    if remote.host.log_function is not None:
         return False
     remote.next_upkeep = monotonic() + UPKEEP_INTERVAL_S
     try:

@@ -18,6 +18,7 @@ _speak_like_onnxruntime()
 
 if TYPE_CHECKING:
     from qnnbridge._io_binding import IOBinding
+    from qnnbridge._ep_context import OrtEpContextData, OrtEpContextDataBuffer, OrtExternalInitializerInfo
     from qnnbridge._node import ModelMetadata, NodeArg
     from qnnbridge._option_fields import (
         ExecutionMode,
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
         set_seed,
         unregister_execution_provider_library,
     )
-    from qnnbridge.ort._ep_context import OrtEpContextData, OrtEpContextDataBuffer, OrtExternalInitializerInfo
     from qnnbridge.ort._errors import OrtSyncStream
     from qnnbridge.ort._memory import (
         OrtArenaCfg,
@@ -106,7 +106,7 @@ _HOMES: dict[str, str] = {
         "qnnbridge.ort._model_package": (
             "ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions"
         ),
-        "qnnbridge.ort._ep_context": "OrtEpContextData OrtEpContextDataBuffer OrtExternalInitializerInfo",
+        "qnnbridge._ep_context": "OrtEpContextData OrtEpContextDataBuffer OrtExternalInitializerInfo",
         "qnnbridge.ort._providers": "OrtEpAssignedNode OrtEpAssignedSubgraph",
         "qnnbridge.ort._session": "InferenceSession",
         "qnnbridge._io_binding": "IOBinding",

@@ -12,8 +12,9 @@ from typing import Any
 
 from qnnbridge._daemon.connect import default_host
 from qnnbridge._host_objects import HostObject, create_object
+from qnnbridge._option_fields import incompatible
 from qnnbridge._ort_value import OrtValue
-from qnnbridge.ort._errors import as_ort_raises, incompatible
+from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge_protocol.errors import RemoteRuntimeError
 
 _KIND = "AdapterFormat"

@@ -13,11 +13,11 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags
+from qnnbridge import _ep_context
+from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags, incompatible
 from qnnbridge._run_options import coerce_session_options
 from qnnbridge._session_options import SessionOptions
-from qnnbridge.ort import _ep_context
-from qnnbridge.ort._errors import as_ort_raises, incompatible
+from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge_protocol.errors import (
     CompileFailed,
     Fail,

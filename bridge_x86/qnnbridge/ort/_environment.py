@@ -137,18 +137,21 @@ def set_default_logger_verbosity(verbosity: int, /) -> None:
 
 @as_ort_raises
 def set_default_logger_callback(callback: object, severity: int = 2) -> None:
-    """``None`` takes back a callback: none is ever set. Any other is refused."""
+    """Give the log lines of this process's calls to a function; ``None`` takes it back.
+
+    The function is called while the call that logs waits. Lines of other threads of the host go to the logger
+    qnnbridge.host alone, which has all lines.
+    """
     _check("severity", severity, 0, MOST_SEVERE)
+    host = default_host()
     if callback is None:
+        host.set_log_function(None)
         return
     if not callable(callback):
         raise RemoteRuntimeError("callback must be a callable")
-    raise OptionError(
-        "set_default_logger_callback cannot be used through qnnbridge.",
-        cause="A Python function cannot be called from the host process, in which the log lines are written.",
-        fix='Give logging.getLogger("qnnbridge.host") a handler and the level DEBUG: it has the lines that the '
-        "host writes. set_default_logger_severity says from which severity on it writes any.",
-    )
+    from qnnbridge._called_functions import LogFunction
+
+    host.set_log_function(LogFunction(callback, int(severity)))
 
 
 @as_ort_raises

@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from qnnbridge_protocol.errors import OptionError, OrtError, RemoteError, RemoteTypeError
+from qnnbridge_protocol.errors import OptionError, OrtError, RemoteError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,15 +41,6 @@ def _add_notes(error: OrtError | RemoteError) -> None:
     notes += [f"Fix: {error.fix}"] if error.fix else []
     there = error.__dict__.setdefault("__notes__", [])
     there.extend(note for note in notes if note not in there)
-
-
-def incompatible(function: str, signature: str, *given: Any) -> RemoteTypeError:
-    """pybind's words for arguments of wrong types; `signature` is the one that it takes."""
-    shown = ", ".join(repr(value) for value in given)
-    return RemoteTypeError(
-        f"{function}(): incompatible function arguments. The following argument types are supported:\n"
-        f"    1. {signature}\n\nInvoked with: {shown}"
-    )
 
 
 _WHY: Mapping[str, str] = {

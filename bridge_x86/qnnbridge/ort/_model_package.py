@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from qnnbridge._daemon.connect import default_host
 from qnnbridge._host_objects import HostObject, create_object
-from qnnbridge._option_fields import ModelPackageWriteMode
+from qnnbridge._option_fields import ModelPackageWriteMode, incompatible
 from qnnbridge._providers import CPU
 from qnnbridge._run_options import coerce_session_options
 from qnnbridge._session_options import SessionOptions
-from qnnbridge.ort._errors import as_ort_raises, incompatible
+from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge_protocol.errors import EPFail, RemoteTypeError
 from qnnbridge_protocol.specs import SessionSpec
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from qnnbridge._called_functions import CalledFunction
+from qnnbridge._option_fields import incompatible
 from qnnbridge._ort_value import OrtValue
-from qnnbridge.ort._errors import incompatible
 from qnnbridge_protocol.errors import Fail, RemoteIndexError, RemoteRuntimeError, RemoteTypeError
 
 _MODULE: Final = "onnxruntime.capi.onnxruntime_pybind11_state"
