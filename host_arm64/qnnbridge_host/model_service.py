@@ -30,11 +30,11 @@ from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, OptionError
 from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
-    from qnnbridge_host.context_read import ContextFolder
     from qnnbridge_host.cache.entry import CacheEntry, Loadable
     from qnnbridge_host.cache.lookup import Compile, SessionCache
     from qnnbridge_host.cache.store import Store
     from qnnbridge_host.compile.worker import WorkOrder
+    from qnnbridge_host.context_read import ContextFolder
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.npu_reset import ResettableSession
     from qnnbridge_host.rewrite.fixed_source import FixedSource

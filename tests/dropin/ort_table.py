@@ -32,12 +32,10 @@ _CALLBACK = "a callback cannot be called from another process"
 REFUSED = {
     "OrtSyncStream": "a native handle",
     "OrtEpDevice.create_sync_stream": "a native handle",
-    "SessionOptions.set_ep_context_data_read_func": _CALLBACK,
     "SessionOptions.set_provider_selection_policy_delegate": _CALLBACK,
     "SessionOptions.set_load_cancellation_flag": "ONNX Runtime polls it in its own process; use timeout=",
     "create_and_register_allocator": "allocators belong to the host, whose sessions share them",
     "create_and_register_allocator_v2": "allocators belong to the host, whose sessions share them",
-    "set_default_logger_callback": _CALLBACK + "; the logger qnnbridge.host has the lines. None is taken",
     "set_global_thread_pool_sizes": "only before ONNX Runtime's first use in a process",
     "SessionObjectInitializer": "a pointer into ONNX Runtime's memory",
     "get_session_initializer": "a pointer into ONNX Runtime's memory",
@@ -87,6 +85,8 @@ DIFFERS = {
     "preload_dlls": "does nothing: native libraries are loaded in the host",
     "print_debug_info": "of the host",
     "register_execution_provider_library": "QNN's only; makes its devices visible",
+    "set_default_logger_callback": "lines of this process's calls; those of other threads of the host, and all of "
+    "them, go to the logger qnnbridge.host",
     "set_default_logger_severity": "for sessions made afterwards; log lines appear in the host",
     "set_default_logger_verbosity": "for sessions made afterwards; log lines appear in the host",
     "set_seed": "for sessions made afterwards",

@@ -285,7 +285,6 @@ def test_mistakes_are_answered_with_the_way_out(action: Callable[[SessionOptions
     ("name", "arguments"),
     [
         ("set_provider_selection_policy_delegate", (lambda *a: [],)),
-        ("set_ep_context_data_read_func", (lambda *a: None, 1)),
         ("set_load_cancellation_flag", (True,)),
         ("set_provider_selection_policy", (OrtExecutionProviderDevicePolicy.PREFER_GPU,)),
     ],

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import onnxruntime as ort
 
+from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _install(severity: int) -> None:
         if _installed == [severity]:
             return
         if not hasattr(ort, "set_default_logger_callback"):
-            raise NotImplementedError(
+            raise errors.NotImplemented(
                 f"The host's onnxruntime {ort.__version__} has no set_default_logger_callback.",
                 fix="Install onnxruntime 1.32 or newer in the host's Python.",
             )

@@ -1,0 +1,256 @@
+"""`set_default_logger_callback` and the function for context binaries of a session, in the host's calls."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime_qnn")
+
+import onnx
+import onnxruntime as real
+
+import qnnbridge.ort as ort
+from qnnbridge._daemon.connect import default_host
+from qnnbridge.errors import CallBackFailed
+from tests.dropin.test_calls_back import MineError, model, qnn_options
+
+pytestmark = [pytest.mark.process, pytest.mark.simulator]
+
+X = np.linspace(0, 1, 8, dtype=np.float32).reshape(1, 8)
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return model(tmp_path_factory.mktemp("models") / "chain.onnx")
+
+
+needs_log = pytest.mark.skipif(
+    not hasattr(real, "set_default_logger_callback"), reason="needs onnxruntime 1.32 or newer"
+)
+
+
+@pytest.fixture
+def no_function_afterwards() -> Iterator[None]:
+    yield
+    ort.set_default_logger_callback(None)
+
+
+def session_of(path: str) -> Any:
+    return ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def noisy(path: Path, outputs: int = 3) -> str:
+    """A model whose every run warns of each output: its shape is another than the model says."""
+    names = [f"y{i}" for i in range(outputs)]
+    nodes = [onnx.helper.make_node("Reshape", ["x", "shape"], [name]) for name in names]
+    inputs = [
+        onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [8]),
+        onnx.helper.make_tensor_value_info("shape", onnx.TensorProto.INT64, [2]),
+    ]
+    wrong = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [8, 1]) for name in names]
+    graph = onnx.helper.make_graph(nodes, "noisy", inputs, wrong)
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    made.ir_version = 9
+    onnx.save(made, path)
+    return str(path)
+
+
+NOISE = {"x": np.zeros(8, np.float32), "shape": np.array([2, 4], np.int64)}
+
+
+def lines_of(module: Any, chain: str, noisy_model: str) -> list[tuple[Any, ...]]:
+    lines: list[tuple[Any, ...]] = []
+    module.set_default_logger_callback(lambda *line: lines.append(line), 0)
+    try:
+        options = module.SessionOptions()
+        options.log_severity_level = 0
+        module.InferenceSession(chain, options, providers=["CPUExecutionProvider"]).run(None, {"x": X})
+        session = module.InferenceSession(noisy_model, providers=["CPUExecutionProvider"])
+        session.run(None, NOISE)
+        marks = [len(lines)]
+        for _ in range(4):
+            session.run(None, NOISE)
+            marks.append(len(lines))
+        assert np.diff(marks).tolist() == [3] * 4, "repeated calls, too"
+        return [(severity, category, logid, message) for severity, category, logid, _, message in lines]
+    finally:
+        module.set_default_logger_callback(None)
+
+
+@needs_log
+def test_log_lines_of_a_call_are_those_of_onnxruntime_and_there_before_it_returns(
+    chain: str, tmp_path: Path
+) -> None:
+    path = noisy(tmp_path / "noisy.onnx")
+    ours, theirs = lines_of(ort, chain, path), lines_of(real, chain, path)
+    # Settings of the session differ in what they print, and memory that the process has already.
+    about_memory = ("BFCArena", "allocation", "Allocated memory", "Session Options", "bin_num")
+    assert [line for line in ours if not any(word in line[3] for word in about_memory)] == [
+        line for line in theirs if not any(word in line[3] for word in about_memory)
+    ]
+    assert len(ours) > 50
+
+
+@needs_log
+@pytest.mark.usefixtures("no_function_afterwards")
+def test_a_function_that_raises_or_calls_the_host_disturbs_no_call(
+    chain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[BaseException] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: told.append(args.exc_value))
+    sessions: list[Any] = [session_of(chain)]
+    expected = sessions[0].run(None, {"x": X})[0]
+
+    def again(*_: Any) -> None:
+        sessions[0].run(None, {"x": X})
+
+    noise = ort.InferenceSession(noisy(tmp_path / "noisy.onnx"), providers=["CPUExecutionProvider"])
+    ort.set_default_logger_callback(again, 0)
+    assert len(noise.run(None, NOISE)) == 3
+    assert told
+    assert {type(error) for error in told} == {CallBackFailed}
+    assert {error.details["reason"] for error in told if isinstance(error, CallBackFailed)} == {"reentered"}
+
+    def fails(*_: Any) -> None:
+        raise MineError("no log")
+
+    del told[:]
+    ort.set_default_logger_callback(fails, 0)
+    assert len(noise.run(None, NOISE)) == 3
+    ort.set_default_logger_callback(None)
+    assert np.array_equal(sessions[0].run(None, {"x": X})[0], expected)
+    assert {type(error) for error in told} == {MineError}
+
+
+@needs_log
+@pytest.mark.usefixtures("no_function_afterwards")
+def test_a_function_that_hangs_is_left_and_the_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNNBRIDGE_CALLBACK_TIMEOUT", "0.5")
+    go = threading.Event()
+    session = session_of(noisy(tmp_path / "noisy.onnx"))
+    ort.set_default_logger_callback(lambda *_: go.wait(60), 0)
+    try:
+        assert len(session.run(None, NOISE)) == 3
+    finally:
+        go.set()
+
+
+@needs_log
+@pytest.mark.usefixtures("no_function_afterwards")
+def test_the_next_host_knows_the_function(tmp_path: Path) -> None:
+    lines: list[tuple[Any, ...]] = []
+    session = session_of(noisy(tmp_path / "noisy.onnx"))
+    ort.set_default_logger_callback(lambda *line: lines.append(line), 0)
+    process = default_host().supervisor.running
+    assert process is not None
+    process.kill("the test ends it")
+    session.run(None, NOISE)
+    assert len([line for line in lines if "Expected shape" in line[4]]) == 3
+
+
+# --- context binaries ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kept(chain: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, bytes]]:
+    """A compiled model without its context binary, and that."""
+    binaries: dict[str, bytes] = {}
+    compiler = ort.ModelCompiler(qnn_options(), chain)
+    compiler.set_ep_context_data_write_func(lambda name, data: binaries.__setitem__(name, data.read()))
+    path = tmp_path_factory.mktemp("compiled") / "m.onnx"
+    compiler.compile_to_file(str(path))
+    return str(path), binaries
+
+
+def folders() -> list[Path]:
+    import tempfile
+
+    return list(Path(tempfile.gettempdir()).glob("qnnbridge-context-*"))
+
+
+def test_a_session_takes_its_context_binary_from_the_function(
+    chain: str, kept: tuple[str, dict[str, bytes]]
+) -> None:
+    path, binaries = kept
+    asked: list[Any] = []
+
+    def read(name: str, buffer: Any) -> None:
+        data = binaries[name]
+        assert (buffer.is_allocated, buffer.max_size) == (False, 1 << 30)
+        buffer.allocate(len(data))
+        with pytest.raises(RuntimeError, match="already been allocated"):
+            buffer.allocate(1)
+        half = len(data) // 2
+        buffer.write(data[:half])
+        buffer.write(memoryview(data)[half:], half)
+        with pytest.raises(IndexError, match="does not fit"):
+            buffer.write(b"x", len(data))
+        assert (buffer.is_allocated, buffer.size) == (True, len(data))
+        asked.extend([name, buffer])
+
+    options = qnn_options()
+    options.set_ep_context_data_read_func(read, 1 << 30)
+    expected = real.InferenceSession(chain).run(None, {"x": X})[0]
+    for model_or_bytes in (path, Path(path).read_bytes()):
+        session = ort.InferenceSession(model_or_bytes, options)
+        assert np.allclose(session.run(None, {"x": X})[0], expected, atol=1e-2)
+        assert session.placement.qnn_nodes
+    with pytest.raises(RuntimeError, match="valid only during the read callback"):
+        asked[1].size  # noqa: B018
+    assert [name for name in asked if isinstance(name, str)] == list(binaries) * 2
+    process = default_host().supervisor.running
+    assert process is not None
+    process.kill("the test ends it")
+    assert np.allclose(session.run(None, {"x": X})[0], expected, atol=1e-2), "made again, with the function"
+    session.close()
+    options.clear_ep_context_data_read_func()
+    with pytest.raises(Exception, match=r"\.bin|context binary"):
+        ort.InferenceSession(path, options)
+    default_host().close()
+
+
+def test_a_function_without_an_answer(kept: tuple[str, dict[str, bytes]]) -> None:
+    error = MineError("not in the database")
+
+    def fails(_name: str, _buffer: Any) -> None:
+        raise error
+
+    options = qnn_options()
+    options.set_ep_context_data_read_func(fails, 100)
+    with pytest.raises(MineError) as caught:
+        ort.InferenceSession(kept[0], options)
+    assert caught.value is error
+    options.set_ep_context_data_read_func(lambda *_: None, 100)
+    with pytest.raises(Exception, match="must allocate its output buffer"):
+        ort.InferenceSession(kept[0], options)
+    options.set_ep_context_data_read_func(lambda _name, buffer: buffer.allocate(101), 100)
+    with pytest.raises(RuntimeError, match="exceeds the configured maximum size"):
+        ort.InferenceSession(kept[0], options)
+
+
+@pytest.mark.parametrize("arguments", [(None, 4), (3, 4), (print, 0), (print, -1), (print, "4"), (print, 2**64)])
+def test_functions_that_are_refused_as_by_onnxruntime(arguments: tuple[Any, Any]) -> None:
+    if not hasattr(real.SessionOptions, "set_ep_context_data_read_func"):
+        pytest.skip("needs onnxruntime 1.32 or newer")
+    texts = []
+    for module in (ort, real):
+        with pytest.raises((TypeError, RuntimeError)) as caught:
+            module.SessionOptions().set_ep_context_data_read_func(*arguments)
+        builtin = next(c for c in type(caught.value).__mro__ if c.__module__ == "builtins")
+        text = str(caught.value).split("Invoked with")[0].rpartition(" was false. ")[2].strip()
+        texts.append((builtin, text))
+    assert texts[0] == texts[1]
+
+
+def test_nothing_is_left_of_context_binaries() -> None:
+    default_host().close()
+    assert folders() == []
