@@ -245,6 +245,8 @@ def _exchange(
 ) -> Frame:
     deadline = deadline_after(timeout_s)
     host.before_call(process)
+    if process.retiring:
+        raise ChannelRetired  # what is made there now would be lost at once
     try:
         with host.isolate(context, deadline):
             frame = host.call_with_functions(

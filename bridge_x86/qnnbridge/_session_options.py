@@ -367,6 +367,16 @@ class SessionOptions(HasFields):
             parts["providers"] = tuple(ProviderSpec(name) for name in _POLICY_PROVIDERS[self._policy])
         return parts
 
+    def twin(self) -> SessionOptions:
+        """Other options with the same contents."""
+        twin = SessionOptions()
+        for name, value in self.changed_fields().items():
+            setattr(twin, name, value)
+        for name in self.__slots__:
+            value = getattr(self, name)
+            setattr(twin, name, value.copy() if isinstance(value, (dict, list)) else value)
+        return twin
+
     @classmethod
     def from_spec(cls, spec: SessionSpec) -> SessionOptions:
         """The options that led to `spec`, without tensors and providers."""

@@ -40,6 +40,7 @@ needs_log = pytest.mark.skipif(
 def no_function_afterwards() -> Iterator[None]:
     yield
     ort.set_default_logger_callback(None)
+    ort.set_default_logger_severity(2)
 
 
 def session_of(path: str) -> Any:
@@ -82,6 +83,7 @@ def lines_of(module: Any, chain: str, noisy_model: str) -> list[tuple[Any, ...]]
         return [(severity, category, logid, message) for severity, category, logid, _, message in lines]
     finally:
         module.set_default_logger_callback(None)
+        module.set_default_logger_severity(2)
 
 
 @needs_log
@@ -155,6 +157,19 @@ def test_the_next_host_knows_the_function(tmp_path: Path) -> None:
     process.kill("the test ends it")
     session.run(None, NOISE)
     assert len([line for line in lines if "Expected shape" in line[4]]) == 3
+
+
+def test_options_of_a_session_stand_before_the_severity_that_was_set_for_all(chain: str) -> None:
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    ort.set_default_logger_severity(3)
+    try:
+        told = ort.InferenceSession(chain, options, providers=["CPUExecutionProvider"]).get_session_options()
+    finally:
+        ort.set_default_logger_severity(2)
+    assert told.log_severity_level == 3
+    assert told.get_session_config_entry("session.disable_prepacking") == "1"
+    assert options.log_severity_level == -1
 
 
 # --- context binaries ------------------------------------------------------------------------------------

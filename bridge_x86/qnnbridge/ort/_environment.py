@@ -151,6 +151,7 @@ def set_default_logger_callback(callback: object, severity: int = 2) -> None:
         raise RemoteRuntimeError("callback must be a callable")
     from qnnbridge._called_functions import LogFunction
 
+    _keep("log_severity_level", severity, 0, MOST_SEVERE)
     host.set_log_function(LogFunction(callback, int(severity)))
 
 

@@ -7,7 +7,6 @@ ONNX Runtime's text alone (`qnnbridge.ort._errors`). Thread-safe like its base c
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import logging
 import os
@@ -301,7 +300,7 @@ def _with_settings(given: Any) -> SessionOptions | None:
     verbosity = environment.setting("log_verbosity_level")
     if severity is None and verbosity is None:
         return given  # type: ignore[no-any-return]
-    options = copy.copy(given) if given is not None else SessionOptions()
+    options = given.twin() if given is not None else SessionOptions()
     if severity is not None and options.log_severity_level == -1:
         options.log_severity_level = severity
     if verbosity is not None and not options.log_verbosity_level:
