@@ -14,7 +14,6 @@ import qnnbridge.ort as ort
 from qnnbridge.errors import OptionError
 from qnnbridge.ort.capi import onnxruntime_pybind11_state as bindings
 from tests.dropin.ort_table import REFUSED
-from tests.dropin.wrong_uses import MUL
 
 
 def callback(*_: Any) -> None:

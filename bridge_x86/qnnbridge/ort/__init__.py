@@ -17,8 +17,8 @@ from qnnbridge_protocol.errors import speak_like_onnxruntime as _speak_like_onnx
 _speak_like_onnxruntime()
 
 if TYPE_CHECKING:
-    from qnnbridge._io_binding import IOBinding
     from qnnbridge._ep_context import OrtEpContextData, OrtEpContextDataBuffer, OrtExternalInitializerInfo
+    from qnnbridge._io_binding import IOBinding
     from qnnbridge._node import ModelMetadata, NodeArg
     from qnnbridge._option_fields import (
         ExecutionMode,
