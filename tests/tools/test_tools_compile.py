@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests import needs
 
+import qnnbridge
 from qnnbridge_tools.compile.report import ShownStages
 
 pytest.importorskip("onnxruntime_qnn")
@@ -118,6 +119,38 @@ def test_models_times_chips_are_one_table_and_one_exit_code(tmp_path: Path) -> N
     again = run(MUL, *chips, *options, "--json")
     assert again.returncode == 0
     assert [outcome["state"] for outcome in json.loads(again.stdout)["outcomes"]] == ["skipped", "skipped"]
+
+
+def test_buckets_are_a_model_each(tmp_path: Path) -> None:
+    done = run(
+        MODELS / "rnet.onnx", "--bucket", "N=1,2", "--soc-model", "60", "--no-validate", "-o", tmp_path / "out"
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:2] for line in done.stdout.splitlines()[1:]] == [
+        ["rnet.onnx", "(N=1)"],
+        ["rnet.onnx", "(N=2)"],
+    ]
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.onnx")) == [
+        "rnet_N1_ctx.onnx",
+        "rnet_N2_ctx.onnx",
+    ]
+    with qnnbridge.InferenceSession(str(tmp_path / "out" / "rnet_N2_ctx.onnx")) as session:
+        assert session.get_inputs()[0].shape[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--bucket", "M=1,2"], 'no free dimension "M"'),
+        (["--bucket", "N=1,2", "--dim", "N=1"], "by --dim and by --bucket"),
+        (["--bucket", "N=1,2", "-o", "one.onnx"], "Give a folder"),
+        (["--bucket", "N=one"], "not of the form"),
+    ],
+)
+def test_buckets_that_cannot_be_are_refused(given: list[str], words: str) -> None:
+    done = run(MODELS / "rnet.onnx", *given)
+    assert done.returncode == 2
+    assert words in done.stderr
 
 
 def test_shared_weights(tmp_path: Path) -> None:

@@ -355,3 +355,20 @@ def test_keys_tell_everything_apart_that_went_in() -> None:
         key_of("fix", model="a", dims=[]),
     ]
     assert len({key_of("fix", **base), *others}) == 4
+
+
+def test_buckets_are_a_model_each_and_kept_each(tmp_path: Path) -> None:
+    models.saved(verify_models.free_batch(), tmp_path / "m.onnx")
+    given = ("--soc-model", "60", "--no-extreme", "--bucket")
+    first = told(prepare(tmp_path / "m.onnx", "-o", tmp_path / "out", *given, "batch=1"))
+    assert [chip["bucket"] for chip in first["chips"]] == ["batch=1"]
+    both = told(prepare(tmp_path / "m.onnx", "-o", tmp_path / "out", *given, "batch=1,2"))
+    assert [(chip["bucket"], chip["verified"]) for chip in both["chips"]] == [
+        ("batch=1", "agrees"),
+        ("batch=2", "agrees"),
+    ]
+    assert [step["state"] for step in both["steps"]] == ["kept"] * 3 + ["done"] * 3
+    assert {chip["compiled"] for chip in both["chips"]} == {f"compiled/soc60/m_batch{n}_ctx.onnx" for n in (1, 2)}
+    refused = prepare(tmp_path / "m.onnx", "-o", tmp_path / "other", *given, "rows=1,2")
+    assert refused.exit_code == 2
+    assert "batch" in refused.output

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -95,6 +96,30 @@ def read_constants(texts: Iterable[str]) -> dict[str, float]:
             )
         read[name] = value
     return read
+
+
+# Each combination is a model of its own.
+MOST_BUCKETS = 256
+
+
+def read_buckets(texts: Iterable[str]) -> list[dict[str, int]]:
+    """`seq=16,32` and `batch=1`: every combination of the sizes, the smallest first; none without a text."""
+    sizes: dict[str, list[int]] = {}
+    for text in texts:
+        name, equals, given = text.rpartition("=")
+        words = given.split(",")
+        if not equals or not name or name in sizes or not all(_is_size(word) for word in words):
+            raise OptionError(
+                f'--bucket "{text}" is not of the form NAME=SIZE,SIZE,... or names a dimension twice.',
+                fix="Name a free dimension and its sizes: --bucket seq=16,32,64.",
+            )
+        sizes[name] = sorted({int(word) for word in words})
+    if math.prod(len(one) for one in sizes.values()) > MOST_BUCKETS:
+        raise OptionError(
+            f"These buckets make more than {MOST_BUCKETS} models.",
+            fix="Give fewer sizes; powers of two waste little.",
+        )
+    return [dict(zip(sizes, one, strict=True)) for one in itertools.product(*sizes.values())] if sizes else []
 
 
 def _is_size(word: str) -> bool:

@@ -15,7 +15,9 @@ import typer
 from qnnbridge_tools import reporting
 from qnnbridge_tools.options import (
     AsJson,
+    Buckets,
     Chip,
+    Config,
     Dims,
     Fallback,
     HostPython,
@@ -204,7 +206,9 @@ def compile_models(
         str | None,
         typer.Option(metavar="ADDRESS", help="Compile on the Dask cluster of this scheduler: tcp://HOST:8786."),
     ] = None,
+    buckets: Buckets = None,
     host_python: Annotated[str | None, typer.Option(metavar="PYTHON", help="Interpreter of the host.")] = None,
+    _config: Config = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Compile models for the NPU (EPContext), so that their sessions open in a fraction of the time."""
@@ -222,6 +226,7 @@ def compile_models(
                 htp_arch=htp_arch,
                 provider_options=arguments.read_provider_options(provider_options or ()),
                 dimensions=arguments.read_dimensions(dims or ()),
+                buckets=tuple(arguments.read_buckets(buckets or ())),
                 fallback=fallback.value,
                 timeout_s=timeout,
                 overwrite=overwrite,

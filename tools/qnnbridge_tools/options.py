@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from qnnbridge_tools.config_file import load_config
+
 
 class Provider(str, enum.Enum):
     QNN = "qnn"
@@ -86,6 +88,22 @@ ProviderOptions = Annotated[
 Timeout = Annotated[float | None, typer.Option("--timeout", min=0, metavar="S", help="Seconds for each call.")]
 HostPython = Annotated[str | None, typer.Option("--host-python", metavar="PYTHON", help="Interpreter of the host.")]
 
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE.toml",
+        callback=load_config,
+        is_eager=True,
+        help="Options from a file, under the same names; the command line goes before.",
+    ),
+]
+Buckets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bucket", metavar="NAME=16,32", help="One result for each of these sizes of a dimension. May be repeated."
+    ),
+]
 Html = Annotated[
     Path | None,
     typer.Option("--html", metavar="FILE", help="Also write one web page with pictures, for a browser."),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +17,7 @@ from qnnbridge_tools.compile.report import ShownStages, ticking
 
 if TYPE_CHECKING:
     from qnnbridge import Host
-    from qnnbridge_tools.compile.matrix import Cell, CellOutcome
+    from qnnbridge_tools.compile.matrix import Cell, CellOutcome, SizeVariant
 
 # By default at a time: a compilation uses several processors, and gigabytes for a large model.
 MOST_JOBS = 4
@@ -23,7 +25,11 @@ MOST_JOBS = 4
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompileRequest:
-    """The command line, read."""
+    """The command line, read.
+
+    Args:
+        buckets: sizes of free dimensions; each model is compiled for each of these.
+    """
 
     models: tuple[Path, ...]
     output: str | None
@@ -33,6 +39,7 @@ class CompileRequest:
     htp_arch: int | None
     provider_options: dict[str, str]
     dimensions: Dimensions
+    buckets: tuple[Mapping[str, int], ...]
     fallback: Literal["error", "cpu"]
     timeout_s: float | None
     overwrite: bool
@@ -49,7 +56,7 @@ def perform(request: CompileRequest, *, as_json: bool) -> bool:
     if request.share_weights:
         _bundle(request, options, as_json)
         return False
-    if len(request.models) == 1 and len(request.soc_models) < 2 and request.scheduler is None:
+    if len(request.models) == 1 and len(request.soc_models) < 2 and not request.buckets and not request.scheduler:
         _single(request, options, as_json)
         return False
     return _matrix(request, options, as_json)
@@ -64,7 +71,7 @@ def _refuse_early(request: CompileRequest, options: dict[str, Any]) -> None:
         refuse_compiled(model, "qnnbridge compile")
     if len(request.models) == 1:
         without_host = {name: value for name, value in options.items() if name != "host"}
-        plan(request.models, request.soc_models, request.output, **without_host)
+        plan(request.models, request.soc_models, request.output, _variants(request), **without_host)
 
 
 def _single(request: CompileRequest, options: dict[str, Any], as_json: bool) -> None:
@@ -90,6 +97,8 @@ def _single(request: CompileRequest, options: dict[str, Any], as_json: bool) -> 
 def _bundle(request: CompileRequest, options: dict[str, Any], as_json: bool) -> None:
     from qnnbridge_tools.compile.matrix import compile_bundle
 
+    if request.buckets:
+        raise OptionError("A bundle with shared weights has one size of each model.", fix="Leave --bucket out.")
     if request.scheduler is not None:
         raise OptionError("A bundle with shared weights is one job.", fix="Leave --scheduler out.")
     if len(request.soc_models) > 1:
@@ -119,7 +128,7 @@ def _matrix(request: CompileRequest, options: dict[str, Any], as_json: bool) -> 
     from qnnbridge_tools.compile.matrix import plan
 
     host = options.pop("host", None)
-    cells = plan(request.models, request.soc_models, request.output, **options)
+    cells = plan(request.models, request.soc_models, request.output, _variants(request), **options)
     with ShownStages(f"{len(cells)} models", counted=len(cells)) as stages, ticking(stages):
         outcomes = _run(request, cells, stages, host)
     if as_json:
@@ -172,11 +181,33 @@ def _options(request: CompileRequest) -> dict[str, Any]:
     return options
 
 
+def _variants(request: CompileRequest) -> list[SizeVariant]:
+    from qnnbridge_tools.compile.matrix import SizeVariant
+
+    return [
+        SizeVariant(
+            ", ".join(f"{name}={size}" for name, size in sizes.items()),
+            variant_tag(sizes),
+            arguments.session_options(Dimensions({**request.dimensions.by_name, **sizes})),
+        )
+        for sizes in request.buckets
+    ]
+
+
+def variant_tag(sizes: Mapping[str, int]) -> str:
+    """What files of one bucket have in their names."""
+    return "".join(f"_{re.sub(r'[^A-Za-z0-9]+', '-', name)}{size}" for name, size in sizes.items())
+
+
 def _refuse_unknown_dimensions(request: CompileRequest) -> None:
-    if not request.dimensions.by_name:
+    dimensions = Dimensions({**request.dimensions.by_name, **(request.buckets[0] if request.buckets else {})})
+    twice = [name for name in request.dimensions.by_name if request.buckets and name in request.buckets[0]]
+    if twice:
+        raise OptionError(f'"{twice[0]}" is given by --dim and by --bucket.', fix="Give it once.")
+    if not dimensions.by_name:
         return
     from qnnbridge_host.model.scan import scan_model
 
     scans = [scan_model(model, count_nodes=False) for model in request.models]
     if not any(scan.is_compiled for scan in scans):  # those have errors of their own
-        arguments.refuse_unknown(scans, request.dimensions)
+        arguments.refuse_unknown(scans, dimensions)

@@ -25,11 +25,21 @@ State = Literal["done", "skipped", "failed"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class SizeVariant:
+    """Sizes of free dimensions: in words (`seq=16`), as part of file names, and as `SessionOptions`."""
+
+    label: str
+    tag: str
+    sess_options: Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Cell:
-    """One job of a matrix, and where its result goes."""
+    """One job of a matrix, and where its result goes. variant: its sizes in words, if there are several."""
 
     job: CompileJob
     place: Destination
+    variant: str = ""
 
     @property
     def soc_model(self) -> str | None:
@@ -38,7 +48,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        return self.job.recipe.label
+        return f"{self.job.recipe.label} ({self.variant})" if self.variant else self.job.recipe.label
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,12 +89,33 @@ def plan(
     models: Sequence[str | os.PathLike[str] | bytes],
     soc_models: Sequence[Soc] = (),
     output: str | os.PathLike[str] | None = None,
+    variants: Sequence[SizeVariant] = (),
     **options: Any,
 ) -> list[Cell]:
-    """The cells of models x chips. options: of `make_jobs`. Raises `OptionError` where two would be one file."""
+    """The cells of models x chips x variants.
+
+    Args:
+        variants: sizes to compile for; in the place of `sess_options`.
+        options: of `make_jobs`.
+
+    Raises:
+        OptionError: two results would be one file.
+    """
+    if not variants:
+        return _planned(make_jobs(models, soc_models or (None,), output, **options))
+    jobs: list[CompileJob] = []
+    labels: list[str] = []
+    for variant in variants:
+        made = make_jobs(models, soc_models or (None,), output, **{**options, "sess_options": variant.sess_options})
+        jobs += [dataclasses.replace(job, tag=variant.tag + job.tag) for job in made]
+        labels += [variant.label] * len(made)
+    return _planned(jobs, labels)
+
+
+def _planned(jobs: Sequence[CompileJob], labels: Sequence[str] = ()) -> list[Cell]:
     cells: list[Cell] = []
     taken: dict[str, str] = {}
-    for job in make_jobs(models, soc_models or (None,), output, **options):
+    for number, job in enumerate(jobs):
         recipe = job.recipe
         source = ModelSource(recipe.spec.model_path, recipe.data, recipe.fingerprint)
         place = destination_of(source, job.output, recipe.folder, tag=job.tag)
@@ -92,9 +123,9 @@ def plan(
         if len(taken) == len(cells):
             raise OptionError(
                 f"Two of the models would be written to {place.path} ({other} and {recipe.label}).",
-                fix="Compile them to different folders.",
+                fix="Give a folder as output." if labels else "Compile them to different folders.",
             )
-        cells.append(Cell(job, place))
+        cells.append(Cell(job, place, labels[number] if labels else ""))
     return cells
 
 

@@ -16,8 +16,10 @@ import typer
 from qnnbridge_tools import reporting
 from qnnbridge_tools.options import (
     AsJson,
+    Buckets,
     Calibration,
     Check,
+    Config,
     Constants,
     Dims,
     Extreme,
@@ -208,6 +210,7 @@ def optimize(
 
 
 def prepare(
+    context: typer.Context,
     model: SourceModel,
     folder: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to make.")],
     soc_models: Annotated[
@@ -216,6 +219,7 @@ def prepare(
     ] = None,
     shapes: Shapes = None,
     dims: Dims = None,
+    buckets: Buckets = None,
     constants: Constants = None,
     skip: Annotated[
         list[str] | None, typer.Option(metavar="REWRITE", help="Leave this rewrite out. May be repeated.")
@@ -230,6 +234,7 @@ def prepare(
         float, typer.Option(min=0, metavar="S", help="Seconds to compile for one chip, and for each other call.")
     ] = 1800.0,
     host_python: HostPython = None,
+    _config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a folder to ship of a model: fixed, quantised if wished, compiled, verified, with a report."""
@@ -238,13 +243,16 @@ def prepare(
         from qnnbridge_tools.models.prepare import report
         from qnnbridge_tools.models.prepare.preparer import prepare_model
         from qnnbridge_tools.models.prepare.result import PrepareOptions
+        from qnnbridge_tools.models.quantize.settings import settings_of_file
 
         options = PrepareOptions(
             shapes=arguments.read_shapes(shapes or ()),
             dims=arguments.read_dimensions(dims or ()),
+            buckets=tuple(arguments.read_buckets(buckets or ())),
             constants=arguments.read_constants(constants or ()),
             skip=tuple(skip or ()),
             quantize=quantize,
+            quantizing=settings_of_file(context),
             calibration=tuple(calibration or ()),
             soc_models=tuple(soc_models or ()),
             provider_options=arguments.read_provider_options(provider_options or ()),

@@ -12,6 +12,7 @@ from qnnbridge_tools import reporting
 from qnnbridge_tools.options import (
     AsJson,
     Calibration,
+    Config,
     Dims,
     HostPython,
     Overwrite,
@@ -111,6 +112,7 @@ def quantize(
     host_python: HostPython = None,
     timeout: Timeout = None,
     overwrite: Overwrite = False,
+    _config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Quantise a float model for QNN, and tell what is left of its numbers.

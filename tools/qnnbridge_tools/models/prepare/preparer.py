@@ -18,6 +18,7 @@ from qnnbridge_host.rewrite.rewrites import chosen
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, OptionError, ProviderUnavailable
 from qnnbridge_protocol.specs import NodeInfo
+from qnnbridge_tools import arguments
 from qnnbridge_tools.arguments import read_chip
 from qnnbridge_tools.models.prepare import journal as journals
 from qnnbridge_tools.models.prepare import report
@@ -72,15 +73,18 @@ def prepare_model(
     chips, notes = _chips(options, info)
     with journals.opened(Path(folder), path.name) as journal:
         steps = _Steps(journal, on_step)
-        model = _made(steps, path, fingerprint, options, dict(info.versions))
-        _for_chips(steps, chips, model, options, info)
+        models = []
+        for one in _per_bucket(options):
+            steps.variant = ", ".join(f"{name}={size}" for sizes in one.buckets for name, size in sizes.items())
+            models.append(_made(steps, path, fingerprint, one, dict(info.versions)))
+            _for_chips(steps, chips, models[-1], one, info)
         journal.keep_only(steps.ids)
         verdict, ready = _verdict(steps.results)
         prepared = PreparedFolder(
             source=path,
             source_sha256=fingerprint,
             folder=Path(folder),
-            model=model.relative_to(journal.folder).as_posix(),
+            model=models[0].relative_to(journal.folder).as_posix(),
             steps=tuple(steps.results),
             verdict=verdict,
             ready=ready,
@@ -93,23 +97,25 @@ def prepare_model(
 
 
 class _Steps:
-    """Does steps, or finds them done, and keeps what came of them."""
+    """Does steps, or finds them done, and keeps what came of them. variant: the bucket whose steps are done."""
 
     def __init__(self, journal: PrepareJournal, on_step: OnStep) -> None:
         self.journal = journal
         self.results: list[StepResult] = []
         self.ids: list[str] = []
+        self.variant = ""
         self._on_step = on_step
 
     def do(self, work: StepWork, *, may_fail: bool = False) -> StepResult:
         """may_fail: an error about the model is the result of this step and not the end of all of them."""
+        work = dataclasses.replace(work, variant=self.variant)
         self.ids.append(work.id)
         key = key_of(work.name, **work.went_in)
         entry = self.journal.finished(work.id, key)
         if entry is not None:
             names = tuple(record.name for record in entry.files)
             return self._told(StepResult(work.name, "kept", work.chip, names, entry.told, "", entry.seconds))
-        self._on_step(None, StepResult(work.name, "done", work.chip).title)
+        self._on_step(None, StepResult(work.name, "done", work.chip, variant=self.variant).title)
         self.journal.begin(work.id)
         begun = time.monotonic()
         try:
@@ -131,6 +137,7 @@ class _Steps:
         self._told(StepResult(name, "skipped", chip, problem=problem))
 
     def _told(self, result: StepResult) -> StepResult:
+        result = dataclasses.replace(result, variant=self.variant)
         self.results.append(result)
         self._on_step(result, result.title)
         return result
@@ -151,6 +158,20 @@ def _made(
     return model
 
 
+def _per_bucket(options: PrepareOptions) -> list[PrepareOptions]:
+    """The options for each bucket, with its sizes among the dimensions."""
+    if not options.buckets:
+        return [options]
+    return [
+        dataclasses.replace(
+            options,
+            buckets=(sizes,),
+            dims=Dimensions({**options.dims.by_name, **sizes}, dict(options.dims.by_axis)),
+        )
+        for sizes in options.buckets
+    ]
+
+
 def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOptions, info: HostInfo) -> None:
     folder = steps.journal.folder
     hashed = _hash_of(folder, steps.results[-1])
@@ -169,6 +190,18 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
     """The hash of the model with its weights, and the options with all sizes; refuses all it can without a host."""
     scan = files.given_model(path, COMMAND).scan
     chosen((), options.skip)
+    if options.quantize and len(options.buckets) > 1:
+        raise OptionError(
+            "A model is quantised for one size.",
+            cause="The calibration samples have the sizes of one bucket.",
+            fix="Call prepare for each size, each with samples and a folder of its own.",
+        )
+    if options.buckets and options.inputs:
+        raise OptionError(
+            "Real inputs have one size, and --bucket several.",
+            fix="Leave --input away, or prepare one size: --dim.",
+        )
+    arguments.refuse_unknown([scan], Dimensions(dict(options.buckets[0]) if options.buckets else {}))
     if options.quantize != bool(options.calibration):
         missing = "--calibration" if options.quantize else "--quantize"
         raise OptionError(
@@ -180,10 +213,11 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
         if not one.exists():
             raise OptionError(f"There is no {one} to calibrate with.")
     inputs = [node for node in scan.inputs if node.name not in options.constants]
-    sizes = input_sets.sizes_of(inputs, _said(options, inputs), input_sets.read_given(options.inputs, inputs))
+    said = _said(_per_bucket(options)[0], inputs)
+    sizes = input_sets.sizes_of(inputs, said, input_sets.read_given(options.inputs, inputs))
     dims = Dimensions(
-        {**(sizes.by_name if sizes.all_named else {}), **options.dims.by_name},
-        {**({} if sizes.all_named else sizes.by_axis), **options.dims.by_axis},
+        {**(sizes.by_name if sizes.all_named and not options.buckets else {}), **options.dims.by_name},
+        {**({} if sizes.all_named or options.buckets else sizes.by_axis), **options.dims.by_axis},
     )
     return ModelSource.open(path).fingerprint, dataclasses.replace(options, dims=dims)
 

@@ -50,11 +50,11 @@ def escaped(value: object) -> str:
 
 def _chips(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
     rows = []
-    for chip in prepared.chips:
-        compiled, verified = prepared.step("compile", chip), prepared.step("verify", chip)
+    for chip, variant in prepared.targets:
+        compiled, verified = prepared.step("compile", chip, variant), prepared.step("verify", chip, variant)
         rows.append(
             [
-                f"{chip_label(chip)} {product_of(chip)}".strip(),
+                " ".join(part for part in (chip_label(chip), product_of(chip), variant) if part),
                 _nodes(compiled, verified),
                 output.size_text(sum(sizes.get(name, 0) for name in compiled.files))
                 if compiled is not None and compiled.files
@@ -100,7 +100,7 @@ def _how_to_use(prepared: PreparedFolder) -> str:
 
 def _without_a_chip(prepared: PreparedFolder) -> str:
     option = ""
-    if any(chip not in (None, HOST_CHIP) for chip in prepared.chips):
+    if any(chip not in (None, HOST_CHIP) for chip, _ in prepared.targets):
         option = " (it is compiled when the session opens)"
     return f"For a chip that is not here, open `{prepared.model}`{option}."
 
@@ -224,17 +224,18 @@ def summary(prepared: PreparedFolder) -> dict[str, Any]:
         "verdict": prepared.verdict,
         "notes": list(prepared.notes),
         "model": prepared.model,
-        "chips": [_chip_document(prepared, chip) for chip in prepared.chips],
+        "chips": [_chip_document(prepared, chip, variant) for chip, variant in prepared.targets],
         "versions": dict(prepared.versions),
     }
 
 
-def _chip_document(prepared: PreparedFolder, chip: str | None) -> dict[str, Any]:
-    compiled, verified = prepared.step("compile", chip), prepared.step("verify", chip)
+def _chip_document(prepared: PreparedFolder, chip: str | None, variant: str) -> dict[str, Any]:
+    compiled, verified = prepared.step("compile", chip, variant), prepared.step("verify", chip, variant)
     placement = (compiled.told.get("placement") if compiled is not None else None) or {}
     return {
         "soc_model": int(chip) if chip is not None and chip.isdecimal() else None,
         "name": chip_label(chip),
+        "bucket": variant or None,
         "compiled": _compiled_model(compiled),
         "problem": compiled.problem or None if compiled is not None else None,
         "qnn_nodes": placement.get("qnn_nodes"),
@@ -275,7 +276,7 @@ def print_result(prepared: PreparedFolder) -> None:
         ["chip", "nodes", "verified", "lowest SNR", "compiled"],
         [
             [
-                chip["name"],
+                chip["name"] + (f", {chip['bucket']}" if chip["bucket"] else ""),
                 f"{chip['qnn_nodes']} QNN, {chip['cpu_nodes']} CPU" if chip["qnn_nodes"] is not None else "-",
                 chip["verified"],
                 _decibel(chip["snr_db"]),
@@ -299,6 +300,7 @@ def document(prepared: PreparedFolder) -> dict[str, Any]:
             {
                 "step": step.name,
                 "soc_model": step.chip,
+                "bucket": step.variant or None,
                 "state": step.state,
                 "problem": step.problem or None,
                 "files": list(step.files),

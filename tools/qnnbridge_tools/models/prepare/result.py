@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.chips import chip_of
+from qnnbridge_tools.models.quantize.settings import QuantizeSettings
 
 StepState = Literal["done", "kept", "failed", "skipped"]
 
@@ -21,15 +22,19 @@ class PrepareOptions:
     """The command line, read.
 
     Args:
+        buckets: sizes of free dimensions; a model is made, compiled and verified for each of these.
+        quantizing: types and precision, with `quantize`.
         inputs: real inputs for the verification.
         timeout_s: for each call of the host.
     """
 
     shapes: Mapping[str, Sequence[int | None]] = dataclasses.field(default_factory=dict)
     dims: Dimensions = dataclasses.field(default_factory=Dimensions)
+    buckets: tuple[Mapping[str, int], ...] = ()
     constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
     skip: tuple[str, ...] = ()
     quantize: bool = False
+    quantizing: QuantizeSettings = dataclasses.field(default_factory=QuantizeSettings)
     calibration: tuple[Path, ...] = ()
     soc_models: tuple[str, ...] = ()
     provider_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -50,6 +55,7 @@ class StepResult:
         files: relative to the folder.
         told: the document of the command whose work it is.
         problem: why it failed or was skipped, in words.
+        variant: the sizes of its bucket in words (`seq=16`); empty without buckets.
     """
 
     name: str
@@ -59,10 +65,12 @@ class StepResult:
     told: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     problem: str = ""
     seconds: float = 0.0
+    variant: str = ""
 
     @property
     def title(self) -> str:
-        return self.name if self.chip is None else f"{self.name} for {chip_label(self.chip)}"
+        name = f"{self.name} ({self.variant})" if self.variant else self.name
+        return name if self.chip is None else f"{name} for {chip_label(self.chip)}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +78,7 @@ class PreparedFolder:
     """A prepared folder.
 
     Args:
-        model: the one to open sessions of where nothing compiled fits, relative to the folder.
+        model: the one to open sessions of where nothing compiled fits, relative to the folder; of the first bucket.
         notes: decisions that were made for the user.
         verdict: ready, or the obstacle, in one sentence.
     """
@@ -90,11 +98,13 @@ class PreparedFolder:
         return tuple(step for step in self.steps if step.name == name)
 
     @property
-    def chips(self) -> tuple[str | None, ...]:
-        return tuple(step.chip for step in self.steps_of("verify"))
+    def targets(self) -> tuple[tuple[str | None, str], ...]:
+        """Chip and variant of each compiled model."""
+        return tuple((step.chip, step.variant) for step in self.steps_of("verify"))
 
-    def step(self, name: str, chip: str | None) -> StepResult | None:
-        return next((step for step in self.steps if (step.name, step.chip) == (name, chip)), None)
+    def step(self, name: str, chip: str | None, variant: str) -> StepResult | None:
+        wanted = (name, chip, variant)
+        return next((step for step in self.steps if (step.name, step.chip, step.variant) == wanted), None)
 
 
 def chip_label(chip: str | None) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.rewrite.fixer import fix_model
+from qnnbridge_tools.compile.compiling import variant_tag
 from qnnbridge_tools.models.fix import report as fix_report
 from qnnbridge_tools.models.prepare.result import HOST_CHIP, PrepareOptions
 from qnnbridge_tools.models.quantize import result as quantize_result
@@ -29,17 +30,19 @@ class StepWork:
     Args:
         went_in: all that it depends on.
         do: does it, gives the files (absolute) and the document.
+        variant: the sizes of its bucket, in words.
     """
 
     name: str
     chip: str | None
     went_in: Mapping[str, Any]
     do: Callable[[], tuple[list[Path], dict[str, Any]]]
+    variant: str = ""
 
     @property
     def id(self) -> str:
         """In the journal."""
-        return self.name if self.chip is None else f"{self.name} {self.chip}"
+        return " ".join(part for part in (self.name, self.chip, self.variant) if part)
 
 
 def fix(
@@ -47,7 +50,10 @@ def fix(
 ) -> StepWork:
     from qnnbridge_host.compile.jobs import safe_stem
 
-    target = folder / MODELS / f"{safe_stem(source.stem)}.onnx"  # QNN does not find a binary with ".." in its name
+    tag = variant_tag(options.buckets[0]) if options.buckets else ""
+    target = (
+        folder / MODELS / f"{safe_stem(source.stem + tag)}.onnx"
+    )  # QNN does not find a binary with ".." in its name
 
     def do() -> tuple[list[Path], dict[str, Any]]:
         result = fix_model(
@@ -81,13 +87,16 @@ def quantize(
     target = folder / MODELS / f"{model.stem}_quantized.onnx"
 
     def do() -> tuple[list[Path], dict[str, Any]]:
-        wish = QuantizeOptions(calibration=options.calibration, seed=options.seed, overwrite=True)
+        wish = QuantizeOptions(
+            calibration=options.calibration, seed=options.seed, settings=options.quantizing, overwrite=True
+        )
         result = quantize_model(model, target, wish, own_process=True)
         return list(result.files), quantize_result.document(result)
 
     went_in = {
         "model": model_hash,
         "calibration": hashes_of(_files_in(options.calibration)),
+        "settings": dataclasses.asdict(options.quantizing),
         "seed": options.seed,
         "versions": dict(versions),
     }

@@ -17,7 +17,7 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_tools.models.quantize.precision import GraphIndex
-from qnnbridge_tools.models.shared.accuracy import ColumnGroups, lowest_snr, measure
+from qnnbridge_tools.models.shared.accuracy import ColumnGroups, lowest_of_folds
 
 # Into how many parts a noisy group of layers is cut.
 _PARTS = 4
@@ -116,8 +116,7 @@ class PartialModels:
         self.runs += 1
         session = cpu.open_session_of_bytes(self.model_with(frozenset(tensors)), _LABEL)
         found = [cpu.run(session, feeds, _LABEL, self._names) for feeds in self._samples]
-        lowest = lowest_snr(measure(self._names, self._expected, found, self._groups))
-        return NO_ERROR_DB if lowest is None else lowest
+        return lowest_of_folds(self._names, self._expected, found, self._groups)
 
     def model_with(self, tensors: frozenset[str]) -> bytes:
         """The float model with only these tensors quantised, as a file."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import files, graphs, shapes
+from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 from qnnbridge_tools.models.quantize import judging, precision, search
 from qnnbridge_tools.models.quantize.ort_quantizer import CalibratedModel, Precision, calibrate
@@ -26,6 +27,8 @@ from qnnbridge_tools.models.shared.accuracy import ColumnGroups, measure
 from qnnbridge_tools.models.shared.progress import OnProgress
 
 COMMAND = "qnnbridge quantize"
+# Samples that the search for mixed precision looks at.
+_TRIED = 20
 
 
 def quantize_model(
@@ -162,14 +165,15 @@ class _Work:
                 )
         if self.wished.target_snr is None and not self.wished.layer_report:
             return _Chosen(FoundPrecision(start), groups, tuple(changes))
+        tried, expected = self._tried()
         trial = PrecisionTrial(
             index,
             self.calibrated,
             self.settings,
             self.folder,
-            list(self.samples.compared),
+            tried,
             self.names,
-            self.expected,
+            expected,
             groups,
             self.qnn if isinstance(self.qnn, QnnRunner) else None,
             on_progress,
@@ -178,6 +182,17 @@ class _Work:
             return _Chosen(FoundPrecision(start, search.layer_report(trial, start)), groups, tuple(changes))
         found = search.reach(trial, start, self.wished.target_snr, self.wished.search_timeout_s)
         return _Chosen(found, groups, tuple(changes))
+
+    def _tried(self) -> tuple[list[Feeds], list[list[Any]]]:
+        """What the search is judged by: the held-out samples, and some that calibrate where those are few.
+
+        With five alone, a target of 30 dB was met on them and missed by 7 dB on ten others.
+        """
+        more = max(0, _TRIED - len(self.samples.compared)) if self.samples.held_out else 0
+        chosen = self.samples.calibration[:: max(1, -(-len(self.samples.calibration) // more))] if more else []
+        session = cpu.open_session(self.calibrated.path, "the prepared model")
+        results = [cpu.run(session, feeds, "the prepared model", self.names) for feeds in chosen]
+        return [*self.samples.compared, *chosen], [*self.expected, *results]
 
 
 def _with_weights(model: Any, path: Path) -> Any:

@@ -212,6 +212,8 @@ class SampleSubset(Sequence[Feeds]):
         return len(self._numbers)
 
     def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return SampleSubset(self._samples, self._numbers[number])
         return self._samples[self._numbers[number]]
 
     def __iter__(self) -> Iterator[Feeds]:

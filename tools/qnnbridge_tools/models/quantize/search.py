@@ -23,7 +23,7 @@ from qnnbridge_tools.models.quantize.partial import LayerError, PartialModels, l
 from qnnbridge_tools.models.quantize.precision import GraphIndex
 from qnnbridge_tools.models.quantize.qnn_check import QnnRunner
 from qnnbridge_tools.models.quantize.settings import ResolvedSettings
-from qnnbridge_tools.models.shared.accuracy import ColumnGroups, OutputAccuracy, lowest_snr, measure
+from qnnbridge_tools.models.shared.accuracy import ColumnGroups, lowest_of_folds
 from qnnbridge_tools.models.shared.progress import OnProgress
 
 _ROUNDS = 6
@@ -31,7 +31,7 @@ _ROUNDS = 6
 _RUNS_ON_CPU, _RUNS_ON_QNN = 160, 24
 # At most that many samples tell which layer is noisy; all of them tell whether the target is met. With three, a
 # speech detector was good enough on a pause and a vowel, and 5 dB worse on the rest.
-_SAMPLES = 16
+_SAMPLES = 20
 # The part of the allowed noise that the layers left quantised may make: noises do not add exactly.
 _SHARE = 0.7
 # Weights or activations that make less than this part of their layer's noise stay as they are.
@@ -80,10 +80,11 @@ class PrecisionTrial:
     def write(self, precision: Precision) -> Path:
         return self.calibrated.write(self.work / "candidate.onnx", precision)
 
-    def on_cpu(self, model: Path) -> tuple[OutputAccuracy, ...]:
+    def on_cpu(self, model: Path) -> float:
+        """The lowest SNR there."""
         session = cpu.open_session(model, _LABEL)
         found = [cpu.run(session, feeds, _LABEL, self.names) for feeds in self.samples]
-        return measure(self.names, self.expected, found, self.groups)
+        return lowest_of_folds(self.names, self.expected, found, self.groups)
 
     def on_qnn(self, model: Path) -> float | None:
         """The lowest SNR there; None if it does not run."""
@@ -93,7 +94,7 @@ class PrecisionTrial:
             _, found = self.qnn.run(model, self.samples[few], self.names)
         except BridgeError:
             return None
-        return _lowest(measure(self.names, self.expected[few], found, self.groups))
+        return lowest_of_folds(self.names, self.expected[few], found, self.groups)
 
     def partial(self, model: Path) -> PartialModels:
         full = graphs.load(model, weights=True)
@@ -124,7 +125,7 @@ def _on_cpu(trial: PrecisionTrial, start: Precision, target: float, deadline: fl
     layers: tuple[LayerError, ...] = ()
     model = trial.write(precision)
     for round_number in range(_ROUNDS):
-        reached = _lowest(trial.on_cpu(model))
+        reached = trial.on_cpu(model)
         if reached >= target:
             return FoundPrecision(precision, layers)
         if time.monotonic() > deadline:
@@ -137,7 +138,7 @@ def _on_cpu(trial: PrecisionTrial, start: Precision, target: float, deadline: fl
         if stepped == precision:
             break
         precision, model = _written(trial, precision, stepped, errors)
-    reached = _lowest(trial.on_cpu(model))
+    reached = trial.on_cpu(model)
     note = f"The quantised model has {reached:.1f} dB on the CPU; {target:g} dB were asked for."
     return FoundPrecision(precision, layers, reached >= target, () if reached >= target else (note,))
 
@@ -291,8 +292,3 @@ def smallest(
                 kept = without
         size //= 2
     return kept
-
-
-def _lowest(outputs: Sequence[OutputAccuracy]) -> float:
-    lowest = lowest_snr(outputs)
-    return NO_ERROR_DB if lowest is None else lowest

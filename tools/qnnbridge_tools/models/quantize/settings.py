@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools import config_file
 from qnnbridge_tools.models.quantize.qnn_check import QnnHostOptions
 
 ACTIVATION_TYPES: Final = ("uint8", "uint16", "int8", "int16")
@@ -185,6 +186,30 @@ class QuantizeOptions:
     settings: QuantizeSettings = dataclasses.field(default_factory=QuantizeSettings)
     qnn: QnnHostOptions | None = None
     overwrite: bool = False
+
+
+def settings_of_file(context: Any) -> QuantizeSettings:
+    """The settings in the table `[quantize]` of the file that another command was given with --config.
+
+    Raises `OptionError` for values of another kind. Keys that are no settings (samples, the output) are left out.
+    """
+    table, _ = config_file.table_of(context, "quantize")
+    given: dict[str, Any] = {}
+    for field in dataclasses.fields(QuantizeSettings):
+        key = field.name.removesuffix("_s").replace("_", "-")
+        if key not in table:
+            continue
+        value = table[key]
+        several = str(field.type).startswith("tuple")
+        if several:
+            value = tuple(str(one) for one in value) if isinstance(value, list) else (str(value),)
+        elif "float" in str(field.type) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        kind = type(value).__name__
+        if kind not in str(field.type):
+            raise OptionError(f'[quantize] "{key}" is {value!r:.60}.', fix=f"It wants {field.type}.")
+        given[field.name] = value
+    return QuantizeSettings(**given)
 
 
 def _refuse_types(activation_type: str, weight_type: str) -> None:

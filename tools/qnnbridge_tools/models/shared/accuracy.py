@@ -29,6 +29,8 @@ _ORDER: tuple[Verdict, ...] = ("exact", "good", "not shown", "fair", "poor", "us
 # An axis with more columns than this is of positions; the worst of them says little.
 _MOST_CHANNELS = 1024
 _LEAST_VALUES = 8
+# Samples that are judged together where a target has to hold for all.
+_FOLD = 5
 # Samples, rows and classes: the largest of a row is a decision.
 _CLASSES_NDIM = 3
 # Columns that stay below the first are scores; those of pixels are larger by the second factor.
@@ -152,6 +154,20 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 def lowest_snr(outputs: Sequence[OutputAccuracy]) -> float | None:
     """Of the worst part of the worst output; None if no output is of floating point."""
     return min((output.snr_db for output in outputs if output.snr_db is not None), default=None)
+
+
+def lowest_of_folds(
+    names: Sequence[str],
+    expected: Sequence[Sequence[Any]],
+    found: Sequence[Sequence[Any]],
+    groups: ColumnGroups | None = None,
+) -> float:
+    """The lowest SNR of any output in any five samples: together, loud samples would hide what quiet ones lose."""
+    count = max(1, len(expected) // _FOLD)
+    lowest = [
+        lowest_snr(measure(names, expected[fold::count], found[fold::count], groups)) for fold in range(count)
+    ]
+    return min((one for one in lowest if one is not None), default=NO_ERROR_DB)
 
 
 def measure(
