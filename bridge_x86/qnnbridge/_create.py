@@ -311,18 +311,22 @@ def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | N
 def show_notices(notices: Sequence[Notice]) -> None:
     """Log the host's notices of the model; a notice of the cache is a warning once in a process."""
     for notice in notices:
-        if notice.kind == "model":
+        if notice.kind == "model" or (notice.kind == "once" and _is_new(notice.text)):
             _log.warning("%s", notice.text)
-        else:
-            _say_once(notice.text)
+        elif notice.kind == "cache" and _is_new(notice.text):
+            _warn(notice.text)
 
 
-def _say_once(text: str) -> None:
-    """A warning at the line of the application that led here, and one in the log."""
+def _is_new(text: str) -> bool:
+    """Whether this process has not said it yet."""
     with _said_lock:
-        if text in _said:
-            return
+        new = text not in _said
         _said.add(text)
+    return new
+
+
+def _warn(text: str) -> None:
+    """A warning at the line of the application that led here, and one in the log."""
     _cache_log.warning("%s", text)
     warn_application(text, CacheWarning)
 

@@ -111,7 +111,7 @@ class ModelService:
 
     def create(self, request: Request, enter: Enter) -> Answer:
         """Resolve the model, ask the cache, compile if need be, make the session."""
-        from qnnbridge_host.model.checks import before_session, path_for_qnn, with_context_folder
+        from qnnbridge_host.model.checks import before_session, path_for_qnn, unchecked, with_context_folder
         from qnnbridge_protocol.model_records import EntryFault, Notice
         from qnnbridge_protocol.specs import SessionSpec
 
@@ -166,7 +166,10 @@ class ModelService:
 
                 suggest_fix(refusal, source, spec, self.order(request, stop, source, deadline, budget_s))
             raise
+        without_manifest = unchecked(source)
         notices = [Notice("model", text) for text in warnings] + made.notices
+        if without_manifest is not None:
+            notices.append(Notice("once", without_manifest))
         return {
             "session": made.session,
             "info": made.info.to_wire(),
@@ -320,6 +323,12 @@ class ModelService:
             seed=creation.seed,
             deadline=creation.deadline,
         )
+        if loadable is None:
+            try:
+                source.check_unchanged()
+            except BaseException:
+                session.close()
+                raise
         return session, session.info
 
     def _cache(self, creation: _Creation, settings: CacheSettings, quarantined: frozenset[str]) -> SessionCache:

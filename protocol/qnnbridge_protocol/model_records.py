@@ -13,7 +13,7 @@ from qnnbridge_protocol.errors import InvalidArgument, InvalidProtobuf, NoSuchFi
 from qnnbridge_protocol.specs import NodeInfo, Placement, Record, record
 
 CacheState = Literal["hit", "miss", "off"]
-NoticeKind = Literal["cache", "model"]
+NoticeKind = Literal["cache", "model", "once"]
 EntryFaultKind = Literal["crashed", "damaged", "differs", "foreign", "unloadable"]
 ProgressStage = Literal["waiting", "rewriting", "compiling", "validating"]
 DifferenceLevel = Literal["ok", "unusual", "wrong"]
@@ -108,7 +108,7 @@ class EntryFault(Record):
 
 @record(frozen=True, repr=False, eq=False)
 class Notice(Record):
-    """A sentence for a person. kind: "cache" is said once in a process, "model" each time."""
+    """A sentence for a person. kind: "cache" (a warning) and "once" are said once in a process."""
 
     kind: NoticeKind
     text: str

@@ -156,7 +156,9 @@ def run(
 
 
 def compile_models(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="ONNX files, not compiled ones.")],
+    models: Annotated[
+        list[Path], typer.Argument(metavar="MODEL...", help="ONNX files; compiled ones with --adopt.")
+    ],
     target: Annotated[
         str | None,
         typer.Option(
@@ -196,6 +198,10 @@ def compile_models(
         float | None, typer.Option(min=0, metavar="S", help="Seconds for each model; then the compiler is ended.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    adopt_models: Annotated[
+        bool,
+        typer.Option("--adopt", help="MODEL is compiled already: write its manifest, so that damage is found."),
+    ] = False,
     share_weights: Annotated[
         bool, typer.Option("--share-weights", help="Keep the weights of all models in one context binary.")
     ] = False,
@@ -213,6 +219,11 @@ def compile_models(
 ) -> None:
     """Compile models for the NPU (EPContext), so that their sessions open in a fraction of the time."""
     with reporting.work(as_json=as_json):
+        if adopt_models:
+            from qnnbridge_tools.compile.adopt import adopt
+
+            adopt(models, overwrite=overwrite, as_json=as_json)
+            return
         from qnnbridge_tools import arguments
         from qnnbridge_tools.compile.compiling import CompileRequest, perform
 

@@ -27,6 +27,9 @@ CONTEXT_PATH: Final = "ep.context_file_path"
 
 _HEAD_BYTES: Final = 512
 
+# As `manifest.SUFFIX`, which is not imported for models that are not compiled.
+MANIFEST_SUFFIX: Final = ".qnnbridge.json"
+
 # Environment variable: ``warn`` lets a compiled model through that cannot run by all that is known of it.
 CHECK_VARIABLE: Final = "QNNBRIDGE_CONTEXT_CHECK"
 
@@ -55,6 +58,8 @@ def before_session(
         InvalidProtobuf: a context binary in the place of its model.
     """
     scan = source.scan
+    if scan is None or not scan.is_compiled:
+        _compare_with_manifest(source)
     if scan is None:
         _refuse_blob(source)
         return ()
@@ -74,6 +79,42 @@ def before_session(
     if traits.onnxruntime_qnn is None:
         return ()  # the host says why there is no QNN, and what to do
     return _judge(source, scan, traits, entries, folder, check)
+
+
+def _compare_with_manifest(source: ModelSource) -> None:
+    """A damaged byte can make a compiled model look like another kind of file: its manifest knows better."""
+    # One look in the folder is all that a model without a manifest pays.
+    stem = os.path.splitext(source.path)[0] if source.path is not None else ""
+    if not stem or not os.path.exists(stem + MANIFEST_SUFFIX):
+        return
+    from qnnbridge_host.model.manifest import read_manifest
+
+    path = str(source.path)
+    manifest = read_manifest(path)
+    record = manifest.record_of(os.path.basename(path)) if manifest is not None else None
+    if manifest is None or record is None or manifest.model != record.name:
+        return
+    if source.known[0].sha256 != record.sha256:
+        raise ContextUnusable(
+            f"The compiled model {source.label} is not as it was compiled.",
+            cause="Its contents have changed since: not even its compiled parts are found in it any more.",
+            evidence=(f"sha256 {source.known[0].sha256}", f"in the manifest {record.sha256}"),
+            fix="Copy it again, or compile the original model again. If it is another model, delete the manifest.",
+            details={"path": path},
+        )
+
+
+def unchecked(source: ModelSource) -> str | None:
+    """That nothing can be compared with a compiled model's files, in words; ``None`` if it can, or need not."""
+    if source.path is None or source.scan is None or not source.scan.is_compiled:
+        return None
+    if os.path.exists(os.path.splitext(source.path)[0] + MANIFEST_SUFFIX):
+        return None
+    return (
+        f"{source.label} is a compiled model without a manifest: a damaged byte in it cannot be found, and gives "
+        "wrong numbers or ends the host. "
+        f"`qnnbridge compile --adopt {source.path}` writes a manifest of it as it is."
+    )
 
 
 def with_context_folder(

@@ -165,6 +165,23 @@ class ModelSource:
         """Absolute paths of the files that the model names: external data, context binaries."""
         return tuple(file.path for file in self.known if file.path != self.path)
 
+    def check_unchanged(self) -> None:
+        """Raises `ModelChanged` if a file was replaced or written to since it was hashed.
+
+        To be asked when native code has read the files: their hashes would be those of other contents.
+        """
+        for file in self.known:
+            if file.stamp is None:
+                continue
+            now = take_stamp(file.path)
+            if now is None or now.to_plain()[:2] != file.stamp.to_plain()[:2] or now.inode != file.stamp.inode:
+                name = os.path.basename(file.path)
+                raise ModelChanged(
+                    f"The file {name} of the model {self.label} changed while it was loaded.",
+                    fix="Create the session again, when nothing writes to the file any more.",
+                    details={"path": file.path},
+                )
+
     @property
     def identity(self) -> ModelIdentity:
         """The identity for the application."""

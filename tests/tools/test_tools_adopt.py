@@ -1,0 +1,103 @@
+"""Compiled models without a manifest: that is said once, and `qnnbridge compile --adopt` writes one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.attack import compiled
+from typer.testing import CliRunner
+
+import qnnbridge
+from qnnbridge import errors
+from qnnbridge_host.model.manifest import read_manifest
+from qnnbridge_host.model.source import ModelSource
+from qnnbridge_tools.cli import app
+
+DAMAGES = 120
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    for name in ("F.onnx", "F_qnn.bin"):
+        shutil.copy(compiled.COMPILED / name, tmp_path)
+    return tmp_path / "F.onnx"
+
+
+def run(*arguments: str | Path) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["compile", "--adopt", *map(str, arguments)])
+    return done.exit_code, done.output
+
+
+def test_the_manifest_has_both_files_as_they_are(model: Path) -> None:
+    code, said = run(model)
+    assert code == 0, said
+    assert "F.onnx, F_qnn.bin, as they are now" in said
+    manifest = read_manifest(model)
+    assert manifest is not None
+    assert [record.name for record in manifest.files] == ["F.onnx", "F_qnn.bin"]
+    assert manifest.extra["adopted"] is True
+
+
+def test_a_manifest_is_not_replaced_without_a_word(model: Path) -> None:
+    run(model)
+    code, said = run(model)
+    assert code == 2
+    assert "has a manifest" in said
+    code, said = run(model, "--overwrite", "--json")
+    assert code == 0
+    assert json.loads(said)["adopted"][0]["model"] == "F.onnx"
+
+
+def test_what_cannot_be_whole_gets_none(model: Path) -> None:
+    model.with_name("F_qnn.bin").write_bytes(b"")
+    code, said = run(model)
+    assert code == 1
+    assert "F_qnn.bin" in said
+    assert not model.with_name("F.qnnbridge.json").exists()
+    code, said = run(compiled.COMPILED.parent / "mul_1.onnx")
+    assert code == 2
+    assert "is no compiled model" in said
+
+
+def test_a_file_that_changes_while_its_session_is_made_is_found(model: Path) -> None:
+    source = ModelSource.open(model)
+    source.check_unchanged()
+    os.utime(model.with_name("F_qnn.bin"), ns=(1, 1))
+    with pytest.raises(
+        errors.ModelChanged, match=r"The file F_qnn\.bin of the model F\.onnx changed while it was loaded"
+    ):
+        source.check_unchanged()
+
+
+@pytest.mark.simulator
+@pytest.mark.process
+def test_a_session_says_once_that_nothing_can_be_compared(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    with caplog.at_level(logging.WARNING), qnnbridge.Host() as host:
+        for _ in range(2):
+            session = qnnbridge.InferenceSession(model, host=host, **compiled.OPTIONS)
+        (first,) = session.get_inputs()
+        expected = session.run(None, {first.name: np.ones(first.shape, np.float32)})[0]
+        said = [record.message for record in caplog.records if "without a manifest" in record.message]
+        assert len(said) == 1
+        assert f"qnnbridge compile --adopt {model}" in said[0]
+        run(model)
+        caplog.clear()
+        session = qnnbridge.InferenceSession(model, host=host, **compiled.OPTIONS)
+        assert np.array_equal(session.run(None, {first.name: np.ones(first.shape, np.float32)})[0], expected)
+        assert "manifest" not in caplog.text
+
+
+@pytest.mark.simulator
+@pytest.mark.process
+def test_no_damage_reaches_qnn_though_the_dates_are_kept() -> None:
+    """The whole is ``python -m tests.attack compiled``."""
+    pytest.importorskip("onnxruntime_qnn")
+    report = compiled.attack(DAMAGES, seed=1)
+    assert report.good, str(report)
